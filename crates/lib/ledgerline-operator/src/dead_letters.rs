@@ -25,7 +25,7 @@ use crate::{
     Out, Writing, deployed,
     deployment::Deployment,
     records::{self, ParkedMessage, Record},
-    replay::hand_over,
+    redeliver::hand_over,
 };
 
 /// The minimum and the maximum visibility timeout, in seconds, of the messages that one pass reads.
@@ -64,13 +64,13 @@ pub(crate) struct Options {
     payloads: bool,
     /// Send them back to where they came from.
     #[arg(long, requires_all = ["write", "queue"])]
-    send_back: bool,
+    redrive: bool,
     /// Put those with these ids, or about this stream, aside: they leave the queue and its alarm, and are kept with the reason.
-    #[arg(long, requires_all = ["write", "queue"], conflicts_with = "send_back")]
+    #[arg(long, requires_all = ["write", "queue"], conflicts_with = "redrive")]
     park: bool,
     /// Delete those with these ids. Who did it, and why, is kept.
-    #[arg(long, requires_all = ["write", "queue", "id"], conflicts_with_all = ["send_back", "park", "stream"])]
-    throw_away: bool,
+    #[arg(long, requires_all = ["write", "queue", "id"], conflicts_with_all = ["redrive", "park", "stream"])]
+    discard: bool,
     /// Those that were parked, instead of those in the queues.
     #[arg(long, conflicts_with = "park")]
     parked: bool,
@@ -173,13 +173,13 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
 
 /// Sends back, parks or throws away.
 async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out) -> Result<bool> {
-    if !options.send_back && !options.park && !options.throw_away {
-        bail!("say what to do: --send-back, --park or --throw-away");
+    if !options.redrive && !options.park && !options.discard {
+        bail!("say what to do: --redrive, --park or --discard");
     }
     if options.park && options.id.is_empty() && options.stream.is_none() {
         bail!("say which ones to park: --id or --stream");
     }
-    let what = match (options.send_back, options.park) {
+    let what = match (options.redrive, options.park) {
         (true, _) => "send back",
         (_, true) => "park",
         (false, false) => "throw away",
@@ -199,7 +199,7 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
     let (mut done, mut failed) = (Vec::new(), Vec::<(String, anyhow::Error)>::new());
     let mut others = Vec::new();
     let mut seen = BTreeSet::new();
-    let is_through_the_fanout = options.send_back && matches!(queue.goes, Goes::ToFanout);
+    let is_through_the_fanout = options.redrive && matches!(queue.goes, Goes::ToFanout);
     let (mut empty, mut parked) =
         (0, if options.parked { parked(deployment, kept, &queue.id).await? } else { Vec::new() });
     let is_for_some = !options.id.is_empty() || options.stream.is_some();
@@ -279,7 +279,7 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
                 }
             }
             // Of a page at a time: so it is kept, whenever the tool is ended, and however many there are. What is thrown away is kept one by one.
-            if !options.throw_away && done.len() > before {
+            if !options.discard && done.len() > before {
                 let ids = &done[before..];
                 let detail = json!({ "queue": queue.id, "ids": ids });
                 let why = options.writing.why();
@@ -351,8 +351,8 @@ async fn one(
     in_the_log: Option<&BTreeMap<StreamId, (u64, u64)>>,
 ) -> Result<()> {
     let why = options.writing.why();
-    if options.send_back {
-        send_back(deployment, queue, letter, in_the_log).await?;
+    if options.redrive {
+        redrive(deployment, queue, letter, in_the_log).await?;
     } else if options.park {
         let item =
             json!({ "queue": queue.id, "id": letter.id, "group": letter.group, "since": letter.since });
@@ -373,7 +373,7 @@ async fn one(
 }
 
 /// Sends a message back. `in_the_log` are its commits, if it names times.
-async fn send_back(
+async fn redrive(
     deployment: &Deployment,
     queue: &Queue,
     letter: &Letter,

@@ -242,7 +242,7 @@ async fn functions(
         }
         match is_newest {
             Ok(true) => {}
-            Ok(false) => findings.wrong("function", id, "events come to a version with other variables than those that were deployed last: ledger publish, or ledger go-back, or leave it so"),
+            Ok(false) => findings.wrong("function", id, "events come to a version with other variables than those that were deployed last: ledger release promote, or ledger release rollback, or leave it so"),
             Err(error) => findings.wrong("function", id, format!("the alias {LIVE}, to which events come: {error}")),
         }
         // The local stack takes the sources from the template, and limits no function.

@@ -15,10 +15,10 @@ mod order;
 mod rebuild;
 mod reconcile;
 mod records;
-mod replay;
+mod redeliver;
 mod skip;
 mod subscribers;
-mod versions;
+mod release;
 mod views;
 
 use std::{
@@ -93,9 +93,9 @@ enum What {
         #[arg(long, value_name = "VERSION", default_value_t = 1)]
         from: u64,
     },
-    /// Prints the names of the stack's resources, as CloudFormation lists them, or of one: what the AWS CLI wants.
-    Names {
-        /// Its logical id, such as CommitsTable.
+    /// Print the physical names of the stack's resources, or of one, as the AWS CLI needs them.
+    Resources {
+        /// The logical id of one resource, such as CommitsTable.
         id: Option<String>,
     },
     /// Shows the commits of a stream, and the state after them.
@@ -132,18 +132,31 @@ enum What {
         #[arg(long)]
         payloads: bool,
     },
-    /// Compares the heads of all streams with every view, with every process manager and with the order of everything, and finds holes in the log. Scans the whole log, and reads each
-    /// stream's row or position in each view. With --write, sends each view the commits that it lacks, and nothing to the others. Ends with 2 if something is missing, ahead, or a hole.
+    /// Compare the heads of all streams with every subscriber and with `$all`, and find holes in the log.
+    ///
+    /// Scans the whole log, and reads each stream's row or position in each view. Exits with 2 if a
+    /// commit is missing, a subscriber is ahead of the log, or the log has a hole. `ledger redeliver
+    /// --missing` repairs what is missing.
     Reconcile(reconcile::Options),
-    /// Makes a view again from the whole log, beside the rows that are read and written meanwhile, compares it with the log, and then lets all reads go over to it at once. The old rows
-    /// stay until they are dropped. Without --write it says how far it is and what it would do. Ended at any time, it goes on where it was when it is started again.
-    Rebuild(rebuild::Options),
-    /// Lists everything that follows the log: views, subscriptions and process managers, with their tables and the generations of their rows.
-    Views,
-    /// Shows how far everything that follows the log is, by the streams that were written lately. Ends with 2 if something lacks an old commit.
+    /// Rebuild a view from the whole log, online.
+    ///
+    /// Live delivery writes the previous rows and the new ones. Without --write, each subcommand
+    /// prints the generations, the progress and the cost. A rebuild that was killed resumes where it
+    /// stopped.
+    #[command(subcommand)]
+    Rebuild(rebuild::Rebuild),
+    /// List every subscriber: views, subscriptions and process managers, with tables and generations.
+    Subscribers,
+    /// Show how far each subscriber lags behind the log, by the streams that were written lately.
+    ///
+    /// Exits with 2 if a subscriber lacks an old commit.
     Lag(views::Lag),
-    /// Sends commits through the fanout once more. Everything behind the log may see a commit twice, and skips what it has. Without --write it says how many there are.
-    Replay(replay::Options),
+    /// Send commits to subscribers again.
+    ///
+    /// A subscriber that has a commit already skips it. With --missing, each subscriber gets only the
+    /// commits that it lacks; otherwise the commits go through the fanout to all of them. Without
+    /// --write, print what would be sent.
+    Redeliver(redeliver::Options),
     /// Correct `$all`: make wrong entries void.
     #[command(subcommand)]
     Order(order::Order),
@@ -162,12 +175,9 @@ enum What {
     Login(login::Options),
     /// Shows what functions logged: a phrase, a pattern, or what failed.
     Logs(logs::Options),
-    /// Lists the version of each function to which events come. Write it down, with --json, before a deployment.
-    Versions,
-    /// Lets events come to the versions of functions of before a deployment. Nothing is built, and nothing that was committed is lost. Without --write it says which these are.
-    GoBack(versions::Options),
-    /// Publishes a version of each function as it is configured now, and lets events come to it: after a deployment that changed only what holds for all functions.
-    Publish(Writing),
+    /// List, roll back or promote the live versions of functions.
+    #[command(subcommand)]
+    Release(release::Release),
     /// Shows how many invocations of each function may run at once, and what the account has left; with --write, stops functions, reserves a number for them, or releases them.
     Concurrency(concurrency::Options),
     /// Compares what is deployed with this workspace: the template, tables, indexes, queues, sources of events, variables of functions, and whether the newest commits can be read.
@@ -277,8 +287,8 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
             out.rows(&["stream", "version", "at"], &rows);
             true
         }
-        What::Names { id } => {
-            names(&deployment, id.as_deref(), out)?;
+        What::Resources { id } => {
+            resources(&deployment, id.as_deref(), out)?;
             true
         }
         What::Show { stream, at, payloads } => {
@@ -295,13 +305,13 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
             log::trace(&deployment, stack, &correlation_id, payloads, out).await?;
             true
         }
-        What::Reconcile(options) => reconcile::run(&deployment, stack, &options, out).await?,
-        What::Views => {
+        What::Reconcile(options) => reconcile::run(&deployment, stack, &options, None, out).await?,
+        What::Subscribers => {
             views::list(&deployment, stack, out).await?;
             true
         }
         What::Lag(options) => views::lag(&deployment, stack, &options, out).await?,
-        What::Replay(options) => replay::run(&deployment, &options, out).await?,
+        What::Redeliver(options) => redeliver::run(&deployment, stack, &options, out).await?,
         What::Order(order) => order::run(&deployment, &order, out).await?,
         What::Skip(options) => skip::run(&deployment, stack, &options, out).await?,
         What::Command(options) => command::run(&deployment, stack, &options, out).await?,
@@ -313,29 +323,24 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
             logs::run(&deployment, &options, out).await?;
             true
         }
-        What::Versions => {
-            versions::list(&deployment, out).await?;
-            true
-        }
-        What::GoBack(options) => versions::go_back(&deployment, &options, out).await?,
+        What::Release(release) => release::run(&deployment, &release, out).await?,
         What::Concurrency(options) => concurrency::run(&deployment, &options, out).await?,
-        What::Publish(writing) => versions::publish(&deployment, &writing, out).await?,
         What::Doctor(options) => doctor::run::<L>(&deployment, stack, &options, out).await?,
         What::DeadLetters(options) => dead_letters::run(&deployment, &options, out).await?,
-        What::Rebuild(options) => rebuild::run(&deployment, stack, &options, out).await?,
+        What::Rebuild(rebuild) => rebuild::run(&deployment, stack, &rebuild, out).await?,
     };
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
 /// Prints the physical ids of resources: names, or the URLs of queues. Of one that is named, only that.
-fn names(deployment: &Deployment, id: Option<&str>, out: Out) -> Result<()> {
+fn resources(deployment: &Deployment, id: Option<&str>, out: Out) -> Result<()> {
     let row =
         |(id, kind, name): (&str, &str, &str)| serde_json::json!({ "id": id, "type": kind, "name": name });
     match id {
         None => out.rows(&["id", "type", "name"], &deployment.resources().map(row).collect::<Vec<_>>()),
         Some(id) => {
             let found = deployment.resources().find(|(resource, ..)| *resource == id);
-            let found = found.with_context(|| format!("the stack has no {id}: `ledger names` lists all"))?;
+            let found = found.with_context(|| format!("the stack has no {id}: `ledger resources` lists all"))?;
             out.line_or_note(&row(found), || found.2.to_owned());
         }
     }

@@ -7,7 +7,7 @@ use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 use anyhow::{Context, Result, anyhow, bail};
 use aws_sdk_lambda::primitives::Blob;
 use backon::{ConstantBuilder, Retryable};
-use clap::{Args, value_parser};
+use clap::{Args, Subcommand, value_parser};
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
 use jiff::{SignedDuration, Timestamp};
@@ -44,33 +44,71 @@ const MAX_WITHOUT: usize = 100;
 /// The number of streams that are named to people.
 const NAMED: usize = 10;
 
-/// What is to be done with a view.
+/// What is done with the generations of a view.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Rebuild {
+    /// Build the standby generation of a view, or resume it, and leave reads on the active one.
+    Start {
+        #[command(flatten)]
+        view: Of,
+        #[command(flatten)]
+        build: Build,
+    },
+    /// Build what the standby generation lacks, compare it with the log, and switch all reads to it.
+    ///
+    /// Starts the rebuild if there is none. The previous generation stays until `ledger rebuild drop`.
+    Switch {
+        #[command(flatten)]
+        view: Of,
+        #[command(flatten)]
+        build: Build,
+        /// Switch without this stream, such as one with a damaged commit. The new generation lacks the
+        /// stream's missing rows. The view's history names the stream. Repeat the option per stream.
+        #[arg(long, value_name = "STREAM")]
+        without: Vec<String>,
+    },
+    /// Switch all reads back to the previous generation.
+    Rollback(Of),
+    /// Delete the rows of the standby generation: the previous one, or that of a rebuild that is given up.
+    Drop(Of),
+}
+
+impl Rebuild {
+    fn view(&self) -> &Of {
+        match self {
+            Self::Start { view, .. } | Self::Switch { view, .. } | Self::Rollback(view) | Self::Drop(view) => view,
+        }
+    }
+
+    /// The number of parts that the rebuild has, as far as the command line says.
+    fn parts(&self) -> Option<i32> {
+        match self {
+            Self::Start { build, .. } | Self::Switch { build, .. } => build.parts,
+            Self::Rollback(_) | Self::Drop(_) => None,
+        }
+    }
+}
+
+/// A view.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct Of {
     /// The logical id of the function that writes the view, or its beginning: Balances.
     view: String,
     #[command(flatten)]
     writing: Writing,
-    /// Leave the reads where they are when the new rows are whole. The same command without this lets them go over.
-    #[arg(long, conflicts_with_all = ["back", "drop"])]
-    no_switch: bool,
-    /// Let the reads go back to the rows that were read before.
-    #[arg(long, conflicts_with = "drop")]
-    back: bool,
-    /// Delete the rows that are not read: the old ones, or those of a rebuild that is given up.
-    #[arg(long)]
-    drop: bool,
-    /// Switch without this stream, such as one with a damaged commit. The new generation lacks the
-    /// stream's missing rows. The view's history names the stream. Repeat the option per stream.
-    #[arg(long, value_name = "STREAM", conflicts_with_all = ["back", "drop", "no_switch"])]
-    without: Vec<String>,
-    /// The number of parts of the log: 64, or 1 on the local stack, whose database reads the log fastest as a whole. A rebuild that goes on has to have the same number.
+}
+
+/// How a generation is built.
+#[derive(Debug, Args)]
+pub(crate) struct Build {
+    /// The number of parts of the log: 64, or 1 on the local stack, whose database reads the log
+    /// fastest as a whole. A rebuild that resumes needs the same number.
     #[arg(long, value_parser = value_parser!(i32).range(1..=1_000_000))]
     parts: Option<i32>,
-    /// The number of parts that are worked on at once.
+    /// The number of parts that are built at once.
     #[arg(long, default_value_t = 4, value_parser = value_parser!(u16).range(1..))]
     workers: u16,
-    /// Write units a second at most, so that the rest of the table's writers are not throttled.
+    /// The most write units a second, so that the table does not throttle other writers.
     #[arg(long, value_parser = value_parser!(u32).range(1..))]
     write_units: Option<u32>,
 }
@@ -84,12 +122,10 @@ struct View<'a> {
 }
 
 /// Does it. Returns whether it came to its end.
-pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
-    if options.without.len() > MAX_WITHOUT {
-        bail!("--without names {} streams; name {MAX_WITHOUT} at most", options.without.len());
-    }
+pub(crate) async fn run(deployment: &Deployment, stack: &Stack, rebuild: &Rebuild, out: Out) -> Result<bool> {
+    let of = rebuild.view();
     let all = subscribers(deployment, stack).await?;
-    let subscriber = named(&all, &options.view)?;
+    let subscriber = named(&all, &of.view)?;
     if !subscriber.can_be_made_again {
         bail!(
             "{} is not made of commits alone, and cannot be made again like this (docs/rebuild.md)",
@@ -98,25 +134,25 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     }
     let view = View { deployment, subscriber, table: subscriber.of_log.table.at(0), out };
     let generations = view.table.generations().await?;
-    if !options.writing.write {
-        return view.status(&generations, options).await.map(|()| true);
+    if !of.writing.write {
+        return view.status(&generations, rebuild.parts()).await.map(|()| true);
     }
-    match (options.back, options.drop) {
-        (true, _) => view.go_back(&generations, &options.writing).await,
-        (_, true) => view.drop(generations, &options.writing).await,
-        (false, false) => view.rebuild(generations, options).await,
-    }
-}
-
-impl Options {
-    fn parts(&self, deployment: &Deployment) -> i32 {
-        self.parts.unwrap_or(if deployment.is_local { 1 } else { 64 })
+    match rebuild {
+        Rebuild::Start { build, .. } => view.rebuild(generations, build, &of.writing, None).await,
+        Rebuild::Switch { without, .. } if without.len() > MAX_WITHOUT => {
+            bail!("--without names {} streams; name {MAX_WITHOUT} at most", without.len())
+        }
+        Rebuild::Switch { build, without, .. } => {
+            view.rebuild(generations, build, &of.writing, Some(without)).await
+        }
+        Rebuild::Rollback(_) => view.roll_back(&generations, &of.writing).await,
+        Rebuild::Drop(_) => view.drop(generations, &of.writing).await,
     }
 }
 
 impl View<'_> {
     /// Prints the generations, how far a rebuild is, and what a new one would cost.
-    async fn status(&self, generations: &Generations, options: &Options) -> Result<()> {
+    async fn status(&self, generations: &Generations, parts: Option<i32>) -> Result<()> {
         let phase = |phase| match phase {
             Phase::Building => "is being made, and is written",
             Phase::Kept => "was read before, and is written",
@@ -138,7 +174,7 @@ impl View<'_> {
         {
             let mut sum = RebuildResponse::default();
             let mut done = 0;
-            let parts = options.parts(self.deployment);
+            let parts = self.parts(parts);
             for part in 0..parts {
                 let part = self.table.at(number).part(&SegmentProgress::name(part, parts)).await?;
                 done += u32::from(part.is_done);
@@ -163,6 +199,11 @@ impl View<'_> {
         }
         self.out.note(&format!("\n{}", self.estimate().await?));
         Ok(())
+    }
+
+    /// The number of parts of a rebuild.
+    fn parts(&self, parts: Option<i32>) -> i32 {
+        parts.unwrap_or(if self.deployment.is_local { 1 } else { 64 })
     }
 
     /// What a rebuild reads, in words.
@@ -199,17 +240,17 @@ impl View<'_> {
         Ok(self.table.generations().await?)
     }
 
-    async fn go_back(&self, generations: &Generations, writing: &Writing) -> Result<bool> {
+    async fn roll_back(&self, generations: &Generations, writing: &Writing) -> Result<bool> {
         if generations.in_phase(Phase::Kept).is_none() {
-            bail!("the generation that is being made was never read: without --back, the rebuild goes on");
+            bail!("the standby generation was never active: `ledger rebuild switch` resumes its rebuild");
         }
-        let ask = format!("let all reads of {} go back to the rows before them?", self.subscriber.of_log.id);
+        let ask = format!("switch all reads of {} back to the previous generation?", self.subscriber.of_log.id);
         if !writing.is_agreed(&ask)? {
             return Ok(false);
         }
         let to = self.change(generations, |now| generations.switched(now), "back", &writing.why()).await?;
         self.out.note(&format!(
-            "in {} seconds, all reads go back to the generation {}",
+            "in {} seconds, all reads are on generation {}",
             SWITCHING.as_secs(),
             to.active
         ));
@@ -269,35 +310,42 @@ impl View<'_> {
         }
     }
 
-    async fn rebuild(&self, generations: Generations, options: &Options) -> Result<bool> {
-        let why = &options.writing.why();
+    /// Builds the standby generation. With a list of streams to leave out, which may be empty, switches reads to it.
+    async fn rebuild(
+        &self,
+        generations: Generations,
+        build: &Build,
+        writing: &Writing,
+        switch: Option<&[String]>,
+    ) -> Result<bool> {
+        let why = &writing.why();
         let building = match generations.standby.as_ref().map(|other| other.phase) {
             Some(Phase::Building) => {
-                self.out.note("going on with the generation that is being made");
+                self.out.note("resuming the rebuild of the standby generation");
                 generations
             }
             Some(Phase::Kept) => {
-                bail!("the rows that were read before are still there: --drop them first, or go --back")
+                bail!("the previous generation is still there: run `ledger rebuild drop` or `ledger rebuild rollback`")
             }
-            Some(Phase::Dropping) => bail!("rows are being deleted: finish that with --drop"),
+            Some(Phase::Dropping) => bail!("the standby generation is being deleted: finish with `ledger rebuild drop`"),
             None => {
-                let ask = format!("{}. Make {} again?", self.estimate().await?, self.subscriber.of_log.id);
-                if !options.writing.is_agreed(&ask)? {
+                let ask = format!("{}. Rebuild {}?", self.estimate().await?, self.subscriber.of_log.id);
+                if !writing.is_agreed(&ask)? {
                     return Ok(false);
                 }
                 self.change(&generations, |now| generations.begun(now), "begin", why).await?
             }
         };
-        let number = building.in_phase(Phase::Building).context("nothing is being made")?;
+        let number = building.in_phase(Phase::Building).context("no generation is being built")?;
         let made = match self.subscriber.of_log.kind {
             SubscriberKind::Subscription => self.in_one_order(number).await?,
             SubscriberKind::StateProjector
             | SubscriberKind::LogProjector
-            | SubscriberKind::ProcessManager => self.in_parts(number, options).await?,
+            | SubscriberKind::ProcessManager => self.in_parts(number, build).await?,
         };
         // A subscription does not count what it takes.
         if self.subscriber.of_log.kind != SubscriberKind::Subscription {
-            self.out.note(&format!("made of {} commits: {}", made.commits, cost(&made)));
+            self.out.note(&format!("built from {} commits: {}", made.commits, cost(&made)));
         }
         // A stream that fails twice is shown once.
         let failed: BTreeMap<_, _> =
@@ -309,7 +357,7 @@ impl View<'_> {
         let (mut missing, reasons) = self.close(number).await?;
         let without: Vec<_> = missing
             .keys()
-            .filter(|stream| options.without.iter().any(|without| without == stream.as_str()))
+            .filter(|stream| switch.is_some_and(|without| without.iter().any(|without| without == stream.as_str())))
             .cloned()
             .collect();
         missing.retain(|stream, _| !without.contains(stream));
@@ -328,8 +376,8 @@ impl View<'_> {
             ));
             return Ok(false);
         }
-        if options.no_switch {
-            self.out.note("every stream is as the log has it; all reads stay where they are");
+        if switch.is_none() {
+            self.out.note("every stream is as the log has it; all reads stay on the active generation");
             return Ok(true);
         }
         let named: Vec<_> = without.iter().map(StreamId::as_str).collect();
@@ -339,7 +387,7 @@ impl View<'_> {
         };
         let switched = self.change(&building, |now| building.switched(now), &what, why).await?;
         self.out.note(&format!(
-            "every stream{of_all} is as the log has it. In {} seconds, all reads go over to the generation {}; the generation {} stays until --drop, and --back goes back to it",
+            "every stream{of_all} is as the log has it. In {} seconds, all reads are on generation {}. Generation {} stays until `ledger rebuild drop`; `ledger rebuild rollback` returns to it",
             SWITCHING.as_secs(),
             switched.active,
             building.active,
@@ -353,11 +401,11 @@ impl View<'_> {
     }
 
     /// Has the function make every part of the log, some at once.
-    async fn in_parts(&self, number: u32, options: &Options) -> Result<RebuildResponse> {
+    async fn in_parts(&self, number: u32, build: &Build) -> Result<RebuildResponse> {
         let (commits, _) = self.deployment.size_of_log().await?;
         let bar = self.out.bar(commits, "{wide_bar} {pos} of {len} commits, {per_sec}, {eta} left; {msg}");
         // Each worker may write its share.
-        let share = options.write_units.map(|units| f64::from(units) / f64::from(options.workers));
+        let share = build.write_units.map(|units| f64::from(units) / f64::from(build.workers));
         // The last answer for each part.
         let answers = RefCell::new(BTreeMap::<i32, RebuildResponse>::new());
         let sum = || {
@@ -365,7 +413,7 @@ impl View<'_> {
             answers.borrow().values().for_each(|answer| sum.add(answer));
             sum
         };
-        let parts = options.parts(self.deployment);
+        let parts = self.parts(build.parts);
         let made = stream::iter(0..parts).map(|part| {
             let (bar, answers, sum) = (&bar, &answers, &sum);
             async move {
@@ -397,7 +445,7 @@ impl View<'_> {
                 }
             }
         });
-        made.buffer_unordered(options.workers.into()).try_collect::<()>().await?;
+        made.buffer_unordered(build.workers.into()).try_collect::<()>().await?;
         bar.finish_and_clear();
         Ok(sum())
     }

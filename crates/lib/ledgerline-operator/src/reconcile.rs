@@ -17,12 +17,14 @@ use crate::{
     deployment::{Deployment, SEQUENCER},
     rebuild::READS,
     records::{self, Record},
-    replay::hand_over,
+    redeliver::hand_over,
     subscribers::{Subscriber, subscribers},
 };
 
 /// The number of streams that are mended at once.
 const AT_ONCE: usize = 32;
+/// The age in seconds from which a missing commit counts, unless the operator gives one.
+const YOUNGER: u64 = 300;
 /// The most streams of a kind that are printed for people.
 const SHOWN: usize = 20;
 /// The longest name of a group of a FIFO queue. The fanout gives longer streams a group of another name.
@@ -31,26 +33,35 @@ const MAX_GROUP: usize = 128;
 /// What is compared.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Only streams that came to the order of everything since this time, instead of all. This finds no holes, and no commit that never reached the order.
+    /// Only streams that `$all` has since this time. This finds no holes, and no commit without an
+    /// entry in `$all`.
     #[arg(long)]
-    since: Option<Timestamp>,
-    /// Only these: logical ids of functions, or `$all`. May be given several times.
+    pub(crate) since: Option<Timestamp>,
+    /// Only this subscriber, a logical id of a function, or `$all`. Repeat the option per subscriber.
     #[arg(long)]
-    only: Vec<String>,
-    /// Leave alone what was committed in the last so many seconds: it may be on its way.
-    #[arg(long, default_value_t = 300)]
-    younger: u64,
-    /// With --write: let process managers, too, act on the commits that they lack. A new one does everything that was ever due.
-    #[arg(long, requires = "write")]
-    act: bool,
-    #[command(flatten)]
-    writing: Writing,
+    pub(crate) only: Vec<String>,
+    /// Ignore commits of the last so many seconds, which may be under way: 300 unless given.
+    #[arg(long)]
+    pub(crate) younger: Option<u64>,
 }
 
-/// Compares, prints what was found, and sends each what it lacks, if that is wanted. Returns whether nothing is left to somebody.
-pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
+/// What is done with the commits that subscribers lack.
+pub(crate) struct Repair<'o> {
+    /// Whether process managers act on the commits that they lack.
+    pub(crate) act: bool,
+    pub(crate) writing: &'o Writing,
+}
+
+/// Compares, prints the differences, and repairs them, if that is wanted. Returns whether none is left.
+pub(crate) async fn run(
+    deployment: &Deployment,
+    stack: &Stack,
+    options: &Options,
+    repair: Option<Repair<'_>>,
+    out: Out,
+) -> Result<bool> {
     // Before anything is read: what is committed from now on is too young.
-    let until = Timestamp::now() - SignedDuration::from_secs(i64::try_from(options.younger)?);
+    let until = Timestamp::now() - SignedDuration::from_secs(i64::try_from(options.younger.unwrap_or(YOUNGER))?);
     let subscribers = subscribers(deployment, stack).await?;
     let is_wanted = |who: &str| options.only.is_empty() || options.only.iter().any(|wanted| wanted == who);
     let unknown =
@@ -81,12 +92,14 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     out.line_or_note(&json!({ "what": "cost", "reads": reads }), || {
         format!("the comparison took {reads:.0} read units, {:.4} US$", reads * READS / 1e6)
     });
-    if found.is_clean() && (found.forgotten.is_empty() || !options.writing.write) {
+    let repair = repair.filter(|repair| repair.writing.write);
+    if found.is_clean() && (found.forgotten.is_empty() || repair.is_none()) {
         return Ok(true);
     }
+    let Some(repair) = repair else { return Ok(false) };
     let queue = |subscriber: &&Subscriber| Some((subscriber.of_log.id.clone(), subscriber.queue.clone()?));
     let queues = wanted.iter().filter_map(queue).collect();
-    Ok(options.writing.write && mend(deployment, &found, &queues, options.act, &options.writing, out).await?)
+    repair_all(deployment, &found, &queues, &repair, out).await
 }
 
 /// What is missing to whom, in words.
@@ -140,7 +153,7 @@ fn print(found: &Found, in_part: bool, out: Out) {
     }
     if !found.forgotten.is_empty() {
         out.note(
-            "\nforgotten: views show nothing of these streams, which are older than tombstones. They forgot them, or their rows are lost: --write sends them, and does no harm to what was forgotten",
+            "\nforgotten: views show nothing of these streams, which are older than tombstones. They forgot them, or their rows are lost: `ledger redeliver --missing --write` sends them, and does no harm to what was forgotten",
         );
     }
     if found.is_clean() {
@@ -160,12 +173,11 @@ fn print(found: &Found, in_part: bool, out: Out) {
 }
 
 /// Sends each what it lacks. Returns whether nothing is left to somebody: nothing was left out, failed, or is ahead, and the log has no hole.
-async fn mend(
+async fn repair_all(
     deployment: &Deployment,
     found: &Found,
     queues: &BTreeMap<String, String>,
-    act: bool,
-    writing: &Writing,
+    &Repair { act, writing }: &Repair<'_>,
     out: Out,
 ) -> Result<bool> {
     // One call wakes a subscription, whatever it lacks.
@@ -250,7 +262,7 @@ async fn hand_over_state(deployment: &Deployment, missing: &Difference) -> Resul
 /// Puts the head of a stream into the queue of one consumer, which reads from the log what it lacks before it.
 async fn queue_head(deployment: &Deployment, queue: &str, missing: &Difference) -> Result<()> {
     if missing.stream.as_str().len() > MAX_GROUP {
-        bail!("its name is longer than that of a group of the queue: replay it (docs/runbook.md)");
+        bail!("its name is longer than that of a group of the queue: `ledger redeliver {}`", missing.stream);
     }
     let reference = Reference { stream: missing.stream.clone(), version: missing.head };
     let body = serde_json::to_string(&reference)?;

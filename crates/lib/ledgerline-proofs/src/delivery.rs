@@ -443,7 +443,7 @@ impl<'a> Schedule<'a> {
         self.queues.clear();
     }
 
-    /// Does what `ledger replay --all` does: reads the log, and makes records of the stream of it
+    /// Does what `ledger redeliver --all` does: reads the log, and makes records of the stream of it
     /// for the fanout.
     async fn catch_up(&mut self) -> Result<(), Finding> {
         let finding = |story: String| Finding { seed: self.seed, story };

@@ -277,7 +277,7 @@ impl World {
         let mut failed = 0;
         let mut last = String::new();
         for view in REBUILT.iter().cycle() {
-            for drop in [&[][..], &["--drop"]] {
+            for verb in ["switch", "drop"] {
                 loop {
                     if self.ends.load(Ordering::Relaxed) {
                         return Ok((switched, failed, last));
@@ -286,11 +286,11 @@ impl World {
                     let mut ledger = tokio::process::Command::from(ledgerline_testing::command("ledger"));
                     // The tool takes the name of the stack from samconfig.toml there.
                     let ledger = ledger.current_dir(workspace());
-                    let ledger = ledger.arg(format!("--local={aws}")).args(["rebuild", view]);
-                    let ledger = ledger.args(["--write", "--yes", "--why", "a soak"]).args(drop);
+                    let ledger = ledger.arg(format!("--local={aws}")).args(["rebuild", verb, view]);
+                    let ledger = ledger.args(["--write", "--yes", "--why", "a soak"]);
                     let ended = ledger.kill_on_drop(true).output().await?;
                     if ended.status.success() {
-                        switched += u32::from(drop.is_empty());
+                        switched += u32::from(verb == "switch");
                         break;
                     }
                     failed += 1;

@@ -51,6 +51,14 @@ impl Tool {
         (code, differences(&printed))
     }
 
+    /// Redelivers what each subscriber lacks, commits of the last minutes included. Returns the exit
+    /// code and the differences that were there.
+    #[must_use]
+    pub fn repaired(&self, arguments: &[&str]) -> (i32, Differences) {
+        let (code, printed) = self.run(&[&["redeliver", "--missing", "--younger", "0"], arguments].concat());
+        (code, differences(&printed))
+    }
+
     /// Runs it with these arguments. Returns its exit code and the values that it printed, one a
     /// line.
     #[must_use]

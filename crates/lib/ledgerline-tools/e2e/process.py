@@ -66,15 +66,15 @@ differ = set(by_sam["Resources"]) ^ set(template["Resources"])
 if differ:
     sys.exit(f"SAM writes out other resources of the loops: {sorted(differ)}")
 
-if "InSteps" in template["Parameters"]:
-    resources = processed(template, {"InSteps": "true"})["Resources"]
+if "CanaryDeployments" in template["Parameters"]:
+    resources = processed(template, {"CanaryDeployments": "true"})["Resources"]
     if not any(resource["Type"] == "AWS::CodeDeploy::DeploymentGroup" for resource in resources.values()):
-        sys.exit("InSteps makes no deployment group")
+        sys.exit("CanaryDeployments makes no deployment group")
     try:
         graph = {name: set(references(resource)) & set(resources) for name, resource in resources.items()}
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as cycle:
-        sys.exit(f"with InSteps, resources wait for each other: {' <- '.join(cycle.args[1])}")
+        sys.exit(f"with CanaryDeployments, resources wait for each other: {' <- '.join(cycle.args[1])}")
 
 before = versions(processed(by_sam, {}))
 for name, parameter in template["Parameters"].items():

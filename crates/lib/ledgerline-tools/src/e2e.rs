@@ -115,17 +115,17 @@ fn operators(emulator: &Emulator) -> Result<()> {
         }
         let reads = [
             &["doctor"][..],
-            &["views"],
+            &["subscribers"],
             &["lag"],
-            &["rebuild", "Balances"],
+            &["rebuild", "switch", "Balances"],
             &["streams"],
             &["show", stream],
             &["reconcile", "--younger", "0"],
             &["dead-letters"],
-            &["versions"],
+            &["release", "list"],
             &["logs", "--failures"],
             &["logs", "--access"],
-            &["names"],
+            &["resources"],
             &["concurrency"],
         ];
         for arguments in reads {
@@ -138,20 +138,20 @@ fn operators(emulator: &Emulator) -> Result<()> {
             let took = started.elapsed().as_secs_f64();
             println!("  {who}: ledger {}: done in {took:.1} s", arguments.join(" "));
         }
-        let writes = ["replay", stream, "--write", "--yes", "--why", "a try of the deployment"];
+        let writes = ["redeliver", stream, "--write", "--yes", "--why", "a try of the deployment"];
         let (code, printed) = emulator.ledger(credentials, &writes)?;
         if (code == Some(0)) != (who == "writer") {
-            bail!("an operator who is a {who}: ledger replay --write ended with {code:?}: {printed}");
+            bail!("an operator who is a {who}: ledger redeliver --write ended with {code:?}: {printed}");
         }
-        println!("  {who}: ledger replay --write: {}", if who == "writer" { "done" } else { "refused" });
+        println!("  {who}: ledger redeliver --write: {}", if who == "writer" { "done" } else { "refused" });
         order(emulator, credentials, stream, who == "writer")
             .with_context(|| format!("an operator who is a {who}"))?;
-        go_back(emulator, credentials, who == "writer")
+        roll_back(emulator, credentials, who == "writer")
             .with_context(|| format!("an operator who is a {who}"))?;
         stop(emulator, credentials, who == "writer")
             .with_context(|| format!("an operator who is a {who}"))?;
         let done = if who == "writer" { "done" } else { "refused" };
-        println!("  {who}: ledger publish, go-back and concurrency: {done}");
+        println!("  {who}: ledger release promote, rollback and concurrency: {done}");
     }
     if operators.is_empty() { Ok(()) } else { drift(emulator) }
 }
@@ -161,9 +161,9 @@ fn operators(emulator: &Emulator) -> Result<()> {
 fn order(emulator: &Emulator, credentials: &BTreeMap<String, String>, stream: &str, may: bool) -> Result<()> {
     let sure = ["--write", "--yes", "--why", "a try of the deployment"];
     let (code, printed) =
-        emulator.ledger(credentials, &[&["replay", stream, "--order"][..], &sure].concat())?;
+        emulator.ledger(credentials, &[&["redeliver", stream, "--order"][..], &sure].concat())?;
     if (code == Some(0)) != may {
-        bail!("ledger replay --order ended with {code:?}: {printed}");
+        bail!("ledger redeliver --order ended with {code:?}: {printed}");
     }
     let void = |stream: &str, version: &str| {
         emulator.ledger(credentials, &[&["order", "void", stream, version][..], &sure].concat())
@@ -179,7 +179,7 @@ fn order(emulator: &Emulator, credentials: &BTreeMap<String, String>, stream: &s
     if code != Some(1) || !printed.contains("the log has") {
         bail!("ledger order void of a right entry ended with {code:?}: {printed}");
     }
-    println!("  ledger replay --order and order void: {}", if may { "done" } else { "refused" });
+    println!("  ledger redeliver --order and order void: {}", if may { "done" } else { "refused" });
     Ok(())
 }
 
@@ -230,23 +230,23 @@ fn drift(emulator: &Emulator) -> Result<()> {
     Ok(())
 }
 
-/// Publishes all functions, and goes back to the versions of before.
-fn go_back(emulator: &Emulator, credentials: &BTreeMap<String, String>, may: bool) -> Result<()> {
+/// Promotes new versions of all functions, and rolls back to the versions that were live.
+fn roll_back(emulator: &Emulator, credentials: &BTreeMap<String, String>, may: bool) -> Result<()> {
     let file = env::current_dir()?.join("target/e2e-live.jsonl");
-    let (_, before) = emulator.ledger(credentials, &["versions"])?;
+    let (_, before) = emulator.ledger(credentials, &["release", "list"])?;
     std::fs::write(&file, &before)?;
     let sure = ["--write", "--yes", "--why", "a try of the deployment"];
-    let (published, printed) = emulator.ledger(credentials, &[&["publish"][..], &sure].concat())?;
+    let (published, printed) = emulator.ledger(credentials, &[&["release", "promote"][..], &sure].concat())?;
     if (published == Some(0)) != may {
-        bail!("ledger publish ended with {published:?}: {printed}");
+        bail!("ledger release promote ended with {published:?}: {printed}");
     }
     if may {
         let file = file.to_string_lossy().into_owned();
         let (code, printed) =
-            emulator.ledger(credentials, &[&["go-back", "--to", &file][..], &sure].concat())?;
-        let (_, after) = emulator.ledger(credentials, &["versions"])?;
+            emulator.ledger(credentials, &[&["release", "rollback", "--to", &file][..], &sure].concat())?;
+        let (_, after) = emulator.ledger(credentials, &["release", "list"])?;
         if code != Some(0) || after != before {
-            bail!("ledger go-back ended with {code:?}: {printed}{after}");
+            bail!("ledger release rollback ended with {code:?}: {printed}{after}");
         }
     }
     Ok(())

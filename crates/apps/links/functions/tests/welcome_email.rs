@@ -308,7 +308,7 @@ async fn a_repair_sends_the_mail_that_an_outage_lost_and_no_mail_twice() {
     let repair = ["--write", "--yes", "--why", "an outage", "--act"];
     for _ in 0..2 {
         eventually("nothing is missing", async || {
-            let (_, left) = tool.found(&repair);
+            let (_, left) = tool.repaired(&repair);
             left.is_empty().then_some(())
         })
         .await;

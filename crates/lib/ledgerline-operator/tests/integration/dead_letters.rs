@@ -107,9 +107,9 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     assert_eq!(ledger.run(&["dead-letters", "Readings"]).0, 0);
 
     for (arguments, count) in [
-        (&["Readings", "--parked", "--send-back"][..], 2),
-        (&["Levels", "--send-back", "--stream", &streams[0]], 1),
-        (&["Fanout", "--send-back"], 1),
+        (&["Readings", "--parked", "--redrive"][..], 2),
+        (&["Levels", "--redrive", "--stream", &streams[0]], 1),
+        (&["Fanout", "--redrive"], 1),
     ] {
         let (code, done) = act(arguments);
         assert_eq!((code, &done[0]["messages"]), (0, &json!(count)), "{done:?}");
@@ -122,11 +122,11 @@ async fn dead_letters_are_counted_redriven_and_parked() {
 
     // A useless message is thrown away, by its id alone, and the operator is recorded.
     dead_letter(&sqs, "FanoutDeadLetterQueue", None, &json!({ "nothing": "useful" })).await;
-    assert_eq!(act(&["Fanout", "--send-back"]).0, 2, "it names no commit, and stays");
+    assert_eq!(act(&["Fanout", "--redrive"]).0, 2, "it names no commit, and stays");
     let (_, listed) = ledger.run(&["dead-letters", "Fanout"]);
     let id = listed.iter().find_map(|line| line["id"].as_str()).unwrap();
-    assert_eq!(act(&["Fanout", "--throw-away", "--id", "another"]).0, 2);
-    assert_eq!(act(&["Fanout", "--throw-away", "--id", id]).0, 0);
+    assert_eq!(act(&["Fanout", "--discard", "--id", "another"]).0, 2);
+    assert_eq!(act(&["Fanout", "--discard", "--id", id]).0, 0);
     let records = dynamodb.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
     let done: BTreeSet<_> = records.iter().map(|record| record["what"].as_s().unwrap().clone()).collect();
     assert!(done.contains(&format!("throw away: {id}")) && done.len() == 5, "{done:?}");
@@ -134,7 +134,7 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     stack.damage("tank-damaged").await;
     eventually("it is set aside", async || (ledger.run(&["dead-letters", "Fanout"]).0 == 2).then_some(()))
         .await;
-    let (code, done) = act(&["Fanout", "--send-back"]);
+    let (code, done) = act(&["Fanout", "--redrive"]);
     assert_eq!((code, &done[0]["messages"], &done[0]["cameBack"]), (2, &json!(1), &json!(1)), "{done:?}");
     for wrong in [
         &["dead-letters", "Nobody"][..],
@@ -143,7 +143,7 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     ] {
         assert_eq!(ledger.run(wrong).0, 1, "{wrong:?}");
     }
-    for wrong in [&["dead-letters", "--send-back"][..], &["dead-letters", "Fanout", "--throw-away"]] {
+    for wrong in [&["dead-letters", "--redrive"][..], &["dead-letters", "Fanout", "--discard"]] {
         assert_eq!(act(&wrong[1..]).0, 2, "clap refuses {wrong:?}");
     }
 }
@@ -219,7 +219,7 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
     // Repair the position, and redrive them. The tool is killed when the first one is on its way.
     position(AttributeValue::N("1".into())).await;
     let send_back =
-        ["dead-letters", "Readings", "--send-back", "--write", "--yes", "--why", "the position is repaired"];
+        ["dead-letters", "Readings", "--redrive", "--write", "--yes", "--why", "the position is repaired"];
     let mut tool = ledger.start(&send_back);
     // Without a pause between two looks: there are only a few to send.
     let records = async || {

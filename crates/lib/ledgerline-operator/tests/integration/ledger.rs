@@ -66,12 +66,12 @@ async fn missing_commits_are_found_and_sent_to_the_subscriber_that_lacks_them() 
     // What is young is left alone, and without --yes nobody who is not there is asked.
     assert_eq!(ledger.run(&["reconcile", "--only", log]).0, 0);
     assert_eq!(ledger.run(&["reconcile"]).0, 2, "what is ahead is not on its way");
-    assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--yes"]).0, 2, "it wants a reason");
-    assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--why", "a test"]).0, 1);
+    assert_eq!(ledger.run(&["redeliver", "--missing", "--younger", "0", "--write", "--yes"]).0, 2, "it wants a reason");
+    assert_eq!(ledger.run(&["redeliver", "--missing", "--younger", "0", "--write", "--why", "a test"]).0, 1);
     assert_eq!(ledger.found(&[]), (2, expected));
 
     // What is ahead is left to somebody, so that it does not end well.
-    assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--yes", "--why", "a test"]).0, 2);
+    assert_eq!(ledger.run(&["redeliver", "--missing", "--younger", "0", "--write", "--yes", "--why", "a test"]).0, 2);
     let records = client.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
     let kept =
         |name: &str| records.iter().map(|record| record[name].as_s().unwrap().clone()).collect::<Vec<_>>();
@@ -91,7 +91,7 @@ async fn lag_is_shown_and_commits_are_redelivered() {
     let id = install(&stack, 1_000).await;
     settled(&stack, &id).await;
     let ledger = Tool::at(&stack);
-    let (code, views) = ledger.run(&["views"]);
+    let (code, views) = ledger.run(&["subscribers"]);
     let of = |view: &str| views.iter().find(|row| row["who"] == view).unwrap().clone();
     assert_eq!((code, &of("LevelsProjectorFunction")["of"]), (0, &json!("tank")));
     assert_eq!(of("HaulFunction")["from"], "acts");
@@ -121,30 +121,30 @@ async fn lag_is_shown_and_commits_are_redelivered() {
 
     // Without --write, it is said what would be sent.
     let stream = format!("tank-{id}");
-    for arguments in [&["replay", &stream][..], &["replay", "--since", "2020-01-01T00:00:00Z"]] {
+    for arguments in [&["redeliver", &stream][..], &["redeliver", "--since", "2020-01-01T00:00:00Z"]] {
         let (code, said) = ledger.run(arguments);
         assert_eq!((code, &said[0]["commits"], &said[0]["streams"]), (0, &json!(2), &json!(1)));
     }
-    let (_, said) = ledger.run(&["replay", &stream, "--from", "2", "--to", "2"]);
+    let (_, said) = ledger.run(&["redeliver", &stream, "--from", "2", "--to", "2"]);
     assert_eq!(said[0]["commits"], 1);
     assert_eq!(lag(&[]), (0, json!(1), json!(2)));
     let sure = ["--write", "--yes", "--why", "a row was lost"];
-    assert_eq!(ledger.run(&[&["replay", &stream][..], &sure].concat()).0, 0);
+    assert_eq!(ledger.run(&[&["redeliver", &stream][..], &sure].concat()).0, 0);
     settled(&stack, &id).await;
-    assert_eq!(ledger.run(&[&["replay", &stream, "--order"][..], &sure].concat()).0, 0);
+    assert_eq!(ledger.run(&[&["redeliver", &stream, "--order"][..], &sure].concat()).0, 0);
     let records = client.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
     let done: BTreeSet<_> = records.iter().map(|record| record["what"].as_s().unwrap().clone()).collect();
     let sent = |to: &str| format!("send 2 commits of 1 streams through {to}");
     assert_eq!(done, BTreeSet::from([sent("FanoutFunction"), sent("SequencerFunction")]));
     for wrong in [
-        &["replay", "tank-nothing"][..],
-        &["replay", &stream, "--from", "3"],
-        &["replay", &stream, "--from", "0"],
-        &["replay", &stream, "--to", "3"],
+        &["redeliver", "tank-nothing"][..],
+        &["redeliver", &stream, "--from", "3"],
+        &["redeliver", &stream, "--from", "0"],
+        &["redeliver", &stream, "--to", "3"],
     ] {
         assert_eq!(ledger.run(wrong).0, 1, "{wrong:?}");
     }
-    for wrong in [&["replay"][..], &["replay", &stream, "--since", "2020-01-01T00:00:00Z"]] {
+    for wrong in [&["redeliver"][..], &["redeliver", &stream, "--since", "2020-01-01T00:00:00Z"]] {
         assert_eq!(ledger.run(wrong).0, 2, "clap refuses {wrong:?}");
     }
 }
@@ -235,7 +235,7 @@ async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
     let ledger = Tool::at(&stack);
     let stream = format!("tank-{id}");
     let sure = ["--write", "--yes", "--why", "a wrong row"];
-    assert_eq!(ledger.run(&[&["replay", &stream][..], &sure].concat()).0, 0);
+    assert_eq!(ledger.run(&[&["redeliver", &stream][..], &sure].concat()).0, 0);
     assert_eq!(stack.get(&format!("/tanks/{id}")).await.body["level"], 7);
 
     let path = format!("/tanks/{id}/replays");
@@ -248,8 +248,8 @@ async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
     // A replay whose state is lost is found and sent, as every other commit.
     let delete = client.delete_item().table_name(table("LevelsTable"));
     delete.key("tankId", AttributeValue::S(id.clone())).send().await.unwrap();
-    let reconcile = ["reconcile", "--younger", "0", "--only", "LevelsProjectorFunction"];
-    assert_eq!(ledger.run(&[&reconcile[..], &sure].concat()).0, 0);
+    let repair = ["redeliver", "--missing", "--younger", "0", "--only", "LevelsProjectorFunction"];
+    assert_eq!(ledger.run(&[&repair[..], &sure].concat()).0, 0);
     settled(&stack, &id).await;
     assert_eq!(ledger.run(&["dead-letters"]).0, 0);
     eventually("nobody lacks the replay", async || (ledger.found(&[]) == (0, BTreeSet::new())).then_some(()))
@@ -291,10 +291,10 @@ async fn streams_commits_and_traces_are_shown_without_payloads() {
 
     let long = |from: &str| ledger.run(&["streams", "--category", "haul", "--from", from]).1.len();
     assert_eq!((long("3"), long("4")), (1, 0));
-    let (_, names) = ledger.run(&["names", "CommitsTable"]);
+    let (_, names) = ledger.run(&["resources", "CommitsTable"]);
     assert_eq!((names.len(), &names[0]["type"]), (1, &json!("AWS::DynamoDB::Table")));
     assert!(
-        names[0]["name"].as_str().unwrap().contains("CommitsTable") && ledger.run(&["names"]).1.len() > 50
+        names[0]["name"].as_str().unwrap().contains("CommitsTable") && ledger.run(&["resources"]).1.len() > 50
     );
 
     let (_, traced) = ledger.run(&["trace", "the-delivery"]);
@@ -344,9 +344,9 @@ async fn streams_commits_and_traces_are_shown_without_payloads() {
         &["--stack", "other", "streams"],
         &["logs", "--since", "yesterday"],
         &["logs", "--access"],
-        &["versions"],
+        &["release", "list"],
         &["concurrency"],
-        &["names", "Nothing"],
+        &["resources", "Nothing"],
     ] {
         assert_eq!(ledger.run(wrong).0, 1, "{wrong:?}");
     }

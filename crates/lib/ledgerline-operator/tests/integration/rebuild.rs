@@ -120,7 +120,7 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     };
     let views = ["LevelsProjectorFunction", "Readings"];
     let rebuilt = async {
-        let arguments = |view| ["rebuild", view, "--write", "--yes", "--why", "wrong rows", "--parts", "3"];
+        let arguments = |view| ["rebuild", "switch", view, "--write", "--yes", "--why", "wrong rows", "--parts", "3"];
         // The tool itself is killed as soon as it has begun.
         for (view, id) in views.into_iter().zip(["LevelsTable", "ReadingsTable"]) {
             let mut first = ledger.start(&arguments(view));
@@ -168,7 +168,7 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     let cursor = first["cursor"].as_str().unwrap();
 
     // One can go back to the old rows, which are wrong, and as new as the others.
-    let (code, _) = ledger.run(&["rebuild", views[0], "--write", "--yes", "--why", "a try", "--back"]);
+    let (code, _) = ledger.run(&["rebuild", "rollback", views[0], "--write", "--yes", "--why", "a try"]);
     assert_eq!(code, 0);
     let last = &ids[TANKS - 1];
     assert_eq!(stack.get(&format!("/tanks/{last}")).await.body["level"], 2_000);
@@ -182,7 +182,7 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     let rows = generations(&client, "LevelsTable").await;
     assert_eq!((rows[""], rows["$1"] > TANKS), (TANKS, true), "{rows:?}");
     let drops = views.map(|view| {
-        Tool::end(ledger.start(&["rebuild", view, "--write", "--yes", "--why", "all is well", "--drop"]))
+        Tool::end(ledger.start(&["rebuild", "drop", view, "--write", "--yes", "--why", "all is well"]))
     });
     for (code, _) in futures::future::join_all(drops).await {
         assert_eq!(code, 0);
@@ -197,23 +197,23 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     }
 
     // Who did what, and why, is kept; and what is not possible is refused.
-    let (_, status) = ledger.run(&["rebuild", "Levels"]);
+    let (_, status) = ledger.run(&["rebuild", "switch", "Levels"]);
     let done: Vec<_> = status.iter().filter_map(|line| line["what"].as_str()).collect();
     assert_eq!(done, ["begin", "switch", "back", "drop", "dropped"]);
     for wrong in [
-        &["rebuild", "Nobody"][..],
-        &["rebuild", "Tank"],
-        &["rebuild", "HaulFunction"],
-        &["rebuild", "FanoutFunction"],
-        &["rebuild", "Levels", "--write", "--yes", "--why", "x", "--drop"],
-        &["rebuild", "Levels", "--write", "--yes", "--why", "x", "--back"],
-        &["rebuild", "Levels", "--write", "--why", "nobody is there to say yes"],
+        &["rebuild", "switch", "Nobody"][..],
+        &["rebuild", "switch", "Tank"],
+        &["rebuild", "switch", "HaulFunction"],
+        &["rebuild", "switch", "FanoutFunction"],
+        &["rebuild", "drop", "Levels", "--write", "--yes", "--why", "x"],
+        &["rebuild", "rollback", "Levels", "--write", "--yes", "--why", "x"],
+        &["rebuild", "switch", "Levels", "--write", "--why", "nobody is there to say yes"],
     ] {
         assert_eq!(ledger.run(wrong).0, 1, "{wrong:?}");
     }
     for wrong in [&["--write", "--yes"][..], &["--parts", "0"], &["--workers", "0"], &["--write-units", "0"]]
     {
-        assert_eq!(ledger.run(&[&["rebuild", "Levels"], wrong].concat()).0, 2, "{wrong:?}");
+        assert_eq!(ledger.run(&[&["rebuild", "switch", "Levels"], wrong].concat()).0, 2, "{wrong:?}");
     }
 }
 
@@ -283,7 +283,7 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
         }
     };
     let rebuild = |view, more: &[&str]| {
-        let sure = ["rebuild", view, "--write", "--yes", "--why", "a test"];
+        let sure = ["rebuild", "switch", view, "--write", "--yes", "--why", "a test"];
         Tool::end(ledger.start(&[&sure, more].concat()))
     };
     // The stock is waited for later: its function may take a minute, for which the tool waits.

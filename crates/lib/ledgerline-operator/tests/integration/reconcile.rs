@@ -100,7 +100,8 @@ async fn lost_last_commits_are_found_and_mended(streams: usize, lost: usize) {
     let ledger = Tool::at(&stack);
     let reconcile = |more: &[&str]| {
         let only = ["--only", VIEWS[0].2, "--only", VIEWS[1].2];
-        let (code, printed) = ledger.run(&[&["reconcile", "--younger", "0"], &only[..], more].concat());
+        let verb: &[&str] = if more.contains(&"--write") { &["redeliver", "--missing"] } else { &["reconcile"] };
+        let (code, printed) = ledger.run(&[verb, &["--younger", "0"], &only, more].concat());
         let missing = differences(&printed);
         assert!(printed.iter().all(|line| line["what"] != "hole"));
         let reads = printed.iter().find(|line| line["what"] == "cost").unwrap()["reads"].as_f64().unwrap();
@@ -226,7 +227,7 @@ async fn commits_that_no_subscriber_heard_of_for_a_day_are_repaired_and_nothing_
     let write = ["--write", "--yes", "--why", "an outage of a day"];
     let is_killed = async |arguments: &[&str]| {
         let before = records().await;
-        let mut tool = ledger.start(&[&["reconcile", "--younger", "0"], &write[..], arguments].concat());
+        let mut tool = ledger.start(&[&["redeliver", "--missing", "--younger", "0"], &write[..], arguments].concat());
         eventually("it sends", async || (records().await > before).then_some(())).await;
         tool.kill().unwrap();
         tool.wait().unwrap();
@@ -237,7 +238,7 @@ async fn commits_that_no_subscriber_heard_of_for_a_day_are_repaired_and_nothing_
     is_killed(&[]).await;
     // then a second run repairs all but the commits that a process manager would act on,
     eventually("only the process manager lacks a commit", async || {
-        let (code, _) = ledger.found(&write);
+        let (code, _) = ledger.repaired(&write);
         let (_, left) = ledger.found(&[]);
         (code == 2 && left == to_act).then_some(())
     })
@@ -248,7 +249,7 @@ async fn commits_that_no_subscriber_heard_of_for_a_day_are_repaired_and_nothing_
     // and those too, if it is told to.
     is_killed(&["--act"]).await;
     eventually("nothing is missing", async || {
-        let (_, left) = ledger.found(&[&write[..], &["--act"]].concat());
+        let (_, left) = ledger.repaired(&[&write[..], &["--act"]].concat());
         left.is_empty().then_some(())
     })
     .await;

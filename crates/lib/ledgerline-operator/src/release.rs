@@ -1,4 +1,4 @@
-//! The versions of functions to which events come, and the way back to those of before a deployment.
+//! Releases: the live version of each function, the way back to earlier ones, and new versions.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use aws_sdk_lambda::types::AliasRoutingConfiguration;
-use clap::Args;
+use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -19,13 +19,28 @@ use crate::{
     records::{self, Record},
 };
 
-/// Where the functions go back to.
+/// What is done with the live versions of functions.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Release {
+    /// List the live version of each function. Save the output of --json before a deployment.
+    List,
+    /// Roll back every function to the version that was live before a deployment.
+    ///
+    /// Builds nothing and changes no data. Without --write, print the versions.
+    Rollback(Options),
+    /// Publish a version of each function as it is configured, and make it live.
+    ///
+    /// Needed after a deployment that changed only the settings of all functions.
+    Promote(Writing),
+}
+
+/// The versions that become live again.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// A file with what `ledger versions --json` printed before the deployment.
+    /// The file with the output of `ledger release list --json` from before the deployment.
     #[arg(long, required_unless_present = "before", conflicts_with = "before")]
     to: Option<PathBuf>,
-    /// The highest version from before this time, of each function whose version is younger: the time when the deployment began.
+    /// The time when the deployment began: each function goes to its highest version from before this time.
     #[arg(long)]
     before: Option<Timestamp>,
     #[command(flatten)]
@@ -64,16 +79,25 @@ async fn live(deployment: &Deployment) -> Result<BTreeMap<String, Alias>> {
     Ok(aliases)
 }
 
-/// Prints the versions to which events come.
-pub(crate) async fn list(deployment: &Deployment, out: Out) -> Result<()> {
+/// Does it. Returns whether every function has the wanted version.
+pub(crate) async fn run(deployment: &Deployment, release: &Release, out: Out) -> Result<bool> {
+    match release {
+        Release::List => list(deployment, out).await.map(|()| true),
+        Release::Rollback(options) => roll_back(deployment, options, out).await,
+        Release::Promote(writing) => promote(deployment, writing, out).await,
+    }
+}
+
+/// Prints the live versions.
+async fn list(deployment: &Deployment, out: Out) -> Result<()> {
     let row = |(function, Alias { version, is_split: _ })| json!(Live { function, version });
     let rows: Vec<_> = live(deployment).await?.into_iter().map(row).collect();
     out.rows(&["function", "version"], &rows);
     Ok(())
 }
 
-/// Lets events come to the versions of before. Returns whether all of them do.
-pub(crate) async fn go_back(deployment: &Deployment, options: &Options, out: Out) -> Result<bool> {
+/// Makes earlier versions live. Returns whether all of them are.
+async fn roll_back(deployment: &Deployment, options: &Options, out: Out) -> Result<bool> {
     let live = live(deployment).await?;
     let (wanted, cannot) = match (&options.to, options.before) {
         (Some(file), _) => (written_down(file)?, Vec::new()),
@@ -85,16 +109,16 @@ pub(crate) async fn go_back(deployment: &Deployment, options: &Options, out: Out
     let rows: Vec<_> = moves.iter().map(row).collect();
     out.rows(&["function", "from", "to"], &rows);
     for function in &cannot {
-        eprintln!("{function} has no version of before that time, and stays where it is");
+        eprintln!("{function} has no version from before that time, and keeps its version");
     }
     if moves.is_empty() {
-        out.note("\nno function has to go anywhere");
+        out.note("\nevery function has the wanted version");
         return Ok(cannot.is_empty());
     }
     if !options.writing.write {
         return Ok(cannot.is_empty());
     }
-    let what = format!("go back with {} functions", moves.len());
+    let what = format!("roll back {} functions", moves.len());
     if !options.writing.is_agreed(&format!("{what}?"))? {
         return Ok(false);
     }
@@ -120,7 +144,7 @@ fn moves(wanted: Vec<Live>, live: &BTreeMap<String, Alias>) -> Result<Vec<Live>>
 }
 
 /// Publishes a version of each function as it is configured now, and lets events come to it.
-pub(crate) async fn publish(deployment: &Deployment, writing: &Writing, out: Out) -> Result<bool> {
+async fn promote(deployment: &Deployment, writing: &Writing, out: Out) -> Result<bool> {
     let live = live(deployment).await?;
     let what = format!("publish {} functions", live.len());
     if !writing.write {

@@ -1,4 +1,4 @@
-//! Commits that go behind the log once more. Everything there may see a commit twice, so that any commit can be sent again at any time.
+//! Commits that go to subscribers again. A subscriber may get a commit twice, so any commit can be redelivered at any time.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,9 @@ use ledgerline::StreamId;
 use serde_json::{Value, json};
 
 use crate::{
-    Out, Writing,
+    Out, Stack, Writing,
     deployment::{Deployment, SEQUENCER},
+    reconcile::{self, Repair},
     records::{self, Record},
 };
 
@@ -23,11 +24,11 @@ const BYTES: usize = 4_000_000;
 /// The number of streams that are sent at once.
 const AT_ONCE: usize = 4;
 
-/// What is sent again.
+/// What is redelivered.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// The stream.
-    #[arg(required_unless_present_any = ["since", "all"], conflicts_with_all = ["since", "all"])]
+    #[arg(required_unless_present_any = ["since", "all", "missing"], conflicts_with_all = ["since", "all", "missing"])]
     stream: Option<String>,
     /// The first version of the stream.
     #[arg(long, default_value_t = 1, requires = "stream")]
@@ -35,24 +36,38 @@ pub(crate) struct Options {
     /// The last version; that of the newest commit if it is not said.
     #[arg(long, requires = "stream")]
     to: Option<u64>,
-    /// Instead of one stream: every stream that was written since this time, from its first version in that time to its newest one. Scans the whole log.
-    #[arg(long)]
-    since: Option<Timestamp>,
-    /// Streams that were written until this time.
-    #[arg(long, requires = "since")]
+    /// With --since, instead of one stream: the streams written until this time.
+    #[arg(long, requires = "since", conflicts_with = "missing")]
     until: Option<Timestamp>,
-    /// Instead of one stream: all of them, from their first versions.
-    #[arg(long, conflicts_with = "since")]
+    /// Every stream from its first version, instead of one stream.
+    #[arg(long, conflicts_with_all = ["since", "missing"])]
     all: bool,
-    /// Puts the commits into the order of everything, and shows them to nobody else: for a log that is older than its order.
-    #[arg(long)]
+    /// Put the commits into `$all`, and send them to no subscriber: for a log that is older than `$all`.
+    #[arg(long, conflicts_with = "missing")]
     order: bool,
+    /// Send each subscriber only the commits that it lacks, as `ledger reconcile` finds them. With
+    /// --since, only of streams that `$all` has since that time.
+    #[arg(long)]
+    missing: bool,
+    /// With --missing: let process managers, too, act on the commits that they lack. A new process
+    /// manager then acts on every commit of the log.
+    #[arg(long, requires_all = ["missing", "write"])]
+    act: bool,
+    #[command(flatten)]
+    compared: reconcile::Options,
     #[command(flatten)]
     writing: Writing,
 }
 
-/// Sends commits again, or says how many that would be. Returns whether all of them were taken.
-pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<bool> {
+/// Redelivers commits, or prints how many that would be. Returns whether all of them were accepted.
+pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
+    if options.missing {
+        let repair = Repair { act: options.act, writing: &options.writing };
+        return reconcile::run(deployment, stack, &options.compared, Some(repair), out).await;
+    }
+    if !options.compared.only.is_empty() || options.compared.younger.is_some() {
+        bail!("--only and --younger go with --missing");
+    }
     let busy = out.busy("looking for the streams");
     let streams = options.streams(deployment).await?;
     drop(busy);
@@ -104,7 +119,7 @@ impl Options {
     /// The streams, each with its first and its last version.
     async fn streams(&self, deployment: &Deployment) -> Result<BTreeMap<StreamId, (u64, u64)>> {
         let log = deployment.log()?;
-        if let Some(since) = self.since.or(self.all.then_some(Timestamp::UNIX_EPOCH)) {
+        if let Some(since) = self.compared.since.or(self.all.then_some(Timestamp::UNIX_EPOCH)) {
             return Ok(log.between(since, self.until.unwrap_or(Timestamp::MAX)).await?);
         }
         let stream = self.stream.clone().unwrap_or_default();
