@@ -16,9 +16,9 @@ mod rebuild;
 mod reconcile;
 mod records;
 mod redeliver;
+mod release;
 mod skip;
 mod subscribers;
-mod release;
 mod views;
 
 use std::{
@@ -340,7 +340,8 @@ fn resources(deployment: &Deployment, id: Option<&str>, out: Out) -> Result<()> 
         None => out.rows(&["id", "type", "name"], &deployment.resources().map(row).collect::<Vec<_>>()),
         Some(id) => {
             let found = deployment.resources().find(|(resource, ..)| *resource == id);
-            let found = found.with_context(|| format!("the stack has no {id}: `ledger resources` lists all"))?;
+            let found =
+                found.with_context(|| format!("the stack has no {id}: `ledger resources` lists all"))?;
             out.line_or_note(&row(found), || found.2.to_owned());
         }
     }

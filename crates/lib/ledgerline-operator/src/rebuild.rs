@@ -76,7 +76,10 @@ pub(crate) enum Rebuild {
 impl Rebuild {
     fn view(&self) -> &Of {
         match self {
-            Self::Start { view, .. } | Self::Switch { view, .. } | Self::Rollback(view) | Self::Drop(view) => view,
+            Self::Start { view, .. }
+            | Self::Switch { view, .. }
+            | Self::Rollback(view)
+            | Self::Drop(view) => view,
         }
     }
 
@@ -244,7 +247,8 @@ impl View<'_> {
         if generations.in_phase(Phase::Kept).is_none() {
             bail!("the standby generation was never active: `ledger rebuild switch` resumes its rebuild");
         }
-        let ask = format!("switch all reads of {} back to the previous generation?", self.subscriber.of_log.id);
+        let ask =
+            format!("switch all reads of {} back to the previous generation?", self.subscriber.of_log.id);
         if !writing.is_agreed(&ask)? {
             return Ok(false);
         }
@@ -325,9 +329,13 @@ impl View<'_> {
                 generations
             }
             Some(Phase::Kept) => {
-                bail!("the previous generation is still there: run `ledger rebuild drop` or `ledger rebuild rollback`")
+                bail!(
+                    "the previous generation is still there: run `ledger rebuild drop` or `ledger rebuild rollback`"
+                )
             }
-            Some(Phase::Dropping) => bail!("the standby generation is being deleted: finish with `ledger rebuild drop`"),
+            Some(Phase::Dropping) => {
+                bail!("the standby generation is being deleted: finish with `ledger rebuild drop`")
+            }
             None => {
                 let ask = format!("{}. Rebuild {}?", self.estimate().await?, self.subscriber.of_log.id);
                 if !writing.is_agreed(&ask)? {
@@ -357,7 +365,9 @@ impl View<'_> {
         let (mut missing, reasons) = self.close(number).await?;
         let without: Vec<_> = missing
             .keys()
-            .filter(|stream| switch.is_some_and(|without| without.iter().any(|without| without == stream.as_str())))
+            .filter(|stream| {
+                switch.is_some_and(|without| without.iter().any(|without| without == stream.as_str()))
+            })
             .cloned()
             .collect();
         missing.retain(|stream, _| !without.contains(stream));

@@ -61,7 +61,8 @@ pub(crate) async fn run(
     out: Out,
 ) -> Result<bool> {
     // Before anything is read: what is committed from now on is too young.
-    let until = Timestamp::now() - SignedDuration::from_secs(i64::try_from(options.younger.unwrap_or(YOUNGER))?);
+    let until =
+        Timestamp::now() - SignedDuration::from_secs(i64::try_from(options.younger.unwrap_or(YOUNGER))?);
     let subscribers = subscribers(deployment, stack).await?;
     let is_wanted = |who: &str| options.only.is_empty() || options.only.iter().any(|wanted| wanted == who);
     let unknown =

@@ -236,7 +236,8 @@ fn roll_back(emulator: &Emulator, credentials: &BTreeMap<String, String>, may: b
     let (_, before) = emulator.ledger(credentials, &["release", "list"])?;
     std::fs::write(&file, &before)?;
     let sure = ["--write", "--yes", "--why", "a try of the deployment"];
-    let (published, printed) = emulator.ledger(credentials, &[&["release", "promote"][..], &sure].concat())?;
+    let (published, printed) =
+        emulator.ledger(credentials, &[&["release", "promote"][..], &sure].concat())?;
     if (published == Some(0)) != may {
         bail!("ledger release promote ended with {published:?}: {printed}");
     }

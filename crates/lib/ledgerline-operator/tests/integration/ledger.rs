@@ -66,12 +66,19 @@ async fn missing_commits_are_found_and_sent_to_the_subscriber_that_lacks_them() 
     // What is young is left alone, and without --yes nobody who is not there is asked.
     assert_eq!(ledger.run(&["reconcile", "--only", log]).0, 0);
     assert_eq!(ledger.run(&["reconcile"]).0, 2, "what is ahead is not on its way");
-    assert_eq!(ledger.run(&["redeliver", "--missing", "--younger", "0", "--write", "--yes"]).0, 2, "it wants a reason");
+    assert_eq!(
+        ledger.run(&["redeliver", "--missing", "--younger", "0", "--write", "--yes"]).0,
+        2,
+        "it wants a reason"
+    );
     assert_eq!(ledger.run(&["redeliver", "--missing", "--younger", "0", "--write", "--why", "a test"]).0, 1);
     assert_eq!(ledger.found(&[]), (2, expected));
 
     // What is ahead is left to somebody, so that it does not end well.
-    assert_eq!(ledger.run(&["redeliver", "--missing", "--younger", "0", "--write", "--yes", "--why", "a test"]).0, 2);
+    assert_eq!(
+        ledger.run(&["redeliver", "--missing", "--younger", "0", "--write", "--yes", "--why", "a test"]).0,
+        2
+    );
     let records = client.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
     let kept =
         |name: &str| records.iter().map(|record| record[name].as_s().unwrap().clone()).collect::<Vec<_>>();
@@ -294,7 +301,8 @@ async fn streams_commits_and_traces_are_shown_without_payloads() {
     let (_, names) = ledger.run(&["resources", "CommitsTable"]);
     assert_eq!((names.len(), &names[0]["type"]), (1, &json!("AWS::DynamoDB::Table")));
     assert!(
-        names[0]["name"].as_str().unwrap().contains("CommitsTable") && ledger.run(&["resources"]).1.len() > 50
+        names[0]["name"].as_str().unwrap().contains("CommitsTable")
+            && ledger.run(&["resources"]).1.len() > 50
     );
 
     let (_, traced) = ledger.run(&["trace", "the-delivery"]);

@@ -120,7 +120,8 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     };
     let views = ["LevelsProjectorFunction", "Readings"];
     let rebuilt = async {
-        let arguments = |view| ["rebuild", "switch", view, "--write", "--yes", "--why", "wrong rows", "--parts", "3"];
+        let arguments =
+            |view| ["rebuild", "switch", view, "--write", "--yes", "--why", "wrong rows", "--parts", "3"];
         // The tool itself is killed as soon as it has begun.
         for (view, id) in views.into_iter().zip(["LevelsTable", "ReadingsTable"]) {
             let mut first = ledger.start(&arguments(view));

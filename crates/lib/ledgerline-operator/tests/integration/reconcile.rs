@@ -100,7 +100,8 @@ async fn lost_last_commits_are_found_and_mended(streams: usize, lost: usize) {
     let ledger = Tool::at(&stack);
     let reconcile = |more: &[&str]| {
         let only = ["--only", VIEWS[0].2, "--only", VIEWS[1].2];
-        let verb: &[&str] = if more.contains(&"--write") { &["redeliver", "--missing"] } else { &["reconcile"] };
+        let verb: &[&str] =
+            if more.contains(&"--write") { &["redeliver", "--missing"] } else { &["reconcile"] };
         let (code, printed) = ledger.run(&[verb, &["--younger", "0"], &only, more].concat());
         let missing = differences(&printed);
         assert!(printed.iter().all(|line| line["what"] != "hole"));
@@ -227,7 +228,8 @@ async fn commits_that_no_subscriber_heard_of_for_a_day_are_repaired_and_nothing_
     let write = ["--write", "--yes", "--why", "an outage of a day"];
     let is_killed = async |arguments: &[&str]| {
         let before = records().await;
-        let mut tool = ledger.start(&[&["redeliver", "--missing", "--younger", "0"], &write[..], arguments].concat());
+        let mut tool =
+            ledger.start(&[&["redeliver", "--missing", "--younger", "0"], &write[..], arguments].concat());
         eventually("it sends", async || (records().await > before).then_some(())).await;
         tool.kill().unwrap();
         tool.wait().unwrap();
