@@ -16,6 +16,7 @@ use serde_json::json;
 use ledgerline_sam::template::{Queue, Resource};
 
 use crate::{
+    access_log::AccessLog,
     host::Function,
     iam::Iam,
     limits,
@@ -45,7 +46,10 @@ pub(crate) struct Gateway {
     /// The text of the template.
     pub(crate) template: String,
     pub(crate) queues: Vec<Queue>,
+    /// What functions logged.
     pub(crate) logs: Arc<Logs>,
+    /// The log of requests to the HTTP API, if the template has one.
+    pub(crate) access: Option<Arc<AccessLog>>,
     pub(crate) client: reqwest::Client,
     pub(crate) mailbox: Mailbox,
     pub(crate) hops: TraceLog,
@@ -75,7 +79,10 @@ async fn operation(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body
         return operations::cloudformation(&gateway.stack, &gateway.resources, &gateway.template, &body);
     }
     if target == "Logs_20140328.FilterLogEvents" {
-        return operated(gateway.logs.filter(&body));
+        let group = operations::log_group(&body);
+        let access = gateway.access.as_ref().filter(|access| access.group == group);
+        let logs = access.map_or(&*gateway.logs, |access| &access.logs);
+        return operated(logs.filter(&body));
     }
     // The JSON protocols of AWS name the operation in a header.
     let service = target.split_once('.').map_or(target, |(service, _)| service);
@@ -150,7 +157,8 @@ async fn mails(State(gateway): State<Arc<Gateway>>, RawQuery(query): RawQuery) -
     gateway.mailbox.mails(to.as_ref().map(|(_, to)| to.as_ref()))
 }
 
-/// Makes a resource fail for a while: `{"of": "BalancesTable", "seconds": 60}`.
+/// Makes a resource fail for a while: `{"of": "BalancesTable", "seconds": 60}`; with
+/// `"answer": "throttled"`, makes it throttle its callers.
 async fn begin_outage(State(gateway): State<Arc<Gateway>>, Json(outage): Json<Outage>) -> StatusCode {
     gateway.hops.always("outage", &format!("{} for {} s", outage.of, outage.seconds));
     gateway.iam.outages.begin(outage);
@@ -244,8 +252,12 @@ fn refused(status: StatusCode, refusal: serde_json::Value) -> Response<Body> {
     if status.is_server_error() {
         return answer(status, refusal);
     }
-    let mut refused = answer(StatusCode::FORBIDDEN, refusal);
-    refused.headers_mut().insert("x-amzn-errortype", HeaderValue::from_static("AccessDeniedException"));
+    let (status, kind) = match status {
+        StatusCode::TOO_MANY_REQUESTS => (status, "TooManyRequestsException"),
+        _ => (StatusCode::FORBIDDEN, "AccessDeniedException"),
+    };
+    let mut refused = answer(status, refusal);
+    refused.headers_mut().insert("x-amzn-errortype", HeaderValue::from_static(kind));
     refused
 }
 

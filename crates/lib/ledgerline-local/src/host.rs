@@ -99,8 +99,7 @@ pub struct Host {
     hops: TraceLog,
     show_logs: bool,
     started: Instant,
-    /// The lines that the functions wrote, and a report of each invocation that its process did not
-    /// answer.
+    /// The lines that the functions wrote, and a report of each invocation that failed.
     pub(crate) logs: Arc<Logs>,
 }
 
@@ -526,15 +525,7 @@ impl Function {
         let initialised = ended.as_ref().is_some_and(|instance| instance.initialised);
         let ending = ended.as_ref().and_then(|instance| instance.ending);
         if let Some((invocation, reply)) = ended.and_then(|instance| instance.current) {
-            if let Some(host) = self.host.upgrade() {
-                // The report has Lambda's form, so that the filters of the runbook find it.
-                let status = if ending == Some(Ending::TimedOut) { "timeout" } else { "error" };
-                let record = json!({ "requestId": invocation, "status": status });
-                host.logs.add(
-                    &self.launch.name,
-                    &json!({ "type": "platform.report", "record": record }).to_string(),
-                );
-            }
+            self.report(&invocation, if ending == Some(Ending::TimedOut) { "timeout" } else { "error" });
             let _ = reply.send(Err(InvokeError::new("Runtime.ExitError", how)));
         }
         if !initialised
@@ -597,6 +588,15 @@ impl Function {
         }
     }
 
+    /// Logs the report of an invocation that failed, in Lambda's form, so that the filters of the
+    /// runbook and of alarms find it. Lambda logs no other report where `SystemLogLevel` is `WARN`.
+    fn report(&self, invocation: &str, status: &str) {
+        let Some(host) = self.host.upgrade() else { return };
+        let record = json!({ "requestId": invocation, "status": status });
+        let report = json!({ "type": "platform.report", "record": record });
+        host.logs.add(&self.launch.name, &report.to_string());
+    }
+
     /// Kills the instance if it is still at this invocation when the time is up.
     fn limit(self: &Arc<Self>, instance: u64, invocation: String, kill: Arc<Notify>) {
         let function = Arc::clone(self);
@@ -620,6 +620,9 @@ impl Function {
             Some((_, reply)) => {
                 if instance.ending.is_some() {
                     instance.kill.notify_one();
+                }
+                if result.is_err() {
+                    self.report(id, "error");
                 }
                 let _ = reply.send(result);
                 StatusCode::ACCEPTED
@@ -699,14 +702,14 @@ fn report(function: &str, line: &str) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
     /// Asks for work as an instance's own process would. The process itself only waits to be
     /// killed.
-    fn next(host: &Host, instance: u64) -> tokio::task::JoinHandle<Option<(String, Bytes)>> {
+    pub(crate) fn next(host: &Host, instance: u64) -> tokio::task::JoinHandle<Option<(String, Bytes)>> {
         let url = format!("{}/f/{instance}/2018-06-01/runtime/invocation/next", host.url);
         tokio::spawn(async move {
             let answer = crate::http_client().get(url).send().await.unwrap();
@@ -715,8 +718,16 @@ mod tests {
         })
     }
 
-    async fn respond(host: &Host, instance: u64, id: &str, body: &'static str) {
-        let url = format!("{}/f/{instance}/2018-06-01/runtime/invocation/{id}/response", host.url);
+    pub(crate) async fn respond(host: &Host, instance: u64, id: &str, body: &'static str) {
+        answer(host, instance, id, "response", body).await;
+    }
+
+    pub(crate) async fn fail(host: &Host, instance: u64, id: &str) {
+        answer(host, instance, id, "error", r#"{"errorType":"Broken","errorMessage":"no"}"#).await;
+    }
+
+    async fn answer(host: &Host, instance: u64, id: &str, kind: &str, body: &'static str) {
+        let url = format!("{}/f/{instance}/2018-06-01/runtime/invocation/{id}/{kind}", host.url);
         let answer = crate::http_client().post(url).body(body).send().await.unwrap();
         assert_eq!(answer.status().as_u16(), 202);
     }
@@ -744,6 +755,14 @@ mod tests {
 
     /// A function whose process only waits to be killed.
     async fn waiting(timeout: Duration) -> (Arc<Host>, Arc<Function>, tempfile::TempDir) {
+        waiting_as("arn", timeout).await
+    }
+
+    /// The same, with this ARN.
+    pub(crate) async fn waiting_as(
+        arn: &str,
+        timeout: Duration,
+    ) -> (Arc<Host>, Arc<Function>, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("waits");
         std::fs::write(&program, "#!/bin/sh\nexec sleep 600\n").unwrap();
@@ -751,12 +770,35 @@ mod tests {
         let host = Host::start(TraceLog { quiet: true }, false).await.unwrap();
         let function = host.add(Launch {
             name: "f".into(),
-            arn: "arn".into(),
+            arn: arn.into(),
             program,
             environment: BTreeMap::new(),
             timeout,
         });
         (host, function, folder)
+    }
+
+    /// A template with `SystemLogLevel: WARN` gets reports of failures alone, of a function that
+    /// returns an error too.
+    #[tokio::test]
+    async fn an_invocation_that_fails_is_reported_and_one_that_succeeds_is_not() {
+        for fails in [false, true] {
+            let (host, function, _folder) = waiting(Duration::from_secs(600)).await;
+            let invoked = {
+                let function = Arc::clone(&function);
+                tokio::spawn(async move { function.invoke(b"work".to_vec()).await })
+            };
+            until(&function, |running| running.contains_key(&1)).await;
+            let (id, _) = next(&host, 1).await.unwrap().unwrap();
+            match fails {
+                true => fail(&host, 1, &id).await,
+                false => respond(&host, 1, &id, "done").await,
+            }
+            assert_eq!(invoked.await.unwrap().is_err(), fails);
+            let pattern = r#"{ $.type = "platform.report" && $.record.status != "success" }"#;
+            let found = host.logs.filter(json!({ "filterPattern": pattern }).to_string().as_bytes()).unwrap();
+            assert_eq!(found["events"].as_array().unwrap().len(), usize::from(fails), "{found}");
+        }
     }
 
     #[tokio::test]

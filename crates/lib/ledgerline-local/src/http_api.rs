@@ -24,6 +24,7 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::{
+    access_log::{self, AccessLog},
     host::Function,
     identity::{self, Authorizer},
     trace_log::TraceLog,
@@ -104,6 +105,8 @@ pub(crate) struct Api {
     pub(crate) hops: TraceLog,
     /// Who is let in; `None` for an API without an authorizer.
     pub(crate) authorizer: Option<Authorizer>,
+    /// The log of requests, if the template has one.
+    pub(crate) access: Option<Arc<AccessLog>>,
 }
 
 impl Api {
@@ -113,9 +116,10 @@ impl Api {
         written: Arc<Notify>,
         hops: TraceLog,
         authorizer: Option<Authorizer>,
+        access: Option<Arc<AccessLog>>,
     ) -> Self {
         routes.sort_by_key(|route| route.path.matches('{').count());
-        Self { routes: Arc::new(routes), written, hops, authorizer }
+        Self { routes: Arc::new(routes), written, hops, authorizer, access }
     }
 
     pub(crate) fn router(self) -> Router {
@@ -128,10 +132,31 @@ async fn handle(
     ConnectInfo(client): ConnectInfo<SocketAddr>,
     request: Request<Body>,
 ) -> Response<Body> {
+    let started = Instant::now();
+    let mut seen = access_log::Request {
+        id: Uuid::new_v4().to_string(),
+        ip: client.ip().to_string(),
+        ..access_log::Request::default()
+    };
+    let response = answer(&api, client, request, &mut seen).await;
+    if let Some(access) = &api.access {
+        access.add(&seen, response.status().as_u16(), started.elapsed().as_millis());
+    }
+    response
+}
+
+/// Answers a request. Notes in `seen` what the access log shows of the request.
+async fn answer(
+    api: &Api,
+    client: SocketAddr,
+    request: Request<Body>,
+    seen: &mut access_log::Request,
+) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
     let found = api.routes.iter().find_map(|route| Some((route, route.matches(&parts.method, path)?)));
     let Some((route, parameters)) = found else { return message(StatusCode::NOT_FOUND, "Not Found") };
+    seen.route = route.key();
     let Ok(body) = axum::body::to_bytes(body, MAX_BODY_BYTES).await else {
         return message(StatusCode::PAYLOAD_TOO_LARGE, "Request Entity Too Large");
     };
@@ -147,7 +172,9 @@ async fn handle(
     // Without a place, the request is answered at once, as if it did not wait.
     let uri = if matches!(long_poll, Some(None)) { without_wait(&parts.uri) } else { parts.uri.clone() };
     let mut event = event(route, &parameters, &parts.method, &uri, &parts.headers, &body, client);
+    event["requestContext"]["requestId"] = json!(seen.id);
     if let Some(authorizer) = authorizer {
+        seen.sub = authorizer["jwt"]["claims"]["sub"].as_str().unwrap_or_default().to_owned();
         event["requestContext"]["authorizer"] = authorizer;
     }
     // The wait while the function is built again is not part of the gateway's timeout, so that a slow build fails no request.
@@ -160,6 +187,7 @@ async fn handle(
         Ok(Ok(answer)) => response(&answer),
         Ok(Err(error)) => {
             api.hops.line("http", &format!("{} failed: {error}", route.function.name()));
+            seen.integration_error = error.to_string();
             message(StatusCode::INTERNAL_SERVER_ERROR, "Internal Server Error")
         }
         Err(_) => message(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable"),
@@ -225,7 +253,6 @@ fn event(
                 "sourceIp": client.ip().to_string(),
                 "userAgent": joined.get("user-agent").cloned().unwrap_or_default(),
             },
-            "requestId": Uuid::new_v4().to_string(),
             "routeKey": route.key(),
             "stage": "$default",
             "time": now.to_zoned(TimeZone::UTC).strftime("%d/%b/%Y:%H:%M:%S %z").to_string(),

@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use anyhow::{Context as _, Result};
@@ -19,7 +19,10 @@ use ledgerline_sam::{
     template::{ACCOUNT, REGION, Template},
 };
 
-use crate::{outages::Outages, trace_log::TraceLog};
+use crate::{
+    outages::{Failing, Outages},
+    trace_log::TraceLog,
+};
 
 /// The callers and what they may do.
 #[derive(Debug)]
@@ -30,7 +33,7 @@ pub struct Iam {
     tables: HashMap<String, Guarded>,
     /// The decisions so far. A decision depends on nothing but the caller and what it does.
     decided: Mutex<Decided>,
-    pub(crate) outages: Outages,
+    pub(crate) outages: Arc<Outages>,
     hops: TraceLog,
 }
 
@@ -102,7 +105,7 @@ impl Iam {
             tables
                 .insert(table.name.clone(), Guarded { partition: partition.to_owned(), policy, conditions });
         }
-        Ok(Self { callers, tables, decided: Mutex::default(), outages: Outages::default(), hops })
+        Ok(Self { callers, tables, decided: Mutex::default(), outages: Arc::default(), hops })
     }
 
     /// Callers with these access keys and the policies of their roles, and tables with these names and partition keys: the rights of functions
@@ -125,7 +128,7 @@ impl Iam {
             callers: roles.into_iter().map(caller).collect::<Result<_>>()?,
             tables: tables.into_iter().map(guarded).collect(),
             decided: Mutex::default(),
-            outages: Outages::default(),
+            outages: Arc::default(),
             hops: TraceLog { quiet: true },
         })
     }
@@ -163,15 +166,42 @@ impl Iam {
         let is_function = self.callers.contains_key(key);
         let request: Value = serde_json::from_slice(body).ok()?;
         let acts = self.acts(target, &request);
-        if is_function && acts.iter().any(|act| self.outages.has(&act.resource)) {
-            let failed =
-                json!({ "__type": "InternalServerError", "message": "an outage that somebody asked for" });
-            return Some((StatusCode::INTERNAL_SERVER_ERROR, failed));
+        if is_function
+            && let Some((act, answer)) =
+                acts.iter().find_map(|act| Some((act, self.outages.of(&act.resource)?)))
+        {
+            return Some(self.failed(act, answer));
         }
         let message = self.denied_of(key, acts)?;
         self.hops.always("denied", &message);
         let denied = json!({ "__type": "com.amazon.coral.service#AccessDeniedException", "Message": message, "message": message });
         Some((StatusCode::BAD_REQUEST, denied))
+    }
+
+    /// The answer of a resource that has an outage.
+    fn failed(&self, Act { action, resource, .. }: &Act, answer: Failing) -> (StatusCode, Value) {
+        match answer {
+            Failing::Failed => {
+                let failed = json!({ "__type": "InternalServerError", "message": "an outage that somebody asked for" });
+                (StatusCode::INTERNAL_SERVER_ERROR, failed)
+            }
+            Failing::Throttled => {
+                // AWS counts each throttled request as a metric, but the caller may retry and say
+                // nothing of it.
+                self.hops.always("throttled", &format!("{action} on {resource}"));
+                let message = format!("{action} on {resource} is throttled by an outage on request");
+                let kind = match action.starts_with("lambda:") {
+                    true => {
+                        return (
+                            StatusCode::TOO_MANY_REQUESTS,
+                            json!({ "Type": "User", "message": message }),
+                        );
+                    }
+                    false => "ThrottlingException",
+                };
+                (StatusCode::BAD_REQUEST, json!({ "__type": kind, "message": message }))
+            }
+        }
     }
 
     /// The reason why the caller may not do it; `None` if it may.

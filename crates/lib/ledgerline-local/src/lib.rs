@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod access_log;
 mod cli;
 mod descriptors;
 mod dynamodb;
@@ -14,6 +15,7 @@ mod operations;
 mod outages;
 mod output;
 mod pattern;
+mod rules;
 pub mod services;
 mod sources;
 pub mod stack;

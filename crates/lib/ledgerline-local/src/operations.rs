@@ -1,4 +1,4 @@
-//! The requests of an operator to AWS besides those for data: the names of the stack's resources, the lines that functions logged, and the return of
+//! The requests of an operator to AWS besides those for data: the names of the stack's resources, the lines of the functions' log and of the access log, and the return of
 //! dead letters to their queue. As much is emulated as the commands of a runbook need.
 //!
 //! Sources: the API references of CloudFormation (the Query protocol), of CloudWatch Logs (`FilterLogEvents`), and of SQS
@@ -99,7 +99,7 @@ fn xml(status: StatusCode, body: &str) -> Response<Body> {
 /// The most lines that are kept.
 const KEPT: usize = 10_000;
 
-/// The lines that functions logged, oldest first.
+/// The lines of a log, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Logs(Mutex<VecDeque<Line>>);
 
@@ -148,6 +148,12 @@ impl Logs {
             .collect();
         Ok(json!({ "events": events, "searchedLogStreams": [] }))
     }
+}
+
+/// The log group that a `FilterLogEvents` names; empty if it names none.
+pub(crate) fn log_group(body: &[u8]) -> String {
+    let request: Value = serde_json::from_slice(body).unwrap_or_default();
+    request["logGroupName"].as_str().unwrap_or_default().to_owned()
 }
 
 /// A filter pattern of CloudWatch Logs, as far as a runbook needs it: `"a phrase"`, or `{ $.level = "ERROR" && $.status >= 500 || … }`.

@@ -1,4 +1,5 @@
-//! Outages on request: for a while, the requests of functions to a table, a queue or the bus fail.
+//! Outages on request: for a while, the requests of functions to a table, a queue, the bus or a
+//! function fail, or are throttled.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -7,18 +8,33 @@ use std::{
 
 use serde::Deserialize;
 
-/// The resources that fail, each with the end of its outage.
+/// The outages, each with its end.
 #[derive(Debug, Default)]
-pub(crate) struct Outages(Mutex<Vec<(String, Instant)>>);
+pub(crate) struct Outages(Mutex<Vec<(Outage, Instant)>>);
 
 /// The request for an outage.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Outage {
-    /// The end of the resource's ARN: that of a table (not of its indexes) or a queue, `events` for the bus, or the sender's address for mails.
+    /// The end of the resource's ARN: that of a table (not of its indexes), a queue or a function (without an alias),
+    /// `events` for the bus, or the sender's address for mails.
     pub(crate) of: String,
     /// The length of the outage.
     pub(crate) seconds: u32,
+    /// The answer to requests.
+    #[serde(default)]
+    pub(crate) answer: Failing,
+}
+
+/// The answer of a resource that has an outage.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Failing {
+    /// An internal error.
+    #[default]
+    Failed,
+    /// The caller sends too many requests.
+    Throttled,
 }
 
 impl Outages {
@@ -27,15 +43,24 @@ impl Outages {
         let now = Instant::now();
         let mut under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         under_way.retain(|(_, until)| *until > now);
-        under_way.push((outage.of, now + Duration::from_secs(outage.seconds.into())));
+        let until = now + Duration::from_secs(outage.seconds.into());
+        under_way.push((outage, until));
     }
 
-    /// Whether the resource has an outage now.
-    pub(crate) fn has(&self, resource: &str) -> bool {
+    /// The answer of the resource now; `None` without an outage.
+    pub(crate) fn of(&self, resource: &str) -> Option<Failing> {
         // An index fails with its table.
         let resource = resource.split_once("/index/").map_or(resource, |(table, _)| table);
+        // A function fails under each of its aliases.
+        let resource = match resource.split_once(":function:") {
+            Some((_, function)) => function.split(':').next().unwrap_or(function),
+            None => resource,
+        };
         let under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        under_way.iter().any(|(of, until)| resource.ends_with(of.as_str()) && *until > Instant::now())
+        let mut of_it = under_way
+            .iter()
+            .filter(|(outage, until)| resource.ends_with(&outage.of) && *until > Instant::now());
+        of_it.next().map(|(outage, _)| outage.answer)
     }
 }
 
@@ -46,12 +71,25 @@ mod tests {
     #[test]
     fn an_outage_is_of_what_it_names_and_ends() {
         let outages = Outages::default();
+        let begin = |seconds, answer| outages.begin(Outage { of: "BalancesTable".into(), seconds, answer });
         let table = "arn:aws:dynamodb:us-east-1:000000000000:table/ledgerline-BalancesTable";
-        assert!(!outages.has(table));
-        outages.begin(Outage { of: "BalancesTable".into(), seconds: 0 });
-        assert!(!outages.has(table));
-        outages.begin(Outage { of: "BalancesTable".into(), seconds: 60 });
-        assert!(outages.has(table) && outages.has(&format!("{table}/index/ofOpener")));
-        assert!(!outages.has("arn:aws:sqs:us-east-1:000000000000:Transactions.fifo"));
+        assert_eq!(outages.of(table), None);
+        begin(0, Failing::Failed);
+        assert_eq!(outages.of(table), None);
+        begin(60, Failing::Throttled);
+        let index = format!("{table}/index/ofOpener");
+        assert_eq!([table, &index].map(|resource| outages.of(resource)), [Some(Failing::Throttled); 2]);
+        outages.begin(Outage { of: "MailFunction".into(), seconds: 60, answer: Failing::Failed });
+        let function = "arn:aws:lambda:us-east-1:000000000000:function:ledgerline-MailFunction";
+        let alias = format!("{function}:live");
+        assert_eq!([function, &alias].map(|resource| outages.of(resource)), [Some(Failing::Failed); 2]);
+        assert_eq!(outages.of("arn:aws:sqs:us-east-1:000000000000:Transactions.fifo"), None);
+    }
+
+    #[test]
+    fn an_outage_fails_unless_it_throttles() {
+        let answer = |request: &str| serde_json::from_str::<Outage>(request).unwrap().answer;
+        assert_eq!(answer(r#"{"of":"T","seconds":1}"#), Failing::Failed);
+        assert_eq!(answer(r#"{"of":"T","seconds":1,"answer":"throttled"}"#), Failing::Throttled);
     }
 }

@@ -26,6 +26,7 @@ use ledgerline_sam::{
 };
 
 use crate::{
+    access_log::AccessLog,
     gateway::Gateway,
     host::{Function, Host, Launch},
     http_api::{Api, Route},
@@ -33,11 +34,9 @@ use crate::{
     identity::Authorizer,
     mailbox::Mailbox,
     pattern::Filters,
+    rules,
     services::{self, DynamoDb, EventBridge, Sqs},
-    sources::{
-        invocation::{AsyncTarget, Invocations},
-        queue, stream,
-    },
+    sources::{invocation::Invocations, queue, stream},
     stream_records::{self, Stream},
     trace_log::TraceLog,
     watch::Watch,
@@ -147,6 +146,8 @@ impl Stack {
         let under_way = Arc::new(AtomicUsize::new(0));
         let invocations = Arc::new(Invocations {
             targets: OnceLock::new(),
+            rules: OnceLock::new(),
+            outages: Arc::clone(&iam.outages),
             sqs: sqs.client.clone(),
             hops,
             under_way: Arc::clone(&under_way),
@@ -179,7 +180,7 @@ impl Stack {
             }));
         }
 
-        connect_rules(&template, &functions, &invocations, &sqs, &events).await?;
+        rules::connect(&template, &functions, &invocations, &sqs, &events).await?;
         let written = Arc::new(Notify::new());
         let mut readers = BTreeMap::<_, (Stream, Vec<_>)>::new();
         for (mapping, delivered) in streams(&template, &functions, &dynamodb, &sqs, &written, hops)? {
@@ -241,6 +242,7 @@ impl Stack {
             let ids = of_it.flat_map(|resource| [resource.id.clone(), resource.physical.clone()]).collect();
             (ids, Arc::clone(function))
         });
+        let access = AccessLog::of(&source.json()).map(Arc::new);
         let gateway = Gateway {
             dynamodb: dynamodb.url.clone(),
             sqs: Arc::clone(&sqs),
@@ -252,6 +254,7 @@ impl Stack {
             template: text,
             queues: std::mem::take(&mut template.queues),
             logs: Arc::clone(&host.logs),
+            access: access.clone(),
             client: crate::http_client(),
             mailbox: Mailbox::default(),
             hops,
@@ -276,7 +279,7 @@ impl Stack {
             tokio::spawn(Watch { root, functions: functions.clone(), source, programs, hops }.run());
         }
         let authorizer = template.audience.map(|audience| Authorizer { developer: options.user, audience });
-        let api = Api::new(routes, written, hops, authorizer).router();
+        let api = Api::new(routes, written, hops, authorizer, access).router();
         tokio::spawn(async move {
             axum::serve(listener, api.into_make_service_with_connect_info::<SocketAddr>()).await
         });
@@ -295,52 +298,6 @@ impl Stack {
     pub fn functions(&self) -> impl Iterator<Item = &str> {
         self.functions.iter().map(|function| function.name())
     }
-}
-
-async fn connect_rules(
-    template: &Template,
-    functions: &[Arc<Function>],
-    invocations: &Invocations,
-    sqs: &Sqs,
-    events: &EventBridge,
-) -> Result<()> {
-    let mut targets = BTreeMap::new();
-    for bus in &template.buses {
-        events.client.create_event_bus().name(bus).send().await.with_context(|| format!("bus {bus}"))?;
-    }
-    for (definition, function) in template.functions.iter().zip(functions) {
-        let destination = definition.invoke_config.destination_config.on_failure.as_ref();
-        let on_failure =
-            destination.map(|destination| sqs.queue_url(&destination.destination)).transpose()?;
-        let target = AsyncTarget {
-            function: Arc::clone(function),
-            config: definition.invoke_config.clone(),
-            on_failure,
-        };
-        targets.insert(definition.arn.clone(), Arc::new(target));
-    }
-    // The targets are set before any rule, because EventBridge asks for them as soon as an event
-    // matches.
-    let _ = invocations.targets.set(targets);
-    for definition in &template.functions {
-        for event in &definition.events {
-            let Event::Rule { name, rule } = event else { continue };
-            let name = rule.rule_name.clone().unwrap_or_else(|| format!("{}-{name}", definition.id));
-            let bus = &rule.event_bus_name;
-            let put = events
-                .client
-                .put_rule()
-                .name(&name)
-                .event_bus_name(bus)
-                .event_pattern(rule.pattern.to_string());
-            put.send().await.with_context(|| format!("rule {name}"))?;
-            let target =
-                aws_sdk_eventbridge::types::Target::builder().id("function").arn(&definition.arn).build()?;
-            let put = events.client.put_targets().rule(&name).event_bus_name(bus).targets(target);
-            put.send().await.with_context(|| format!("targets of {name}"))?;
-        }
-    }
-    Ok(())
 }
 
 type StreamMapping = (stream::Mapping, watch::Receiver<String>);

@@ -29,9 +29,6 @@ pub(crate) struct Options {
 /// Prints the lines, oldest first, each as the function wrote it.
 pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<()> {
     let since = back(&options.since)?;
-    if options.access && deployment.is_local {
-        bail!("the local stack keeps no lines of the API");
-    }
     let logs = if options.access { "AccessLogs" } else { "FunctionLogs" };
     let group = deployment.of_type("AWS::Logs::LogGroup").find(|(id, _)| *id == logs);
     let (_, group) = group.with_context(|| format!("the stack has no {logs}"))?;

@@ -42,8 +42,8 @@ const KNOWN: [Known; 6] = [
     },
     Known {
         kind: "AWS::Serverless::HttpApi",
-        read: &["Auth"],
-        meaningless: &["AccessLogSettings", "Description", "FailOnWarnings", "Name", "PropagateTags", "Tags"],
+        read: &["AccessLogSettings", "Auth"],
+        meaningless: &["Description", "FailOnWarnings", "Name", "PropagateTags", "Tags"],
     },
     Known {
         kind: "AWS::DynamoDB::Table",

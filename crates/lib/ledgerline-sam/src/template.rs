@@ -16,9 +16,9 @@ use serde_json::Value;
 
 use self::intrinsics::Scope;
 pub use self::model::{
-    Destination, DestinationConfig, DestinationType, Event, Filter, FilterCriteria, Function, InvokeConfig,
-    Queue, QueueSource, Resource, ResponseType, Role, RuleSource, ScalingConfig, StartingPosition,
-    StreamSource, Table, Template,
+    DeadLetterConfig, Destination, DestinationConfig, DestinationType, Event, Filter, FilterCriteria,
+    Function, InvokeConfig, Queue, QueueSource, Resource, ResponseType, RetryPolicy, Role, RuleSource,
+    ScalingConfig, StartingPosition, StreamSource, Table, Template,
 };
 use crate::{
     for_each,

@@ -10,6 +10,7 @@ use std::{
 };
 
 use aws_sdk_dynamodb::types::AttributeValue;
+use jiff::{Timestamp, civil};
 use ledgerline_dynamodb::DynamoDbStore;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -49,28 +50,33 @@ impl Deref for LocalStack {
 impl LocalStack {
     /// Starts the program `local` of the workspace and waits until it says that it is ready.
     pub async fn start(data: Option<&Path>) -> Self {
-        Self::start_with(data, false, &[], ONE).await
+        Self::start_with(data, &[], &[], ONE).await
     }
 
     /// The same for a test that keeps the machine busy: no other stack runs beside it, but the
     /// quiet rest of a busy one.
     pub async fn start_busy(data: Option<&Path>) -> Self {
-        Self::start_with(data, false, &[], ALL).await
+        Self::start_with(data, &[], &[], ALL).await
     }
 
     /// The same, with these variables in the environment of the program.
     pub async fn start_in(data: &Path, environment: &[(&str, OsString)]) -> Self {
-        Self::start_with(Some(data), false, environment, ONE).await
+        Self::start_with(Some(data), &[], environment, ONE).await
     }
 
     /// The same, and keeps what the functions write to their logs.
     pub async fn start_with_logs() -> Self {
-        Self::start_with(None, true, &[], ONE).await
+        Self::start_with(None, &["--logs"], &[], ONE).await
+    }
+
+    /// The same, with these arguments of the program.
+    pub async fn start_as(arguments: &[&str]) -> Self {
+        Self::start_with(None, arguments, &[], ONE).await
     }
 
     async fn start_with(
         data: Option<&Path>,
-        logs: bool,
+        arguments: &[&str],
         environment: &[(&str, OsString)],
         turns: u32,
     ) -> Self {
@@ -88,8 +94,9 @@ impl LocalStack {
         if let Some(data) = data {
             command.arg("--data").arg(data);
         }
-        if logs {
-            command.arg("--logs").stderr(Stdio::piped());
+        command.args(arguments);
+        if arguments.contains(&"--logs") {
+            command.stderr(Stdio::piped());
         }
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = Arc::<Mutex<Vec<String>>>::default();
@@ -133,26 +140,72 @@ impl LocalStack {
         self.lines.lock().unwrap().iter().find_map(|line| pick(line))
     }
 
-    /// What a function measured under this name: the sum of all lines, in each of which is a number or the largest
-    /// of several times.
+    /// The sum of what a function measured under this name: in each line is a number, or the
+    /// largest of several times.
     pub fn measured(&self, function: &str, name: &str) -> f64 {
+        self.values(function, name).iter().sum()
+    }
+
+    /// The number of lines in which a function measured something under this name. Of times, the
+    /// sum says nothing: one slow commit has as many milliseconds as many fast ones.
+    pub fn measured_lines(&self, function: &str, name: &str) -> usize {
+        self.values(function, name).len()
+    }
+
+    fn values(&self, function: &str, name: &str) -> Vec<f64> {
         let marker = format!("[{function}] ");
         let lines = self.lines.lock().unwrap();
         let written =
             lines.iter().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix(&marker)?).ok());
-        written.filter_map(|line| line[name].as_f64()).sum()
+        written.filter_map(|line| line[name].as_f64()).collect()
     }
 
     /// The lines that functions logged and that a filter pattern of CloudWatch Logs finds.
     pub async fn logged(&self, pattern: &str) -> Vec<Value> {
-        let filter = json!({ "filterPattern": pattern });
+        let lines = self.lines_of("FunctionLogs", pattern, Timestamp::UNIX_EPOCH).await;
+        lines.into_iter().map(|(_, line)| line).collect()
+    }
+
+    /// The lines of a log group that a filter pattern finds, from this time on, each with the name
+    /// of its stream: that of the function's binary.
+    pub async fn lines_of(&self, group: &str, pattern: &str, since: Timestamp) -> Vec<(String, Value)> {
+        let filter = json!({
+            "logGroupName": group, "filterPattern": pattern, "startTime": since.as_millisecond(),
+        });
         let request = ledgerline_local::http_client().post(self.aws_url()).json(&filter);
         let request = request.header("x-amz-target", "Logs_20140328.FilterLogEvents");
         let found: Value = request.send().await.unwrap().json().await.unwrap();
-        let lines = found["events"].as_array().unwrap().iter();
-        lines
-            .map(|line| serde_json::from_str(line["message"].as_str().unwrap()).unwrap_or_default())
-            .collect()
+        let line = |line: &Value| {
+            let message = serde_json::from_str(line["message"].as_str().unwrap()).unwrap_or_default();
+            (line["logStreamName"].as_str().unwrap().to_owned(), message)
+        };
+        found["events"].as_array().unwrap().iter().map(line).collect()
+    }
+
+    /// The hops that the stack printed: the time of day in UTC, the name and the text of each.
+    pub fn hops(&self) -> Vec<(civil::Time, String, String)> {
+        let hop = |line: &String| {
+            let (time, rest) = line.split_once("  ")?;
+            let (name, text) = rest.split_once(' ')?;
+            Some((time.parse().ok()?, name.to_owned(), text.trim_start().to_owned()))
+        };
+        self.lines.lock().unwrap().iter().filter_map(hop).collect()
+    }
+
+    /// Makes a resource fail for so many seconds, as `POST /outages` does. The answer is `failed`
+    /// or `throttled`.
+    pub async fn begin_outage(&self, of: &str, answer: &str, seconds: u32) {
+        let outage = json!({ "of": of, "answer": answer, "seconds": seconds });
+        let request = ledgerline_local::http_client().post(format!("{}/outages", self.aws_url()));
+        let begun = request.json(&outage).send().await.unwrap();
+        assert!(begun.status().is_success(), "{begun:?}");
+    }
+
+    /// Invokes a function by its logical id, and returns what it answers, or the error.
+    pub async fn invoke(&self, function: &str, event: &Value) -> Value {
+        let url = format!("{}/2015-03-31/functions/{function}/invocations", self.aws_url());
+        let request = ledgerline_local::http_client().post(url).json(event);
+        request.send().await.unwrap().json().await.unwrap()
     }
 
     /// Kills the instances of a function that run now, as the kernel would when memory is short.

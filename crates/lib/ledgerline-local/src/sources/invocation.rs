@@ -1,5 +1,9 @@
-//! Asynchronous invocations of functions, by a caller of Lambda or by a rule of the bus: Lambda retries, and then sends the event to the function's
-//! on-failure destination.
+//! Asynchronous invocations of functions, by a caller of Lambda or by a rule of the bus: Lambda
+//! retries, and then sends the event to the function's on-failure destination.
+//!
+//! A rule has retries of its own, for events that Lambda does not accept, and a dead-letter queue
+//! for those that it gives up. Source: the EventBridge user guide, "How EventBridge retries
+//! delivering events" and "Using dead-letter queues to process undelivered events".
 
 use std::{
     collections::BTreeMap,
@@ -11,13 +15,15 @@ use std::{
 };
 
 use async_trait::async_trait;
+use aws_sdk_sqs::types::MessageAttributeValue;
 use rustack_events_core::delivery::{DeliveryError, Target, TargetDelivery};
 use serde_json::{Value, json};
 
-use ledgerline_sam::template::InvokeConfig;
+use ledgerline_sam::template::{InvokeConfig, RetryPolicy};
 
 use crate::{
     host::Function,
+    outages::{Failing, Outages},
     trace_log::{TraceLog, age, name},
 };
 
@@ -33,11 +39,31 @@ pub(crate) struct AsyncTarget {
     pub(crate) on_failure: Option<String>,
 }
 
-/// Invokes functions for whose answer no caller waits.
+/// The delay before the first retry of a rule's delivery. Each further delay is twice as long, up
+/// to [`LONGEST_DELAY`]. On AWS, the retries of a day become rarer in the same way.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+/// The longest delay before a retry of a rule's delivery.
+const LONGEST_DELAY: Duration = Duration::from_secs(60);
+
+/// What becomes of a rule's events that Lambda does not accept.
 #[derive(Debug)]
+pub(crate) struct RuleTarget {
+    /// ARN of the rule.
+    pub(crate) rule: String,
+    pub(crate) retries: RetryPolicy,
+    /// URL of the queue for events that are given up.
+    pub(crate) dead_letters: Option<String>,
+}
+
+/// Invokes functions for whose answer no caller waits.
+#[derive(Debug, Clone)]
 pub(crate) struct Invocations {
     /// The targets by the ARN of the function, which are set once the functions are known.
     pub(crate) targets: OnceLock<BTreeMap<String, Arc<AsyncTarget>>>,
+    /// The rules by the id of their target, which are set with the targets.
+    pub(crate) rules: OnceLock<BTreeMap<String, Arc<RuleTarget>>>,
+    /// Lambda accepts no event for a function that has an outage.
+    pub(crate) outages: Arc<Outages>,
     pub(crate) sqs: aws_sdk_sqs::Client,
     pub(crate) hops: TraceLog,
     /// The number of events that were taken and are not done yet.
@@ -45,6 +71,14 @@ pub(crate) struct Invocations {
 }
 
 impl Invocations {
+    /// The error with which Lambda refuses an event for the function with this ARN, if it does.
+    fn refusal(&self, arn: &str) -> Option<&'static str> {
+        self.outages.of(arn).map(|answer| match answer {
+            Failing::Failed => "ERROR_FROM_TARGET",
+            Failing::Throttled => "THROTTLING",
+        })
+    }
+
     /// Invokes the function with this ARN, if there is one.
     pub(crate) fn begin(&self, arn: &str, event: &str) -> bool {
         let targets = self.targets.get().and_then(|targets| targets.get(arn));
@@ -72,11 +106,82 @@ impl TargetDelivery for Invocations {
     }
 
     async fn deliver(&self, target: &Target, event: &str) -> Result<(), DeliveryError> {
-        match self.begin(&target.arn, event) {
-            true => Ok(()),
-            false => Err(DeliveryError::InvalidArn(target.arn.clone())),
+        self.validate(target)?;
+        if self.refusal(&target.arn).is_none() {
+            self.begin(&target.arn, event);
+            return Ok(());
+        }
+        // The bus waits for this answer with its next event, and not for the retries.
+        let (this, arn, id, event) = (self.clone(), target.arn.clone(), target.id.clone(), event.to_owned());
+        self.under_way.fetch_add(1, Ordering::SeqCst);
+        tokio::spawn(async move {
+            this.redeliver(&arn, &id, &event).await;
+            this.under_way.fetch_sub(1, Ordering::SeqCst);
+        });
+        Ok(())
+    }
+}
+
+impl Invocations {
+    /// Retries a delivery whose first attempt failed, until Lambda accepts the event or the rule
+    /// gives it up.
+    async fn redeliver(&self, arn: &str, id: &str, event: &str) {
+        let Some(rule) = self.rules.get().and_then(|rules| rules.get(id)) else { return };
+        let RetryPolicy { maximum_retry_attempts, maximum_event_age_in_seconds } = rule.retries;
+        let first = tokio::time::Instant::now();
+        let mut delay = FIRST_DELAY;
+        let mut retries = 0;
+        loop {
+            let Some(error) = self.refusal(arn) else {
+                self.begin(arn, event);
+                return;
+            };
+            self.hops.line("rule", &format!("Lambda accepts no event for {arn}: {error}"));
+            // An event that would be too old at its retry is not retried.
+            let is_old = first.elapsed() + delay > Duration::from_secs(maximum_event_age_in_seconds);
+            if is_old || retries >= maximum_retry_attempts {
+                let exhausted = if is_old { "MaximumEventAgeInSeconds" } else { "MaximumRetryAttempts" };
+                self.give_up(rule, arn, event, &GivenUp { error, exhausted, retries }).await;
+                return;
+            }
+            tokio::time::sleep(delay).await;
+            delay = (delay * 2).min(LONGEST_DELAY);
+            retries += 1;
         }
     }
+
+    /// Sends the event to the rule's dead-letter queue, as EventBridge does: the reason is in the
+    /// attributes of the message.
+    async fn give_up(&self, rule: &RuleTarget, arn: &str, event: &str, why: &GivenUp) {
+        let GivenUp { error, exhausted, retries } = why;
+        self.hops.line("rule", &format!("gave up an event for {arn} after {retries} retries"));
+        let Some(queue) = &rule.dead_letters else { return };
+        let mut send = self.sqs.send_message().queue_url(queue).message_body(event);
+        for (name, value) in [
+            ("RULE_ARN", rule.rule.as_str()),
+            ("TARGET_ARN", arn),
+            ("ERROR_CODE", error),
+            ("ERROR_MESSAGE", "Lambda does not accept the event"),
+            ("EXHAUSTED_RETRY_CONDITION", exhausted),
+            ("RETRY_ATTEMPTS", &retries.to_string()),
+        ] {
+            let value = MessageAttributeValue::builder().data_type("String").string_value(value).build();
+            let Ok(value) = value else { continue };
+            send = send.message_attributes(name, value);
+        }
+        if let Err(error) = send.send().await {
+            self.hops.line("rule", &format!("the dead letter was not taken: {error}"));
+        }
+    }
+}
+
+/// Why a rule gives up an event.
+struct GivenUp {
+    /// EventBridge's code of the last error.
+    error: &'static str,
+    /// The setting that ended the retries.
+    exhausted: &'static str,
+    retries: u32,
 }
 
 /// The last events of the states with which a function is invoked.
@@ -134,6 +239,7 @@ async fn invoke(target: &AsyncTarget, event: &str, sqs: &aws_sdk_sqs::Client, ho
         "responsePayload": { "errorType": error.kind, "errorMessage": error.message },
     });
     if let Err(error) = sqs.send_message().queue_url(queue).message_body(message.to_string()).send().await {
-        hops.line("invoke", &format!("the dead letter was not taken: {error}"));
+        let function = target.function.name();
+        hops.line("invoke", &format!("the dead letter of {function} was not taken: {error}"));
     }
 }

@@ -95,8 +95,10 @@ impl Mapping {
             }
             let body: Value =
                 serde_json::from_str(message.body.as_deref().unwrap_or_default()).unwrap_or_default();
-            // The body is a commit, or the dead letter of an asynchronous invocation, which has the event in it.
-            let body = body.pointer("/requestPayload/detail/lastEvent").unwrap_or(&body);
+            // The body is a commit, or the dead letter of an asynchronous invocation, which has the
+            // event in it, or that of a rule, which is the event.
+            let event = ["/requestPayload/detail/lastEvent", "/detail/lastEvent"];
+            let body = event.iter().find_map(|place| body.pointer(place)).unwrap_or(&body);
             let text = format!("{} by {} in {took} ms{}", name(body), self.function.name(), age(body));
             self.hops.line("projector", &text);
             entries.push(DeleteMessageBatchRequestEntry {

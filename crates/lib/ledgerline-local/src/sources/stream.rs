@@ -160,7 +160,8 @@ impl Mapping {
         });
         if let Err(error) = sqs.send_message().queue_url(queue).message_body(message.to_string()).send().await
         {
-            self.hops.line("stream", &format!("the dead letter was not taken: {error}"));
+            let function = self.function.name();
+            self.hops.line("stream", &format!("the dead letter of {function} was not taken: {error}"));
         }
     }
 }

@@ -338,6 +338,10 @@ async fn streams_commits_and_traces_are_shown_without_payloads() {
     })
     .await;
 
+    let (code, lines) = ledger.run(&["logs", "--access", "{ $.status = 201 }"]);
+    let routes: Vec<_> = lines.iter().map(|line| line["said"]["route"].as_str()).collect();
+    assert_eq!((code, routes.contains(&Some("POST /tanks"))), (0, true), "{lines:?}");
+
     // Without an address, it is the one that the local stack has by default; the subcommand is
     // none.
     let bare = ledger.command().args(["--local", "show", "--help"]).output();
@@ -351,7 +355,6 @@ async fn streams_commits_and_traces_are_shown_without_payloads() {
         &["tail", "--from", "yesterday"],
         &["--stack", "other", "streams"],
         &["logs", "--since", "yesterday"],
-        &["logs", "--access"],
         &["release", "list"],
         &["concurrency"],
         &["resources", "Nothing"],

@@ -181,13 +181,37 @@ pub struct RuleSource {
     pub event_bus_name: String,
     /// The pattern that events must match.
     pub pattern: Value,
-    /// The retries of the delivery to the function. It is not used, because delivery never fails
-    /// here; only the function does.
+    /// The retries of the delivery to the function. What the function fails at after its delivery
+    /// is retried as its [`InvokeConfig`] says.
     #[serde(default)]
-    pub retry_policy: Value,
-    /// The destination of events that could not be delivered. It is not used, for the same reason.
+    pub retry_policy: RetryPolicy,
+    /// The dead-letter queue of events that could not be delivered.
     #[serde(default)]
-    pub dead_letter_config: Value,
+    pub dead_letter_config: DeadLetterConfig,
+}
+
+/// The retries of a rule's deliveries to a target.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields, default)]
+pub struct RetryPolicy {
+    /// Retries after the first attempt.
+    pub maximum_retry_attempts: u32,
+    /// The age, in seconds, at which an event goes to the dead-letter queue.
+    pub maximum_event_age_in_seconds: u64,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self { maximum_retry_attempts: 185, maximum_event_age_in_seconds: 86_400 }
+    }
+}
+
+/// The dead-letter queue of a rule's target, if there is one.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct DeadLetterConfig {
+    /// ARN of the queue.
+    pub arn: Option<String>,
 }
 
 /// Retries and destination of asynchronous invocations.

@@ -1,0 +1,104 @@
+//! The access log of the HTTP API: a line for each request, in the format of the template.
+//!
+//! Source: the API Gateway developer guide, "Customize HTTP API access logs".
+
+use jiff::{Timestamp, tz::TimeZone};
+use serde_json::Value;
+
+use crate::operations::Logs;
+
+/// The log stream of the lines. On AWS it is one of many, which say nothing of the request.
+const STREAM: &str = "api";
+
+/// The access log of the HTTP API.
+#[derive(Debug)]
+pub(crate) struct AccessLog {
+    /// The name of the log group.
+    pub(crate) group: String,
+    format: String,
+    pub(crate) logs: Logs,
+}
+
+/// A request that is answered, as its line shows it.
+#[derive(Debug, Default)]
+pub(crate) struct Request {
+    pub(crate) id: String,
+    pub(crate) ip: String,
+    /// Empty if no route matches.
+    pub(crate) route: String,
+    /// Empty for an API without an authorizer, and for a caller who is not let in.
+    pub(crate) sub: String,
+    /// The error of the function, if its invocation failed.
+    pub(crate) integration_error: String,
+}
+
+impl AccessLog {
+    /// The access log of the template's HTTP API, if it has one.
+    pub(crate) fn of(template: &Value) -> Option<Self> {
+        let mut resources = template["Resources"].as_object()?.values();
+        let api = resources.find(|resource| resource["Type"] == "AWS::Serverless::HttpApi")?;
+        let settings = &api["Properties"]["AccessLogSettings"];
+        let arn = &settings["DestinationArn"]["Fn::GetAtt"];
+        let arn = arn.as_str().or(arn[0].as_str())?;
+        let group = arn.split('.').next().unwrap_or(arn).to_owned();
+        Some(Self { group, format: settings["Format"].as_str()?.to_owned(), logs: Logs::default() })
+    }
+
+    /// Adds the line of a request. A variable without a value is a dash, as on AWS.
+    pub(crate) fn add(&self, request: &Request, status: u16, latency: u128) {
+        let now = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%d/%b/%Y:%H:%M:%S %z").to_string();
+        let mut line = self.format.clone();
+        for (variable, value) in [
+            ("$context.requestId", &request.id),
+            ("$context.requestTime", &now),
+            ("$context.identity.sourceIp", &request.ip),
+            ("$context.authorizer.claims.sub", &request.sub),
+            ("$context.routeKey", &request.route),
+            ("$context.status", &status.to_string()),
+            ("$context.responseLatency", &latency.to_string()),
+            ("$context.integrationErrorMessage", &request.integration_error),
+            ("$context.error.message", &String::new()),
+        ] {
+            let value = if value.is_empty() { "-" } else { value };
+            // The format puts texts in quotation marks, which must not end early.
+            line = line.replace(variable, &value.replace(['"', '\\', '\n'], " "));
+        }
+        self.logs.add(STREAM, &line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn log(settings: &Value) -> Option<AccessLog> {
+        let api =
+            json!({ "Type": "AWS::Serverless::HttpApi", "Properties": { "AccessLogSettings": settings } });
+        AccessLog::of(&json!({ "Resources": { "Logs": { "Type": "AWS::Logs::LogGroup" }, "Api": api } }))
+    }
+
+    #[test]
+    fn a_line_has_the_format_of_the_template() {
+        let format = r#"{"route":"$context.routeKey","status":$context.status,"sub":"$context.authorizer.claims.sub","error":"$context.integrationErrorMessage"}"#;
+        let arn = json!({ "Fn::GetAtt": ["Logs", "Arn"] });
+        let access = log(&json!({ "DestinationArn": arn, "Format": format })).unwrap();
+        assert_eq!(access.group, "Logs");
+        let request = Request {
+            route: "GET /tanks".into(),
+            integration_error: r#"it said "no""#.into(),
+            ..Request::default()
+        };
+        access.add(&request, 503, 7);
+        let found = access.logs.filter(br#"{"filterPattern":"{ $.status = 503 }"}"#).unwrap();
+        let line: Value = serde_json::from_str(found["events"][0]["message"].as_str().unwrap()).unwrap();
+        let expected = json!({ "route": "GET /tanks", "status": 503, "sub": "-", "error": "it said  no " });
+        assert_eq!(line, expected);
+    }
+
+    #[test]
+    fn an_api_without_settings_has_no_access_log() {
+        assert!(log(&Value::Null).is_none());
+    }
+}

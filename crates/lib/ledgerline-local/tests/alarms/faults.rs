@@ -1,0 +1,281 @@
+//! Faults, acted out on a local stack.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use aws_sdk_sqs::types::QueueAttributeName;
+use futures::future::join_all;
+use jiff::{SignedDuration, Timestamp};
+use ledgerline::{Aggregate, Commit, EventLog, Meta, RecordedEvent, StreamId, tank::Tank};
+use ledgerline_testing::{
+    LocalStack, eventually, table,
+    tank::{fill, haul, install, log, settled},
+};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::observed::{gives_up_into, set_queue};
+
+/// Longer than a test takes: the fault lasts until the stack ends.
+const LASTING: u32 = 3_600;
+
+/// A kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The fanout is killed in the middle of a batch.
+    FanoutKilled,
+    /// The row of a tank is gone, and no later commit writes it again.
+    RowLost,
+    /// A haul has drawn its litres from a tank that does not take them back.
+    HaulStuck,
+    /// A record of the log's stream cannot be read.
+    PoisonPill,
+    /// The table of a state projector is down.
+    StatesWait,
+    /// Most requests need a table that is down.
+    RequestsFail,
+    /// A state is retried as often as its queue allows.
+    StatesGivenUp,
+    /// The retry queue of a state projector is gone.
+    RetryQueueGone,
+    /// The fanout gives a record up, and its dead-letter queue is gone.
+    FanoutQueueGone,
+    /// A caller sends more requests than it may.
+    CallerInHurry,
+    /// The tables of the consumers of commits are down.
+    CommitsWait,
+    /// Commits are delivered as often as their queues allow.
+    CommitsGivenUp,
+    /// The table of `$all` is down: the sequencer cannot write it, and no subscription read it.
+    SequencerDown,
+    /// Lambda throttles the function of a view, so that the fanout cannot pass a commit on.
+    FunctionThrottled,
+    /// DynamoDB throttles the log.
+    LogThrottled,
+}
+
+impl Fault {
+    /// The time after which its alarm sees the fault, if nothing repairs it. Only ages need it.
+    pub(crate) fn seen_after(self) -> SignedDuration {
+        if self == Self::FunctionThrottled {
+            SignedDuration::from_mins(2)
+        } else if matches!(self, Self::CommitsWait | Self::SequencerDown) {
+            SignedDuration::from_mins(6)
+        } else {
+            SignedDuration::ZERO
+        }
+    }
+
+    /// Acts the fault out.
+    pub(crate) async fn act(self, stack: &LocalStack) {
+        match self {
+            Self::FanoutKilled => fanout_killed(stack).await,
+            Self::RowLost => row_lost(stack).await,
+            Self::HaulStuck => haul_stuck(stack).await,
+            Self::PoisonPill => stack.damage("tank-00000000-0000-4000-8000-000000000000").await,
+            Self::StatesWait => {
+                set_queue(stack, "tanks-LevelsRetryQueue", VISIBILITY, &json!(1)).await;
+                stack.begin_outage("LevelsTable", "failed", LASTING).await;
+                install(stack, 1).await;
+            }
+            Self::RequestsFail => requests_fail(stack).await,
+            Self::StatesGivenUp => {
+                let policy = gives_up_into("tanks-LevelsDeadLetterQueue");
+                set_queue(stack, "tanks-LevelsRetryQueue", QueueAttributeName::RedrivePolicy, &policy).await;
+            }
+            Self::RetryQueueGone => {
+                delete_queue(stack, "tanks-LevelsRetryQueue").await;
+                install(stack, 1).await;
+            }
+            Self::FanoutQueueGone => {
+                delete_queue(stack, "tanks-FanoutDeadLetterQueue").await;
+                stack.begin_outage("LevelsProjectorFunction", "failed", LASTING).await;
+                install(stack, 0).await;
+            }
+            Self::CallerInHurry => hurry(stack).await,
+            Self::CommitsWait => commits_wait(stack).await,
+            Self::CommitsGivenUp => commits_given_up(stack).await,
+            Self::SequencerDown => sequencer_down(stack).await,
+            Self::FunctionThrottled => {
+                let begun = Timestamp::now();
+                stack.begin_outage("LevelsProjectorFunction", "throttled", LASTING).await;
+                install(stack, 0).await;
+                failed(stack, "tank-fanout", begun).await;
+            }
+            Self::LogThrottled => {
+                stack.begin_outage("CommitsTable", "throttled", LASTING).await;
+                let refused = stack.post("/tanks", json!({ "site": "North", "liquid": "water" })).await;
+                assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE, "{refused:?}");
+            }
+        }
+    }
+}
+
+const VISIBILITY: QueueAttributeName = QueueAttributeName::VisibilityTimeout;
+
+/// Commands, a race, a haul and queries, which leave nothing behind that waits.
+pub(crate) async fn traffic(stack: &LocalStack) {
+    let (from, to) = tokio::join!(install(stack, 1_000), install(stack, 1));
+    let draws = format!("/tanks/{from}/draws");
+    join_all((0..4).map(|_| stack.post(&draws, json!({ "amount": 1 })))).await;
+    haul(stack, &from, &to, 10).await;
+    eventually("the haul arrives", async || (log(stack, &to).await.len() == 3).then_some(())).await;
+    for id in [&from, &to] {
+        settled(stack, id).await;
+    }
+    let unknown = stack.get(&format!("/tanks/{}", Uuid::new_v4())).await;
+    assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+    let reconciled = stack.invoke("ReconcilerFunction", &json!({})).await;
+    assert_eq!(reconciled, Value::Null, "the reconciler answers nothing");
+}
+
+/// Kills the fanout until an invocation was cut off, while commits come.
+async fn fanout_killed(stack: &LocalStack) {
+    let id = install(stack, 1).await;
+    let cut_off = AtomicBool::new(false);
+    let fills = async {
+        while !cut_off.load(Ordering::Relaxed) {
+            assert_eq!(fill(stack, &id, 1).await.status, StatusCode::OK);
+        }
+    };
+    let kill = async {
+        let mut line = 0;
+        while !stack.was_cut_off("tank-fanout") {
+            eventually("the fanout works", async || stack.worked_since("tank-fanout", line).then_some(()))
+                .await;
+            line = stack.kill_instances("tank-fanout");
+            eventually("the instance is gone", async || {
+                (stack.was_cut_off("tank-fanout") || stack.worked_since("tank-fanout", line)).then_some(())
+            })
+            .await;
+        }
+        cut_off.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(fills, kill);
+    settled(stack, &id).await;
+}
+
+/// Commits a tank an hour ago, because the reconciler leaves young commits alone, and deletes the
+/// row of the tank.
+async fn row_lost(stack: &LocalStack) {
+    let installed = install(stack, 0).await;
+    let (id, store) = (Uuid::new_v4().to_string(), stack.store());
+    let first = store.get(&Tank::stream(&installed).unwrap(), 1).await.unwrap().unwrap();
+    let at = Timestamp::now() - SignedDuration::from_hours(1);
+    let old = Commit { stream: Tank::stream(&id).unwrap(), at, command: Uuid::new_v4().to_string(), ..first };
+    store.append(&old, None).await.unwrap();
+    settled(stack, &id).await;
+    let dynamodb = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
+    let delete = dynamodb.delete_item().table_name(table("LevelsTable"));
+    delete.key("tankId", AttributeValue::S(id)).send().await.unwrap();
+    // `$all`, by which the reconciler finds the stream, is a second behind the log.
+    eventually("the reconciler misses the row", async || {
+        stack.invoke("ReconcilerFunction", &json!({})).await;
+        let errors = stack.logged(r#"{ $.message = "not reconciled" }"#).await;
+        errors.iter().any(|line| line["who"] == "LevelsProjectorFunction").then_some(())
+    })
+    .await;
+}
+
+/// Commits a haul between two tanks that no tank is installed for, with its litres drawn: they can
+/// neither arrive nor go back. Commands need two tanks that are scrapped within milliseconds.
+async fn haul_stuck(stack: &LocalStack) {
+    let event = |kind: &str, data: Value| RecordedEvent {
+        event_type: kind.into(),
+        schema: 1,
+        data: data.to_string(),
+    };
+    let [from, to, id] = std::array::from_fn(|_| Uuid::new_v4().to_string());
+    let requested = json!({ "fromTankId": from, "toTankId": to, "amount": 1, "requestedBy": "ada" });
+    let commit = Commit {
+        stream: StreamId::new("haul", &id).unwrap(),
+        version: 1,
+        events: vec![event("HaulRequested", requested), event("HaulDrawn", json!({}))],
+        state: None,
+        command: Uuid::new_v4().to_string(),
+        at: Timestamp::now(),
+        meta: Meta::default(),
+    };
+    stack.store().append(&commit, None).await.unwrap();
+}
+
+/// Reads a tank whose table is down: one request for ten of the last minute.
+async fn requests_fail(stack: &LocalStack) {
+    let minute_ago = Timestamp::now() - SignedDuration::from_mins(1);
+    let others = stack.lines_of("AccessLogs", "{ $.status >= 100 }", minute_ago).await.len();
+    let path = format!("/tanks/{}", Uuid::new_v4());
+    let answers = join_all((0..=others / 10).map(|_| stack.get(&path))).await;
+    assert!(answers.iter().all(|answer| answer.status.is_server_error()), "{:?}", answers[0]);
+}
+
+/// Sends requests at once until the function refuses more than a hundred. The limit is that of an
+/// instance, of which there are at most four.
+async fn hurry(stack: &LocalStack) {
+    let client = ledgerline_local::http_client();
+    let url = format!("{}/tanks/unknown", stack.url());
+    let mut refused = 0;
+    for _ in 0..20 {
+        let answers = join_all((0..200).map(|_| client.get(&url).send())).await;
+        let statuses = answers.into_iter().map(|answer| answer.unwrap().status());
+        refused += statuses.filter(|status| *status == StatusCode::TOO_MANY_REQUESTS).count();
+        if refused > 100 {
+            return;
+        }
+    }
+    panic!("of 4,000 requests at once, {refused} are refused");
+}
+
+/// Sends commits to consumers whose tables are down.
+async fn commits_wait(stack: &LocalStack) {
+    for consumer in ["Fills", "Haul", "Readings"] {
+        set_queue(stack, &format!("tanks-{consumer}Queue.fifo"), VISIBILITY, &json!(1)).await;
+    }
+    for table in ["FillsTable", "HaulPositionsTable", "ReadingsTable"] {
+        stack.begin_outage(table, "failed", LASTING).await;
+    }
+    let begun = Timestamp::now();
+    let id = install(stack, 1).await;
+    haul(stack, &id, &Uuid::new_v4().to_string(), 1).await;
+    for consumer in ["fills-projector", "haul", "readings-projector"] {
+        failed(stack, consumer, begun).await;
+    }
+}
+
+/// Lets the queues of commits give a message up after one receive.
+async fn commits_given_up(stack: &LocalStack) {
+    for consumer in ["Fills", "Haul", "Readings"] {
+        let policy = gives_up_into(&format!("tanks-{consumer}DeadLetterQueue.fifo"));
+        let queue = format!("tanks-{consumer}Queue.fifo");
+        set_queue(stack, &queue, QueueAttributeName::RedrivePolicy, &policy).await;
+    }
+}
+
+/// Makes the table of `$all` fail, and wakes the subscription.
+async fn sequencer_down(stack: &LocalStack) {
+    let begun = Timestamp::now();
+    stack.begin_outage("SequenceTable", "failed", LASTING).await;
+    install(stack, 0).await;
+    failed(stack, "tank-sequencer", begun).await;
+    let answer = stack.invoke("StockSubscriptionFunction", &json!({})).await;
+    assert!(!answer["errorType"].is_null(), "{answer}");
+}
+
+/// Waits until a function says that it failed. Without this wait, an age that is measured later
+/// would be that of a commit which the function is about to finish.
+async fn failed(stack: &LocalStack, function: &str, since: Timestamp) {
+    let pattern = r#"{ $.level = "WARN" || $.level = "ERROR" }"#;
+    eventually(&format!("{function} fails"), async || {
+        let lines = stack.lines_of("FunctionLogs", pattern, since).await;
+        // Metrics with an alarm are lines of the level WARN as well.
+        let mut of_it = lines.iter().filter(|(name, line)| name == function && line["_aws"].is_null());
+        of_it.next().map(drop)
+    })
+    .await;
+}
+
+async fn delete_queue(stack: &LocalStack, queue: &str) {
+    let sqs = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
+    let url = sqs.get_queue_url().queue_name(queue).send().await.unwrap().queue_url.unwrap();
+    sqs.delete_queue().queue_url(url).send().await.unwrap();
+}
