@@ -26,7 +26,7 @@ pub(crate) struct Request {
     pub(crate) ip: String,
     /// Empty if no route matches.
     pub(crate) route: String,
-    /// Empty for an API without an authorizer, and for a caller who is not let in.
+    /// Empty for an API without an authorizer, and for a caller whom the authorizer refuses.
     pub(crate) sub: String,
     /// The error of the function, if its invocation failed.
     pub(crate) integration_error: String,

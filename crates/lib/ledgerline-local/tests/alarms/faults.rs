@@ -25,7 +25,7 @@ const LASTING: u32 = 3_600;
 pub(crate) enum Fault {
     /// The fanout is killed in the middle of a batch.
     FanoutKilled,
-    /// The row of a tank is gone, and no later commit writes it again.
+    /// The row of a tank is gone, and no later commit writes it.
     RowLost,
     /// A haul has drawn its litres from a tank that does not take them back.
     HaulStuck,
@@ -42,7 +42,7 @@ pub(crate) enum Fault {
     /// The fanout gives a record up, and its dead-letter queue is gone.
     FanoutQueueGone,
     /// A caller sends more requests than it may.
-    CallerInHurry,
+    CallerThrottled,
     /// The tables of the consumers of commits are down.
     CommitsWait,
     /// Commits are delivered as often as their queues allow.
@@ -93,7 +93,7 @@ impl Fault {
                 stack.begin_outage("LevelsProjectorFunction", "failed", LASTING).await;
                 install(stack, 0).await;
             }
-            Self::CallerInHurry => hurry(stack).await,
+            Self::CallerThrottled => caller_throttled(stack).await,
             Self::CommitsWait => commits_wait(stack).await,
             Self::CommitsGivenUp => commits_given_up(stack).await,
             Self::SequencerDown => sequencer_down(stack).await,
@@ -178,8 +178,9 @@ async fn row_lost(stack: &LocalStack) {
     .await;
 }
 
-/// Commits a haul between two tanks that no tank is installed for, with its litres drawn: they can
-/// neither arrive nor go back. Commands need two tanks that are scrapped within milliseconds.
+/// Commits a haul whose litres are drawn, between two tanks that are not installed: the litres can
+/// neither arrive nor go back. Through the API, the tanks would have to be scrapped between two
+/// commits of the haul.
 async fn haul_stuck(stack: &LocalStack) {
     let event = |kind: &str, data: Value| RecordedEvent {
         event_type: kind.into(),
@@ -211,7 +212,7 @@ async fn requests_fail(stack: &LocalStack) {
 
 /// Sends requests at once until the function refuses more than a hundred. The limit is that of an
 /// instance, of which there are at most four.
-async fn hurry(stack: &LocalStack) {
+async fn caller_throttled(stack: &LocalStack) {
     let client = ledgerline_local::http_client();
     let url = format!("{}/tanks/unknown", stack.url());
     let mut refused = 0;
@@ -261,7 +262,7 @@ async fn sequencer_down(stack: &LocalStack) {
     assert!(!answer["errorType"].is_null(), "{answer}");
 }
 
-/// Waits until a function says that it failed. Without this wait, an age that is measured later
+/// Waits until a function logs a failure. Without this wait, an age that is measured later
 /// would be that of a commit which the function is about to finish.
 async fn failed(stack: &LocalStack, function: &str, since: Timestamp) {
     let pattern = r#"{ $.level = "WARN" || $.level = "ERROR" }"#;

@@ -36,7 +36,7 @@ const TABLE: [(&str, Fault); 22] = [
     ("LevelsDeadLetterQueueNotEmpty", Fault::StatesGivenUp),
     ("LevelsProjectorUndelivered", Fault::RetryQueueGone),
     ("LevelsRetryQueueNotEmpty", Fault::StatesWait),
-    ("ManyRequestsRefused", Fault::CallerInHurry),
+    ("ManyRequestsRefused", Fault::CallerThrottled),
     ("ReadingsDeadLetterQueueNotEmpty", Fault::CommitsGivenUp),
     ("ReadingsQueueAge", Fault::CommitsWait),
     ("SequencerIteratorAge", Fault::SequencerDown),
@@ -66,7 +66,7 @@ const OF_STATES: [Fault; 9] = [
 
 /// The faults of the second stack, in such an order.
 const OF_COMMITS: [Fault; 6] = [
-    Fault::CallerInHurry,
+    Fault::CallerThrottled,
     Fault::CommitsWait,
     Fault::CommitsGivenUp,
     Fault::SequencerDown,

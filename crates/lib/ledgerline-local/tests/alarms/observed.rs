@@ -255,8 +255,8 @@ impl<'a> Observed<'a> {
     }
 }
 
-/// The attributes that make a queue give a message up, or deliver it again, at once and not after
-/// an hour and a half.
+/// Sets an attribute of a queue, so that the queue redelivers a message, or gives it up, within
+/// seconds and not within an hour and a half.
 pub(crate) async fn set_queue(stack: &LocalStack, queue: &str, name: QueueAttributeName, value: &Value) {
     let sqs = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let url = sqs.get_queue_url().queue_name(queue).send().await.unwrap().queue_url.unwrap();
