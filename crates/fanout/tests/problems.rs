@@ -28,7 +28,9 @@ fn every_problem_is_documented_with_its_status() {
     impl Visitor for Refusals {
         fn visit<A: Aggregate>(&mut self) {
             self.0.extend(
-                A::REFUSALS.iter().map(|refusal| (refusal.code(), Problem::from(refusal).status.as_u16())),
+                A::REFUSALS
+                    .iter()
+                    .map(|refusal| (refusal.code(), Problem::from(refusal).status.as_u16())),
             );
         }
     }
@@ -38,7 +40,10 @@ fn every_problem_is_documented_with_its_status() {
     let documented = documented();
     let missing: Vec<_> =
         told.0.iter().filter(|(code, status)| documented.get(*code) != Some(status)).collect();
-    assert!(missing.is_empty(), "docs/http.md lacks these, or has another status for them: {missing:?}");
+    assert!(
+        missing.is_empty(),
+        "docs/http.md lacks these, or has another status for them: {missing:?}"
+    );
 }
 
 /// A code means the same thing, whichever aggregate says it.

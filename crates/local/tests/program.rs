@@ -110,9 +110,12 @@ fn a_function_is_a_process_of_the_development_binary_or_of_its_own() {
 fn answer(address: &str, request: &str, headers: &[(&str, &str)], body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let headers: String =
+        headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let length = body.len();
-    let head = format!("{request}\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n");
+    let head = format!(
+        "{request}\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n"
+    );
     stream.write_all(format!("{head}{headers}\r\n{body}").as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

@@ -48,7 +48,10 @@ impl Copy {
         let manifest = this.root.join("Cargo.toml");
         let ours = fs::read_to_string(&manifest).unwrap();
         let copied = ours.replace("version = \"0.1.0\"", &format!("version = \"0.1.0-{name}\""));
-        assert_ne!(copied, ours, "an xtask that is taken for the copy's would write into this repository");
+        assert_ne!(
+            copied, ours,
+            "an xtask that is taken for the copy's would write into this repository"
+        );
         fs::write(&manifest, copied).unwrap();
         this.cargo(&["update", "--workspace", "--offline", "--quiet"]);
         this.git(&["init", "--quiet"]);
@@ -112,14 +115,18 @@ fn delete(root: &Path, application: &str) {
     }
     let mut manifests = wire::read_file(&root.join("template.yaml")).unwrap();
     manifests.retain(|function, _| !functions.contains(function));
-    edit(&root.join("template.yaml"), |template| wired(&without(template, application), &manifests));
+    edit(&root.join("template.yaml"), |template| {
+        wired(&without(template, application), &manifests)
+    });
     fs::write(root.join(wire::FILE), wire::text(&manifests)).unwrap();
 }
 
 /// The names of the functions of the application in this folder.
 fn functions_of(folder: &Path) -> BTreeSet<String> {
     let binaries = fs::read_dir(folder.join("functions/src/bin")).unwrap();
-    binaries.map(|file| file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned()).collect()
+    binaries
+        .map(|file| file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect()
 }
 
 /// The template as `cargo xtask wire` writes it. It names a loop whose list would be empty, and
@@ -132,7 +139,8 @@ fn wired(template: &str, manifests: &Manifests) -> String {
             Ok(wired) => return wired.source.text().to_owned(),
             Err(error) => error.to_string(),
         };
-        let (_, looped) = error.split_once("belongs into the loop `").unwrap_or_else(|| panic!("{error}"));
+        let (_, looped) =
+            error.split_once("belongs into the loop `").unwrap_or_else(|| panic!("{error}"));
         let (looped, _) = looped.split_once('`').unwrap();
         template = without_loop(&template, looped);
     }
@@ -268,7 +276,9 @@ fn the_template_without_an_application_is_whole() {
         // A name that stays in a list makes a role that no function has.
         let nobodys: Vec<_> = resources
             .keys()
-            .filter(|id| id.ends_with("Role") && !had.iter().any(|had| had.contains(&format!("\"{id}"))))
+            .filter(|id| {
+                id.ends_with("Role") && !had.iter().any(|had| had.contains(&format!("\"{id}")))
+            })
             .collect();
         assert_eq!(nobodys, Vec::<&String>::new());
         source.template(&Default::default(), "http://127.0.0.1").unwrap().functions.len()

@@ -30,7 +30,8 @@ const COMMITS: usize = 20_000;
 
 #[tokio::main]
 async fn main() {
-    let entries: usize = std::env::args().nth(1).map_or(100_000, |entries| entries.parse().unwrap());
+    let entries: usize =
+        std::env::args().nth(1).map_or(100_000, |entries| entries.parse().unwrap());
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "SequenceTable"]).await;
     let wire = Wire::default();
     let config = Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build();
@@ -94,7 +95,8 @@ async fn main() {
         }
     }
     wire.take();
-    let subscription = Subscription { sequence, log, partitions: 1, filter: Filter::default(), limit: 1_000 };
+    let subscription =
+        Subscription { sequence, log, partitions: 1, filter: Filter::default(), limit: 1_000 };
     let began = Instant::now();
     let mut read = 0;
     let mut cursor = Cursor::beginning(1);
@@ -117,7 +119,8 @@ fn batches(entries: usize, number: usize) -> impl Iterator<Item = Vec<Candidate>
         let stream = tank(number * 1_000 + place % 200);
         Candidate::proven(Entry { stream, version: (place / 200) as u64 + 1 })
     };
-    (0..entries / BATCH).map(move |batch| (batch * BATCH..(batch + 1) * BATCH).map(candidate).collect())
+    (0..entries / BATCH)
+        .map(move |batch| (batch * BATCH..(batch + 1) * BATCH).map(candidate).collect())
 }
 
 fn tank(number: usize) -> StreamId {

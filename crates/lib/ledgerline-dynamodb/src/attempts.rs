@@ -18,7 +18,12 @@ impl DynamoDbStore {
     ///
     /// # Errors
     /// When the Requests table cannot be written.
-    pub async fn record_attempt(&self, what: &str, id: &str, expires: i64) -> Result<u64, StoreError> {
+    pub async fn record_attempt(
+        &self,
+        what: &str,
+        id: &str,
+        expires: i64,
+    ) -> Result<u64, StoreError> {
         let output = self
             .client
             .update_item()

@@ -6,7 +6,9 @@ use aws_sdk_dynamodb::{
     error::{ProvideErrorMetadata, SdkError},
     types::{
         CancellationReason, ThrottlingReason,
-        error::{ProvisionedThroughputExceededException, RequestLimitExceeded, ThrottlingException},
+        error::{
+            ProvisionedThroughputExceededException, RequestLimitExceeded, ThrottlingException,
+        },
     },
 };
 use ledgerline::StoreError;
@@ -40,7 +42,10 @@ pub(crate) fn is_throttling(code: &str) -> bool {
 
 /// Whether a code says that another writer is busy. It is the code of a whole request, or of one item in a transaction.
 pub(crate) fn is_busy(code: &str) -> bool {
-    matches!(code, "TransactionConflict" | "TransactionConflictException" | "TransactionInProgressException")
+    matches!(
+        code,
+        "TransactionConflict" | "TransactionConflictException" | "TransactionInProgressException"
+    )
 }
 
 /// The meaning of an error. If the service is unavailable, the error is kept as the cause.
@@ -50,9 +55,13 @@ where
     R: Debug + Send + Sync + 'static,
 {
     match error.code() {
-        Some(code) if is_throttling(code) => Failure::Throttled(throttling(code, error.message(), &error)),
+        Some(code) if is_throttling(code) => {
+            Failure::Throttled(throttling(code, error.message(), &error))
+        }
         Some(code) if is_busy(code) => Failure::Busy,
-        Some(code @ "ValidationException") => Failure::Invalid(error.message().unwrap_or(code).to_owned()),
+        Some(code @ "ValidationException") => {
+            Failure::Invalid(error.message().unwrap_or(code).to_owned())
+        }
         Some(_) | None => Failure::Unavailable(Box::new(error)),
     }
 }
@@ -107,7 +116,9 @@ where
 pub(crate) fn of_store(failure: Failure) -> StoreError {
     match failure {
         Failure::Throttled(cause) => StoreError::Throttled(cause),
-        Failure::Busy => StoreError::Unavailable("another transaction is busy with the same items".into()),
+        Failure::Busy => {
+            StoreError::Unavailable("another transaction is busy with the same items".into())
+        }
         Failure::Invalid(message) => StoreError::Unavailable(message.into()),
         Failure::Unavailable(source) => StoreError::Unavailable(source),
     }
@@ -125,7 +136,9 @@ where
 pub(crate) fn of_table(failure: Failure) -> TableError {
     match failure {
         Failure::Throttled(cause) => TableError::Throttled(cause),
-        Failure::Busy => TableError::Throttled("another transaction is busy with the same items".into()),
+        Failure::Busy => {
+            TableError::Throttled("another transaction is busy with the same items".into())
+        }
         // It is not `Unavailable`, because that would tell clients to try again.
         Failure::Invalid(message) => TableError::Row(message),
         Failure::Unavailable(source) => TableError::Unavailable(source),
@@ -151,18 +164,25 @@ mod tests {
     use super::*;
 
     fn refused(code: &str) -> SdkError<PutItemError, ()> {
-        let error = PutItemError::generic(ErrorMetadata::builder().code(code).message("words").build());
+        let error =
+            PutItemError::generic(ErrorMetadata::builder().code(code).message("words").build());
         SdkError::service_error(error, ())
     }
 
     #[test]
     fn a_code_means_the_same_to_the_store_and_to_the_tables() {
-        for code in ["ThrottlingException", "ProvisionedThroughputExceededException", "RequestLimitExceeded"]
-        {
+        for code in [
+            "ThrottlingException",
+            "ProvisionedThroughputExceededException",
+            "RequestLimitExceeded",
+        ] {
             assert!(matches!(store_error(refused(code)), StoreError::Throttled(_)), "{code}");
             assert!(matches!(table_error(refused(code)), TableError::Throttled(_)), "{code}");
         }
-        assert!(matches!(table_error(refused("TransactionInProgressException")), TableError::Throttled(_)));
+        assert!(matches!(
+            table_error(refused("TransactionInProgressException")),
+            TableError::Throttled(_)
+        ));
         assert!(
             matches!(table_error(refused("ValidationException")), TableError::Row(words) if words == "words")
         );
@@ -182,7 +202,8 @@ mod tests {
                 &format!("{table}/index/i"),
             ))
             .build();
-        let throttled = SdkError::<_, ()>::service_error(PutItemError::ThrottlingException(throttled), ());
+        let throttled =
+            SdkError::<_, ()>::service_error(PutItemError::ThrottlingException(throttled), ());
         assert_eq!(
             store_error(throttled).to_string(),
             "the store is throttled: ThrottlingException: TableWriteKeyRangeThroughputExceeded on \
@@ -198,10 +219,14 @@ mod tests {
         for error in [
             Causes(&store_error(refused("InternalServerError"))).to_string(),
             Causes(&table_error(refused("InternalServerError"))).to_string(),
-            Causes(&store_error::<PutItemError, ()>(SdkError::timeout_error("after 4 s"))).to_string(),
+            Causes(&store_error::<PutItemError, ()>(SdkError::timeout_error("after 4 s")))
+                .to_string(),
         ] {
             assert!(error.contains("unavailable: "), "{error}");
-            assert!(error.contains("InternalServerError") || error.contains("after 4 s"), "{error}");
+            assert!(
+                error.contains("InternalServerError") || error.contains("after 4 s"),
+                "{error}"
+            );
         }
     }
 
@@ -227,7 +252,10 @@ mod tests {
         };
         for field in ["_kind", "_at", "_amount"] {
             let words = words(field, text("secret"));
-            assert!(!words.contains("secret") && words.contains("another type or range"), "{field}: {words}");
+            assert!(
+                !words.contains("secret") && words.contains("another type or range"),
+                "{field}: {words}"
+            );
         }
         assert_eq!(words("_else", text("secret")), "missing field `_amount`");
     }

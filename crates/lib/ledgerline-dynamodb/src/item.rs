@@ -10,7 +10,8 @@ use std::{
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline::{
-    Commit, FoldedCommit, IdempotencyRecord, Meta, RecordedEvent, RecordedState, StoreError, StreamId,
+    Commit, FoldedCommit, IdempotencyRecord, Meta, RecordedEvent, RecordedState, StoreError,
+    StreamId,
 };
 use serde::Deserialize;
 
@@ -230,7 +231,11 @@ fn meta_fields(meta: &Meta) -> [(&'static str, &Option<String>); 5] {
 pub(crate) fn commit_to_item(commit: &Commit) -> Fields {
     let number = |number: &dyn ToString| AttributeValue::N(number.to_string());
     let event = |event: &RecordedEvent| {
-        map([(TYPE, text(&event.event_type)), (SCHEMA, number(&event.schema)), (DATA, text(&event.data))])
+        map([
+            (TYPE, text(&event.event_type)),
+            (SCHEMA, number(&event.schema)),
+            (DATA, text(&event.data)),
+        ])
     };
     let meta = meta_fields(&commit.meta).into_iter();
     let meta = meta.filter_map(|(name, value)| Some((name.to_owned(), text(value.as_ref()?))));
@@ -266,7 +271,9 @@ pub(crate) fn request(item: Item) -> Result<IdempotencyRecord, StoreError> {
         expires: i64,
     }
     let stored: Stored = serde_dynamo::from_item(item).map_err(|error| {
-        StoreError::Unavailable(format!("a request cannot be read: {}", error::without_values(&error)).into())
+        StoreError::Unavailable(
+            format!("a request cannot be read: {}", error::without_values(&error)).into(),
+        )
     })?;
     let Stored { request: key, fingerprint, answer, expires } = stored;
     Ok(IdempotencyRecord { key, fingerprint, answer, expires })
@@ -281,18 +288,20 @@ pub(crate) fn bytes<'a>(fields: impl IntoIterator<Item = (&'a str, &'a Attribute
 
 /// The size of a commit's item, without making the item: each command measures its commit twice.
 pub(crate) fn bytes_of_commit(commit: &Commit) -> usize {
-    let number = |number: u64| (number.checked_ilog10().unwrap_or_default() as usize + 1).div_ceil(2) + 1;
+    let number =
+        |number: u64| (number.checked_ilog10().unwrap_or_default() as usize + 1).div_ceil(2) + 1;
     let field = |name: &str, bytes: usize| 1 + name.len() + bytes;
     let Commit { stream, version, events, state, command, at, meta } = commit;
     let event = |RecordedEvent { event_type, schema, data }: &RecordedEvent| {
-        let fields = [(TYPE, event_type.len()), (SCHEMA, number((*schema).into())), (DATA, data.len())];
+        let fields =
+            [(TYPE, event_type.len()), (SCHEMA, number((*schema).into())), (DATA, data.len())];
         4 + fields.map(|(name, bytes)| field(name, bytes)).iter().sum::<usize>()
     };
     let state = state.as_ref().map_or(0, |RecordedState { schema, data }| {
         STATE.len() + 3 + field(SCHEMA, number((*schema).into())) + field(DATA, data.len())
     });
-    let meta =
-        meta_fields(meta).map(|(name, value)| value.as_ref().map_or(0, |value| field(name, value.len())));
+    let meta = meta_fields(meta)
+        .map(|(name, value)| value.as_ref().map_or(0, |value| field(name, value.len())));
     let mut time = Length(0);
     // This writer has no errors.
     let _ = write!(time, "{at}");
@@ -327,12 +336,16 @@ fn value_bytes(value: &AttributeValue) -> usize {
         AttributeValue::N(number) => number.len().div_ceil(2) + 1,
         AttributeValue::B(blob) => blob.as_ref().len(),
         AttributeValue::Bool(_) | AttributeValue::Null(_) => 1,
-        AttributeValue::L(values) => 3 + values.iter().map(|value| 1 + value_bytes(value)).sum::<usize>(),
+        AttributeValue::L(values) => {
+            3 + values.iter().map(|value| 1 + value_bytes(value)).sum::<usize>()
+        }
         AttributeValue::M(map) => {
             3 + map.iter().map(|(name, value)| 1 + name.len() + value_bytes(value)).sum::<usize>()
         }
         AttributeValue::Ss(values) => values.iter().map(String::len).sum(),
-        AttributeValue::Ns(values) => values.iter().map(|number| number.len().div_ceil(2) + 1).sum(),
+        AttributeValue::Ns(values) => {
+            values.iter().map(|number| number.len().div_ceil(2) + 1).sum()
+        }
         AttributeValue::Bs(values) => values.iter().map(|blob| blob.as_ref().len()).sum(),
         // A value of an unknown type counts as too large, so that its size is never too small.
         _ => MAX_ITEM_BYTES,
@@ -388,11 +401,8 @@ mod tests {
         // Of any length: a digit more may be a byte more.
         let schema = || prop_oneof![1..1_000_u32, any::<u32>()];
         let version = prop_oneof![1..2_000_u64, 1..=u64::MAX];
-        let event = (".{0,9}", schema(), ".{0,40}").prop_map(|(event_type, schema, data)| RecordedEvent {
-            event_type,
-            schema,
-            data,
-        });
+        let event = (".{0,9}", schema(), ".{0,40}")
+            .prop_map(|(event_type, schema, data)| RecordedEvent { event_type, schema, data });
         let state = (schema(), ".{0,40}").prop_map(|(schema, data)| RecordedState { schema, data });
         let text = || proptest::option::of(".{0,20}");
         let meta = (text(), text(), text(), text(), text()).prop_map(
@@ -466,9 +476,14 @@ mod tests {
             item.remove(name);
             item.extend(value.map(|value| (name.to_owned(), value)));
             let error = step(&full().stream, item).unwrap_err();
-            let StoreError::Corrupt { stream, version: named, reason } = error else { panic!("{error}") };
+            let StoreError::Corrupt { stream, version: named, reason } = error else {
+                panic!("{error}")
+            };
             assert_eq!((stream.as_str(), named), (full().stream.as_str(), version), "{name}");
-            assert!(reason.contains(&format!("`{name}`")) && !reason.contains("secret!"), "{reason}");
+            assert!(
+                reason.contains(&format!("`{name}`")) && !reason.contains("secret!"),
+                "{reason}"
+            );
         }
     }
 
@@ -485,12 +500,16 @@ mod tests {
         }
         assert!(damaged(VERSION, Some(AttributeValue::N("0".into()))).contains("`version`"));
         assert!(
-            damaged(EVENTS, Some(AttributeValue::L(vec![AttributeValue::Bool(true)]))).contains("`events`")
+            damaged(EVENTS, Some(AttributeValue::L(vec![AttributeValue::Bool(true)])))
+                .contains("`events`")
         );
         assert!(damaged(META, Some(map([(ACTOR, AttributeValue::Bool(true))]))).contains("`meta`"));
         for name in [STREAM, VERSION, EVENTS, STATE, AT, META] {
             let message = damaged(name, Some(AttributeValue::S("secret!".into())));
-            assert!(message.contains(&format!("`{name}`")) && !message.contains("secret!"), "{message}");
+            assert!(
+                message.contains(&format!("`{name}`")) && !message.contains("secret!"),
+                "{message}"
+            );
         }
     }
 }

@@ -113,11 +113,18 @@ impl Found {
     }
 
     /// Adds the differences of a subscriber, and keeps at most `most` of each kind.
-    fn note(&mut self, who: &str, looked: Vec<Difference>, forgotten: Vec<Difference>, most: usize) {
+    fn note(
+        &mut self,
+        who: &str,
+        looked: Vec<Difference>,
+        forgotten: Vec<Difference>,
+        most: usize,
+    ) {
         let streams = looked.len() + forgotten.len();
         let (unreadable, looked): (Vec<_>, Vec<_>) =
             looked.into_iter().partition(|difference| difference.unreadable.is_some());
-        let count = |is: fn(&Difference) -> bool| looked.iter().filter(|difference| is(difference)).count();
+        let count =
+            |is: fn(&Difference) -> bool| looked.iter().filter(|difference| is(difference)).count();
         let (missing, ahead) = (
             count(|difference| difference.found < difference.head),
             count(|difference| difference.found > difference.head),
@@ -141,7 +148,9 @@ impl Found {
                 std::cmp::Ordering::Greater => self.ahead.push(difference),
             }
         }
-        for differences in [&mut self.missing, &mut self.ahead, &mut self.forgotten, &mut self.unreadable] {
+        for differences in
+            [&mut self.missing, &mut self.ahead, &mut self.forgotten, &mut self.unreadable]
+        {
             differences.truncate(most);
         }
     }
@@ -189,7 +198,9 @@ impl Comparison<'_> {
     /// When a table cannot be read, or there is a time and no order.
     pub async fn run(&self) -> Result<Found, CompareError> {
         match (self.order, self.since) {
-            (Some((sequence, partitions)), Some(since)) => self.recent(sequence, partitions, since).await,
+            (Some((sequence, partitions)), Some(since)) => {
+                self.recent(sequence, partitions, since).await
+            }
             (None, Some(_)) => Err(CompareError::NoOrder),
             (order, None) => self.whole(order).await,
         }
@@ -210,7 +221,8 @@ impl Comparison<'_> {
         let hashes = RandomState::new();
         let mut compared = HashSet::new();
         for partition in 0..partitions {
-            let mut after = last_before(sequence, partition, since).await?.map_or(0, |before| before.number);
+            let mut after =
+                last_before(sequence, partition, since).await?.map_or(0, |before| before.number);
             loop {
                 let (page, complete) = segments(sequence, partition, after).await?;
                 after = page.last().map_or(after, |last| last.number);
@@ -224,7 +236,8 @@ impl Comparison<'_> {
                         }
                     }
                     if window.len() >= WINDOW {
-                        self.compare(self.heads_of(&mem::take(&mut window)).await?, &mut found).await?;
+                        self.compare(self.heads_of(&mem::take(&mut window)).await?, &mut found)
+                            .await?;
                     }
                     if compared.len() >= REMEMBERED {
                         compared.clear();
@@ -239,9 +252,13 @@ impl Comparison<'_> {
         Ok(found)
     }
 
-    async fn heads_of(&self, streams: &BTreeSet<StreamId>) -> Result<BTreeMap<StreamId, Head>, CompareError> {
-        let head =
-            async |stream: &StreamId| Ok::<_, StoreError>((stream.clone(), self.log.head(stream).await?));
+    async fn heads_of(
+        &self,
+        streams: &BTreeSet<StreamId>,
+    ) -> Result<BTreeMap<StreamId, Head>, CompareError> {
+        let head = async |stream: &StreamId| {
+            Ok::<_, StoreError>((stream.clone(), self.log.head(stream).await?))
+        };
         let heads = stream::iter(streams).map(head).buffer_unordered(AT_ONCE);
         Ok(heads.try_collect().await?)
     }
@@ -263,13 +280,16 @@ impl Comparison<'_> {
         found.holes.extend(heads.iter().filter_map(hole));
         let heads = self.compare(heads, &mut found).await?;
         if let Some(reached) = reached.as_ref().filter(|_| self.with_order) {
-            let looked = stream::iter(&heads).map(|(stream, head)| self.look_at_order(reached, stream, head));
+            let looked = stream::iter(&heads)
+                .map(|(stream, head)| self.look_at_order(reached, stream, head));
             let looked: Vec<_> = looked.buffer_unordered(AT_ONCE).try_collect().await?;
             let looked = self.without_the_young(looked, &heads, &mut found).await?;
             found.note(ORDER, looked, Vec::new(), self.most);
             let missing = found.missing.iter().filter(|missing| missing.kind.is_none());
             found.seen = missing
-                .filter_map(|missing| Some((missing.stream.clone(), reached.get(&missing.stream)?.clone())))
+                .filter_map(|missing| {
+                    Some((missing.stream.clone(), reached.get(&missing.stream)?.clone()))
+                })
                 .collect();
         }
         Ok(found)
@@ -284,8 +304,8 @@ impl Comparison<'_> {
         let old = Timestamp::now() - FORGOTTEN;
         for subscriber in self.subscribers {
             let of_it = heads.iter().filter(|(stream, _)| subscriber.takes(stream));
-            let looked =
-                stream::iter(of_it).map(|(stream, head)| self.look_twice(subscriber, stream, head.version));
+            let looked = stream::iter(of_it)
+                .map(|(stream, head)| self.look_twice(subscriber, stream, head.version));
             let looked: Vec<Difference> = looked.buffer_unordered(AT_ONCE).try_collect().await?;
             let looked = self.without_the_young(looked, &heads, found).await?;
             let is_forgotten = |looked: &Difference| {
@@ -313,7 +333,8 @@ impl Comparison<'_> {
             let Difference { stream, head, found: there, unreadable, .. } = &difference;
             let is_missing = there < head && unreadable.is_none();
             // If the newest commit is old, all are.
-            let is_young = heads.get(stream).and_then(|head| head.at).is_some_and(|at| at > self.until);
+            let is_young =
+                heads.get(stream).and_then(|head| head.at).is_some_and(|at| at > self.until);
             if is_missing && is_young {
                 let first = self.log.time_of(stream, there + 1).await?;
                 if first.is_some_and(|at| at > self.until) {
@@ -365,7 +386,11 @@ impl Comparison<'_> {
 }
 
 /// How far a subscriber is in a stream.
-async fn look(subscriber: &Subscriber, stream: &StreamId, head: u64) -> Result<Difference, CompareError> {
+async fn look(
+    subscriber: &Subscriber,
+    stream: &StreamId,
+    head: u64,
+) -> Result<Difference, CompareError> {
     let (found, unreadable) = match subscriber.table.reached(stream).await {
         Ok(found) => (found, None),
         // One row must not hide what is missing elsewhere (rule 11).
@@ -417,7 +442,10 @@ impl Seen {
 }
 
 /// What `$all` has of each stream.
-async fn reached(sequence: &impl EventLog, partitions: u16) -> Result<BTreeMap<StreamId, Seen>, StoreError> {
+async fn reached(
+    sequence: &impl EventLog,
+    partitions: u16,
+) -> Result<BTreeMap<StreamId, Seen>, StoreError> {
     let mut reached = BTreeMap::<StreamId, Seen>::new();
     for partition in 0..partitions {
         let mut after = 0;
@@ -447,11 +475,15 @@ mod tests {
     #[test]
     fn a_version_without_an_entry_is_not_hidden_by_a_later_one() {
         let mut seen = Seen::default();
-        for (version, up_to, newest) in [(1, 1, 1), (5, 1, 5), (3, 1, 5), (2, 3, 5), (2, 3, 5), (4, 5, 5)] {
+        for (version, up_to, newest) in
+            [(1, 1, 1), (5, 1, 5), (3, 1, 5), (2, 3, 5), (2, 3, 5), (4, 5, 5)]
+        {
             seen.add(version);
             assert_eq!((seen.up_to, seen.newest()), (up_to, newest), "{version}");
         }
-        for (version, up_to, newest) in [(5, 4, 4), (7, 4, 4), (2, 1, 4), (4, 1, 3), (1, 0, 3), (3, 0, 0)] {
+        for (version, up_to, newest) in
+            [(5, 4, 4), (7, 4, 4), (2, 1, 4), (4, 1, 3), (1, 0, 3), (3, 0, 0)]
+        {
             seen.remove(version);
             assert_eq!((seen.up_to, seen.newest()), (up_to, newest), "{version} is void");
         }

@@ -109,7 +109,8 @@ impl DynamoDbStore {
             .send()
             .await
             .map_err(error::store_error)?;
-        let units = page.consumed_capacity().and_then(|capacity| capacity.capacity_units()).unwrap_or(0.0);
+        let units =
+            page.consumed_capacity().and_then(|capacity| capacity.capacity_units()).unwrap_or(0.0);
         let after = page.last_evaluated_key().and_then(keys);
         let items = page.items.unwrap_or_default();
         let found = items.len();
@@ -204,7 +205,11 @@ impl DynamoDbStore {
     ///
     /// # Errors
     /// When the table cannot be read.
-    pub async fn time_of(&self, stream: &StreamId, version: u64) -> Result<Option<Timestamp>, StoreError> {
+    pub async fn time_of(
+        &self,
+        stream: &StreamId,
+        version: u64,
+    ) -> Result<Option<Timestamp>, StoreError> {
         let get = self.client.get_item().table_name(&self.commits).consistent_read(true);
         let get = get.key(item::STREAM, AttributeValue::S(stream.to_string()));
         let get = get.key(item::VERSION, AttributeValue::N(version.to_string()));
@@ -294,12 +299,19 @@ impl DynamoDbStore {
     ///
     /// # Errors
     /// When the table cannot be read.
-    pub async fn record(&self, stream: &StreamId, version: u64) -> Result<Option<Value>, StoreError> {
+    pub async fn record(
+        &self,
+        stream: &StreamId,
+        version: u64,
+    ) -> Result<Option<Value>, StoreError> {
         let get = self.client.get_item().table_name(&self.commits).consistent_read(true);
         let get = get.key(item::STREAM, AttributeValue::S(stream.to_string()));
         let get = get.key(item::VERSION, AttributeValue::N(version.to_string()));
-        let Some(found) = get.send().await.map_err(error::store_error)?.item else { return Ok(None) };
-        let key = |name: &str| (name.to_owned(), found.get(name).map_or(Value::Null, as_in_a_record));
+        let Some(found) = get.send().await.map_err(error::store_error)?.item else {
+            return Ok(None);
+        };
+        let key =
+            |name: &str| (name.to_owned(), found.get(name).map_or(Value::Null, as_in_a_record));
         let keys: Map<_, _> = [item::STREAM, item::VERSION].map(key).into_iter().collect();
         let image: Map<_, _> =
             found.iter().map(|(name, value)| (name.clone(), as_in_a_record(value))).collect();
@@ -322,7 +334,9 @@ fn version(item: &Item) -> Option<u64> {
 }
 
 fn is_of(item: &Item, stream: &StreamId) -> bool {
-    item.get(item::STREAM).and_then(|name| name.as_s().ok()).is_some_and(|name| name == stream.as_str())
+    item.get(item::STREAM)
+        .and_then(|name| name.as_s().ok())
+        .is_some_and(|name| name == stream.as_str())
 }
 
 /// Adds the commits of a stream that followed each other, of which this is the newest one.
@@ -339,7 +353,9 @@ fn as_in_a_record(value: &AttributeValue) -> Value {
         AttributeValue::S(text) => json!({ "S": text }),
         AttributeValue::N(number) => json!({ "N": number }),
         AttributeValue::Bool(is) => json!({ "BOOL": is }),
-        AttributeValue::L(values) => json!({ "L": values.iter().map(as_in_a_record).collect::<Vec<_>>() }),
+        AttributeValue::L(values) => {
+            json!({ "L": values.iter().map(as_in_a_record).collect::<Vec<_>>() })
+        }
         AttributeValue::M(fields) => {
             let fields: Map<_, _> =
                 fields.iter().map(|(name, value)| (name.clone(), as_in_a_record(value))).collect();

@@ -50,8 +50,8 @@ impl DynamoDbStore {
         let Some(table) = self.requests.as_deref() else { return Ok(()) };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let expires = (now + SNAPSHOT_LIFETIME).as_secs();
-        let state_item: AttributeValue =
-            serde_dynamo::to_attribute_value(state).map_err(|error| StoreError::Unavailable(error.into()))?;
+        let state_item: AttributeValue = serde_dynamo::to_attribute_value(state)
+            .map_err(|error| StoreError::Unavailable(error.into()))?;
         let stored: Item = HashMap::from([
             (item::REQUEST.to_owned(), key(stream, state.schema)),
             ("version".to_owned(), AttributeValue::N(version.to_string())),

@@ -11,8 +11,8 @@ use aws_sdk_dynamodb::{
 };
 use futures::{StreamExt, TryStreamExt};
 use ledgerline::{
-    AppendError, Commit, Consistency, EventLog, FoldedCommit, Host, IdempotencyRecord, IdempotencyStore,
-    Page, Range, RecordedState, SnapshotStore, StoreError, StreamId,
+    AppendError, Commit, Consistency, EventLog, FoldedCommit, Host, IdempotencyRecord,
+    IdempotencyStore, Page, Range, RecordedState, SnapshotStore, StoreError, StreamId,
 };
 
 use crate::{
@@ -115,9 +115,14 @@ impl DynamoDbStore {
         let Err(error) = get.key(item::VERSION, AttributeValue::N("0".into())).send().await else {
             return Ok(None);
         };
-        let is_refusal = error.raw_response().is_some_and(|response| response.status().is_client_error());
+        let is_refusal =
+            error.raw_response().is_some_and(|response| response.status().is_client_error());
         let error = error::store_error(error);
-        if is_refusal && !matches!(error, StoreError::Throttled(_)) { Err(error) } else { Ok(Some(error)) }
+        if is_refusal && !matches!(error, StoreError::Throttled(_)) {
+            Err(error)
+        } else {
+            Ok(Some(error))
+        }
     }
 
     /// Whether the commit is there, read strongly. Only its version is sent, but the price is that of the whole commit: one read unit for each 4 KB.
@@ -128,7 +133,9 @@ impl DynamoDbStore {
         let get = self.client.get_item().table_name(&self.commits).consistent_read(true);
         let get = get.key(item::STREAM, AttributeValue::S(stream.to_string()));
         let get = get.key(item::VERSION, AttributeValue::N(version.to_string()));
-        let get = get.projection_expression("#version").expression_attribute_names("#version", item::VERSION);
+        let get = get
+            .projection_expression("#version")
+            .expression_attribute_names("#version", item::VERSION);
         let output = get.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await;
         Ok(output.map_err(error::store_error)?.item.is_some())
     }
@@ -151,7 +158,8 @@ impl DynamoDbStore {
         for name in attributes {
             query = query.expression_attribute_names(format!("#{name}"), *name);
         }
-        let projection = attributes.iter().map(|name| format!("#{name}")).collect::<Vec<_>>().join(", ");
+        let projection =
+            attributes.iter().map(|name| format!("#{name}")).collect::<Vec<_>>().join(", ");
         let output = query
             .set_projection_expression(Some(projection).filter(|projection| !projection.is_empty()))
             .table_name(&self.commits)
@@ -173,7 +181,8 @@ impl DynamoDbStore {
         // of the range.
         let last = items.last().and_then(|item| item.get(item::VERSION)?.as_n().ok()?.parse().ok());
         let complete = output.last_evaluated_key.is_none() || last == Some(end);
-        let commits = items.into_iter().map(|item| read(stream, item)).collect::<Result<Vec<_>, _>>()?;
+        let commits =
+            items.into_iter().map(|item| read(stream, item)).collect::<Result<Vec<_>, _>>()?;
         Ok(Page { commits, complete })
     }
 
@@ -206,7 +215,12 @@ impl DynamoDbStore {
     }
 
     /// Writes one item. If an item with its key exists, the error is `taken`.
-    async fn insert(&self, table: &str, item: item::Fields, taken: AppendError) -> Result<(), AppendError> {
+    async fn insert(
+        &self,
+        table: &str,
+        item: item::Fields,
+        taken: AppendError,
+    ) -> Result<(), AppendError> {
         let (statement, parameters) = Self::statement(table, item);
         let result = self
             .client
@@ -243,7 +257,10 @@ impl DynamoDbStore {
             statements.push(statement(Self::statement(&self.commits, commit.clone()))?);
         }
         if let Some(request) = request {
-            statements.push(statement(Self::statement(self.requests()?, item::request_to_item(request)))?);
+            statements.push(statement(Self::statement(
+                self.requests()?,
+                item::request_to_item(request),
+            ))?);
         }
         let result = self
             .client
@@ -314,7 +331,12 @@ impl EventLog for DynamoDbStore {
         self.page(stream, range, consistency, false, STEP).await
     }
 
-    async fn read_forwards(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
+    async fn read_forwards(
+        &self,
+        stream: &StreamId,
+        after: u64,
+        up_to: u64,
+    ) -> Result<Page, StoreError> {
         let range = Range { after, up_to, limit: Some(FORWARD) };
         self.page(stream, range, Consistency::Strong, true, COMMIT).await
     }
@@ -339,12 +361,13 @@ impl EventLog for DynamoDbStore {
         names: &[(&StreamId, u64)],
     ) -> Result<Vec<Result<Option<Commit>, StoreError>>, StoreError> {
         let owned = |(name, value): (&str, AttributeValue)| (name.to_owned(), value);
-        let keys =
-            names.iter().map(|&(stream, version)| key(stream, version).into_iter().map(owned).collect());
+        let keys = names
+            .iter()
+            .map(|&(stream, version)| key(stream, version).into_iter().map(owned).collect());
         let keys: Vec<_> = keys.collect();
         let calls: Vec<_> = keys.chunks(AT_ONCE).map(<[item::Item]>::to_vec).collect();
-        let calls =
-            futures::stream::iter(calls).map(|keys| items_of(&self.client, &self.commits, keys, true));
+        let calls = futures::stream::iter(calls)
+            .map(|keys| items_of(&self.client, &self.commits, keys, true));
         let calls = calls.buffered(CALLS).try_collect::<Vec<_>>().await;
         let found = calls.map_err(error::of_store)?.into_iter().flatten();
         let named = |item: item::Item| {
@@ -360,7 +383,11 @@ impl EventLog for DynamoDbStore {
         Ok(names.iter().map(commit).collect())
     }
 
-    async fn append(&self, commit: &Commit, request: Option<&IdempotencyRecord>) -> Result<(), AppendError> {
+    async fn append(
+        &self,
+        commit: &Commit,
+        request: Option<&IdempotencyRecord>,
+    ) -> Result<(), AppendError> {
         if request.is_some() {
             return self.append_all(std::slice::from_ref(commit), request).await;
         }
@@ -381,7 +408,8 @@ impl EventLog for DynamoDbStore {
         }
         // The database would refuse a transaction that has one item twice as malformed, and callers would take that error for an outage and try
         // again.
-        let keys: HashSet<_> = commits.iter().map(|commit| (&commit.stream, commit.version)).collect();
+        let keys: HashSet<_> =
+            commits.iter().map(|commit| (&commit.stream, commit.version)).collect();
         if keys.len() < commits.len() {
             return Err(AppendError::VersionTaken);
         }
@@ -415,7 +443,8 @@ impl SnapshotStore for DynamoDbStore {
 
 impl IdempotencyStore for DynamoDbStore {
     async fn record_response(&self, request: &IdempotencyRecord) -> Result<(), AppendError> {
-        self.insert(self.requests()?, item::request_to_item(request), AppendError::RequestTaken).await
+        self.insert(self.requests()?, item::request_to_item(request), AppendError::RequestTaken)
+            .await
     }
 
     async fn find_response(&self, key: &str) -> Result<Option<IdempotencyRecord>, StoreError> {

@@ -25,7 +25,9 @@ use aws_sdk_dynamodb::{
 };
 pub use checkpoint::{Checkpoint, MAX_CHANGES, NextCheckpoint, OrderedRows, StreamPosition};
 pub use cursor::InvalidCursor;
-pub use generations::{FRESH, Generations, InvalidTransition, Move, Phase, Previous, SWITCHING, Standby};
+pub use generations::{
+    FRESH, Generations, InvalidTransition, Move, Phase, Previous, SWITCHING, Standby,
+};
 use ledgerline::{LogTable, StateTable, changes::Key, manifest::Table};
 pub use log_rows::{CommitChanges, LogRows};
 pub use pages::{Page, PageQuery, UnreadableRow};

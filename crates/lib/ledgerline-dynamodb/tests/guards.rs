@@ -34,7 +34,8 @@ use serde_json::{Value, json};
 async fn watched(id: &str) -> (Client, Wire) {
     let dynamodb = ledgerline_testing::dynamodb(&[id]).await;
     let wire = Wire::default();
-    let config = aws_sdk_dynamodb::config::Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone());
+    let config =
+        aws_sdk_dynamodb::config::Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone());
     (Client::from_conf(config.build()), wire)
 }
 
@@ -49,7 +50,11 @@ async fn levels() -> (StateRows, Wire) {
 }
 
 /// Delivers a commit of [`tank`].
-async fn deliver(rows: &LogRows, version: u64, changes: &Changes) -> Result<(Delivery, u64), TableError> {
+async fn deliver(
+    rows: &LogRows,
+    version: u64,
+    changes: &Changes,
+) -> Result<(Delivery, u64), TableError> {
     rows.deliver(CommitChanges { stream: &tank(), version, changes: changes.clone() }).await
 }
 
@@ -78,7 +83,11 @@ struct Row {
 fn rows(version: u64, count: usize) -> Changes {
     let mut changes = Changes::new(KEYS);
     (0..count)
-        .map(|index| Row { tank_id: "1".into(), entry: format!("{version:020}#{index:04}"), version })
+        .map(|index| Row {
+            tank_id: "1".into(),
+            entry: format!("{version:020}#{index:04}"),
+            version,
+        })
         .for_each(|row| changes.put(&row).unwrap());
     changes
 }
@@ -93,10 +102,18 @@ async fn shown(table: &LogRows) -> Vec<u64> {
 async fn rule_8_a_row_is_overwritten_by_a_newer_version_only() {
     let (levels, wire) = levels().await;
     let row = |level: i64| json!({ "tankId": "1", "site": "North", "level": level });
-    for (version, level, written) in
-        [(2, 20, Written), (2, 99, Shows(2)), (1, 99, Shows(2)), (5, 50, Written), (4, 99, Shows(5))]
-    {
-        assert_eq!(levels.put_newer(&row(level), version).await.unwrap().0, written, "version {version}");
+    for (version, level, written) in [
+        (2, 20, Written),
+        (2, 99, Shows(2)),
+        (1, 99, Shows(2)),
+        (5, 50, Written),
+        (4, 99, Shows(5)),
+    ] {
+        assert_eq!(
+            levels.put_newer(&row(level), version).await.unwrap().0,
+            written,
+            "version {version}"
+        );
         assert_eq!(wire.operations(), ["PutItem"], "one conditional write, no read");
     }
     let found: serde_json::Value = levels.shown("1").await.unwrap().1.unwrap();
@@ -132,7 +149,10 @@ async fn fields_are_set_summed_and_rows_deleted_with_the_position() {
         wire.take();
         assert_eq!(deliver(&table, version, &changes).await.unwrap(), (Delivery::Next, version));
         // The same changes a second time change nothing.
-        assert_eq!(deliver(&table, version, &changes).await.unwrap(), (Delivery::Duplicate, version));
+        assert_eq!(
+            deliver(&table, version, &changes).await.unwrap(),
+            (Delivery::Duplicate, version)
+        );
         assert_eq!(wire.operations(), ["TransactWriteItems", "TransactWriteItems"]);
     };
     let mut changes = Changes::new(KEYS);
@@ -184,7 +204,8 @@ async fn one_sum_over_many_streams_is_exact() {
         }
     });
     futures::future::join_all(streams).await;
-    let sum: serde_json::Value = table.get(RowKey { partition: "all", sort: "sum" }).await.unwrap().unwrap();
+    let sum: serde_json::Value =
+        table.get(RowKey { partition: "all", sort: "sum" }).await.unwrap().unwrap();
     assert_eq!(sum["count"], 20);
 }
 
@@ -275,7 +296,10 @@ async fn the_newest_row_that_was_inserted_is_the_position() {
         wire.take();
         assert_eq!(insert(&table, version, 1).await, verdict);
         let calls = wire.take();
-        assert_eq!(calls.iter().map(|call| call.operation.as_str()).collect::<Vec<_>>(), operations);
+        assert_eq!(
+            calls.iter().map(|call| call.operation.as_str()).collect::<Vec<_>>(),
+            operations
+        );
         assert!(calls.iter().all(|call| call.units <= 1.0), "{calls:?}");
     }
     assert_eq!(shown(&table).await, [1, 2, 3]);
@@ -335,15 +359,23 @@ async fn rows_of_before_go_on_from_the_position_beside_them() {
 async fn rows_of_many_streams_are_written_at_once_and_those_of_one_stream_in_order() {
     let (table, wire) = fills().await;
     let table = table.written_by(&[Write::Insert]);
-    let streams: Vec<_> = (1..=10).map(|id| StreamId::new("tank", &id.to_string()).unwrap()).collect();
-    let of =
-        |stream, version, count| CommitChanges { stream, version, changes: inserted(stream, version, count) };
+    let streams: Vec<_> =
+        (1..=10).map(|id| StreamId::new("tank", &id.to_string()).unwrap()).collect();
+    let of = |stream, version, count| CommitChanges {
+        stream,
+        version,
+        changes: inserted(stream, version, count),
+    };
     let first: Vec<_> = streams.iter().map(|stream| of(stream, 1, 1)).collect();
     let found = table.deliver_all(first).await.unwrap();
     assert_eq!(found, [(Delivery::Next, 1); 10]);
     let calls = wire.operations();
     assert_eq!(calls.iter().filter(|operation| *operation == "BatchWriteItem").count(), 1);
-    assert_eq!(calls.len(), 10 + 10 + 1, "each first commit of a stream looks for a position at two places");
+    assert_eq!(
+        calls.len(),
+        10 + 10 + 1,
+        "each first commit of a stream looks for a position at two places"
+    );
 
     // Two commits of a stream, of which one has two rows, a gap, a repetition, and a commit without
     // rows after one with a row.
@@ -426,13 +458,18 @@ impl HttpConnector for Busy {
                 };
                 batches.push(puts.iter().map(row).collect());
                 let left: Vec<_> = puts.iter().skip(1).filter(|_| batches.len() == 1).collect();
-                if left.is_empty() { json!({}) } else { json!({ "UnprocessedItems": { "Fills": left } }) }
+                if left.is_empty() {
+                    json!({})
+                } else {
+                    json!({ "UnprocessedItems": { "Fills": left } })
+                }
             }
             "BatchGetItem" => {
                 let mut left = body["RequestItems"]["Fills"]["Keys"].as_array().unwrap().clone();
                 let tank = |key: &Value| key["tankId"]["S"].as_str().unwrap().to_owned();
                 self.0.lock().unwrap().push(left.iter().map(tank).collect());
-                let read = left.iter().position(|key| tank(key) != "z").map(|place| left.remove(place));
+                let read =
+                    left.iter().position(|key| tank(key) != "z").map(|place| left.remove(place));
                 json!({
                     "Responses": { "Fills": read.as_slice() },
                     "UnprocessedKeys": if left.is_empty() { json!({}) } else { json!({ "Fills": { "Keys": left } }) },
@@ -452,9 +489,13 @@ async fn what_a_call_leaves_over_is_written_before_the_next_rows() {
     let table = busy.table();
     let a = StreamId::new("tank", "a").unwrap();
     let b = StreamId::new("tank", "b").unwrap();
-    let of = |stream, version| CommitChanges { stream, version, changes: inserted(stream, version, 1) };
+    let of =
+        |stream, version| CommitChanges { stream, version, changes: inserted(stream, version, 1) };
     let found = table.deliver_all(vec![of(&a, 1), of(&a, 2), of(&b, 1), of(&b, 2)]).await.unwrap();
-    assert_eq!(found, [(Delivery::Next, 1), (Delivery::Next, 2), (Delivery::Next, 1), (Delivery::Next, 2)]);
+    assert_eq!(
+        found,
+        [(Delivery::Next, 1), (Delivery::Next, 2), (Delivery::Next, 1), (Delivery::Next, 2)]
+    );
     assert_eq!(busy.batches(), [vec!["a@1", "b@1"], vec!["b@1"], vec!["a@2", "b@2"]]);
 }
 
@@ -489,12 +530,20 @@ async fn a_commit_is_at_its_position_with_its_last_row() {
     wire.take();
     assert_eq!(insert(&table, 2, 300).await, (Delivery::Next, 2));
     let calls = wire.operations();
-    assert_eq!(calls.len(), 1 + 12 + 1, "a read, the rows but the last in lots of 25, and the last");
+    assert_eq!(
+        calls.len(),
+        1 + 12 + 1,
+        "a read, the rows but the last in lots of 25, and the last"
+    );
     assert_eq!(table.position(&tank()).await.unwrap(), 2);
     let entry = contract::commit(&tank(), 2).entry(0);
     let first: serde_json::Value =
         table.get(RowKey { partition: "1", sort: entry.as_str() }).await.unwrap().unwrap();
-    assert_eq!(first, json!({ "tankId": "1", "entry": entry, "version": 2 }), "nobody sees what it says");
+    assert_eq!(
+        first,
+        json!({ "tankId": "1", "entry": entry, "version": 2 }),
+        "nobody sees what it says"
+    );
 }
 
 /// A request that arrives late must not delete what another writer has put there since.
@@ -509,7 +558,8 @@ async fn a_row_is_deleted_only_as_long_as_it_is_the_one_that_was_written() {
             deleted,
             "{claim}"
         );
-        let row: Option<serde_json::Value> = table.get(RowKey { partition: "1", sort: entry }).await.unwrap();
+        let row: Option<serde_json::Value> =
+            table.get(RowKey { partition: "1", sort: entry }).await.unwrap();
         assert_eq!(row.is_some(), claim == "ours");
     }
 }
@@ -565,7 +615,11 @@ async fn two_generations_have_nothing_in_common() {
         why: String::new(),
     };
     let begin = async |what| {
-        table.view().compare_and_set(&Generations::default(), building.clone(), by(what)).await.unwrap()
+        table
+            .view()
+            .compare_and_set(&Generations::default(), building.clone(), by(what))
+            .await
+            .unwrap()
     };
     assert!(begin("begin").await);
     let seen = table.view().generations().await.unwrap();
@@ -581,7 +635,11 @@ async fn two_generations_have_nothing_in_common() {
         }
     };
     let (first, cursor) = page(None).await;
-    assert_eq!(first, [json!({ "tankId": "1", "entry": "1", "of": "new" })], "the sign is not shown");
+    assert_eq!(
+        first,
+        [json!({ "tankId": "1", "entry": "1", "of": "new" })],
+        "the sign is not shown"
+    );
     let cursor = cursor.unwrap();
     assert_eq!(page(Some(cursor.clone())).await.0.len(), 1);
     let of_old = PageQuery { cursor: Some(&cursor), ..of("1", 1) };
@@ -589,7 +647,10 @@ async fn two_generations_have_nothing_in_common() {
         old.page::<serde_json::Value>(&of_old).await.unwrap().rows.is_empty(),
         "it leads to the same place"
     );
-    assert_eq!((old.position(&stream).await.unwrap(), new.position(&stream).await.unwrap()), (1, 2));
+    assert_eq!(
+        (old.position(&stream).await.unwrap(), new.position(&stream).await.unwrap()),
+        (1, 2)
+    );
 
     let mut after = None;
     let mut deleted = 0;
@@ -601,9 +662,16 @@ async fn two_generations_have_nothing_in_common() {
             break;
         }
     }
-    assert_eq!((deleted, new.position(&stream).await.unwrap()), (4, 0), "two rows, a sum and a position");
     assert_eq!(
-        old.get::<serde_json::Value>(RowKey { partition: "all", sort: "sum" }).await.unwrap().unwrap()["count"],
+        (deleted, new.position(&stream).await.unwrap()),
+        (4, 0),
+        "two rows, a sum and a position"
+    );
+    assert_eq!(
+        old.get::<serde_json::Value>(RowKey { partition: "all", sort: "sum" })
+            .await
+            .unwrap()
+            .unwrap()["count"],
         1
     );
     assert_eq!(old.position(&stream).await.unwrap(), 1);
@@ -613,15 +681,23 @@ async fn two_generations_have_nothing_in_common() {
     let mut looks_like_it = Changes::new(KEYS);
     looks_like_it.set("$2/1", "sum", "count", 9);
     assert_eq!(deliver(&old, 2, &looks_like_it).await.unwrap().0, Delivery::Next);
-    let sum = old.get::<serde_json::Value>(RowKey { partition: "$2/1", sort: "sum" }).await.unwrap();
+    let sum =
+        old.get::<serde_json::Value>(RowKey { partition: "$2/1", sort: "sum" }).await.unwrap();
     assert_eq!(sum, Some(json!({ "tankId": "$2/1", "entry": "sum", "count": 9 })));
-    assert_eq!(new.get::<serde_json::Value>(RowKey { partition: "1", sort: "sum" }).await.unwrap(), None);
+    assert_eq!(
+        new.get::<serde_json::Value>(RowKey { partition: "1", sort: "sum" }).await.unwrap(),
+        None
+    );
 }
 
 const BY_SITE: Index =
     Index { name: "bySite", partition: "site", sort: "inspector", projection: Projection::All };
-const BY_INSPECTOR: Index =
-    Index { name: "byInspector", partition: "inspector", sort: "site", projection: Projection::KeysOnly };
+const BY_INSPECTOR: Index = Index {
+    name: "byInspector",
+    partition: "inspector",
+    sort: "site",
+    projection: Projection::KeysOnly,
+};
 const INSPECTIONS: StateTable =
     StateTable { variable: "INSPECTIONS_TABLE", key: "tankId", indexes: &[BY_SITE, BY_INSPECTOR] };
 
@@ -662,8 +738,12 @@ async fn a_row_that_cannot_be_read_is_named_and_the_others_are_read() {
     }
     let query = PageQuery::of("1", 10, None);
     let page = || async { table.page::<Row>(&query).await.unwrap() };
-    let rows: Vec<_> =
-        page().await.rows.into_iter().map(|row| row.map(|row| row.version).map_err(|row| row.key)).collect();
+    let rows: Vec<_> = page()
+        .await
+        .rows
+        .into_iter()
+        .map(|row| row.map(|row| row.version).map_err(|row| row.key))
+        .collect();
     assert_eq!(rows, [Ok(1), Err("2".to_owned()), Ok(3)]);
     let error = page().await.whole().unwrap_err().to_string();
     assert!(error.contains("cannot be written or read") && !error.contains("two"), "{error}");
@@ -709,11 +789,21 @@ async fn a_row_without_the_key_of_an_index_is_in_no_list_of_it() {
 /// Texts that look like the library's own keys, in both indexes and in generations 0 and 1.
 #[tokio::test]
 async fn a_text_that_begins_with_a_dollar_is_in_its_own_list_only_and_shown_as_it_was_sent() {
-    const TEXTS: [&str; 9] =
-        ["Zed", "$Zed", "$1/Zed", "$0/Zed", "$1/$1/Zed", "$", "$generations", "$checkpoint", "$part-0-of-1"];
+    const TEXTS: [&str; 9] = [
+        "Zed",
+        "$Zed",
+        "$1/Zed",
+        "$0/Zed",
+        "$1/$1/Zed",
+        "$",
+        "$generations",
+        "$checkpoint",
+        "$part-0-of-1",
+    ];
     let dynamodb = ledgerline_testing::dynamodb(&["InspectionsTable"]).await;
     let client = Client::new(&dynamodb.sdk_config());
-    let table = StateRows::new(client.clone(), ledgerline_testing::table("InspectionsTable"), INSPECTIONS);
+    let table =
+        StateRows::new(client.clone(), ledgerline_testing::table("InspectionsTable"), INSPECTIONS);
     let row = |tank: &str, site: &str, inspector: &str| json!({ "tankId": tank, "site": site, "inspector": inspector });
     for generation in [0, 1] {
         for (place, text) in TEXTS.iter().enumerate() {
@@ -741,13 +831,19 @@ async fn a_text_that_begins_with_a_dollar_is_in_its_own_list_only_and_shown_as_i
     // generation.
     let text = |text: &str| AttributeValue::S(text.to_owned());
     let put = client.put_item().table_name(ledgerline_testing::table("InspectionsTable"));
-    let put = put.item("tankId", text("old")).item("site", text("$1/Zed")).item("inspector", text("$1/Zed"));
+    let put = put
+        .item("tankId", text("old"))
+        .item("site", text("$1/Zed"))
+        .item("inspector", text("$1/Zed"));
     put.item("version", AttributeValue::N("1".to_owned())).send().await.unwrap();
     let old: (u64, Option<serde_json::Value>) = table.shown("old").await.unwrap();
     assert_eq!(old.1.unwrap()["site"], "$1/Zed", "it can be read");
     // In generation 0 it is where the earlier version put it, and a cursor at it leads on.
     let put = client.put_item().table_name(ledgerline_testing::table("InspectionsTable"));
-    let put = put.item("tankId", text("old-2")).item("site", text("Here")).item("inspector", text("$1/Zed"));
+    let put = put
+        .item("tankId", text("old-2"))
+        .item("site", text("Here"))
+        .item("inspector", text("$1/Zed"));
     put.item("version", AttributeValue::N("1".to_owned())).send().await.unwrap();
     let found = listed(&table, BY_SITE, "Here", None).await;
     assert_eq!(found.iter().map(|row| &row["inspector"]).collect::<Vec<_>>(), ["$1/Zed"]);

@@ -19,12 +19,13 @@ const COMMAND: Duration = Duration::from_secs(8);
 #[tokio::test]
 #[ignore = "it writes a million commits: cargo test --profile fast -p ledgerline-dynamodb --test long -- --ignored --nocapture"]
 async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone() {
-    let commits: u64 = std::env::var("COMMITS").map_or(1_000_000, |commits| commits.parse().unwrap());
+    let commits: u64 =
+        std::env::var("COMMITS").map_or(1_000_000, |commits| commits.parse().unwrap());
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
     let client = aws_sdk_dynamodb::Client::new(&dynamodb.sdk_config());
     let table = ledgerline_testing::table("CommitsTable");
-    let store =
-        DynamoDbStore::new(client.clone(), &table).with_requests(ledgerline_testing::table("RequestsTable"));
+    let store = DynamoDbStore::new(client.clone(), &table)
+        .with_requests(ledgerline_testing::table("RequestsTable"));
     let stream = StreamId::new("tank", "long").unwrap();
 
     let began = Instant::now();
@@ -35,7 +36,9 @@ async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone(
                 2,
                 json!({ "site": "North", "liquid": "water", "installedBy": "ada", "on": "2026-11-21" }),
             ),
-            _ => ("TankFilled", 1, json!({ "amount": 1, "level": version - 1, "on": "2026-11-21" })),
+            _ => {
+                ("TankFilled", 1, json!({ "amount": 1, "level": version - 1, "on": "2026-11-21" }))
+            }
         };
         let commit = json!({
             "stream": stream.as_str(), "version": version, "command": format!("c-{version}"),
@@ -54,7 +57,8 @@ async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone(
     }
     eprintln!("{commits} commits written in {:?}", began.elapsed());
 
-    let context = Context { at: "2026-11-22T09:30:00Z".parse().unwrap(), actor: Some("ada".into()) };
+    let context =
+        Context { at: "2026-11-22T09:30:00Z".parse().unwrap(), actor: Some("ada".into()) };
     let command = Command::Fill(Amount { amount: valid(1), note: None });
     let meta = Meta::default();
     let began = Instant::now();
@@ -66,8 +70,11 @@ async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone(
             tries += 1;
             let cache = Cache::<Tank>::new(std::num::NonZeroUsize::MIN);
             let execution = Execution::new(&stream, &command, &context, round, &meta);
-            if let Ok(outcome) =
-                tokio::time::timeout(COMMAND, execute(&store, &cache, &DynamoDbStore::HOST, &execution)).await
+            if let Ok(outcome) = tokio::time::timeout(
+                COMMAND,
+                execute(&store, &cache, &DynamoDbStore::HOST, &execution),
+            )
+            .await
             {
                 break outcome.map(|_| ()).unwrap();
             }
@@ -81,7 +88,12 @@ async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone(
         let key = AttributeValue::S(stream.to_string());
         let update = client.update_item().table_name(&table).key("stream", key);
         let update = update.key("version", AttributeValue::N(version.to_string()));
-        update.update_expression("REMOVE #s").expression_attribute_names("#s", "state").send().await.unwrap();
+        update
+            .update_expression("REMOVE #s")
+            .expression_attribute_names("#s", "state")
+            .send()
+            .await
+            .unwrap();
     }
     let loaded = load::<Tank>(&store, &stream, None, Consistency::Strong).await.unwrap();
     assert_eq!(loaded.version, commits + 2);

@@ -56,7 +56,11 @@ async fn what_is_damaged_what_is_missing_and_what_may_be_forgotten_are_told_apar
         [("shown", AttributeValue::N("1".into())), ("damaged", AttributeValue::S("1".into()))]
     {
         let put = client.put_item().table_name(ledgerline_testing::table("LevelsTable"));
-        put.item("tankId", AttributeValue::S(id.into())).item("version", version).send().await.unwrap();
+        put.item("tankId", AttributeValue::S(id.into()))
+            .item("version", version)
+            .send()
+            .await
+            .unwrap();
     }
     let subscribers = [levels(client)];
     let comparison = Comparison {
@@ -81,20 +85,24 @@ async fn what_is_damaged_what_is_missing_and_what_may_be_forgotten_are_told_apar
 #[tokio::test]
 async fn streams_that_are_compared_by_their_time_are_compared_some_at_once() {
     const STREAMS: usize = 2_100;
-    let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "SequenceTable", "LevelsTable"]).await;
+    let dynamodb =
+        ledgerline_testing::dynamodb(&["CommitsTable", "SequenceTable", "LevelsTable"]).await;
     let client = Client::new(&dynamodb.sdk_config());
     let log = DynamoDbStore::new(client.clone(), ledgerline_testing::table("CommitsTable"));
     let sequence = DynamoDbStore::new(client.clone(), ledgerline_testing::table("SequenceTable"));
     let commits: Vec<_> = (0..STREAMS)
         .map(|id| contract::commit(&StreamId::new("tank", &id.to_string()).unwrap(), 1))
         .collect();
-    let appended = stream::iter(&commits).map(|commit| log.append(commit, None)).buffer_unordered(16);
+    let appended =
+        stream::iter(&commits).map(|commit| log.append(commit, None)).buffer_unordered(16);
     appended.collect::<Vec<_>>().await.into_iter().for_each(Result::unwrap);
     // Each stream has two entries, far from each other.
-    let entry = |commit: &Commit| Candidate::proven(Entry { stream: commit.stream.clone(), version: 1 });
+    let entry =
+        |commit: &Commit| Candidate::proven(Entry { stream: commit.stream.clone(), version: 1 });
     let mut sequencer = Sequencer::new(0, DynamoDbStore::HOST.pause);
     let candidates = commits.iter().map(entry).collect();
-    let appended = sequencer.append(&sequence, &log, "b", candidates, Timestamp::now()).await.unwrap();
+    let appended =
+        sequencer.append(&sequence, &log, "b", candidates, Timestamp::now()).await.unwrap();
     for number in 1..=appended.segments as u64 {
         let all = StreamId::try_from("$all-0".to_owned()).unwrap();
         let segment = sequence.get(&all, number).await.unwrap().unwrap();

@@ -13,8 +13,8 @@ use std::num::NonZeroUsize;
 use aws_config::SdkConfig;
 use aws_sdk_dynamodb::Client;
 use ledgerline::{
-    AppendError, Cache, Commit, Consistency, Context, EventLog, EventStore, ExecuteError, Execution,
-    Idempotency, MemoryStore, Meta, Outcome, Range, Refusal, StreamId,
+    AppendError, Cache, Commit, Consistency, Context, EventLog, EventStore, ExecuteError,
+    Execution, Idempotency, MemoryStore, Meta, Outcome, Range, Refusal, StreamId,
     contract::commit,
     execute, load,
     spec::valid,
@@ -30,7 +30,8 @@ async fn store() -> DynamoDbStore {
 async fn counted() -> (DynamoDbStore, Wire) {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
     let wire = Wire::default();
-    let config = aws_sdk_dynamodb::config::Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone());
+    let config =
+        aws_sdk_dynamodb::config::Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone());
     let client = aws_sdk_dynamodb::Client::from_conf(config.build());
     let store = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"))
         .with_requests(ledgerline_testing::table("RequestsTable"));
@@ -149,13 +150,21 @@ async fn a_command_keeps_its_budget_at_every_length() {
 
         send(&store, &warm, fill(), None).await.unwrap();
         let [write] = wire.take().try_into().unwrap();
-        assert_eq!((write.operation.as_str(), write.units), ("ExecuteStatement", 1.0), "warm, at {length}");
+        assert_eq!(
+            (write.operation.as_str(), write.units),
+            ("ExecuteStatement", 1.0),
+            "warm, at {length}"
+        );
 
         send(&store, &cold(), fill(), None).await.unwrap();
         let [read, write] = wire.take().try_into().unwrap();
         assert_eq!(read.operation, "Query", "cold, at {length}");
         assert!(read.units <= 1.0, "{} read units at {length}", read.units);
-        assert_eq!((write.operation.as_str(), write.units), ("ExecuteStatement", 1.0), "cold, at {length}");
+        assert_eq!(
+            (write.operation.as_str(), write.units),
+            ("ExecuteStatement", 1.0),
+            "cold, at {length}"
+        );
 
         // The warm instance is one version behind now: it loses the race, reads once strongly, and
         // appends again.
@@ -208,13 +217,20 @@ async fn a_request_with_a_key_is_one_transaction_and_its_repetition_one_more_and
 #[tokio::test]
 async fn the_size_of_a_commit_is_counted_as_the_database_counts_it() {
     let (store, wire) = counted().await;
-    for (version, length) in (1..).zip([0, 700, 800, 805, 810, 815, 820, 825, 830, 1_800, 1_850, 9_000]) {
+    for (version, length) in
+        (1..).zip([0, 700, 800, 805, 810, 815, 820, 825, 830, 1_800, 1_850, 9_000])
+    {
         let mut commit = commit(&stream(), version);
         commit.events[0].data = format!("\"{}\"", "x".repeat(length));
         let expected = (DynamoDbStore::HOST.stored_bytes)(&commit).div_ceil(1024);
         store.append(&commit, None).await.unwrap();
         let [write] = wire.take().try_into().unwrap();
-        assert_eq!(write.units, expected as f64, "{} bytes", (DynamoDbStore::HOST.stored_bytes)(&commit));
+        assert_eq!(
+            write.units,
+            expected as f64,
+            "{} bytes",
+            (DynamoDbStore::HOST.stored_bytes)(&commit)
+        );
     }
 }
 
@@ -250,7 +266,9 @@ async fn a_stream_of_more_than_a_megabyte_loads_and_takes_the_next_command() {
     }
     // The copy of the stream has no state, so that all of it must be read.
     let stripped = DynamoDbStore::new(
-        aws_sdk_dynamodb::Client::new(&ledgerline_testing::dynamodb(&["CommitsTable"]).await.sdk_config()),
+        aws_sdk_dynamodb::Client::new(
+            &ledgerline_testing::dynamodb(&["CommitsTable"]).await.sdk_config(),
+        ),
         ledgerline_testing::table("CommitsTable"),
     );
     for version in 1..=16 {
@@ -259,7 +277,9 @@ async fn a_stream_of_more_than_a_megabyte_loads_and_takes_the_next_command() {
     }
     let loaded = load::<Tank>(&stripped, &stream(), None, Consistency::Eventual).await.unwrap();
     assert_eq!((loaded.version, loaded.state.level()), (16, 15));
-    let Outcome::Committed(after) = send(&stripped, &cold(), fill(), None).await.unwrap() else { panic!() };
+    let Outcome::Committed(after) = send(&stripped, &cold(), fill(), None).await.unwrap() else {
+        panic!()
+    };
     assert_eq!((after.version, after.state.level()), (17, 16));
 }
 
@@ -270,8 +290,14 @@ async fn a_connection_is_refused_by_a_table_that_is_not_there_and_not_by_a_bad_m
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable"]).await;
     let store = |config: &SdkConfig, table: String| DynamoDbStore::new(Client::new(config), table);
     let there = dynamodb.sdk_config();
-    assert!(matches!(store(&there, ledgerline_testing::table("CommitsTable")).connect().await, Ok(None)));
+    assert!(matches!(
+        store(&there, ledgerline_testing::table("CommitsTable")).connect().await,
+        Ok(None)
+    ));
     assert!(store(&there, "Nowhere".into()).connect().await.is_err());
     let nobody = there.into_builder().endpoint_url("http://127.0.0.1:1").build();
-    assert!(matches!(store(&nobody, ledgerline_testing::table("CommitsTable")).connect().await, Ok(Some(_))));
+    assert!(matches!(
+        store(&nobody, ledgerline_testing::table("CommitsTable")).connect().await,
+        Ok(Some(_))
+    ));
 }

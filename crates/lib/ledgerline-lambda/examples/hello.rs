@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
-    lambda_runtime::run(service_fn(async |_: LambdaEvent<Value>| Ok::<_, Error>(json!({ "hello": "world" }))))
-        .await
+    lambda_runtime::run(service_fn(async |_: LambdaEvent<Value>| {
+        Ok::<_, Error>(json!({ "hello": "world" }))
+    }))
+    .await
 }

@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, fmt, num::NonZeroUsize, time::Duration};
 use http::{HeaderName, StatusCode, header};
 use jiff::Timestamp;
 use ledgerline::{
-    Aggregate, Cache, Causes, Context, EventStore, ExecuteError, Execution, Id, Idempotency, LoadError,
-    Outcome, Precondition, Refusal, RefusalKind, StoreError, StreamId, Text, execute,
+    Aggregate, Cache, Causes, Context, EventStore, ExecuteError, Execution, Id, Idempotency,
+    LoadError, Outcome, Precondition, Refusal, RefusalKind, StoreError, StreamId, Text, execute,
     manifest::{Endpoint, Manifest, Scope, Source},
 };
 use ledgerline_dynamodb::DynamoDbStore;
@@ -20,8 +20,9 @@ use crate::{
     Error, config,
     grants::{self, REQUESTS},
     http::{
-        COMMIT_TOO_LARGE, CONTENDED, HttpRequest, IDEMPOTENCY_KEY_REUSED, OVERTAKEN, PRECONDITION_FAILED,
-        PRECONDITION_REQUIRED, Problem, ProblemType, Response, Routes, versions_of, versions_of_weak,
+        COMMIT_TOO_LARGE, CONTENDED, HttpRequest, IDEMPOTENCY_KEY_REUSED, OVERTAKEN,
+        PRECONDITION_FAILED, PRECONDITION_REQUIRED, Problem, ProblemType, Response, Routes,
+        versions_of, versions_of_weak,
     },
     metrics, snapshot_warmup,
     start::{dynamodb, store},
@@ -42,8 +43,11 @@ const PATIENCE: Duration = Duration::from_secs(8);
 pub type AnswerOf<A> = fn(&StreamId, &<A as Aggregate>::State, u64) -> Value;
 
 /// The function that reads from a request the id of the aggregate and the command.
-type Read<A> =
-    Box<dyn Fn(&HttpRequest) -> Result<(String, Option<<A as Aggregate>::Command>), Problem> + Send + Sync>;
+type Read<A> = Box<
+    dyn Fn(&HttpRequest) -> Result<(String, Option<<A as Aggregate>::Command>), Problem>
+        + Send
+        + Sync,
+>;
 
 /// A route of a function that takes the commands of one aggregate.
 ///
@@ -272,7 +276,8 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         // Two callers may choose the same key, so the caller's subject is added to it. A client's key has no spaces, so the first space
         // ends it, and no two pairs of key and caller give the same text.
         let key = idempotency_key(request)?.map(|key| format!("{key} {actor}"));
-        let fingerprints = if key.is_some() { Fingerprints::of(request)? } else { Fingerprints::default() };
+        let fingerprints =
+            if key.is_some() { Fingerprints::of(request)? } else { Fingerprints::default() };
         let answer = |answer: Result<(&A::State, u64), &Refusal>| {
             let answer = match answer {
                 Ok((state, version)) => Answer::success(route, &stream, state, version),
@@ -302,7 +307,8 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         };
         // On the heap, because this future has those of the SDK in it: it would be copied into each of the futures around it, for a fifteenth of a
         // command's instructions.
-        let executed = Box::pin(execute(&self.store, &self.cache, &DynamoDbStore::HOST, &execution));
+        let executed =
+            Box::pin(execute(&self.store, &self.cache, &DynamoDbStore::HOST, &execution));
         let Ok(outcome) = timeout(PATIENCE, executed).await else {
             tracing::error!(%stream, outcome = "timed out", "command");
             metrics::command("timed out");
@@ -331,7 +337,12 @@ struct Answer {
 }
 
 impl Answer {
-    fn success<A: Aggregate>(route: &Route<A>, stream: &StreamId, state: &A::State, version: u64) -> Self {
+    fn success<A: Aggregate>(
+        route: &Route<A>,
+        stream: &StreamId,
+        state: &A::State,
+        version: u64,
+    ) -> Self {
         let status = if route.location.is_some() { StatusCode::CREATED } else { StatusCode::OK };
         Self {
             status: status.as_u16(),
@@ -381,7 +392,9 @@ fn precondition(request: &HttpRequest, required: bool) -> Result<Option<Precondi
         (Some(_), Some(_)) => {
             Err(Problem::field("If-None-Match", "send If-Match or If-None-Match, and not both"))
         }
-        (Some(tags), None) => Ok(Some(versions_of(tags).map_or(Precondition::Exists, Precondition::OneOf))),
+        (Some(tags), None) => {
+            Ok(Some(versions_of(tags).map_or(Precondition::Exists, Precondition::OneOf)))
+        }
         (None, _) if required => {
             let detail = "send If-Match with the ETag that you know";
             let problem = Problem::new(PRECONDITION_REQUIRED, detail);
@@ -419,7 +432,8 @@ impl Fingerprints {
     fn of(request: &HttpRequest) -> Result<Self, Problem> {
         let body = request.body()?;
         let json = serde_json::from_slice::<Value>(body);
-        let text = json.as_ref().map_or_else(|_| body.to_vec(), |json| json.to_string().into_bytes());
+        let text =
+            json.as_ref().map_or_else(|_| body.to_vec(), |json| json.to_string().into_bytes());
         let command = match json {
             Ok(json) => {
                 let json = in_one_spelling(json);
@@ -432,8 +446,12 @@ impl Fingerprints {
             Err(_) => body.to_vec(),
         };
         let path: Vec<_> = request.path().split('/').map(id_in_one_spelling).collect();
-        let hash = |path: &str, body: &[u8]| hash([request.route().as_bytes(), path.as_bytes(), body]);
-        Ok(Self { of_command: hash(&path.join("/"), &command), of_text: hash(request.path(), &text) })
+        let hash =
+            |path: &str, body: &[u8]| hash([request.route().as_bytes(), path.as_bytes(), body]);
+        Ok(Self {
+            of_command: hash(&path.join("/"), &command),
+            of_text: hash(request.path(), &text),
+        })
     }
 }
 
@@ -487,20 +505,30 @@ fn problem(error: &ExecuteError, precondition: Option<&Precondition>) -> Problem
         ExecuteError::PreconditionFailed { version } => Problem {
             version: Some(*version),
             field: Some(condition.into()),
-            ..Problem::new(PRECONDITION_FAILED, format!("the version is {version}, load it and decide again"))
+            ..Problem::new(
+                PRECONDITION_FAILED,
+                format!("the version is {version}, load it and decide again"),
+            )
         },
         ExecuteError::Overtaken { version } => Problem {
             version: Some(*version),
             field: Some(condition.into()),
             ..Problem::new(
                 OVERTAKEN,
-                format!("another change was first, the version is {version} now: load it and decide again"),
+                format!(
+                    "another change was first, the version is {version} now: load it and decide again"
+                ),
             )
         },
-        ExecuteError::Contended => Problem::new(CONTENDED, "others change this at the same time, try again"),
+        ExecuteError::Contended => {
+            Problem::new(CONTENDED, "others change this at the same time, try again")
+        }
         ExecuteError::CommandIdReused => Problem {
             field: Some("Idempotency-Key".into()),
-            ..Problem::new(IDEMPOTENCY_KEY_REUSED, "this Idempotency-Key was used for another request")
+            ..Problem::new(
+                IDEMPOTENCY_KEY_REUSED,
+                "this Idempotency-Key was used for another request",
+            )
         },
         ExecuteError::TooLarge { bytes, limit } => Problem::new(
             COMMIT_TOO_LARGE,
@@ -510,21 +538,30 @@ fn problem(error: &ExecuteError, precondition: Option<&Precondition>) -> Problem
             StoreError::Throttled(_) | StoreError::Unavailable(_) => Problem::unavailable(),
             StoreError::Corrupt { .. } => Problem::internal(),
         },
-        ExecuteError::Load(LoadError::Decode { .. }) | ExecuteError::Encode(_) => Problem::internal(),
+        ExecuteError::Load(LoadError::Decode { .. }) | ExecuteError::Encode(_) => {
+            Problem::internal()
+        }
     }
 }
 
 /// Logs the outcome of a command once, with stream and version and without its payload (rule 14); only a command that timed out is logged
 /// by the caller of this. The name of the outcome, which is returned, is the label of the metric.
-fn log<A: Aggregate>(stream: &StreamId, outcome: &Result<Outcome<A>, ExecuteError>) -> &'static str {
+fn log<A: Aggregate>(
+    stream: &StreamId,
+    outcome: &Result<Outcome<A>, ExecuteError>,
+) -> &'static str {
     let (name, version, code) = match outcome {
         Ok(Outcome::Committed(loaded)) => ("committed", Some(loaded.version), None),
         Ok(Outcome::Unchanged(loaded)) => ("unchanged", Some(loaded.version), None),
         Ok(Outcome::Repeated(_)) => ("repeated", None, None),
         Err(ExecuteError::Refused(refusal)) => ("refused", None, Some(refusal.code())),
-        Err(ExecuteError::PreconditionFailed { version }) => ("precondition failed", Some(*version), None),
+        Err(ExecuteError::PreconditionFailed { version }) => {
+            ("precondition failed", Some(*version), None)
+        }
         Err(ExecuteError::Overtaken { version }) => ("overtaken", Some(*version), None),
-        Err(ExecuteError::CommandIdReused | ExecuteError::TooLarge { .. }) => ("invalid", None, None),
+        Err(ExecuteError::CommandIdReused | ExecuteError::TooLarge { .. }) => {
+            ("invalid", None, None)
+        }
         Err(ExecuteError::Contended) => ("contended", None, None),
         Err(error @ (ExecuteError::Load(_) | ExecuteError::Encode(_) | ExecuteError::Store(_))) => {
             tracing::error!(%stream, outcome = "failed", error = %Causes(error), "command");
@@ -551,7 +588,9 @@ mod tests {
     use super::*;
 
     fn install() -> Vec<Route<Tank>> {
-        let read = |_: Value| (None, tank::Command::Install { site: valid("North"), liquid: valid("water") });
+        let read = |_: Value| {
+            (None, tank::Command::Install { site: valid("North"), liquid: valid("water") })
+        };
         vec![create("POST /tanks", read, |stream, _, _| Value::String(stream.to_string()))]
     }
 
@@ -561,7 +600,8 @@ mod tests {
         for source_addresses in [false, true] {
             let cache = Cache::new(CACHED_STREAMS);
             let store = MemoryStore::default();
-            let function = Commands { store, cache, retention: 60, source_addresses, routes: install() };
+            let function =
+                Commands { store, cache, retention: 60, source_addresses, routes: install() };
             let event = serde_json::json!({
                 "version": "2.0", "routeKey": "POST /tanks", "rawPath": "/tanks", "rawQueryString": "",
                 "headers": {}, "body": "{}", "isBase64Encoded": false,
@@ -595,7 +635,11 @@ mod tests {
             update("POST /tanks/{id}/fills", tank::Command::Fill, |_, state: &tank::State, _| {
                 state.level().into()
             }),
-            action("POST /tanks/{id}/scrap", || tank::Command::Scrap, |_, _, version| version.into()),
+            action(
+                "POST /tanks/{id}/scrap",
+                || tank::Command::Scrap,
+                |_, _, version| version.into(),
+            ),
         ];
         Commands { store, cache, retention: 60, source_addresses: false, routes }
     }
@@ -631,15 +675,24 @@ mod tests {
         let fill = async |headers: Value| {
             send(&function, "POST /tanks/{id}/fills", ID, headers, ("", r#"{"amount":1}"#)).await
         };
-        let install = async |headers: Value| send(&function, "POST /tanks", ID, headers, ("", "{}")).await.0;
-        assert_eq!(install(serde_json::json!({ "if-none-match": "*" })).await, 201, "there was none");
+        let install =
+            async |headers: Value| send(&function, "POST /tanks", ID, headers, ("", "{}")).await.0;
+        assert_eq!(
+            install(serde_json::json!({ "if-none-match": "*" })).await,
+            201,
+            "there was none"
+        );
         for tags in ["*", "\"1\"", "W/\"1\"", "\"7\", \"1.9f86d081\""] {
             let refused = (412, "If-None-Match".into());
             assert_eq!(fill(serde_json::json!({ "if-none-match": tags })).await, refused, "{tags}");
         }
         for malformed in ["1", "", "\"1\" 7"] {
             let refused = (400, "If-None-Match".into());
-            assert_eq!(fill(serde_json::json!({ "if-none-match": malformed })).await, refused, "{malformed}");
+            assert_eq!(
+                fill(serde_json::json!({ "if-none-match": malformed })).await,
+                refused,
+                "{malformed}"
+            );
         }
         let both = serde_json::json!({ "if-none-match": "\"7\"", "if-match": "*" });
         assert_eq!(fill(both).await, (400, "If-None-Match".into()));
@@ -649,7 +702,8 @@ mod tests {
     #[tokio::test]
     async fn a_command_has_no_parameters_in_its_query() {
         let function = tanks();
-        let refused = send(&function, "POST /tanks", ID, Value::default(), ("dryRun=1", "{}")).await;
+        let refused =
+            send(&function, "POST /tanks", ID, Value::default(), ("dryRun=1", "{}")).await;
         assert_eq!(refused, (400, "dryRun".into()));
     }
 
@@ -678,7 +732,8 @@ mod tests {
             assert_eq!(answer.0, status, "{body}");
             assert!(status == 422 || answer.1 == 5, "{body} is booked once: {answer:?}");
         }
-        let scrap = async |body| send(&function, "POST /tanks/{id}/scrap", ID, key("b"), ("", body)).await;
+        let scrap =
+            async |body| send(&function, "POST /tanks/{id}/scrap", ID, key("b"), ("", body)).await;
         assert_eq!(scrap("").await.0, 422, "the tank is not empty");
         assert_eq!(scrap("{}").await.1["title"], "Tank not empty", "and that is the answer again");
     }

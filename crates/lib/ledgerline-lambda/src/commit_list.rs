@@ -17,7 +17,12 @@ impl CommitList {
     }
 
     /// Adds a version of a stream.
-    pub(crate) fn add_version(&mut self, stream: &StreamId, version: u64, correlation_id: Option<&str>) {
+    pub(crate) fn add_version(
+        &mut self,
+        stream: &StreamId,
+        version: u64,
+        correlation_id: Option<&str>,
+    ) {
         let comma = if self.0.is_empty() { "" } else { ", " };
         // Writing into a `String` never fails.
         let _ = write!(self.0, "{comma}{stream}@{version} {}", correlation_id.unwrap_or("-"));

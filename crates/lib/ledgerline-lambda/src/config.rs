@@ -33,7 +33,9 @@ fn is_among(declared: &BTreeSet<Name>, variable: &str) -> bool {
 pub enum ConfigError {
     /// The manifest of the function does not declare the variable, so no check would notice that it
     /// is missing.
-    #[error("the function reads the environment variable {0}, and its manifest does not declare it")]
+    #[error(
+        "the function reads the environment variable {0}, and its manifest does not declare it"
+    )]
     Undeclared(Name),
     /// The variable is not set, or empty.
     #[error("the environment variable {0} is not set")]
@@ -65,16 +67,20 @@ pub fn text(name: impl Into<Name>) -> Result<String, ConfigError> {
 /// # Errors
 /// When it is missing or empty, cannot be read, or the function's manifest does not declare it.
 pub fn parsed<T: FromStr<Err: Display>>(name: &'static str) -> Result<T, ConfigError> {
-    text(name)?
-        .parse()
-        .map_err(|error: T::Err| ConfigError::Invalid { name: name.into(), reason: error.to_string() })
+    text(name)?.parse().map_err(|error: T::Err| ConfigError::Invalid {
+        name: name.into(),
+        reason: error.to_string(),
+    })
 }
 
 /// The value of a variable, parsed as a `T`, or `default` if it is missing or empty.
 ///
 /// # Errors
 /// When it cannot be read, or the function's manifest does not declare it.
-pub fn parsed_or<T: FromStr<Err: Display>>(name: &'static str, default: T) -> Result<T, ConfigError> {
+pub fn parsed_or<T: FromStr<Err: Display>>(
+    name: &'static str,
+    default: T,
+) -> Result<T, ConfigError> {
     match parsed(name) {
         Err(ConfigError::Missing(_)) => Ok(default),
         other => other,

@@ -8,8 +8,8 @@ use std::{collections::BTreeSet, time::Duration};
 use http::StatusCode;
 use jiff::Timestamp;
 use ledgerline::{
-    Aggregate, Aggregates, Causes, Commit, EventType, EventTypes, RecordedEvent, StoreError, StreamId,
-    Visitor,
+    Aggregate, Aggregates, Causes, Commit, EventType, EventTypes, RecordedEvent, StoreError,
+    StreamId, Visitor,
     all::{Cursor, CursorError, Delivered, Entry, Filter, Page, Subscription, SubscriptionError},
     manifest::{Endpoint, Manifest, Scope, Source},
 };
@@ -102,7 +102,11 @@ pub async fn run<L: Aggregates>() -> Result<(), Error> {
 impl Events {
     /// The commits of this log, in the order of this `$all`, which belong to these aggregates.
     #[must_use]
-    pub fn new<L: Aggregates>(sequence: DynamoDbStore, log: DynamoDbStore, partitions: u16) -> Self {
+    pub fn new<L: Aggregates>(
+        sequence: DynamoDbStore,
+        log: DynamoDbStore,
+        partitions: u16,
+    ) -> Self {
         Self { sequence, log, partitions, names: Names::of::<L>() }
     }
 }
@@ -160,7 +164,8 @@ fn filter(request: &HttpRequest, known: &Names) -> Result<Filter, Problem> {
     }
     let mut events = BTreeSet::new();
     for wanted in values("type")? {
-        let of_type: Vec<_> = known.types.iter().copied().filter(|known| known.has_name(&wanted)).collect();
+        let of_type: Vec<_> =
+            known.types.iter().copied().filter(|known| known.has_name(&wanted)).collect();
         if of_type.is_empty() {
             return Err(unknown("type", known.types.iter().map(|known| known.name).collect()));
         }
@@ -271,7 +276,10 @@ impl Shown {
 }
 
 fn cursor(error: &CursorError) -> Problem {
-    Problem::field("after", format!("{error}: send a cursor of an earlier answer, beginning, now, or a time"))
+    Problem::field(
+        "after",
+        format!("{error}: send a cursor of an earlier answer, beginning, now, or a time"),
+    )
 }
 
 fn problem(error: &SubscriptionError) -> Problem {

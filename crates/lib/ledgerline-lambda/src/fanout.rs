@@ -121,7 +121,9 @@ pub(crate) fn by_category(
         let whom = words.next().unwrap_or_default();
         let categories: Vec<_> = words.collect();
         if categories.is_empty() {
-            return Err(invalid(format!("write the categories that it gets at the end of the line: {line}")));
+            return Err(invalid(format!(
+                "write the categories that it gets at the end of the line: {line}"
+            )));
         }
         if read.insert(whom, categories).is_some() {
             return Err(invalid(format!("there are two lines for the same: {line}")));
@@ -176,7 +178,13 @@ impl Fanout {
         Self {
             store,
             states: StateResolver::of::<L>(),
-            bus: Bus { client: events, name: event_bus, source: event_source, events: bus_events, max_bytes },
+            bus: Bus {
+                client: events,
+                name: event_bus,
+                source: event_source,
+                events: bus_events,
+                max_bytes,
+            },
             views: Views { client: lambda, functions: state_views, max_bytes },
             queues: Queues { client: sqs.clone(), queues: log_queues, max_bytes },
             sqs,
@@ -199,7 +207,8 @@ impl Fanout {
     /// Sends a letter to the dead-letter queue, where an operator finds it. Returns whether the queue took it.
     async fn dead_letter(&self, letter: &impl serde::Serialize) -> bool {
         let body = serde_json::to_string(letter).unwrap_or_default();
-        match self.sqs.send_message().queue_url(&self.dead_letters).message_body(body).send().await {
+        match self.sqs.send_message().queue_url(&self.dead_letters).message_body(body).send().await
+        {
             Ok(_) => true,
             Err(error) => {
                 tracing::error!(error = %Causes(&error), "the dead letter was not taken");
@@ -223,7 +232,9 @@ impl DeadLetter<'_> {
     fn log(&self) {
         let (stream, version, reason) = match self {
             Self::Record(record) => (record.stream.as_deref(), record.version, &record.reason),
-            Self::Commit { reason, stream, version, .. } => (Some(stream.as_str()), Some(*version), reason),
+            Self::Commit { reason, stream, version, .. } => {
+                (Some(stream.as_str()), Some(*version), reason)
+            }
         };
         tracing::error!(stream, version, reason, "set aside");
     }
@@ -231,7 +242,8 @@ impl DeadLetter<'_> {
 
 impl Handler for Fanout {
     async fn handle(&self, records: &[Record]) -> Option<usize> {
-        let guard = PoisonPillGuard::if_late(&self.store, records, Timestamp::now().as_second()).await;
+        let guard =
+            PoisonPillGuard::if_late(&self.store, records, Timestamp::now().as_second()).await;
         let plan = guard.as_ref().map_or(Plan::First(records.len()), |guard| guard.plan);
         let (first_failed, done) = match plan {
             Plan::First(first) => (self.pass_on(&records[..first]).await, first),
@@ -281,7 +293,8 @@ impl Fanout {
             }
         }
         let run = records.first().and_then(|record| record.run.as_deref());
-        let (entries, queued) = tokio::join!(self.entries(&commits), self.queues.send(&commits, run));
+        let (entries, queued) =
+            tokio::join!(self.entries(&commits), self.queues.send(&commits, run));
         for sent in [entries, queued] {
             failed.merge(sent.failed);
             for (index, reason) in sent.set_aside {
@@ -289,7 +302,8 @@ impl Fanout {
                 let stream = &commit.stream;
                 let version = commit.version;
                 let sequence_number = &records[index].sequence_number;
-                letters.push((index, DeadLetter::Commit { reason, stream, version, sequence_number }));
+                letters
+                    .push((index, DeadLetter::Commit { reason, stream, version, sequence_number }));
             }
         }
 
@@ -353,7 +367,8 @@ impl Fanout {
             for ((index, commit), state) in commits.into_iter().zip(states) {
                 let made = state.and_then(|state| {
                     let mut details = details(commit, &state).map_err(Unavailable::Permanent)?;
-                    let entries = self.bus.entries(commit, &details).map_err(Unavailable::Permanent)?;
+                    let entries =
+                        self.bus.entries(commit, &details).map_err(Unavailable::Permanent)?;
                     Ok((entries, details.pop()))
                 });
                 match made {
@@ -443,7 +458,9 @@ mod tests {
         assert_eq!(queues["https://sqs/1.fifo"], ["tank"]);
         assert_eq!(queues["https://sqs/2.fifo"], ["tank", "site"]);
         assert_eq!(read(""), Ok(BTreeMap::new()), "no log projector is no mistake");
-        for (wrong, named) in [("https://sqs/1.fifo", "categories"), ("q tank\nq site", "two lines")] {
+        for (wrong, named) in
+            [("https://sqs/1.fifo", "categories"), ("q tank\nq site", "two lines")]
+        {
             let error = read(wrong).unwrap_err().to_string();
             assert!(error.contains(named) && error.contains("LOG_QUEUES"), "{error}");
         }

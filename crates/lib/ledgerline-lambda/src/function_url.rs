@@ -28,8 +28,11 @@ pub(crate) fn with_route(
     if request.route_key.as_deref() != Some(NOT_ROUTED) {
         return request;
     }
-    let asked =
-        format!("{} {}", request.request_context.http.method, request.raw_path.as_deref().unwrap_or("/"));
+    let asked = format!(
+        "{} {}",
+        request.request_context.http.method,
+        request.raw_path.as_deref().unwrap_or("/")
+    );
     let endpoints = endpoints.iter().filter(|endpoint| endpoint.scope != Scope::Operate);
     let mut routes: Vec<_> = endpoints.map(|endpoint| &*endpoint.route).collect();
     routes.sort_by_key(|route| route.matches('{').count());
@@ -72,9 +75,11 @@ mod tests {
 
     #[test]
     fn a_request_through_a_function_url_finds_its_route_and_its_caller() {
-        let endpoints = ["GET /tanks/{id}", "GET /tanks/full", "POST /tanks", "POST /tanks/{id}/fills"]
-            .map(|route| Endpoint { route: route.into(), scope: Scope::Read });
-        let of_operators = Endpoint { route: "POST /tanks/{id}/repairs".into(), scope: Scope::Operate };
+        let endpoints =
+            ["GET /tanks/{id}", "GET /tanks/full", "POST /tanks", "POST /tanks/{id}/fills"]
+                .map(|route| Endpoint { route: route.into(), scope: Scope::Read });
+        let of_operators =
+            Endpoint { route: "POST /tanks/{id}/repairs".into(), scope: Scope::Operate };
         let endpoints = [&endpoints[..], &[of_operators]].concat();
         let asked = |method: &str, path: &str, arn: &str| {
             let event = json!({
@@ -88,7 +93,10 @@ mod tests {
         };
         let role = "arn:aws:sts::123456789012:assumed-role/shop/session-7";
         let fills = asked("POST", "/tanks/a%20b/fills", role);
-        assert_eq!((fills.route(), fills.path_parameter("id").unwrap()), ("POST /tanks/{id}/fills", "a b"));
+        assert_eq!(
+            (fills.route(), fills.path_parameter("id").unwrap()),
+            ("POST /tanks/{id}/fills", "a b")
+        );
         assert_eq!(fills.actor().unwrap(), "arn:aws:sts::123456789012:assumed-role/shop");
         let user = "arn:aws:iam::123456789012:user/division/ada";
         assert_eq!(asked("GET", "/tanks/7", user).actor().unwrap(), user);
@@ -105,6 +113,9 @@ mod tests {
         ] {
             assert_eq!(asked(method, path, user).route(), route, "{method} {path}");
         }
-        assert_eq!(asked("GET", "/tanks/7", "").actor().unwrap_err().status, StatusCode::UNAUTHORIZED);
+        assert_eq!(
+            asked("GET", "/tanks/7", "").actor().unwrap_err().status,
+            StatusCode::UNAUTHORIZED
+        );
     }
 }

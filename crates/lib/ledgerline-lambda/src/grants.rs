@@ -53,7 +53,11 @@ pub(crate) fn read_sequence() -> Table {
 
 /// Adds what a reader of `$all` and of the commits that it names needs.
 pub(crate) fn reader_of_sequence(manifest: Manifest) -> Manifest {
-    manifest.table(read_sequence()).table(read_streams()).table(read_commits()).variable(SEQUENCE_PARTITIONS)
+    manifest
+        .table(read_sequence())
+        .table(read_streams())
+        .table(read_commits())
+        .variable(SEQUENCE_PARTITIONS)
 }
 
 /// Appends to `$all`.

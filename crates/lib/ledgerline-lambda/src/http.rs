@@ -64,20 +64,25 @@ fn serve(
         let answers = build.await?;
         // The prefix can be set once in a process. Only a test runs a second function in a process, and it is of the same product.
         let _ = problem::PROBLEM_TYPE_PREFIX.set(config::text("PROBLEM_TYPES")?);
-        Ok(handler(move |LambdaEvent { payload: mut request, .. }: LambdaEvent<ApiGatewayV2httpRequest>| {
-            if request.request_context.authorizer.is_none() {
-                request.request_context.authorizer.clone_from(&developer);
-            }
-            let request = HttpRequest::from(with_route(&endpoints, request));
-            let taken = limit.as_ref().map_or(Ok(()), |limit| limit.take(&request));
-            let may =
-                taken.and_then(|()| operators.as_ref().map_or(Ok(()), |operators| operators.check(&request)));
-            let answer = match may {
-                Ok(()) => answers(request),
-                Err(problem) => async { Response::from(problem) }.boxed_local(),
-            };
-            async move { Ok(answer.await.into_lambda()) }
-        }))
+        Ok(handler(
+            move |LambdaEvent { payload: mut request, .. }: LambdaEvent<
+                ApiGatewayV2httpRequest,
+            >| {
+                if request.request_context.authorizer.is_none() {
+                    request.request_context.authorizer.clone_from(&developer);
+                }
+                let request = HttpRequest::from(with_route(&endpoints, request));
+                let taken = limit.as_ref().map_or(Ok(()), |limit| limit.take(&request));
+                let may = taken.and_then(|()| {
+                    operators.as_ref().map_or(Ok(()), |operators| operators.check(&request))
+                });
+                let answer = match may {
+                    Ok(()) => answers(request),
+                    Err(problem) => async { Response::from(problem) }.boxed_local(),
+                };
+                async move { Ok(answer.await.into_lambda()) }
+            },
+        ))
     };
     start(manifest, build.boxed_local())
 }
@@ -106,7 +111,8 @@ fn developer(claim: Option<(&str, &str)>) -> Result<Option<ApiGatewayRequestAuth
 async fn respond(routes: &impl Routes, request: &HttpRequest) -> Response {
     let correlation_id = request.meta().correlation_id.as_deref().unwrap_or_default();
     let span = tracing::info_span!("request", correlation_id, route = request.route());
-    let handled = AssertUnwindSafe(routes.handle(request).instrument(span.clone())).catch_unwind().await;
+    let handled =
+        AssertUnwindSafe(routes.handle(request).instrument(span.clone())).catch_unwind().await;
     let result = handled.unwrap_or_else(|_| {
         span.in_scope(|| tracing::error!("the handler panicked"));
         Err(Problem::internal())
@@ -198,7 +204,8 @@ mod tests {
             let mut event = event("");
             event["rawQueryString"] = query.into();
             let request: ApiGatewayV2httpRequest = serde_json::from_value(event).unwrap();
-            let answer = HttpRequest::from(request).only_parameters(&["limit", "cursor"], &["type"]);
+            let answer =
+                HttpRequest::from(request).only_parameters(&["limit", "cursor"], &["type"]);
             assert_eq!(answer.err().map(|problem| problem.detail).as_deref(), refused, "{query}");
         }
     }
@@ -274,8 +281,12 @@ mod tests {
     fn a_header_that_is_no_ascii_text_is_refused() {
         let mut event = event("");
         event["headers"] = json!({ "idempotency-key": "überweisung", "if-match": "\"3\"" });
-        let request: HttpRequest = serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap().into();
-        assert_eq!(request.header("idempotency-key").unwrap_err().field.as_deref(), Some("idempotency-key"));
+        let request: HttpRequest =
+            serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap().into();
+        assert_eq!(
+            request.header("idempotency-key").unwrap_err().field.as_deref(),
+            Some("idempotency-key")
+        );
         assert_eq!(request.header("if-match"), Ok(Some("\"3\"")));
         assert_eq!(request.header("if-none-match"), Ok(None));
     }

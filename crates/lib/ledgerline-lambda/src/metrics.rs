@@ -54,9 +54,17 @@ pub(crate) fn init(alarmed: &BTreeSet<Name>) -> Result<Metrics, Error> {
     describe_counter!(GAPS_REPAIRED, Unit::Count, "gaps filled from the log");
     describe_histogram!(SEQUENCE_LAG, Unit::Milliseconds, "from a commit until it was in $all");
     describe_counter!(SUBSCRIPTION_BEHIND, Unit::Count, "invocations that left an old commit");
-    describe_histogram!(KEPT_BY_SUBSCRIPTION, Unit::Bytes, "a view's state, or its memory of a stream");
+    describe_histogram!(
+        KEPT_BY_SUBSCRIPTION,
+        Unit::Bytes,
+        "a view's state, or its memory of a stream"
+    );
     describe_counter!(LOST_HEADS, Unit::Count, "segments that another sequencer was first with");
-    describe_counter!(UNRECONCILED, Unit::Count, "streams that something lacks commits of, or is ahead of");
+    describe_counter!(
+        UNRECONCILED,
+        Unit::Count,
+        "streams that something lacks commits of, or is ahead of"
+    );
     describe_counter!(PARKED_RECORDS, Unit::Count, "records set aside");
     Ok(Metrics { collector, alarmed: alarmed.clone() })
 }
@@ -84,7 +92,9 @@ fn lines(Metrics { collector, alarmed }: &Metrics) -> std::io::Result<Vec<u8>> {
         let mut line: Value = serde_json::from_slice(line)?;
         let mut is_metric = false;
         if let Some(metrics) = line["_aws"]["CloudWatchMetrics"][0]["Metrics"].as_array_mut() {
-            metrics.retain(|metric| metric["Name"].as_str().is_some_and(|name| alarmed.contains(name)));
+            metrics.retain(|metric| {
+                metric["Name"].as_str().is_some_and(|name| alarmed.contains(name))
+            });
             is_metric = !metrics.is_empty();
         }
         if let (Some(fields), false) = (line.as_object_mut(), is_metric) {
@@ -194,15 +204,22 @@ mod tests {
         count("LeakingTanks");
         passed_on(Timestamp::now());
         let written = || String::from_utf8(lines(&metrics).unwrap()).unwrap();
-        let lines: Vec<Value> = written().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines: Vec<Value> =
+            written().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let committed = lines.iter().find(|line| line["Outcome"] == "committed").unwrap();
-        assert_eq!((&committed["Commands"], &committed["message"]), (&2.into(), &"measured".into()));
+        assert_eq!(
+            (&committed["Commands"], &committed["message"]),
+            (&2.into(), &"measured".into())
+        );
         assert_eq!((&committed["level"], committed.get("_aws")), (&"INFO".into(), None));
         let leaking = lines.iter().find(|line| line["LeakingTanks"] == 1).unwrap();
         let directive = &leaking["_aws"]["CloudWatchMetrics"][0];
         assert_eq!(directive["Namespace"], "Ledgerline");
         assert_eq!(directive["Dimensions"], serde_json::json!([["Function"]]));
-        assert_eq!(directive["Metrics"], serde_json::json!([{ "Name": "LeakingTanks", "Unit": "Count" }]));
+        assert_eq!(
+            directive["Metrics"],
+            serde_json::json!([{ "Name": "LeakingTanks", "Unit": "Count" }])
+        );
         assert!(leaking["_aws"]["Timestamp"].is_u64());
         // Lambda must not drop it where only warnings are logged.
         assert_eq!(leaking["level"], "WARN");

@@ -30,9 +30,16 @@ impl Operators {
     /// # Errors
     /// When there are some, and `OPERATORS_CLAIM` is missing.
     pub(crate) fn from_env(endpoints: &[Endpoint]) -> Result<Option<Self>, Error> {
-        let routes: Vec<_> =
-            endpoints.iter().filter(|it| it.scope == Scope::Operate).map(|it| it.route.clone()).collect();
-        if routes.is_empty() { Ok(None) } else { Ok(Some(Self { routes, claim: config::text(CLAIM)? })) }
+        let routes: Vec<_> = endpoints
+            .iter()
+            .filter(|it| it.scope == Scope::Operate)
+            .map(|it| it.route.clone())
+            .collect();
+        if routes.is_empty() {
+            Ok(None)
+        } else {
+            Ok(Some(Self { routes, claim: config::text(CLAIM)? }))
+        }
     }
 
     /// The claim of a caller who is an operator: name and value.
@@ -79,8 +86,10 @@ mod tests {
     #[test]
     fn a_caller_outside_the_group_is_refused_on_a_route_for_operators_and_on_no_other() {
         // Given a function with a route for operators and another one,
-        let operators =
-            Operators { routes: vec!["POST /tanks/{id}/repairs".into()], claim: "cognito:groups".to_owned() };
+        let operators = Operators {
+            routes: vec!["POST /tanks/{id}/repairs".into()],
+            claim: "cognito:groups".to_owned(),
+        };
         for (groups, is_operator) in [
             (None, false),
             (Some("[operators]"), true),
@@ -109,7 +118,8 @@ mod tests {
                 operators.check(&HttpRequest::from(event))
             };
             // then only an operator gets to the first one.
-            let answer = asked("POST /tanks/{id}/repairs").map_err(|problem| (problem.status, problem.code));
+            let answer =
+                asked("POST /tanks/{id}/repairs").map_err(|problem| (problem.status, problem.code));
             let refused = Err((StatusCode::FORBIDDEN, "not-an-operator"));
             assert_eq!(answer, if is_operator { Ok(()) } else { refused }, "{groups:?}");
             assert_eq!(asked("POST /tanks/{id}/fills"), Ok(()), "{groups:?}");

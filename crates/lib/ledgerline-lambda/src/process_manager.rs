@@ -6,8 +6,8 @@ use std::time::Duration;
 use aws_config::SdkConfig;
 use jiff::Timestamp;
 use ledgerline::{
-    Aggregate, Cache, Changes, Commit, Context, EventStore, EventTypes, ExecuteError, Execution, Idempotency,
-    LogTable, Meta, Outcome, Refusal, StreamId, execute,
+    Aggregate, Cache, Changes, Commit, Context, EventStore, EventTypes, ExecuteError, Execution,
+    Idempotency, LogTable, Meta, Outcome, Refusal, StreamId, execute,
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
     position::{Delivery, check},
 };
@@ -22,7 +22,8 @@ use crate::{
 };
 
 /// The table in which a process manager keeps its position in each stream.
-pub const POSITIONS: LogTable = LogTable { variable: "POSITIONS_TABLE", partition: "stream", sort: "entry" };
+pub const POSITIONS: LogTable =
+    LogTable { variable: "POSITIONS_TABLE", partition: "stream", sort: "entry" };
 
 /// The time for which a command on behalf of an event is remembered, in seconds: ten years. A message lives for weeks, but a commit can be
 /// replayed at any time, and a replay must not move money again.
@@ -141,7 +142,8 @@ pub fn manifest<R: Reaction>() -> Manifest {
 /// The manifest of the function of this process manager, if it runs [on the bus](run_on_bus).
 #[must_use]
 pub fn manifest_on_bus<R: Reaction, A: Aggregate>() -> Manifest {
-    let events = A::Event::TYPES.iter().flat_map(|known| known.names()).map(Name::Borrowed).collect();
+    let events =
+        A::Event::TYPES.iter().flat_map(|known| known.names()).map(Name::Borrowed).collect();
     fed_by::<R>(Source::States { category: A::CATEGORY.into(), events })
 }
 
@@ -172,7 +174,8 @@ impl<R: Reaction> Consumer for ProcessManager<R> {
                 self.reaction.react(commit).await?;
                 // The position is written after the reaction: a crash in between repeats the reaction, and loses nothing.
                 let changes = Changes::new(POSITIONS);
-                let delivery = CommitChanges { stream: &commit.stream, version: commit.version, changes };
+                let delivery =
+                    CommitChanges { stream: &commit.stream, version: commit.version, changes };
                 Ok(self.positions.deliver(delivery).await?)
             }
             verdict @ (Delivery::Duplicate | Delivery::Gap) => Ok((verdict, position)),
@@ -181,7 +184,10 @@ impl<R: Reaction> Consumer for ProcessManager<R> {
 }
 
 /// A command that is due after an event.
-#[expect(missing_debug_implementations, reason = "commands hold payloads, which stay out of logs (rule 14)")]
+#[expect(
+    missing_debug_implementations,
+    reason = "commands hold payloads, which stay out of logs (rule 14)"
+)]
 pub struct Due<'a, A: Aggregate> {
     /// The commit that it is due after.
     pub cause: &'a Commit,
@@ -235,7 +241,8 @@ impl<A: Aggregate> Due<'_, A> {
         };
         // On the heap, see the runner of commands.
         let outcome =
-            timeout(PATIENCE, Box::pin(execute(store, cache, &DynamoDbStore::HOST, &execution))).await;
+            timeout(PATIENCE, Box::pin(execute(store, cache, &DynamoDbStore::HOST, &execution)))
+                .await;
         let answered = match outcome {
             Ok(Ok(Outcome::Committed(_) | Outcome::Unchanged(_))) => Ok(()),
             Ok(Ok(Outcome::Repeated(answer))) if answer == DONE => Ok(()),

@@ -16,7 +16,9 @@ use ledgerline::{
     Aggregate, Causes, Id, Index, LogTable, Projection, Refusal, StateTable, StreamId,
     manifest::{Action, Endpoint, Manifest, Name, Scope, Source, Table},
 };
-use ledgerline_dynamodb::{LogRows, Page, PageQuery, StateRows, TableError, UnreadableRow, ViewTable};
+use ledgerline_dynamodb::{
+    LogRows, Page, PageQuery, StateRows, TableError, UnreadableRow, ViewTable,
+};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -25,8 +27,8 @@ pub use self::patience::{Patience, Visibility};
 use crate::{
     Error, config, grants,
     http::{
-        HttpRequest, MAX_ANSWER_BYTES, PRECONDITION_FAILED, Problem, Response, Routes, encoded_bytes,
-        is_among_tags, versions_of,
+        HttpRequest, MAX_ANSWER_BYTES, PRECONDITION_FAILED, Problem, Response, Routes,
+        encoded_bytes, is_among_tags, versions_of,
     },
     start::dynamodb,
 };
@@ -50,8 +52,9 @@ pub struct Query {
     answer: Answer,
 }
 
-type Answer =
-    Box<dyn for<'a> Fn(&'a Views, &'a HttpRequest) -> LocalBoxFuture<'a, Result<Response, Problem>>>;
+type Answer = Box<
+    dyn for<'a> Fn(&'a Views, &'a HttpRequest) -> LocalBoxFuture<'a, Result<Response, Problem>>,
+>;
 
 impl fmt::Debug for Query {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -143,9 +146,12 @@ pub fn row<A: Aggregate, Row: DeserializeOwned + 'static>(
         let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
         let stream = stream::<A>(&id)?;
         let read = async || {
-            let (version, row) = views.state_rows(table)?.shown::<Row>(id.get()).await.map_err(problem)?;
+            let (version, row) =
+                views.state_rows(table)?.shown::<Row>(id.get()).await.map_err(problem)?;
             Ok(match row {
-                Some(row) if is_visible(&row, visible, actor) => (Visibility::Version(version), Some(row)),
+                Some(row) if is_visible(&row, visible, actor) => {
+                    (Visibility::Version(version), Some(row))
+                }
                 Some(_) => (Visibility::Hidden, None),
                 // The view has forgotten the row: it will show no version again, so a wait for one would be in vain.
                 None if version > 0 => (Visibility::Version(u64::MAX), None),
@@ -208,7 +214,12 @@ pub fn page<Row: DeserializeOwned + 'static>(
     shown: fn(&Row) -> Value,
 ) -> Query {
     // Otherwise rows of two generations would be in one list. A function with such a route does not start.
-    assert!(table.indexes.contains(&index), "{} does not name the index {}", table.variable, index.name);
+    assert!(
+        table.indexes.contains(&index),
+        "{} does not name the index {}",
+        table.variable,
+        index.name
+    );
     let answer = async move |views: &Views, request: &HttpRequest| {
         request.actor()?;
         let part = part(request)?;
@@ -253,7 +264,8 @@ pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
         let (version, ()) = views.read(request, &stream, read).await?;
         let limit = limit(request)?;
         let cursor = request.query("cursor")?;
-        let query = PageQuery { newest_first: true, ..PageQuery::of(id.get(), limit, cursor.as_deref()) };
+        let query =
+            PageQuery { newest_first: true, ..PageQuery::of(id.get(), limit, cursor.as_deref()) };
         let rows = views.log_rows(table)?;
         let read = async |query: &PageQuery<'_>| rows.page::<Row>(query).await;
         let page = page_that_fits(query, read, shown).await?;
@@ -297,7 +309,12 @@ impl Views {
 
     /// The same views, with one more table, which has this name.
     #[must_use]
-    pub fn with(mut self, table: impl Into<Table>, client: Client, name: impl Into<String>) -> Self {
+    pub fn with(
+        mut self,
+        table: impl Into<Table>,
+        client: Client,
+        name: impl Into<String>,
+    ) -> Self {
         let table = table.into();
         let view = ViewTable::new(client, name, &table);
         self.tables.insert(table.variable, view);
@@ -308,14 +325,18 @@ impl Views {
     async fn from_env(routes: &[Query]) -> Result<Self, Error> {
         let mut names = BTreeMap::new();
         for table in routes.iter().flat_map(|query| &query.tables) {
-            names.insert(table.variable.clone(), (config::text(table.variable.clone())?, table.clone()));
+            names.insert(
+                table.variable.clone(),
+                (config::text(table.variable.clone())?, table.clone()),
+            );
         }
         let waits = routes.iter().any(|query| query.waits.is_some());
         let client = dynamodb().await;
         let patience = if waits { Some(Patience::from_env(client.clone())?) } else { None };
         let views = Self { tables: BTreeMap::new(), patience };
         let tables = names.into_values();
-        let views = tables.fold(views, |views, (name, table)| views.with(table, client.clone(), name));
+        let views =
+            tables.fold(views, |views, (name, table)| views.with(table, client.clone(), name));
         // This opens the connection, so that the first request does not wait for it. A failure is that of the first request.
         let all: Vec<_> = routes.iter().flat_map(|query| query.tables.clone()).collect();
         let _ = views.look(&all).await;
@@ -461,9 +482,14 @@ fn conditional(request: &HttpRequest, shown: Response) -> Result<Response, Probl
         && let Some(versions) = versions_of(tags)
         && !shown.version().is_some_and(|version| versions.contains(&version))
     {
-        let detail = "the answer has another version than If-Match; read it again and send its ETag";
+        let detail =
+            "the answer has another version than If-Match; read it again and send its ETag";
         let problem = Problem::new(PRECONDITION_FAILED, detail);
-        return Err(Problem { field: Some("If-Match".into()), version: shown.version(), ..problem });
+        return Err(Problem {
+            field: Some("If-Match".into()),
+            version: shown.version(),
+            ..problem
+        });
     }
     let is_known = request.header("If-None-Match")?.is_some_and(|tags| match shown.etag() {
         Some(etag) => is_among_tags(etag, tags),
@@ -551,8 +577,12 @@ mod tests {
     #[should_panic(expected = "ROWS_TABLE does not name the index byOwner")]
     fn a_page_of_an_index_that_the_table_does_not_name_does_not_start() {
         const ROWS: StateTable = StateTable { variable: "ROWS_TABLE", key: "id", indexes: &[] };
-        const BY_OWNER: Index =
-            Index { name: "byOwner", partition: "owner", sort: "name", projection: Projection::All };
+        const BY_OWNER: Index = Index {
+            name: "byOwner",
+            partition: "owner",
+            sort: "name",
+            projection: Projection::All,
+        };
         let _ = page::<Value>("GET /rows", "rows", (ROWS, BY_OWNER), KeyRange::own, Value::clone);
     }
 
@@ -565,7 +595,8 @@ mod tests {
                 "headers": headers, "isBase64Encoded": false,
                 "requestContext": { "http": { "method": "GET" }, "timeEpoch": 0 },
             });
-            let event = serde_json::from_value::<aws_lambda_events::apigw::ApiGatewayV2httpRequest>(event);
+            let event =
+                serde_json::from_value::<aws_lambda_events::apigw::ApiGatewayV2httpRequest>(event);
             let shown = Response::of_version(2, body);
             conditional(&event.unwrap().into(), shown)
         };
@@ -584,11 +615,19 @@ mod tests {
         }
         for other in [&*tag, "\"2\"", "W/\"2\"", "2", ""] {
             let shown = ask(other, right.clone());
-            assert_eq!((shown.status, shown.body.as_ref()), (StatusCode::OK, Some(&right)), "{other}");
+            assert_eq!(
+                (shown.status, shown.body.as_ref()),
+                (StatusCode::OK, Some(&right)),
+                "{other}"
+            );
             assert_ne!(shown.etag(), Some(&*tag));
         }
         for known in [&*tag, "\"2\"", "\"1\", \"2\"", "*"] {
-            assert_eq!(ask_with("if-match", known, right.clone()).unwrap().status, StatusCode::OK, "{known}");
+            assert_eq!(
+                ask_with("if-match", known, right.clone()).unwrap().status,
+                StatusCode::OK,
+                "{known}"
+            );
         }
         for other in ["\"1\"", "W/\"2\"", "2", ""] {
             let problem = ask_with("if-match", other, right.clone()).unwrap_err();
@@ -604,11 +643,13 @@ mod tests {
     fn a_row_that_cannot_be_read_is_named_and_the_rest_of_the_page_is_shown() {
         let unreadable = UnreadableRow { key: "2".into(), reason: "missing field `room`".into() };
         let rows = vec![Ok(1), Err(unreadable), Ok(3)];
-        let page = in_answers(Page { rows, cursor: Some("next".into()) }, |row| json!({ "id": row }));
+        let page =
+            in_answers(Page { rows, cursor: Some("next".into()) }, |row| json!({ "id": row }));
         let body = listed("rooms", page);
         let rooms = json!([{ "id": 1 }, { "id": 3 }]);
         assert_eq!(body, json!({ "rooms": rooms, "unreadable": ["2"], "cursor": "next" }));
-        let whole = in_answers(Page { rows: vec![Ok(1)], cursor: None }, |row| json!({ "id": row }));
+        let whole =
+            in_answers(Page { rows: vec![Ok(1)], cursor: None }, |row| json!({ "id": row }));
         assert_eq!(listed("rooms", whole), json!({ "rooms": [{ "id": 1 }] }));
     }
 

@@ -54,7 +54,10 @@ impl Limit {
             self.0.retain_recent();
         }
         self.0.check_key(&actor.to_owned()).map_err(|_| {
-            Problem::new(TOO_MANY_REQUESTS, "the caller sends more requests in a second than one may")
+            Problem::new(
+                TOO_MANY_REQUESTS,
+                "the caller sends more requests in a second than one may",
+            )
         })
     }
 }

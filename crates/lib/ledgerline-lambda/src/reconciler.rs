@@ -66,7 +66,8 @@ pub async fn run() -> Result<(), Error> {
     let build = async {
         let client = dynamodb().await;
         let lines = config::lines(FOLLOWERS)?;
-        let subscribers = lines.iter().map(|line| subscriber(&client, line)).collect::<Result<_, _>>()?;
+        let subscribers =
+            lines.iter().map(|line| subscriber(&client, line)).collect::<Result<_, _>>()?;
         let sequence = DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?);
         let log = crate::store(client).await?;
         let reconciler =
@@ -83,18 +84,23 @@ pub async fn run() -> Result<(), Error> {
 }
 
 /// Reads a line of `FOLLOWERS`.
-fn subscriber(client: &aws_sdk_dynamodb::Client, line: &str) -> Result<Subscriber, config::ConfigError> {
+fn subscriber(
+    client: &aws_sdk_dynamodb::Client,
+    line: &str,
+) -> Result<Subscriber, config::ConfigError> {
     let mut words = line.split_whitespace().map(ToOwned::to_owned);
     let mut word = || words.next().unwrap_or_default();
     let (id, table, partition, sort) = (word(), word(), word(), word());
     let of: Vec<_> = words.collect();
     if of.is_empty() {
-        let reason = format!("write function, table, partition key, sort key or -, and categories: {line}");
+        let reason =
+            format!("write function, table, partition key, sort key or -, and categories: {line}");
         return Err(config::ConfigError::Invalid { name: FOLLOWERS.into(), reason });
     }
     let sort = Some(sort).filter(|sort| sort != "-");
     // What is written from states has a row for each aggregate, and no sort key. The rest has positions.
-    let kind = if sort.is_some() { SubscriberKind::LogProjector } else { SubscriberKind::StateProjector };
+    let kind =
+        if sort.is_some() { SubscriberKind::LogProjector } else { SubscriberKind::StateProjector };
     let keys = KeyNames { partition: partition.into(), sort: sort.map(Into::into) };
     Ok(Subscriber { id, kind, of, table: ViewTable::new(client.clone(), table, keys) })
 }
@@ -123,7 +129,9 @@ impl Reconciler {
         let found = comparison.run().await?;
         let Found { looked, missing, ahead, unreadable, .. } = &found;
         let sum = |count: fn(&Looked) -> usize| looked.iter().map(count).sum::<usize>();
-        for (what, differences) in [("missing", missing), ("ahead", ahead), ("unreadable", unreadable)] {
+        for (what, differences) in
+            [("missing", missing), ("ahead", ahead), ("unreadable", unreadable)]
+        {
             for Difference { who, kind: _, stream, head, found, unreadable } in differences {
                 tracing::error!(what, who, %stream, version = head, there = found, reason = unreadable, "not reconciled");
             }

@@ -104,7 +104,8 @@ pub async fn run() -> Result<(), Error> {
         let sdk = sdk_config().await;
         let client = aws_sdk_dynamodb::Client::new(&sdk);
         let sequence =
-            connected(DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?)).await?;
+            connected(DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?))
+                .await?;
         let log = DynamoDbStore::new(client, config::text("COMMITS_TABLE")?);
         let subscriptions = Subscriptions { client: Lambda::new(&sdk), functions };
         subscriptions.connect().await;
@@ -138,16 +139,16 @@ impl Subscriptions {
     /// Opens the connection with a dry run, which invokes nothing.
     async fn connect(&self) {
         if let Some(function) = self.functions.keys().next() {
-            let _ = self.client.invoke().function_name(function).invocation_type(DryRun).send().await;
+            let _ =
+                self.client.invoke().function_name(function).invocation_type(DryRun).send().await;
         }
     }
 
     /// Wakes those that take commits of these categories. A function that could not be woken is woken by its schedule, so that nothing is tried again here.
     async fn wake(&self, categories: &BTreeSet<&str>) {
-        let wanting = self
-            .functions
-            .iter()
-            .filter(|(_, wanted)| wanted.iter().any(|category| categories.contains(category.as_str())));
+        let wanting = self.functions.iter().filter(|(_, wanted)| {
+            wanted.iter().any(|category| categories.contains(category.as_str()))
+        });
         for (function, _) in wanting {
             let call = self.client.invoke().function_name(function).invocation_type(Event);
             if let Err(error) = call.payload(Blob::new(r#"{"source":"sequencer"}"#)).send().await {
@@ -185,9 +186,12 @@ impl Sequencing {
         let written = records.iter().filter_map(|record| record.created).max();
         let written = written.and_then(|seconds| Timestamp::from_second(seconds).ok());
         let at = written.map_or_else(Timestamp::now, |written| written.max(Timestamp::now()));
-        let candidates: Vec<_> =
-            records.iter().flat_map(|record| of_record(record, is_stream && record.run.is_none())).collect();
-        let streams: Vec<_> = candidates.iter().map(|candidate| candidate.entry.stream.clone()).collect();
+        let candidates: Vec<_> = records
+            .iter()
+            .flat_map(|record| of_record(record, is_stream && record.run.is_none()))
+            .collect();
+        let streams: Vec<_> =
+            candidates.iter().map(|candidate| candidate.entry.stream.clone()).collect();
         let mut sequencers = self.sequencers.lock().await;
         let partitions = u16::try_from(sequencers.len()).unwrap_or(1);
         let mut parts = vec![Vec::new(); sequencers.len()];
@@ -195,7 +199,9 @@ impl Sequencing {
             parts[usize::from(partition_of(&candidate.entry.stream, partitions))].push(candidate);
         }
         let mut segments = 0;
-        for (sequencer, part) in sequencers.iter_mut().zip(parts).filter(|(_, part)| !part.is_empty()) {
+        for (sequencer, part) in
+            sequencers.iter_mut().zip(parts).filter(|(_, part)| !part.is_empty())
+        {
             let count = part.len();
             match sequencer.append(&self.sequence, &self.log, batch, part, at).await {
                 Ok(appended) => {
@@ -253,8 +259,10 @@ fn of_record(record: &Record, is_proven: bool) -> Vec<Candidate> {
     let candidates = match &record.commit {
         Ok(commit) => candidates([commit]),
         Err(unreadable) => {
-            let stream = unreadable.stream.clone().and_then(|stream| StreamId::try_from(stream).ok());
-            let entry = stream.zip(unreadable.version).map(|(stream, version)| Entry { stream, version });
+            let stream =
+                unreadable.stream.clone().and_then(|stream| StreamId::try_from(stream).ok());
+            let entry =
+                stream.zip(unreadable.version).map(|(stream, version)| Entry { stream, version });
             if entry.is_none() {
                 tracing::error!(
                     record = unreadable.sequence_number,
@@ -264,7 +272,9 @@ fn of_record(record: &Record, is_proven: bool) -> Vec<Candidate> {
             entry.map(Candidate::proven).into_iter().collect()
         }
     };
-    let weakened =
-        |candidate: Candidate| Candidate { is_proven: candidate.is_proven && is_proven, ..candidate };
+    let weakened = |candidate: Candidate| Candidate {
+        is_proven: candidate.is_proven && is_proven,
+        ..candidate
+    };
     candidates.into_iter().map(weakened).collect()
 }

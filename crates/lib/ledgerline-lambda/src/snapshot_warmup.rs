@@ -19,14 +19,20 @@ pub(crate) fn asked(arguments: impl IntoIterator<Item = String>) -> Option<Vec<S
 }
 
 /// Folds these streams, one after the other, and reports how far it is.
-pub(crate) async fn build<A: Aggregate>(store: &DynamoDbStore, streams: Vec<String>) -> Result<(), Error> {
+pub(crate) async fn build<A: Aggregate>(
+    store: &DynamoDbStore,
+    streams: Vec<String>,
+) -> Result<(), Error> {
     let mut printed = std::io::stdout();
     for name in streams {
-        let stream = StreamId::try_from(name.clone()).map_err(|error| format!("{name}: {error}"))?;
+        let stream =
+            StreamId::try_from(name.clone()).map_err(|error| format!("{name}: {error}"))?;
         if stream.category() != A::CATEGORY {
-            return Err(
-                format!("{name} is no stream of this function: those begin with {}-", A::CATEGORY).into()
-            );
+            return Err(format!(
+                "{name} is no stream of this function: those begin with {}-",
+                A::CATEGORY
+            )
+            .into());
         }
         // The state that a fold keeps on its way is where the next round begins.
         let loaded = loop {
@@ -42,7 +48,12 @@ pub(crate) async fn build<A: Aggregate>(store: &DynamoDbStore, streams: Vec<Stri
                 }
             }
         };
-        writeln!(printed, "{name}: ready at version {}, state schema {}", loaded.version, A::STATE_SCHEMA)?;
+        writeln!(
+            printed,
+            "{name}: ready at version {}, state schema {}",
+            loaded.version,
+            A::STATE_SCHEMA
+        )?;
     }
     Ok(())
 }

@@ -110,8 +110,11 @@ impl From<Failure> for Diagnostic {
 fn init_logs() {
     let level = config::parsed_or("AWS_LAMBDA_LOG_LEVEL", "INFO".to_owned()).unwrap_or_default();
     // Lambda has the level FATAL, above the highest level of tracing.
-    let level =
-        if level == "FATAL" { LevelFilter::ERROR } else { level.parse().unwrap_or(LevelFilter::INFO) };
+    let level = if level == "FATAL" {
+        LevelFilter::ERROR
+    } else {
+        level.parse().unwrap_or(LevelFilter::INFO)
+    };
     // The runtime and the SDK log whole payloads at their finer levels (rule 14). A target counts for all targets that begin with it: "aws"
     // is every crate of the SDK.
     let quiet = ["lambda_runtime", "aws", "hyper", "h2", "rustls"]
@@ -138,7 +141,9 @@ pub async fn sdk_config() -> SdkConfig {
     let mut sdk = SdkConfig::builder()
         .behavior_version(BehaviorVersion::latest())
         .region(EnvironmentVariableRegionProvider::new().region().await)
-        .credentials_provider(SharedCredentialsProvider::new(EnvironmentVariableCredentialsProvider::new()))
+        .credentials_provider(SharedCredentialsProvider::new(
+            EnvironmentVariableCredentialsProvider::new(),
+        ))
         .http_client(aws_smithy_http_client::Builder::new().tls_provider(provider).build_https())
         .retry_config(retries())
         .timeout_config(timeouts())

@@ -170,7 +170,9 @@ fn unreadable(raw: &str, reason: String) -> Option<Record> {
     let commit = Err(Unreadable {
         reason,
         stream: text(&raw["dynamodb"]["Keys"]["stream"]["S"]),
-        version: raw["dynamodb"]["Keys"]["version"]["N"].as_str().and_then(|version| version.parse().ok()),
+        version: raw["dynamodb"]["Keys"]["version"]["N"]
+            .as_str()
+            .and_then(|version| version.parse().ok()),
         event_id: text(&raw["eventID"]),
         sequence_number: sequence_number.clone(),
         event_source_arn,

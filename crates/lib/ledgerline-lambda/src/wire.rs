@@ -72,8 +72,10 @@ pub fn unknown_state() -> RecordedState {
 /// When an event or the state is not JSON.
 pub fn details(commit: &Commit, state: &RecordedState) -> Result<Vec<String>, String> {
     let detail = |(index, event): (usize, &RecordedEvent)| {
-        let fields = serde_json::from_str(&state.data).map_err(|_| "the state is no JSON object")?;
-        let payload = RawValue::from_string(event.data.clone()).map_err(|_| "the payload is no JSON")?;
+        let fields =
+            serde_json::from_str(&state.data).map_err(|_| "the state is no JSON object")?;
+        let payload =
+            RawValue::from_string(event.data.clone()).map_err(|_| "the payload is no JSON")?;
         let entry = BusEntry {
             stream: commit.stream.clone(),
             aggregate: Aggregate { last_known_version: commit.version, state: fields },
@@ -140,7 +142,8 @@ impl Message {
     pub fn read(body: &str) -> Result<Self, String> {
         // The kind of message is told by hand and not by serde's `untagged`: a commit with a damaged field must not be taken for a
         // reference to itself.
-        let fields: Map<String, Value> = serde_json::from_str(body).map_err(|_| "it is no JSON object")?;
+        let fields: Map<String, Value> =
+            serde_json::from_str(body).map_err(|_| "it is no JSON object")?;
         if fields.contains_key("events") {
             let commit: Commit = serde_path_to_error::deserialize(Value::Object(fields))
                 .map_err(|error| format!("the field {}", field_or_root(&error)))?;
@@ -151,18 +154,23 @@ impl Message {
             }
         } else {
             let reference = serde_path_to_error::deserialize(Value::Object(fields));
-            reference.map(Self::Reference).map_err(|error| format!("the field {}", field_or_root(&error)))
+            reference
+                .map(Self::Reference)
+                .map_err(|error| format!("the field {}", field_or_root(&error)))
         }
     }
 }
 
 /// The field that an error is about: serde tells where the field is, or the name of a field that is missing, unknown or double. The rest of
 /// serde's message may quote a value, and is left out (rule 14).
-pub(crate) fn field_of<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> Option<String> {
+pub(crate) fn field_of<E: std::fmt::Display>(
+    error: &serde_path_to_error::Error<E>,
+) -> Option<String> {
     let message = error.inner().to_string();
-    let named = ["missing field `", "unknown field `", "duplicate field `"]
-        .iter()
-        .find_map(|start| message.strip_prefix(start)?.split_once('`').map(|(name, _)| name.to_owned()));
+    let named =
+        ["missing field `", "unknown field `", "duplicate field `"].iter().find_map(|start| {
+            message.strip_prefix(start)?.split_once('`').map(|(name, _)| name.to_owned())
+        });
     let path = error.path().to_string();
     named.or_else(|| Some(path).filter(|path| path != "."))
 }

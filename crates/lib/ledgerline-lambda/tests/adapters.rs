@@ -42,9 +42,13 @@ struct KinesisData {
 
 /// Applies the records of an event, in their order. Returns the record from which on Lambda must
 /// redeliver, as `ReportBatchItemFailures` has it.
-async fn handle<S: EventLog, C: Consumer>(runner: &QueueRunner<S, C>, event: KinesisEvent) -> Option<String> {
+async fn handle<S: EventLog, C: Consumer>(
+    runner: &QueueRunner<S, C>,
+    event: KinesisEvent,
+) -> Option<String> {
     for KinesisRecord { kinesis } in event.records {
-        let body = BASE64_STANDARD.decode(kinesis.data).ok().and_then(|data| String::from_utf8(data).ok());
+        let body =
+            BASE64_STANDARD.decode(kinesis.data).ok().and_then(|data| String::from_utf8(data).ok());
         if runner.message(&body.unwrap_or_default()).await.is_err() {
             return Some(kinesis.sequence_number);
         }
@@ -69,7 +73,8 @@ impl Consumer for InMemory {
         let position = positions.entry(commit.stream.clone()).or_default();
         let verdict = check(*position, commit.version);
         if verdict == Delivery::Next {
-            let changes = (self.view.changes)(commit).map_err(|error| ApplyError::changes(commit, error))?;
+            let changes =
+                (self.view.changes)(commit).map_err(|error| ApplyError::changes(commit, error))?;
             changes.fold(&mut self.rows.borrow_mut());
             *position = commit.version;
         }
@@ -81,7 +86,8 @@ impl Consumer for InMemory {
 // ---------------------------------------------------------------------------------------------------
 
 const COUNTS: LogTable = LogTable { variable: "COUNTS_TABLE", partition: "owner", sort: "entry" };
-const VIEW: LogView = LogView { table: COUNTS, of: &["contract"], writes: &[Write::Update], changes: counts };
+const VIEW: LogView =
+    LogView { table: COUNTS, of: &["contract"], writes: &[Write::Update], changes: counts };
 
 fn counts(commit: &Commit) -> Result<Changes, ChangesError> {
     let mut changes = Changes::new(COUNTS);
@@ -95,7 +101,8 @@ fn counts(commit: &Commit) -> Result<Changes, ChangesError> {
 fn event(commits: &[&Commit]) -> KinesisEvent {
     let record = |(place, commit): (usize, &&Commit)| {
         let body = serde_json::to_string(&Message::Commit(Box::new((*commit).clone()))).unwrap();
-        let kinesis = KinesisData { sequence_number: place.to_string(), data: BASE64_STANDARD.encode(body) };
+        let kinesis =
+            KinesisData { sequence_number: place.to_string(), data: BASE64_STANDARD.encode(body) };
         KinesisRecord { kinesis }
     };
     KinesisEvent { records: commits.iter().enumerate().map(record).collect() }
@@ -122,6 +129,7 @@ async fn a_stream_of_kinesis_feeds_a_view_in_memory() {
     assert_eq!(counted(&runner.consumer.rows.borrow()), [9]);
 
     // What is no commit of this program is redelivered, with all records after it.
-    let broken = KinesisRecord { kinesis: KinesisData { sequence_number: "7".into(), data: "e30=".into() } };
+    let broken =
+        KinesisRecord { kinesis: KinesisData { sequence_number: "7".into(), data: "e30=".into() } };
     assert_eq!(handle(&runner, KinesisEvent { records: vec![broken] }).await.as_deref(), Some("7"));
 }

@@ -24,8 +24,8 @@ use axum::{
 };
 use futures::FutureExt;
 use ledgerline::{
-    Aggregate, Aggregates, Commit, Context, EventLog, Loaded, Meta, Refusal, StreamId, Visitor, encode,
-    encode_state,
+    Aggregate, Aggregates, Commit, Context, EventLog, Loaded, Meta, Refusal, StreamId, Visitor,
+    encode, encode_state,
     spec::valid,
     tank::{Amount, Command, Tank},
 };
@@ -60,8 +60,10 @@ struct Taken {
 
 impl Taken {
     fn refuses(&mut self, text: &str) -> bool {
-        let found =
-            self.refuse.iter_mut().find(|(marker, left)| **left > 0 && text.contains(marker.as_str()));
+        let found = self
+            .refuse
+            .iter_mut()
+            .find(|(marker, left)| **left > 0 && text.contains(marker.as_str()));
         found.is_some_and(|(_, left)| {
             *left -= 1;
             true
@@ -91,7 +93,8 @@ async fn aws(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<String, (axum::http::StatusCode, String)> {
-    let operation = headers["x-amz-target"].to_str().unwrap().rsplit('.').next().unwrap().to_owned();
+    let operation =
+        headers["x-amz-target"].to_str().unwrap().rsplit('.').next().unwrap().to_owned();
     let body: Value = serde_json::from_slice(&body).unwrap();
     let mut taken = aws.0.lock().unwrap();
     taken.calls.push(operation.clone());
@@ -108,7 +111,9 @@ async fn aws(
                 if entry["Detail"].as_str().unwrap().contains("nowhere on the bus") {
                     results.push(json!({ "ErrorCode": "MalformedDetail", "ErrorMessage": "no" }));
                 } else if taken.refuses(entry["Detail"].as_str().unwrap()) {
-                    results.push(json!({ "ErrorCode": "ThrottlingException", "ErrorMessage": "slow down" }));
+                    results.push(
+                        json!({ "ErrorCode": "ThrottlingException", "ErrorMessage": "slow down" }),
+                    );
                 } else {
                     results.push(json!({ "EventId": "e" }));
                     taken.entries.push(entry.clone());
@@ -127,7 +132,9 @@ async fn aws(
                     failed
                         .push(json!({ "Id": entry["Id"], "Code": "RequestThrottled", "SenderFault": true }));
                 } else {
-                    successful.push(json!({ "Id": entry["Id"], "MessageId": "m", "MD5OfMessageBody": "x" }));
+                    successful.push(
+                        json!({ "Id": entry["Id"], "MessageId": "m", "MD5OfMessageBody": "x" }),
+                    );
                     taken.messages.push(entry.clone());
                 }
             }
@@ -140,7 +147,9 @@ async fn aws(
             ));
         }
         "SendMessage" => {
-            taken.dead_letters.push(serde_json::from_str(body["MessageBody"].as_str().unwrap()).unwrap());
+            taken
+                .dead_letters
+                .push(serde_json::from_str(body["MessageBody"].as_str().unwrap()).unwrap());
             json!({ "MessageId": "m" })
         }
         other => panic!("unexpected {other}"),
@@ -225,8 +234,14 @@ impl World {
             event_bus: "bus".into(),
             event_source: "tanks".into(),
             bus_events: None,
-            state_views: views.iter().map(|view| ((*view).to_owned(), vec!["tank".to_owned()])).collect(),
-            log_queues: BTreeMap::from([(format!("{url}/000000000000/fills.fifo"), vec!["tank".into()])]),
+            state_views: views
+                .iter()
+                .map(|view| ((*view).to_owned(), vec!["tank".to_owned()]))
+                .collect(),
+            log_queues: BTreeMap::from([(
+                format!("{url}/000000000000/fills.fifo"),
+                vec!["tank".into()],
+            )]),
             dead_letter_queue: format!("{url}/000000000000/dead-letters"),
             max_message_bytes,
         };
@@ -270,7 +285,8 @@ fn stream(id: usize) -> StreamId {
 
 /// The first commits of a tank, with or without embedded states.
 fn history(stream: &StreamId, length: u64, embed: bool) -> Vec<Commit> {
-    let context = Context { at: "2026-11-21T09:30:00Z".parse().unwrap(), actor: Some("ada".into()) };
+    let context =
+        Context { at: "2026-11-21T09:30:00Z".parse().unwrap(), actor: Some("ada".into()) };
     let mut loaded = Loaded::<Tank>::nothing();
     (1..=length)
         .map(|version| {
@@ -323,14 +339,20 @@ async fn every_event_goes_to_the_bus_with_its_state_and_every_commit_to_the_queu
     let entry = &taken.entries[2];
     assert_eq!(entry["Source"], expected["source"]);
     assert_eq!(entry["DetailType"], expected["detail-type"]);
-    assert_eq!(serde_json::from_str::<Value>(entry["Detail"].as_str().unwrap()).unwrap(), expected["detail"]);
+    assert_eq!(
+        serde_json::from_str::<Value>(entry["Detail"].as_str().unwrap()).unwrap(),
+        expected["detail"]
+    );
 
     let expected: Value = file("fills-projector/commits");
     for (message, expected) in taken.messages.iter().zip(expected["Records"].as_array().unwrap()) {
         let body = |value: &Value| serde_json::from_str::<Value>(value.as_str().unwrap()).unwrap();
         assert_eq!(body(&message["MessageBody"]), body(&expected["body"]));
         assert_eq!(message["MessageGroupId"], expected["attributes"]["MessageGroupId"]);
-        assert_eq!(message["MessageDeduplicationId"], expected["attributes"]["MessageDeduplicationId"]);
+        assert_eq!(
+            message["MessageDeduplicationId"],
+            expected["attributes"]["MessageDeduplicationId"]
+        );
     }
     assert_eq!(taken.messages.len(), 3);
 }
@@ -342,7 +364,8 @@ async fn a_batch_keeps_its_budget() {
     let world = World::new().await;
     let commits = (0..25).map(|id| history(&stream(id), 1, true).remove(0));
     assert_eq!(world.fanout.handle(&batch(commits)).await, None);
-    let count = |operation: &str| world.taken().calls.iter().filter(|call| *call == operation).count();
+    let count =
+        |operation: &str| world.taken().calls.iter().filter(|call| *call == operation).count();
     assert_eq!((count("PutEvents"), count("SendMessageBatch")), (3, 3));
     assert_eq!(world.wire.operations(), [""; 0]);
 }
@@ -355,7 +378,9 @@ fn shown(taken: &Taken, function: &str) -> Vec<Vec<(String, u64)>> {
         assert_eq!(detail["lastEvent"]["version"], version);
         (detail["stream"].as_str().unwrap().to_owned(), version)
     };
-    invocations.map(|(_, body)| body["states"].as_array().unwrap().iter().map(state).collect()).collect()
+    invocations
+        .map(|(_, body)| body["states"].as_array().unwrap().iter().map(state).collect())
+        .collect()
 }
 
 /// A view overwrites a row that is older (rule 8), so a state that the same batch overwrites at
@@ -375,7 +400,8 @@ async fn a_view_gets_the_newest_state_of_each_stream_of_its_categories() {
     let tank = |id| stream(id).to_string();
     assert_eq!(shown(&taken, "levels:live"), [[(tank(1), 3), (tank(2), 2)]]);
     assert_eq!(shown(&taken, "sites"), [[]; 0]);
-    let types: Vec<_> = taken.entries.iter().map(|entry| entry["DetailType"].as_str().unwrap()).collect();
+    let types: Vec<_> =
+        taken.entries.iter().map(|entry| entry["DetailType"].as_str().unwrap()).collect();
     assert_eq!(types, ["TankFilled"; 3], "nobody wants the others on the bus");
     assert_eq!(taken.messages.len(), 5);
 }
@@ -402,7 +428,10 @@ async fn a_replay_brings_the_state_once_more_to_whoever_follows_states() {
             (&shown["lastEvent"]["eventType"], &shown["aggregate"]["level"]),
             (&json!("Replayed"), &state["level"])
         );
-        assert_eq!(taken.entries.iter().filter(|entry| entry["DetailType"] == "Replayed").count(), entries);
+        assert_eq!(
+            taken.entries.iter().filter(|entry| entry["DetailType"] == "Replayed").count(),
+            entries
+        );
     }
     assert_eq!(world.queued(), vec![(stream(1).to_string(), 3); 3]);
 }
@@ -416,7 +445,8 @@ async fn views_keep_the_budget_of_a_batch() {
     world.replace_store(world.store.clone());
     let commits = (0..25).map(|id| history(&stream(id), 1, true).remove(0));
     assert_eq!(world.fanout.handle(&batch(commits)).await, None);
-    let count = |operation: &str| world.taken().calls.iter().filter(|call| *call == operation).count();
+    let count =
+        |operation: &str| world.taken().calls.iter().filter(|call| *call == operation).count();
     assert_eq!((count("PutEvents"), count("Invoke"), count("SendMessageBatch")), (0, 6, 3));
     assert_eq!(shown(&world.taken(), "heights").concat().len(), 25);
     assert_eq!(world.wire.operations(), [""; 0]);
@@ -431,7 +461,11 @@ async fn states_that_a_function_did_not_take_come_again_with_their_records() {
     assert_eq!(world.fanout.handle(&batch(commits.clone())).await, None);
     assert_eq!(shown(&world.taken(), "levels").concat().len(), 25);
     world.refuse("tank-0013\",\"aggregate\"", usize::MAX);
-    assert_eq!(world.fanout.handle(&batch(commits.clone())).await, Some(10), "the first of its invocation");
+    assert_eq!(
+        world.fanout.handle(&batch(commits.clone())).await,
+        Some(10),
+        "the first of its invocation"
+    );
     world.taken().refuse.clear();
     world.taken().invocations.clear();
     assert_eq!(world.fanout.handle(&batch(commits[10..].to_vec())).await, None);
@@ -461,7 +495,11 @@ async fn states_that_are_missing_are_folded_once_per_stream_and_batch() {
     // The records are out of order, have a hole, and one of them comes twice.
     let commits = [&long[11], &long[8], &short[1], &long[8]].map(Clone::clone);
     assert_eq!(world.fanout.handle(&batch(commits)).await, None);
-    assert_eq!(world.wire.operations(), ["Query"; 2 + 1], "two pages of one stream, one of the other");
+    assert_eq!(
+        world.wire.operations(),
+        ["Query"; 2 + 1],
+        "two pages of one stream, one of the other"
+    );
     let taken = world.taken();
     for entry in &taken.entries {
         let detail: Value = serde_json::from_str(entry["Detail"].as_str().unwrap()).unwrap();
@@ -494,7 +532,10 @@ async fn a_dead_letter_that_is_not_taken_fails_its_record() {
     let records = sample("tank-fanout/unreadable");
     assert_eq!(world.fanout.handle(&records).await, Some(1));
     let answer = serde_json::to_value(response(&records, Some(1))).unwrap();
-    assert_eq!(answer, json!({ "batchItemFailures": [{ "itemIdentifier": records[1].sequence_number }] }));
+    assert_eq!(
+        answer,
+        json!({ "batchItemFailures": [{ "itemIdentifier": records[1].sequence_number }] })
+    );
 }
 
 #[tokio::test]
@@ -523,7 +564,8 @@ async fn rule_10_nothing_overtakes_in_a_group_and_the_first_failure_is_reported(
     // spell stream and version otherwise.
     world.refuse("\"stream\":\"tank-0001\",\"version\":2,\"events\"", usize::MAX);
     assert_eq!(world.fanout.handle(&batch(commits)).await, Some(1));
-    let first: Vec<_> = world.queued().into_iter().filter(|(stream, _)| stream == "tank-0001").collect();
+    let first: Vec<_> =
+        world.queued().into_iter().filter(|(stream, _)| stream == "tank-0001").collect();
     assert_eq!(first, [("tank-0001".to_owned(), 1)]);
 }
 
@@ -605,8 +647,16 @@ async fn characters_that_sqs_refuses_are_escaped() {
     let body = taken.messages[0]["MessageBody"].as_str().unwrap();
     let received: Commit = serde_json::from_str(body).unwrap();
     assert_eq!(
-        received.events.iter().map(|event| ledgerline::decode::<Tank>(event).unwrap()).collect::<Vec<_>>(),
-        commit.events.iter().map(|event| ledgerline::decode::<Tank>(event).unwrap()).collect::<Vec<_>>(),
+        received
+            .events
+            .iter()
+            .map(|event| ledgerline::decode::<Tank>(event).unwrap())
+            .collect::<Vec<_>>(),
+        commit
+            .events
+            .iter()
+            .map(|event| ledgerline::decode::<Tank>(event).unwrap())
+            .collect::<Vec<_>>(),
     );
 }
 
@@ -615,10 +665,15 @@ async fn characters_that_sqs_refuses_are_escaped() {
 async fn a_state_of_a_newer_writer_goes_along_as_it_is() {
     let world = World::new().await;
     let mut commit = history(&stream(1), 1, true).remove(0);
-    commit.state = Some(ledgerline::RecordedState { schema: 99, data: r#"{"shape":"new"}"#.into() });
+    commit.state =
+        Some(ledgerline::RecordedState { schema: 99, data: r#"{"shape":"new"}"#.into() });
     assert_eq!(world.fanout.handle(&batch([commit])).await, None);
-    let detail: Value = serde_json::from_str(world.taken().entries[0]["Detail"].as_str().unwrap()).unwrap();
-    assert_eq!((&detail["aggregateSchema"], &detail["aggregate"]["shape"]), (&json!(99), &json!("new")));
+    let detail: Value =
+        serde_json::from_str(world.taken().entries[0]["Detail"].as_str().unwrap()).unwrap();
+    assert_eq!(
+        (&detail["aggregateSchema"], &detail["aggregate"]["shape"]),
+        (&json!(99), &json!("new"))
+    );
 }
 
 #[tokio::test]
@@ -627,7 +682,8 @@ async fn what_is_too_large_for_a_message_travels_as_its_place_in_the_log() {
     let records = batch(history(&stream(1), 1, true));
     assert_eq!(world.fanout.handle(&records).await, None);
     let taken = world.taken();
-    let body: Value = serde_json::from_str(taken.messages[0]["MessageBody"].as_str().unwrap()).unwrap();
+    let body: Value =
+        serde_json::from_str(taken.messages[0]["MessageBody"].as_str().unwrap()).unwrap();
     assert_eq!(body, json!({ "stream": "tank-0001", "version": 1 }));
     // The entry with its state does not fit at all. So it is set aside, and the log has its
     // content.
@@ -640,8 +696,10 @@ async fn what_is_too_large_for_a_message_travels_as_its_place_in_the_log() {
 #[tokio::test]
 async fn what_a_newer_program_wrote_goes_along_without_its_state() {
     let world = World::new().await;
-    let strange =
-        Commit { stream: StreamId::new("stranger", "1").unwrap(), ..history(&stream(1), 1, false).remove(0) };
+    let strange = Commit {
+        stream: StreamId::new("stranger", "1").unwrap(),
+        ..history(&stream(1), 1, false).remove(0)
+    };
     let mut newer = history(&stream(2), 3, false);
     newer[1].events[0].schema = 99;
     newer[2].state = None;
@@ -684,7 +742,11 @@ async fn deliver(world: &World, records: &[Record], at_most: usize) -> usize {
     let mut invocations = 0;
     while at < records.len() {
         invocations += 1;
-        assert!(invocations <= at_most, "it does not come to an end: {at} of {} are done", records.len());
+        assert!(
+            invocations <= at_most,
+            "it does not come to an end: {at} of {} are done",
+            records.len()
+        );
         // An instance that ended leaves nothing but what is in the table.
         match AssertUnwindSafe(world.fanout.handle(&records[at..end])).catch_unwind().await {
             Ok(None) => (at, end) = (end, records.len()),
@@ -697,7 +759,8 @@ async fn deliver(world: &World, records: &[Record], at_most: usize) -> usize {
 }
 
 #[tokio::test]
-async fn a_record_that_ends_the_function_is_set_aside_after_a_few_invocations_and_holds_up_nobody() {
+async fn a_record_that_ends_the_function_is_set_aside_after_a_few_invocations_and_holds_up_nobody()
+{
     let world = World::new().await;
     world.store.append(&bomb(), None).await.unwrap();
     let tanks = (1..100).map(|id| history(&stream(id), 1, true).remove(0));
@@ -708,7 +771,8 @@ async fn a_record_that_ends_the_function_is_set_aside_after_a_few_invocations_an
     let queued: HashSet<_> = world.queued().into_iter().collect();
     assert_eq!(queued.len(), 99, "all others were passed on");
     let taken = world.taken();
-    let entries: HashSet<_> = taken.entries.iter().map(|entry| entry["Detail"].to_string()).collect();
+    let entries: HashSet<_> =
+        taken.entries.iter().map(|entry| entry["Detail"].to_string()).collect();
     assert_eq!(entries.len(), 99);
     let [letter] = taken.dead_letters.as_slice() else { panic!("{:?}", taken.dead_letters) };
     assert_eq!(letter["stream"], "bomb-1");
@@ -729,7 +793,8 @@ async fn an_outage_however_long_counts_for_nothing() {
         assert_eq!(world.fanout.handle(&records).await, None);
         let taken = world.taken();
         assert!(taken.dead_letters.is_empty());
-        let entries: HashSet<_> = taken.entries.iter().map(|entry| entry["Detail"].to_string()).collect();
+        let entries: HashSet<_> =
+            taken.entries.iter().map(|entry| entry["Detail"].to_string()).collect();
         assert_eq!(entries.len(), 3);
     }
 }

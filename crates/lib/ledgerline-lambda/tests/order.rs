@@ -45,12 +45,14 @@ struct World {
 
 impl World {
     async fn new(partitions: u16) -> Self {
-        let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "SequenceTable", "FillsTable"]).await;
+        let dynamodb =
+            ledgerline_testing::dynamodb(&["CommitsTable", "SequenceTable", "FillsTable"]).await;
         let wire = Wire::default();
         let config = Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build();
         let client = Client::from_conf(config);
         let log = DynamoDbStore::new(client.clone(), ledgerline_testing::table("CommitsTable"));
-        let sequence = DynamoDbStore::new(client.clone(), ledgerline_testing::table("SequenceTable"));
+        let sequence =
+            DynamoDbStore::new(client.clone(), ledgerline_testing::table("SequenceTable"));
         let rows = LogRows::new(client.clone(), ledgerline_testing::table("FillsTable"), KEYS);
         Self {
             client,
@@ -76,11 +78,17 @@ impl World {
 
     /// Damages a commit that was written.
     async fn damage(&self, stream: &str, version: u64) {
-        let update = self.client.update_item().table_name(ledgerline_testing::table("CommitsTable"));
+        let update =
+            self.client.update_item().table_name(ledgerline_testing::table("CommitsTable"));
         let update = update.key("stream", AttributeValue::S(stream.to_owned()));
         let update = update.key("version", AttributeValue::N(version.to_string()));
-        let update = update.update_expression("SET #at = :none").expression_attribute_names("#at", "at");
-        update.expression_attribute_values(":none", AttributeValue::S("never".into())).send().await.unwrap();
+        let update =
+            update.update_expression("SET #at = :none").expression_attribute_names("#at", "at");
+        update
+            .expression_attribute_values(":none", AttributeValue::S("never".into()))
+            .send()
+            .await
+            .unwrap();
     }
 
     /// The answer to this query of `GET /events`.
@@ -184,7 +192,8 @@ async fn what_comes_again_is_there_once() {
     let world = World::new(3).await;
     let commits = [("tank-a", 1), ("lamp-b", 1), ("tank-a", 2), ("tank-c", 1)];
     world.commit(&commits).await;
-    let records: Vec<_> = commits.iter().map(|(id, version)| record(Ok(commit(id, *version)))).collect();
+    let records: Vec<_> =
+        commits.iter().map(|(id, version)| record(Ok(commit(id, *version)))).collect();
     assert_eq!(world.sequencing.sequence(&records[1..], true).await, None);
     let other = Sequencing::new(world.sequence.clone(), world.log.clone(), 3);
     assert_eq!(other.sequence(&records, true).await, None);
@@ -233,9 +242,13 @@ async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
     assert!(diary.catch_up().await.is_err(), "a subscription stands still at it");
     // when an operator makes it void, and tries the same with an entry that is right,
     let right = Entry { stream: StreamId::new("tank", "a").unwrap(), version: 2 };
-    let void = async |segment, entry| world.sequencing.void(NamedEntry { segment, entry }).await.unwrap();
+    let void =
+        async |segment, entry| world.sequencing.void(NamedEntry { segment, entry }).await.unwrap();
     assert!(matches!(void(3, right).await, Voided::Refused(_)));
-    assert!(matches!(void(3, forged.clone()).await, Voided::Refused(_)), "another segment names it");
+    assert!(
+        matches!(void(3, forged.clone()).await, Voided::Refused(_)),
+        "another segment names it"
+    );
     for _ in 0..2 {
         assert_eq!(void(2, forged.clone()).await, Voided::Void(forged.clone()));
     }
@@ -275,7 +288,8 @@ async fn a_damaged_commit_keeps_its_place_and_stops_nobody() {
             event_source_arn: None,
         }))
     };
-    let records = [damaged(Some("tank-b"), Some(1)), damaged(None, None), damaged(Some("?"), Some(1))];
+    let records =
+        [damaged(Some("tank-b"), Some(1)), damaged(None, None), damaged(Some("?"), Some(1))];
     assert_eq!(world.sequencing.sequence(&records, true).await, None);
     world.commit(&[("tank-c", 1)]).await;
     let page = world.get("").await.unwrap();
@@ -292,19 +306,25 @@ async fn a_batch_comes_again_as_a_whole_while_the_table_fails() {
     let world = World::new(1).await;
     let nowhere = DynamoDbStore::new(
         Client::from_conf(
-            Builder::from(&ledgerline_testing::dynamodb(&["CommitsTable"]).await.sdk_config()).build(),
+            Builder::from(&ledgerline_testing::dynamodb(&["CommitsTable"]).await.sdk_config())
+                .build(),
         ),
         ledgerline_testing::table("SequenceTable"),
     );
     let records = [record(Ok(commit("tank-a", 1))), record(Ok(commit("tank-a", 2)))];
-    assert_eq!(Sequencing::new(nowhere, world.log.clone(), 1).sequence(&records, true).await, Some(0));
+    assert_eq!(
+        Sequencing::new(nowhere, world.log.clone(), 1).sequence(&records, true).await,
+        Some(0)
+    );
     assert_eq!(world.sequencing.sequence(&records, true).await, None);
 }
 
 /// A quote in a value is one byte in the log and four in the answer of the function.
 #[tokio::test]
 async fn a_page_is_what_lambda_can_return_and_little_less() {
-    for (text, least) in [("\"", 4_500_000), ("a", 3_500_000), ("\u{1}", 4_500_000), ("ü", 3_500_000)] {
+    for (text, least) in
+        [("\"", 4_500_000), ("a", 3_500_000), ("\u{1}", 4_500_000), ("ü", 3_500_000)]
+    {
         let world = World::new(1).await;
         let data = json!({ "text": text.repeat(50_000 / text.len()) }).to_string();
         let all: Vec<_> = (1..=90).map(|number| (format!("tank-{number}"), 1)).collect();
@@ -385,9 +405,14 @@ async fn a_bad_query_is_answered_with_the_name_of_its_parameter() {
     let restored = World::new(1).await;
     let more = World::new(2).await;
     anew.commit(&[("tank-b", 1)]).await;
-    for (world, text) in [(&anew, "was lost"), (&restored, "ahead of the order"), (&more, "partitions")] {
+    for (world, text) in
+        [(&anew, "was lost"), (&restored, "ahead of the order"), (&more, "partitions")]
+    {
         let problem = world.get(&format!("after={cursor}")).await.unwrap_err();
-        assert!(problem.detail.contains(text) && problem.field.as_deref() == Some("after"), "{problem:?}");
+        assert!(
+            problem.detail.contains(text) && problem.field.as_deref() == Some("after"),
+            "{problem:?}"
+        );
     }
 }
 
@@ -424,14 +449,19 @@ async fn a_batch_is_one_write_of_a_unit_for_each_kilobyte() {
             calls.iter().map(|call| call.operation.as_str()).collect(),
             calls.iter().map(|call| call.units).sum(),
         );
-        assert_eq!((operations.as_slice(), sum), (["ExecuteStatement"].as_slice(), units), "{size}");
+        assert_eq!(
+            (operations.as_slice(), sum),
+            (["ExecuteStatement"].as_slice(), units),
+            "{size}"
+        );
     }
 }
 
 /// docs/costs.md: to read a page costs its segments, and a unit for each commit of its own stream.
 /// Those of streams with one commit in the page are one call.
 #[tokio::test]
-async fn a_page_is_a_query_of_the_order_one_for_each_stream_with_many_commits_and_a_call_for_the_rest() {
+async fn a_page_is_a_query_of_the_order_one_for_each_stream_with_many_commits_and_a_call_for_the_rest()
+ {
     let world = World::new(1).await;
     let ids: Vec<_> = (0..10).map(|number| format!("tank-{number}")).collect();
     let first: Vec<_> = ids.iter().map(|id| (id.as_str(), 1)).collect();
@@ -450,7 +480,12 @@ const DIARY: OrderedView<u64, u64> =
 
 const KEYS: LogTable = LogTable { variable: "FILLS_TABLE", partition: "tankId", sort: "entry" };
 
-fn changes(last: &mut u64, _: &mut u64, commit: &Commit, changes: &mut Changes) -> Result<(), ChangesError> {
+fn changes(
+    last: &mut u64,
+    _: &mut u64,
+    commit: &Commit,
+    changes: &mut Changes,
+) -> Result<(), ChangesError> {
     if commit.stream.id() == "refused" {
         return Err(ChangesError::NoRow("a test".into()));
     }
@@ -471,7 +506,8 @@ impl World {
 
     async fn diary_of(&self, generation: u32) -> Vec<String> {
         let query = PageQuery::of("diary", 1_000, None);
-        let (rows, _) = self.rows.at(generation).page::<Value>(&query).await.unwrap().whole().unwrap();
+        let (rows, _) =
+            self.rows.at(generation).page::<Value>(&query).await.unwrap().whole().unwrap();
         rows.iter().map(|row| row["commit"].as_str().unwrap().to_owned()).collect()
     }
 }
@@ -504,8 +540,10 @@ async fn a_subscription_catches_up_with_a_long_past() {
     world.commit(&ids.iter().map(|id| (id.as_str(), 1)).collect::<Vec<_>>()).await;
     world.commit(&(2..=130).map(|version| ("tank-7", version)).collect::<Vec<_>>()).await;
     world.subscriber().catch_up().await.unwrap();
-    let expected =
-        ids.iter().map(|id| format!("{id} 1")).chain((2..=130).map(|version| format!("tank-7 {version}")));
+    let expected = ids
+        .iter()
+        .map(|id| format!("{id} 1"))
+        .chain((2..=130).map(|version| format!("tank-7 {version}")));
     assert_eq!(world.diary().await, expected.collect::<Vec<_>>());
 }
 
@@ -594,7 +632,8 @@ async fn an_ordered_view_gets_a_time_in_the_future_as_five_minutes_after_that_of
         world.log.append(commit, None).await.unwrap();
         assert_eq!(world.sequencing.sequence(&[record(Ok(commit.clone()))], true).await, None);
     }
-    let subscriber = Subscriber::new(TIMES, world.rows.clone(), world.sequence.clone(), world.log.clone(), 1);
+    let subscriber =
+        Subscriber::new(TIMES, world.rows.clone(), world.sequence.clone(), world.log.clone(), 1);
     subscriber.catch_up().await.unwrap();
     let segment = newest(&world.sequence, 0).await.unwrap().unwrap().at;
     let times = world.diary().await;
@@ -605,9 +644,13 @@ async fn an_ordered_view_gets_a_time_in_the_future_as_five_minutes_after_that_of
     assert_eq!(times[1], past.at.to_string());
     // A rebuild comes to the same rows.
     let first = world.rows.view().generations().await.unwrap();
-    let by = Move { at: Timestamp::now(), what: "begin".into(), who: "test".into(), why: "test".into() };
-    assert!(world.rows.view().compare_and_set(&first, first.begun(by.at).unwrap(), by).await.unwrap());
-    let rebuild = RebuildRequest { generation: 1, part: 0, parts: 0, write_units: None, streams: Vec::new() };
+    let by =
+        Move { at: Timestamp::now(), what: "begin".into(), who: "test".into(), why: "test".into() };
+    assert!(
+        world.rows.view().compare_and_set(&first, first.begun(by.at).unwrap(), by).await.unwrap()
+    );
+    let rebuild =
+        RebuildRequest { generation: 1, part: 0, parts: 0, write_units: None, streams: Vec::new() };
     assert!(subscriber.rebuild(&rebuild).await.unwrap());
     assert_eq!(world.diary_of(1).await, times);
 }
@@ -625,7 +668,8 @@ async fn a_subscription_pays_twice_for_rows_and_positions_and_once_a_batch_for_t
         world.wire.take();
         subscriber.catch_up().await.unwrap();
         let calls = world.wire.take();
-        let is_read = |call: &&Call| ["BatchGetItem", "GetItem", "Query"].contains(&call.operation.as_str());
+        let is_read =
+            |call: &&Call| ["BatchGetItem", "GetItem", "Query"].contains(&call.operation.as_str());
         let batches = calls.iter().filter(|call| call.operation == "BatchGetItem");
         assert_eq!(
             batches.count(),
@@ -675,17 +719,37 @@ async fn a_view_in_one_order_is_made_again_while_it_goes_on() {
     let world = World::new(1).await;
     world.commit(&[("tank-a", 1), ("tank-b", 1), ("tank-a", 2)]).await;
     world.subscriber().catch_up_all().await.unwrap();
-    let asked =
-        |generation| RebuildRequest { generation, part: 0, parts: 0, write_units: None, streams: Vec::new() };
+    let asked = |generation| RebuildRequest {
+        generation,
+        part: 0,
+        parts: 0,
+        write_units: None,
+        streams: Vec::new(),
+    };
     let error = world.subscriber().rebuild(&asked(1)).await.unwrap_err().to_string();
     assert_eq!(error, "the generation 1 is not being built");
 
     let now = Timestamp::now();
-    let by = |what: &str| Move { at: now, what: what.into(), who: "a test".into(), why: String::new() };
+    let by =
+        |what: &str| Move { at: now, what: what.into(), who: "a test".into(), why: String::new() };
     let first = world.rows.view().generations().await.unwrap();
-    assert!(world.rows.view().compare_and_set(&first, first.begun(now).unwrap(), by("begin")).await.unwrap());
+    assert!(
+        world
+            .rows
+            .view()
+            .compare_and_set(&first, first.begun(now).unwrap(), by("begin"))
+            .await
+            .unwrap()
+    );
     // Somebody who saw the generations before that changes nothing.
-    assert!(!world.rows.view().compare_and_set(&first, first.begun(now).unwrap(), by("late")).await.unwrap());
+    assert!(
+        !world
+            .rows
+            .view()
+            .compare_and_set(&first, first.begun(now).unwrap(), by("late"))
+            .await
+            .unwrap()
+    );
     assert!(world.subscriber().rebuild(&asked(1)).await.unwrap());
     let expected = ["tank-a 1", "tank-b 1", "tank-a 2", "tank-c 1"];
     assert_eq!(world.diary_of(1).await, expected[..3]);
@@ -716,8 +780,9 @@ async fn reconciled(world: &World, at: Timestamp) -> Vec<(String, u64, u64)> {
         .await
         .unwrap();
     let found = [found.missing, found.ahead, found.unreadable].concat().into_iter();
-    let mut found: Vec<_> =
-        found.map(|Difference { stream, head, found, .. }| (stream.to_string(), head, found)).collect();
+    let mut found: Vec<_> = found
+        .map(|Difference { stream, head, found, .. }| (stream.to_string(), head, found))
+        .collect();
     found.sort();
     found
 }
@@ -736,7 +801,8 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
     put.item("position", AttributeValue::N("7".into())).send().await.unwrap();
 
     let soon = Timestamp::now() + SignedDuration::from_mins(20);
-    let expected = [("tank-a".to_owned(), 2, 1), ("tank-d".to_owned(), 1, 7), ("tank-e".to_owned(), 1, 0)];
+    let expected =
+        [("tank-a".to_owned(), 2, 1), ("tank-d".to_owned(), 1, 7), ("tank-e".to_owned(), 1, 0)];
     assert_eq!(reconciled(&world, soon).await, expected);
     // A position and a commit that cannot be read hide nothing else.
     let put = async |id: &str, position: AttributeValue| {
@@ -751,8 +817,12 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
     let damaged = damaged.item("stream", AttributeValue::S("tank-e".into()));
     let damaged = damaged.item("version", AttributeValue::N("2".into()));
     damaged.item("at", AttributeValue::S("2026-11-21T09:30:00Z".into())).send().await.unwrap();
-    let expected =
-        [("tank-a".into(), 2, 1), ("tank-c".into(), 1, 0), ("tank-d".into(), 1, 7), ("tank-e".into(), 2, 0)];
+    let expected = [
+        ("tank-a".into(), 2, 1),
+        ("tank-c".into(), 1, 0),
+        ("tank-d".into(), 1, 7),
+        ("tank-e".into(), 2, 0),
+    ];
     assert_eq!(reconciled(&world, soon).await, expected);
     put("tank-c", AttributeValue::N("1".into())).await;
     // What is still on its way is nobody's fault.
@@ -771,7 +841,10 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
     assert!(calls.len() <= 5, "{calls:?}");
     // The view goes on up to the damaged commit.
     world.subscriber().catch_up().await.unwrap();
-    assert_eq!(reconciled(&world, soon).await, [("tank-d".to_owned(), 1, 7), ("tank-e".to_owned(), 2, 1)]);
+    assert_eq!(
+        reconciled(&world, soon).await,
+        [("tank-d".to_owned(), 1, 7), ("tank-e".to_owned(), 2, 1)]
+    );
     // What is old and missing is found, though the newest commit of its stream is young.
     world.commit(&[("tank-f", 1)]).await;
     let young = Commit { at: Timestamp::now(), ..commit("tank-f", 2) };
@@ -797,7 +870,8 @@ async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
             "memory" => memory.push_str(&"m".repeat(40_000)),
             "shrinks" => *state = "small".to_owned(),
             // More than an item takes.
-            "row" => changes.put(&json!({ "tankId": "row", "entry": "1", "text": "x".repeat(500_000) }))?,
+            "row" => changes
+                .put(&json!({ "tankId": "row", "entry": "1", "text": "x".repeat(500_000) }))?,
             _ => {}
         }
         let entry = format!("{} {}", commit.stream, commit.version);
@@ -809,7 +883,9 @@ async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
         let world = World::new(1).await;
         let subscriber =
             Subscriber::new(VIEW, world.rows.clone(), world.sequence.clone(), world.log.clone(), 1);
-        world.commit(&[("tank-a", 1), (at_fault, 1), ("tank-b", 1), (at_fault, 2), ("tank-c", 1)]).await;
+        world
+            .commit(&[("tank-a", 1), (at_fault, 1), ("tank-b", 1), (at_fault, 2), ("tank-c", 1)])
+            .await;
         let version = match at_fault {
             "tank-row" | "tank-unreadable" => 1,
             _ => 2,
@@ -835,9 +911,9 @@ async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
         let mut skipped = Vec::new();
         while let Err(error) = subscriber.catch_up().await {
             // Each commit at fault is skipped by name, with who did it, and why.
-            let version = [1, 2]
-                .into_iter()
-                .find(|version| error.to_string().contains(&format!("version {version} of {at_fault}")));
+            let version = [1, 2].into_iter().find(|version| {
+                error.to_string().contains(&format!("version {version} of {at_fault}"))
+            });
             let stream = StreamId::try_from(at_fault.to_owned()).unwrap();
             let seen = world.rows.view().generations().await.unwrap();
             let by = Move {
@@ -884,12 +960,17 @@ async fn a_commit_that_stands_out_of_order_is_skipped_by_its_own_name_and_none_b
         assert!(error.contains(&format!("version {damaged} of tank-a")), "{damaged}: {error}");
         let seen = world.rows.view().generations().await.unwrap();
         let skipping = seen.skipping(&stream, damaged).unwrap();
-        let by =
-            Move { at: Timestamp::UNIX_EPOCH, what: "skip".into(), who: "ada".into(), why: "a test".into() };
+        let by = Move {
+            at: Timestamp::UNIX_EPOCH,
+            what: "skip".into(),
+            who: "ada".into(),
+            why: "a test".into(),
+        };
         assert!(world.rows.view().compare_and_set(&seen, skipping, by).await.unwrap());
         assert!(subscriber.catch_up().await.unwrap());
         let others = [1, 2, 3].into_iter().filter(|version| *version != damaged);
-        let expected = others.map(|version| format!("tank-a {version}")).chain(["tank-b 1".to_owned()]);
+        let expected =
+            others.map(|version| format!("tank-a {version}")).chain(["tank-b 1".to_owned()]);
         assert_eq!(world.diary().await, expected.collect::<Vec<_>>(), "{damaged}");
     }
 }

@@ -77,7 +77,10 @@ async fn nobody_waits_for_a_version_that_is_not_in_the_log() {
         for _ in 0..3 {
             let (reads, behind) = always(&views, version, Visibility::Version(2)).await;
             let behind = behind.unwrap_err();
-            assert_eq!((behind.status, behind.code), (StatusCode::SERVICE_UNAVAILABLE, "read-model-behind"));
+            assert_eq!(
+                (behind.status, behind.code),
+                (StatusCode::SERVICE_UNAVAILABLE, "read-model-behind")
+            );
             assert_eq!((reads, behind.version), (1, Some(2)));
         }
     }
@@ -91,7 +94,10 @@ async fn a_stranger_waits_for_nothing_whatever_there_is() {
     for version in [1, 2, 3] {
         let (reads, behind) = always(&views, version, Visibility::Hidden).await;
         let behind = behind.unwrap_err();
-        assert_eq!((reads, behind.status, behind.version), (1, StatusCode::SERVICE_UNAVAILABLE, Some(0)));
+        assert_eq!(
+            (reads, behind.status, behind.version),
+            (1, StatusCode::SERVICE_UNAVAILABLE, Some(0))
+        );
         if version == 3 {
             assert_eq!((reads, Err(behind)), nothing);
         }

@@ -46,7 +46,8 @@ impl AccessLog {
 
     /// Adds the line of a request. A variable without a value is a dash, as on AWS.
     pub(crate) fn add(&self, request: &Request, status: u16, latency: u128) {
-        let now = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%d/%b/%Y:%H:%M:%S %z").to_string();
+        let now =
+            Timestamp::now().to_zoned(TimeZone::UTC).strftime("%d/%b/%Y:%H:%M:%S %z").to_string();
         let mut line = self.format.clone();
         for (variable, value) in [
             ("$context.requestId", &request.id),
@@ -74,9 +75,10 @@ mod tests {
     use super::*;
 
     fn log(settings: &Value) -> Option<AccessLog> {
-        let api =
-            json!({ "Type": "AWS::Serverless::HttpApi", "Properties": { "AccessLogSettings": settings } });
-        AccessLog::of(&json!({ "Resources": { "Logs": { "Type": "AWS::Logs::LogGroup" }, "Api": api } }))
+        let api = json!({ "Type": "AWS::Serverless::HttpApi", "Properties": { "AccessLogSettings": settings } });
+        AccessLog::of(
+            &json!({ "Resources": { "Logs": { "Type": "AWS::Logs::LogGroup" }, "Api": api } }),
+        )
     }
 
     #[test]
@@ -92,8 +94,10 @@ mod tests {
         };
         access.add(&request, 503, 7);
         let found = access.logs.filter(br#"{"filterPattern":"{ $.status = 503 }"}"#).unwrap();
-        let line: Value = serde_json::from_str(found["events"][0]["message"].as_str().unwrap()).unwrap();
-        let expected = json!({ "route": "GET /tanks", "status": 503, "sub": "-", "error": "it said  no " });
+        let line: Value =
+            serde_json::from_str(found["events"][0]["message"].as_str().unwrap()).unwrap();
+        let expected =
+            json!({ "route": "GET /tanks", "status": 503, "sub": "-", "error": "it said  no " });
         assert_eq!(line, expected);
     }
 

@@ -107,10 +107,16 @@ fn senders_without_value(template: &Value) -> BTreeSet<String> {
                 let name = fields.get("Ref").and_then(Value::as_str).filter(|_| is_sender);
                 found.extend(name.map(ToOwned::to_owned));
                 for (key, value) in fields {
-                    referred(value, is_sender || key.eq_ignore_ascii_case("ses:FromAddress"), found);
+                    referred(
+                        value,
+                        is_sender || key.eq_ignore_ascii_case("ses:FromAddress"),
+                        found,
+                    );
                 }
             }
-            Value::Array(values) => values.iter().for_each(|value| referred(value, is_sender, found)),
+            Value::Array(values) => {
+                values.iter().for_each(|value| referred(value, is_sender, found))
+            }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }
     }
@@ -250,7 +256,11 @@ Resources:
     #[tokio::test]
     async fn commits_that_the_code_cannot_read_are_counted_and_the_first_one_is_named() {
         let dynamodb = DynamoDb::start(None).await.unwrap();
-        create_table(&dynamodb.database, "commits", &[("stream", "S", "HASH"), ("version", "N", "RANGE")]);
+        create_table(
+            &dynamodb.database,
+            "commits",
+            &[("stream", "S", "HASH"), ("version", "N", "RANGE")],
+        );
         let client = aws_sdk_dynamodb::Client::new(&dynamodb.sdk_config());
         let log = DynamoDbStore::new(client, "commits");
         assert_eq!(unreadable_commits::<Tanks>(&log).await.unwrap(), (0, String::new()));

@@ -24,9 +24,13 @@ use axum::{
 use dynoxide::{
     Database, DynoxideError,
     actions::{
-        batch_write_item::{BatchWriteItemRequest, BatchWriteItemResponse, DeleteRequest, PutRequest},
+        batch_write_item::{
+            BatchWriteItemRequest, BatchWriteItemResponse, DeleteRequest, PutRequest,
+        },
         execute_transaction::ExecuteTransactionRequest,
-        transact_write_items::{TransactDelete, TransactPut, TransactWriteItem, TransactWriteItemsRequest},
+        transact_write_items::{
+            TransactDelete, TransactPut, TransactWriteItem, TransactWriteItemsRequest,
+        },
     },
     types::{CapacityDetail, ConsumedCapacity},
 };
@@ -59,7 +63,8 @@ pub(crate) async fn serve(
     let own = TcpListener::bind(("127.0.0.1", 0)).await?;
     let own_url = format!("http://{}", own.local_addr()?);
     tokio::spawn(dynoxide::server::serve_on(own, database.clone()));
-    let wire = Wire { database, own_url, client: crate::http_client(), answered: Mutex::default(), iam };
+    let wire =
+        Wire { database, own_url, client: crate::http_client(), answered: Mutex::default(), iam };
     let router = Router::new().fallback(request).with_state(Arc::new(wire));
     tokio::spawn(async move { axum::serve(listener, router).await });
     Ok(())
@@ -80,7 +85,11 @@ async fn request(State(wire): State<Arc<Wire>>, request: Request) -> Response<Bo
     let Ok(body) = axum::body::to_bytes(body, MAX_BODY_BYTES).await else {
         return answer(StatusCode::PAYLOAD_TOO_LARGE, Vec::new());
     };
-    let target = head.headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
+    let target = head
+        .headers
+        .get("x-amz-target")
+        .and_then(|target| target.to_str().ok())
+        .unwrap_or_default();
     if let Some((status, refusal)) =
         wire.iam.as_ref().and_then(|iam| iam.refusal(&head.headers, target, &body))
     {
@@ -89,7 +98,8 @@ async fn request(State(wire): State<Arc<Wire>>, request: Request) -> Response<Bo
     if let Some((status, done)) = wire.answer(target, &body) {
         return answer(status, done);
     }
-    let request = wire.client.request(head.method, format!("{}{}", wire.own_url, head.uri)).body(body);
+    let request =
+        wire.client.request(head.method, format!("{}{}", wire.own_url, head.uri)).body(body);
     match request.headers(head.headers).send().await {
         Ok(response) => Response::from(response).map(Body::new),
         Err(_) => answer(StatusCode::BAD_GATEWAY, Vec::new()),
@@ -136,11 +146,12 @@ impl Wire {
         body: &[u8],
         execute: impl FnOnce() -> Result<A, DynoxideError>,
     ) -> Option<(StatusCode, Vec<u8>)> {
-        let executed = |done: Result<A, DynoxideError>| match done.map(|done| serde_json::to_vec(&done)) {
-            Ok(Ok(done)) => (StatusCode::OK, done),
-            Ok(Err(_)) => (StatusCode::INTERNAL_SERVER_ERROR, Vec::new()),
-            Err(error) => refusal(&error),
-        };
+        let executed =
+            |done: Result<A, DynoxideError>| match done.map(|done| serde_json::to_vec(&done)) {
+                Ok(Ok(done)) => (StatusCode::OK, done),
+                Ok(Err(_)) => (StatusCode::INTERNAL_SERVER_ERROR, Vec::new()),
+                Err(error) => refusal(&error),
+            };
         let Some(token) = token else {
             return Some(executed(execute()));
         };
@@ -189,7 +200,9 @@ impl Answered {
 
     /// Forgets the answers that are too old, and looks at no other.
     fn forget(&mut self, now: Instant) {
-        while let Some((_, key)) = self.ages.pop_front_if(|(at, _)| now.duration_since(*at) >= TOKEN_AGE) {
+        while let Some((_, key)) =
+            self.ages.pop_front_if(|(at, _)| now.duration_since(*at) >= TOKEN_AGE)
+        {
             self.answers.remove(&key);
         }
     }
@@ -232,12 +245,19 @@ fn batch(database: &Database, body: &[u8]) -> Option<Vec<u8>> {
         for write in writes {
             transact_items.push(match (write.put_request, write.delete_request) {
                 (Some(PutRequest { item }), None) => {
-                    let put = TransactPut { table_name: table_name.clone(), item, ..TransactPut::default() };
+                    let put = TransactPut {
+                        table_name: table_name.clone(),
+                        item,
+                        ..TransactPut::default()
+                    };
                     TransactWriteItem { put: Some(put), ..TransactWriteItem::default() }
                 }
                 (None, Some(DeleteRequest { key })) => {
-                    let delete =
-                        TransactDelete { table_name: table_name.clone(), key, ..TransactDelete::default() };
+                    let delete = TransactDelete {
+                        table_name: table_name.clone(),
+                        key,
+                        ..TransactDelete::default()
+                    };
                     TransactWriteItem { delete: Some(delete), ..TransactWriteItem::default() }
                 }
                 (Some(_), Some(_)) | (None, None) => return None,
@@ -259,8 +279,11 @@ fn batch(database: &Database, body: &[u8]) -> Option<Vec<u8>> {
     let consumed_capacity = mode
         .is_some()
         .then(|| done.consumed_capacity.unwrap_or_default().into_iter().map(consumed).collect());
-    serde_json::to_vec(&BatchWriteItemResponse { consumed_capacity, ..BatchWriteItemResponse::default() })
-        .ok()
+    serde_json::to_vec(&BatchWriteItemResponse {
+        consumed_capacity,
+        ..BatchWriteItemResponse::default()
+    })
+    .ok()
 }
 
 /// The units of a transaction, which takes those of a table twice and those of its indexes once, as
@@ -271,14 +294,19 @@ fn of_no_transaction(taken: ConsumedCapacity, is_detailed: bool) -> ConsumedCapa
     let indexes = taken.global_secondary_indexes.map(|indexes| -> HashMap<_, _> {
         indexes.into_iter().map(|(name, index)| (name, detail(index.capacity_units))).collect()
     });
-    let of_indexes: f64 = indexes.iter().flat_map(HashMap::values).map(|index| index.capacity_units).sum();
+    let of_indexes: f64 =
+        indexes.iter().flat_map(HashMap::values).map(|index| index.capacity_units).sum();
     let taken = ConsumedCapacity {
         table_name: taken.table_name,
         capacity_units: table + of_indexes,
         ..ConsumedCapacity::default()
     };
     if is_detailed {
-        return ConsumedCapacity { table: Some(detail(table)), global_secondary_indexes: indexes, ..taken };
+        return ConsumedCapacity {
+            table: Some(detail(table)),
+            global_secondary_indexes: indexes,
+            ..taken
+        };
     }
     taken
 }
@@ -286,7 +314,9 @@ fn of_no_transaction(taken: ConsumedCapacity, is_detailed: bool) -> ConsumedCapa
 fn answer(status: StatusCode, body: Vec<u8>) -> Response<Body> {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
-    response.headers_mut().insert("content-type", HeaderValue::from_static("application/x-amz-json-1.0"));
+    response
+        .headers_mut()
+        .insert("content-type", HeaderValue::from_static("application/x-amz-json-1.0"));
     response
 }
 
@@ -301,9 +331,11 @@ pub(crate) mod tests {
 
     /// Creates a table with these keys: name, type and role of each.
     pub(crate) fn create_table(database: &Database, name: &str, keys: &[(&str, &str, &str)]) {
-        let attributes =
-            keys.iter().map(|(name, kind, _)| json!({ "AttributeName": name, "AttributeType": kind }));
-        let schema = keys.iter().map(|(name, _, role)| json!({ "AttributeName": name, "KeyType": role }));
+        let attributes = keys
+            .iter()
+            .map(|(name, kind, _)| json!({ "AttributeName": name, "AttributeType": kind }));
+        let schema =
+            keys.iter().map(|(name, _, role)| json!({ "AttributeName": name, "KeyType": role }));
         let create = json!({
             "TableName": name, "BillingMode": "PAY_PER_REQUEST",
             "AttributeDefinitions": attributes.collect::<Value>(), "KeySchema": schema.collect::<Value>(),
@@ -377,10 +409,20 @@ pub(crate) mod tests {
             (None, "1", 200, "4"),
             (Some("a"), "5", 400, "4"),
         ] {
-            let (answered, body) = send(&url, "TransactWriteItems", adds(&table, token, amount)).await;
-            assert_eq!((answered, sum(&url, &table).await), (status, json!(expected)), "{token:?}: {body}");
+            let (answered, body) =
+                send(&url, "TransactWriteItems", adds(&table, token, amount)).await;
+            assert_eq!(
+                (answered, sum(&url, &table).await),
+                (status, json!(expected)),
+                "{token:?}: {body}"
+            );
             if status == 400 {
-                assert!(body["__type"].as_str().unwrap().ends_with("#IdempotentParameterMismatchException"));
+                assert!(
+                    body["__type"]
+                        .as_str()
+                        .unwrap()
+                        .ends_with("#IdempotentParameterMismatchException")
+                );
             }
         }
     }
@@ -392,7 +434,10 @@ pub(crate) mod tests {
         guarded["TransactItems"][0]["Update"]["ConditionExpression"] = json!("attribute_exists(n)");
         let (status, body) = send(&url, "TransactWriteItems", guarded.clone()).await;
         assert_eq!(status, 400);
-        assert!(body["__type"].as_str().unwrap().ends_with("#TransactionCanceledException"), "{body}");
+        assert!(
+            body["__type"].as_str().unwrap().ends_with("#TransactionCanceledException"),
+            "{body}"
+        );
         assert_eq!(body["CancellationReasons"][0]["Code"], "ConditionalCheckFailed", "{body}");
 
         send(&url, "TransactWriteItems", adds(&table, None, "1")).await;
@@ -406,9 +451,16 @@ pub(crate) mod tests {
         let put = json!({ "TableName": table, "Item": { "request": { "S": "1" } }, "ConditionExpression": "attribute_exists(n)" });
         let (status, body) = send(&url, "PutItem", put).await;
         assert_eq!(status, 400);
-        assert!(body["__type"].as_str().unwrap().ends_with("#ConditionalCheckFailedException"), "{body}");
-        assert_eq!(send(&url, "ListTables", json!({})).await, (200, json!({ "TableNames": [table] })));
-        let (status, body) = send(&url, "TransactWriteItems", adds(&table, Some(&"x".repeat(37)), "1")).await;
+        assert!(
+            body["__type"].as_str().unwrap().ends_with("#ConditionalCheckFailedException"),
+            "{body}"
+        );
+        assert_eq!(
+            send(&url, "ListTables", json!({})).await,
+            (200, json!({ "TableNames": [table] }))
+        );
+        let (status, body) =
+            send(&url, "TransactWriteItems", adds(&table, Some(&"x".repeat(37)), "1")).await;
         assert_eq!(status, 400);
         assert!(body["message"].as_str().unwrap().contains("clientRequestToken"), "{body}");
     }
@@ -421,7 +473,13 @@ pub(crate) mod tests {
         let own_url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(dynoxide::server::serve_on(listener, database.clone()));
         let client = crate::http_client();
-        let wire = Wire { database, own_url: own_url.clone(), client, answered: Mutex::default(), iam: None };
+        let wire = Wire {
+            database,
+            own_url: own_url.clone(),
+            client,
+            answered: Mutex::default(),
+            iam: None,
+        };
         let item = json!({ "request": { "S": "1" } });
         let put = json!({ "TableName": table, "Item": item });
         send(&own_url, "PutItem", put.clone()).await;
@@ -444,8 +502,8 @@ pub(crate) mod tests {
             ("PutItem", with_the_item, false),
             ("PutItem", guarded("attribute_exists("), false),
         ] {
-            let answer =
-                wire.answer(&format!("DynamoDB_20120810.{operation}"), request.to_string().as_bytes());
+            let answer = wire
+                .answer(&format!("DynamoDB_20120810.{operation}"), request.to_string().as_bytes());
             let (status, expected) = send(&own_url, operation, request).await;
             assert_eq!((status, answer.is_some()), (400, here), "{operation}: {expected}");
             if let Some((status, body)) = answer {
@@ -477,12 +535,16 @@ pub(crate) mod tests {
         let delete = |id: &str| json!({ "DeleteRequest": { "Key": { "id": { "S": id } } } });
         for (mode, writes) in [
             ("INDEXES", vec![put("a", "ada", 3_500), put("b", "bob", 10), put("c", "ada", 10)]),
-            ("INDEXES", vec![put("a", "ada", 10), put("b", "ada", 2_000), delete("c"), delete("d")]),
+            (
+                "INDEXES",
+                vec![put("a", "ada", 10), put("b", "ada", 2_000), delete("c"), delete("d")],
+            ),
             ("TOTAL", vec![put("c", "ada", 1_020), delete("a")]),
             ("NONE", vec![put("a", "bob", 1)]),
         ] {
             let body =
-                json!({ "RequestItems": { "rows": writes }, "ReturnConsumedCapacity": mode }).to_string();
+                json!({ "RequestItems": { "rows": writes }, "ReturnConsumedCapacity": mode })
+                    .to_string();
             let request = serde_json::from_str(&body).unwrap();
             let expected = serde_json::to_value(itself.batch_write_item(request).unwrap()).unwrap();
             let done = batch(here, body.as_bytes()).expect("it is answered here");

@@ -72,11 +72,21 @@ impl Gateway {
     }
 }
 
-async fn operation(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: Bytes) -> Response<Body> {
-    let target = headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
+async fn operation(
+    State(gateway): State<Arc<Gateway>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response<Body> {
+    let target =
+        headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
     // CloudFormation uses the Query protocol, whose requests are forms.
     if headers.get("content-type").is_some_and(|kind| kind.as_bytes().starts_with(FORM)) {
-        return operations::cloudformation(&gateway.stack, &gateway.resources, &gateway.template, &body);
+        return operations::cloudformation(
+            &gateway.stack,
+            &gateway.resources,
+            &gateway.template,
+            &body,
+        );
     }
     if target == "Logs_20140328.FilterLogEvents" {
         let group = operations::log_group(&body);
@@ -118,7 +128,9 @@ async fn operation(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body
 
 async fn to_database(gateway: &Gateway, headers: &HeaderMap, body: Bytes) -> Response<Body> {
     let mut request = gateway.client.post(&gateway.dynamodb).body(body);
-    for (name, value) in headers.iter().filter(|(name, _)| *name != "host" && *name != "content-length") {
+    for (name, value) in
+        headers.iter().filter(|(name, _)| *name != "host" && *name != "content-length")
+    {
         request = request.header(name, value);
     }
     match request.send().await {
@@ -151,7 +163,10 @@ fn operated(done: anyhow::Result<serde_json::Value>) -> Response<Body> {
 }
 
 /// The mails that were sent; with `?to=`, those to one address.
-async fn mails(State(gateway): State<Arc<Gateway>>, RawQuery(query): RawQuery) -> Json<serde_json::Value> {
+async fn mails(
+    State(gateway): State<Arc<Gateway>>,
+    RawQuery(query): RawQuery,
+) -> Json<serde_json::Value> {
     let query = query.unwrap_or_default();
     let to = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "to");
     gateway.mailbox.mails(to.as_ref().map(|(_, to)| to.as_ref()))
@@ -159,20 +174,29 @@ async fn mails(State(gateway): State<Arc<Gateway>>, RawQuery(query): RawQuery) -
 
 /// Makes a resource fail for a while: `{"of": "BalancesTable", "seconds": 60}`; with
 /// `"answer": "throttled"`, makes it throttle its callers.
-async fn begin_outage(State(gateway): State<Arc<Gateway>>, Json(outage): Json<Outage>) -> StatusCode {
+async fn begin_outage(
+    State(gateway): State<Arc<Gateway>>,
+    Json(outage): Json<Outage>,
+) -> StatusCode {
     gateway.hops.always("outage", &format!("{} for {} s", outage.of, outage.seconds));
     gateway.iam.outages.begin(outage);
     StatusCode::NO_CONTENT
 }
 
 /// SES's SendEmail.
-async fn send_mail(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: Bytes) -> Response<Body> {
+async fn send_mail(
+    State(gateway): State<Arc<Gateway>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response<Body> {
     if let Some((status, refusal)) = gateway.iam.refusal(&headers, "SES.SendEmail", &body) {
         return refused(status, refusal);
     }
     let mail: SendEmail = match serde_json::from_slice(&body) {
         Ok(mail) => mail,
-        Err(error) => return answer(StatusCode::BAD_REQUEST, json!({ "message": error.to_string() })),
+        Err(error) => {
+            return answer(StatusCode::BAD_REQUEST, json!({ "message": error.to_string() }));
+        }
     };
     gateway.hops.line("mail", "sent: read it at /mailbox");
     gateway.mailbox.send(mail)
@@ -203,7 +227,8 @@ async fn invoke(
     };
     let Some((_, function)) = gateway.functions.iter().find(named) else {
         let message = format!("there is no function {name}");
-        let mut answer = answer(StatusCode::NOT_FOUND, json!({ "Type": "User", "Message": message }));
+        let mut answer =
+            answer(StatusCode::NOT_FOUND, json!({ "Type": "User", "Message": message }));
         answer
             .headers_mut()
             .insert("x-amzn-errortype", HeaderValue::from_static("ResourceNotFoundException"));
@@ -212,11 +237,14 @@ async fn invoke(
     let qualified = if alias.is_empty() { String::new() } else { format!(":{alias}") };
     let arn = format!("{}{qualified}", function.arn());
     let asked = json!({ "FunctionName": arn }).to_string();
-    if let Some((status, refusal)) = gateway.iam.refusal(&headers, "Lambda.Invoke", asked.as_bytes()) {
+    if let Some((status, refusal)) =
+        gateway.iam.refusal(&headers, "Lambda.Invoke", asked.as_bytes())
+    {
         return refused(status, refusal);
     }
     let kind = headers.get("x-amz-invocation-type").map(HeaderValue::as_bytes);
-    let limit = if kind == Some(b"Event") { limits::MAX_BYTES } else { limits::MAX_SYNCHRONOUS_BYTES };
+    let limit =
+        if kind == Some(b"Event") { limits::MAX_BYTES } else { limits::MAX_SYNCHRONOUS_BYTES };
     if payload.len() > limit {
         return too_large(limit);
     }
@@ -231,9 +259,13 @@ async fn invoke(
     match function.invoke_as(arn, None, payload.to_vec()).await {
         Ok(body) => Response::new(Body::from(body)),
         Err(error) => {
-            let mut answer =
-                answer(StatusCode::OK, json!({ "errorType": error.kind, "errorMessage": error.message }));
-            answer.headers_mut().insert("x-amz-function-error", HeaderValue::from_static("Unhandled"));
+            let mut answer = answer(
+                StatusCode::OK,
+                json!({ "errorType": error.kind, "errorMessage": error.message }),
+            );
+            answer
+                .headers_mut()
+                .insert("x-amz-function-error", HeaderValue::from_static("Unhandled"));
             answer
         }
     }
@@ -241,9 +273,13 @@ async fn invoke(
 
 /// The answer of Lambda to a payload over the limit.
 fn too_large(limit: usize) -> Response<Body> {
-    let message = format!("Request must be smaller than {limit} bytes for the InvokeFunction operation");
-    let mut answer = answer(StatusCode::PAYLOAD_TOO_LARGE, json!({ "Type": "User", "message": message }));
-    answer.headers_mut().insert("x-amzn-errortype", HeaderValue::from_static("RequestTooLargeException"));
+    let message =
+        format!("Request must be smaller than {limit} bytes for the InvokeFunction operation");
+    let mut answer =
+        answer(StatusCode::PAYLOAD_TOO_LARGE, json!({ "Type": "User", "message": message }));
+    answer
+        .headers_mut()
+        .insert("x-amzn-errortype", HeaderValue::from_static("RequestTooLargeException"));
     answer
 }
 
@@ -264,6 +300,8 @@ fn refused(status: StatusCode, refusal: serde_json::Value) -> Response<Body> {
 fn answer(status: StatusCode, body: serde_json::Value) -> Response<Body> {
     let mut response = Response::new(Body::from(body.to_string()));
     *response.status_mut() = status;
-    response.headers_mut().insert("content-type", HeaderValue::from_static("application/x-amz-json-1.0"));
+    response
+        .headers_mut()
+        .insert("content-type", HeaderValue::from_static("application/x-amz-json-1.0"));
     response
 }

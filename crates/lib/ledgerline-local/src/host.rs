@@ -233,7 +233,8 @@ impl Host {
     /// # Errors
     /// When no port is free.
     pub(crate) async fn start(hops: TraceLog, show_logs: bool) -> Result<Arc<Self>> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free on 127.0.0.1")?;
+        let listener =
+            TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free on 127.0.0.1")?;
         // The URL has a scheme, because without one the runtime accepts no path, and the path tells
         // the instances apart.
         let url = format!("http://{}", listener.local_addr()?);
@@ -248,7 +249,10 @@ impl Host {
         });
         let api = Router::new()
             .route("/{function}/{instance}/2018-06-01/runtime/invocation/next", get(next))
-            .route("/{function}/{instance}/2018-06-01/runtime/invocation/{id}/response", post(response))
+            .route(
+                "/{function}/{instance}/2018-06-01/runtime/invocation/{id}/response",
+                post(response),
+            )
             .route("/{function}/{instance}/2018-06-01/runtime/invocation/{id}/error", post(error))
             .route("/{function}/{instance}/2018-06-01/runtime/init/error", post(init_error))
             // The largest synchronous response on Lambda has 6 MB.
@@ -315,7 +319,10 @@ impl Function {
                 Some(instance) if instance.initialised => return Ok(()),
                 Some(_) => {}
                 None => {
-                    anyhow::bail!("{} ended during its initialisation; its own words are above", self.name())
+                    anyhow::bail!(
+                        "{} ended during its initialisation; its own words are above",
+                        self.name()
+                    )
                 }
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -381,7 +388,10 @@ impl Function {
     ///
     /// # Errors
     /// When there is no answer.
-    pub async fn invoke(self: &Arc<Self>, payload: Vec<u8>) -> std::result::Result<Bytes, InvokeError> {
+    pub async fn invoke(
+        self: &Arc<Self>,
+        payload: Vec<u8>,
+    ) -> std::result::Result<Bytes, InvokeError> {
         self.invoke_about(None, payload).await
     }
 
@@ -426,8 +436,9 @@ impl Function {
                 since,
                 reply,
             });
-            let takes_work =
-                |instance: &&Instance| instance.ending.is_none() && (instance.idle || !instance.initialised);
+            let takes_work = |instance: &&Instance| {
+                instance.ending.is_none() && (instance.idle || !instance.initialised)
+            };
             let free = instances.running.values().filter(takes_work).count();
             let wanted = instances.waiting.len() > free && instances.running.len() < MAX_INSTANCES;
             if wanted {
@@ -437,7 +448,9 @@ impl Function {
         // The instance that was busy last gets the work: its cache is the least likely to be old,
         // and those that are not needed stay idle.
         self.work.notify_last();
-        answer.await.unwrap_or_else(|_| Err(InvokeError::new("Local.HostEnded", "the local stack is ending")))
+        answer.await.unwrap_or_else(|_| {
+            Err(InvokeError::new("Local.HostEnded", "the local stack is ending"))
+        })
     }
 
     /// Starts an instance. The caller counts the running ones under the same lock, so that two
@@ -481,15 +494,29 @@ impl Function {
             .kill_on_drop(true);
         let mut child = match command.spawn() {
             Ok(child) => child,
-            Err(error) => return format!("{} cannot be started: {error}", self.launch.program.display()),
+            Err(error) => {
+                return format!("{} cannot be started: {error}", self.launch.program.display());
+            }
         };
-        host.hops
-            .line("function", &format!("{} started (pid {})", self.launch.name, child.id().unwrap_or(0)));
+        host.hops.line(
+            "function",
+            &format!("{} started (pid {})", self.launch.name, child.id().unwrap_or(0)),
+        );
         if let Some(output) = child.stdout.take() {
-            tokio::spawn(copy_logs(self.launch.name.clone(), host.show_logs, Arc::clone(&host.logs), output));
+            tokio::spawn(copy_logs(
+                self.launch.name.clone(),
+                host.show_logs,
+                Arc::clone(&host.logs),
+                output,
+            ));
         }
         if let Some(output) = child.stderr.take() {
-            tokio::spawn(copy_logs(self.launch.name.clone(), host.show_logs, Arc::clone(&host.logs), output));
+            tokio::spawn(copy_logs(
+                self.launch.name.clone(),
+                host.show_logs,
+                Arc::clone(&host.logs),
+                output,
+            ));
         }
         drop(host);
         tokio::select! {
@@ -525,7 +552,10 @@ impl Function {
         let initialised = ended.as_ref().is_some_and(|instance| instance.initialised);
         let ending = ended.as_ref().and_then(|instance| instance.ending);
         if let Some((invocation, reply)) = ended.and_then(|instance| instance.current) {
-            self.report(&invocation, if ending == Some(Ending::TimedOut) { "timeout" } else { "error" });
+            self.report(
+                &invocation,
+                if ending == Some(Ending::TimedOut) { "timeout" } else { "error" },
+            );
             let _ = reply.send(Err(InvokeError::new("Runtime.ExitError", how)));
         }
         if !initialised
@@ -613,9 +643,16 @@ impl Function {
         });
     }
 
-    fn finish(&self, instance: u64, id: &str, result: std::result::Result<Bytes, InvokeError>) -> StatusCode {
+    fn finish(
+        &self,
+        instance: u64,
+        id: &str,
+        result: std::result::Result<Bytes, InvokeError>,
+    ) -> StatusCode {
         let mut instances = lock(&self.instances);
-        let Some(instance) = instances.running.get_mut(&instance) else { return StatusCode::BAD_REQUEST };
+        let Some(instance) = instances.running.get_mut(&instance) else {
+            return StatusCode::BAD_REQUEST;
+        };
         match instance.current.take_if(|(current, _)| current == id) {
             Some((_, reply)) => {
                 if instance.ending.is_some() {
@@ -632,12 +669,18 @@ impl Function {
     }
 }
 
-async fn next(State(host): State<Arc<Host>>, Path((function, instance)): Path<(String, u64)>) -> Response {
-    let Some(function) = host.function(&function) else { return StatusCode::NOT_FOUND.into_response() };
+async fn next(
+    State(host): State<Arc<Host>>,
+    Path((function, instance)): Path<(String, u64)>,
+) -> Response {
+    let Some(function) = host.function(&function) else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
     let Some(Taken { id, payload, arn }) = function.next_for(instance).await else {
         return StatusCode::GONE.into_response();
     };
-    let deadline = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + function.launch.timeout;
+    let deadline =
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + function.launch.timeout;
     let trace = format!("Root=1-{:08x}-{}", deadline.as_secs(), &id.replace('-', "")[..24]);
     let headers = [
         ("Lambda-Runtime-Aws-Request-Id", id),
@@ -691,7 +734,9 @@ async fn copy_logs(function: String, all: bool, logs: Arc<Logs>, output: impl As
         logs.add(&function, &line);
         let parsed = serde_json::from_str::<Value>(&line).unwrap_or_default();
         let is_metric = parsed.get("_aws").is_some();
-        if all || !(is_metric || matches!(parsed["level"].as_str(), Some("TRACE" | "DEBUG" | "INFO"))) {
+        if all
+            || !(is_metric || matches!(parsed["level"].as_str(), Some("TRACE" | "DEBUG" | "INFO")))
+        {
             report(&function, &line);
         }
     }
@@ -709,11 +754,15 @@ pub(crate) mod tests {
 
     /// Asks for work as an instance's own process would. The process itself only waits to be
     /// killed.
-    pub(crate) fn next(host: &Host, instance: u64) -> tokio::task::JoinHandle<Option<(String, Bytes)>> {
+    pub(crate) fn next(
+        host: &Host,
+        instance: u64,
+    ) -> tokio::task::JoinHandle<Option<(String, Bytes)>> {
         let url = format!("{}/f/{instance}/2018-06-01/runtime/invocation/next", host.url);
         tokio::spawn(async move {
             let answer = crate::http_client().get(url).send().await.unwrap();
-            let id = answer.headers().get("Lambda-Runtime-Aws-Request-Id")?.to_str().unwrap().to_owned();
+            let id =
+                answer.headers().get("Lambda-Runtime-Aws-Request-Id")?.to_str().unwrap().to_owned();
             Some((id, answer.bytes().await.unwrap()))
         })
     }
@@ -796,7 +845,10 @@ pub(crate) mod tests {
             }
             assert_eq!(invoked.await.unwrap().is_err(), fails);
             let pattern = r#"{ $.type = "platform.report" && $.record.status != "success" }"#;
-            let found = host.logs.filter(json!({ "filterPattern": pattern }).to_string().as_bytes()).unwrap();
+            let found = host
+                .logs
+                .filter(json!({ "filterPattern": pattern }).to_string().as_bytes())
+                .unwrap();
             assert_eq!(found["events"].as_array().unwrap().len(), usize::from(fails), "{found}");
         }
     }
@@ -836,7 +888,9 @@ pub(crate) mod tests {
         let invoke_about = |subject: &str| {
             let function = Arc::clone(&function);
             let subject = subject.to_owned();
-            tokio::spawn(async move { function.invoke_about(Some(subject.clone()), subject.into()).await })
+            tokio::spawn(async move {
+                function.invoke_about(Some(subject.clone()), subject.into()).await
+            })
         };
         let taken = async |instance| {
             let (id, payload) = next(&host, instance).await.unwrap().unwrap();
@@ -869,7 +923,10 @@ pub(crate) mod tests {
         }
         // When the first one asks, it gets its own, and then what is left, because no instance
         // idles while work waits.
-        assert_eq!([taken(ids[0]).await, taken(ids[0]).await], [first[0].clone(), second[0].clone()]);
+        assert_eq!(
+            [taken(ids[0]).await, taken(ids[0]).await],
+            [first[0].clone(), second[0].clone()]
+        );
         assert_eq!(taken(ids[1]).await, second[1]);
 
         // Given work of the second one that has waited long, and work of the first one.
@@ -902,7 +959,8 @@ pub(crate) mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn there_are_never_more_instances_than_allowed() {
         let (_host, function, _folder) = waiting(Duration::from_secs(600)).await;
-        let invocations: Vec<_> = (0..64).map(|_| tokio::spawn(invoke(&function, "work"))).collect();
+        let invocations: Vec<_> =
+            (0..64).map(|_| tokio::spawn(invoke(&function, "work"))).collect();
         let reached = async {
             while lock(&function.instances).waiting.len() < 64 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -945,7 +1003,10 @@ pub(crate) mod tests {
         function.hold();
         let mut meanwhile = invoke(&function, "meanwhile");
         assert!(futures::poll!(&mut meanwhile).is_pending());
-        assert!(lock(&function.instances).waiting.is_empty(), "no instance is offered what is held");
+        assert!(
+            lock(&function.instances).waiting.is_empty(),
+            "no instance is offered what is held"
+        );
         let meanwhile = tokio::spawn(meanwhile);
 
         function.end_instances();

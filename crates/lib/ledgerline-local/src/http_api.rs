@@ -154,8 +154,11 @@ async fn answer(
 ) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
-    let found = api.routes.iter().find_map(|route| Some((route, route.matches(&parts.method, path)?)));
-    let Some((route, parameters)) = found else { return message(StatusCode::NOT_FOUND, "Not Found") };
+    let found =
+        api.routes.iter().find_map(|route| Some((route, route.matches(&parts.method, path)?)));
+    let Some((route, parameters)) = found else {
+        return message(StatusCode::NOT_FOUND, "Not Found");
+    };
     seen.route = route.key();
     let Ok(body) = axum::body::to_bytes(body, MAX_BODY_BYTES).await else {
         return message(StatusCode::PAYLOAD_TOO_LARGE, "Request Entity Too Large");
@@ -170,7 +173,8 @@ async fn answer(
     };
     let long_poll = is_long_poll(&parts.uri).then(|| route.function.long_poll());
     // Without a place, the request is answered at once, as if it did not wait.
-    let uri = if matches!(long_poll, Some(None)) { without_wait(&parts.uri) } else { parts.uri.clone() };
+    let uri =
+        if matches!(long_poll, Some(None)) { without_wait(&parts.uri) } else { parts.uri.clone() };
     let mut event = event(route, &parameters, &parts.method, &uri, &parts.headers, &body, client);
     event["requestContext"]["requestId"] = json!(seen.id);
     if let Some(authorizer) = authorizer {
@@ -200,7 +204,11 @@ async fn answer(
     let by = route.function.name();
     api.hops.line(
         hop,
-        &format!("{} {path} answered {} by {by} in {took} ms", parts.method, response.status().as_u16()),
+        &format!(
+            "{} {path} answered {} by {by} in {took} ms",
+            parts.method,
+            response.status().as_u16()
+        ),
     );
     response
 }
@@ -225,8 +233,9 @@ fn event(
     let mut query = BTreeMap::<String, String>::new();
     for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let decode =
-            |text: &str| percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
+        let decode = |text: &str| {
+            percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()
+        };
         let value = decode(value);
         query.entry(decode(name)).and_modify(|all| *all += &format!(",{value}")).or_insert(value);
     }
@@ -287,8 +296,11 @@ fn response(answer: &[u8]) -> Response<Body> {
     let build = || -> Option<Response<Body>> {
         let answer: Answer = serde_json::from_slice(answer).ok()?;
         let body = answer.body.unwrap_or_default();
-        let body =
-            if answer.is_base64_encoded { BASE64_STANDARD.decode(body).ok()? } else { body.into_bytes() };
+        let body = if answer.is_base64_encoded {
+            BASE64_STANDARD.decode(body).ok()?
+        } else {
+            body.into_bytes()
+        };
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = StatusCode::from_u16(answer.status_code).ok()?;
         for (name, value) in &answer.headers {

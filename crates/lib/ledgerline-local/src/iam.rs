@@ -11,7 +11,9 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use axum::http::{HeaderMap, StatusCode};
-use iam_rs::{Arn, Context, ContextValue, Decision, IAMRequest, PolicyEvaluator, Principal, PrincipalId};
+use iam_rs::{
+    Arn, Context, ContextValue, Decision, IAMRequest, PolicyEvaluator, Principal, PrincipalId,
+};
 use serde_json::{Map, Value, json};
 
 use ledgerline_sam::{
@@ -89,7 +91,8 @@ impl Iam {
             let Some(role) = &function.role else { continue };
             let caller = Caller {
                 arn: format!("arn:aws:sts::{ACCOUNT}:assumed-role/{}/{}", role.name, function.id),
-                role: evaluator(&role.policies).with_context(|| format!("the policies of {}", role.name))?,
+                role: evaluator(&role.policies)
+                    .with_context(|| format!("the policies of {}", role.name))?,
                 conditions: role.policies.iter().any(has_conditions),
             };
             callers.insert(access_key(&function.id), caller);
@@ -98,12 +101,17 @@ impl Iam {
         for table in &template.tables {
             let keys = table.create["KeySchema"].as_array().into_iter().flatten();
             let partition = keys.into_iter().find(|key| key["KeyType"] == "HASH");
-            let partition = partition.and_then(|key| key["AttributeName"].as_str()).unwrap_or_default();
+            let partition =
+                partition.and_then(|key| key["AttributeName"].as_str()).unwrap_or_default();
             let conditions = table.policy.as_ref().is_some_and(has_conditions);
-            let policy = table.policy.as_ref().map(|policy| evaluator(std::slice::from_ref(policy)));
-            let policy = policy.transpose().with_context(|| format!("the policy of {}", table.name))?;
-            tables
-                .insert(table.name.clone(), Guarded { partition: partition.to_owned(), policy, conditions });
+            let policy =
+                table.policy.as_ref().map(|policy| evaluator(std::slice::from_ref(policy)));
+            let policy =
+                policy.transpose().with_context(|| format!("the policy of {}", table.name))?;
+            tables.insert(
+                table.name.clone(),
+                Guarded { partition: partition.to_owned(), policy, conditions },
+            );
         }
         Ok(Self { callers, tables, decided: Mutex::default(), outages: Arc::default(), hops })
     }
@@ -123,7 +131,8 @@ impl Iam {
             let conditions = policies.iter().any(has_conditions);
             Ok::<_, anyhow::Error>((key, Caller { arn, role, conditions }))
         };
-        let guarded = |(name, partition)| (name, Guarded { partition, policy: None, conditions: false });
+        let guarded =
+            |(name, partition)| (name, Guarded { partition, policy: None, conditions: false });
         Ok(Self {
             callers: roles.into_iter().map(caller).collect::<Result<_>>()?,
             tables: tables.into_iter().map(guarded).collect(),
@@ -144,14 +153,20 @@ impl Iam {
         let caller = self.callers.get(key);
         let denied = acts.into_iter().find_map(|act| Some((self.decide(key, caller, &act)?, act)));
         let (because, Act { action, resource, .. }) = denied?;
-        let arn =
-            caller.map_or_else(|| format!("arn:aws:iam::{ACCOUNT}:user/{key}"), |caller| caller.arn.clone());
+        let arn = caller.map_or_else(
+            || format!("arn:aws:iam::{ACCOUNT}:user/{key}"),
+            |caller| caller.arn.clone(),
+        );
         let because = match because {
-            Because::NotAllowed => format!("because no identity-based policy allows the {action} action"),
+            Because::NotAllowed => {
+                format!("because no identity-based policy allows the {action} action")
+            }
             Because::DeniedByRole => "with an explicit deny in an identity-based policy".to_owned(),
             Because::Denied => "with an explicit deny in a resource-based policy".to_owned(),
         };
-        Some(format!("User: {arn} is not authorized to perform: {action} on resource: {resource} {because}"))
+        Some(format!(
+            "User: {arn} is not authorized to perform: {action} on resource: {resource} {because}"
+        ))
     }
 
     /// The answer to a request that its caller may not make, or that fails in an outage. `target` names the operation, as the JSON
@@ -189,7 +204,8 @@ impl Iam {
                 // AWS counts each throttled request as a metric, but the caller may retry and say
                 // nothing of it.
                 self.hops.always("throttled", &format!("{action} on {resource}"));
-                let message = format!("{action} on {resource} is throttled by an outage on request");
+                let message =
+                    format!("{action} on {resource} is throttled by an outage on request");
                 let kind = match action.starts_with("lambda:") {
                     true => {
                         return (
@@ -209,8 +225,10 @@ impl Iam {
         let depends = caller.is_some_and(|caller| caller.conditions)
             || self.table_of(act).is_some_and(|table| table.conditions);
         let context = if depends { act.context.clone() } else { Vec::new() };
-        let asked =
-            (key.to_owned(), Act { action: act.action.clone(), resource: act.resource.clone(), context });
+        let asked = (
+            key.to_owned(),
+            Act { action: act.action.clone(), resource: act.resource.clone(), context },
+        );
         if let Some(decided) = self.decided().get(&asked) {
             return *decided;
         }
@@ -228,10 +246,14 @@ impl Iam {
     }
 
     fn evaluate(&self, key: &str, caller: Option<&Caller>, act: &Act) -> Option<Because> {
-        let arn =
-            caller.map_or_else(|| format!("arn:aws:iam::{ACCOUNT}:user/{key}"), |caller| caller.arn.clone());
+        let arn = caller.map_or_else(
+            || format!("arn:aws:iam::{ACCOUNT}:user/{key}"),
+            |caller| caller.arn.clone(),
+        );
         // An action on a resource that cannot be parsed is denied to functions.
-        let Ok(resource) = Arn::parse(&act.resource) else { return caller.map(|_| Because::NotAllowed) };
+        let Ok(resource) = Arn::parse(&act.resource) else {
+            return caller.map(|_| Because::NotAllowed);
+        };
         let mut context = Context::new();
         for (key, values) in &act.context {
             context.insert((*key).to_owned(), ContextValue::StringList(values.clone()));
@@ -240,8 +262,10 @@ impl Iam {
             }
         }
         let principal = Principal::Aws(PrincipalId::String(arn));
-        let request = IAMRequest::new_with_context(principal, act.action.clone(), resource, context);
-        let decision = |policies: &PolicyEvaluator| policies.evaluate(&request).map(|result| result.decision);
+        let request =
+            IAMRequest::new_with_context(principal, act.action.clone(), resource, context);
+        let decision =
+            |policies: &PolicyEvaluator| policies.evaluate(&request).map(|result| result.decision);
         let policy = self.table_of(act).and_then(|table| table.policy.as_ref());
         if policy.is_some_and(|policy| decision(policy) == Ok(Decision::Deny)) {
             return Some(Because::Denied);
@@ -267,8 +291,9 @@ impl Iam {
             Some(("AmazonSQS", operation)) => sqs(operation, request),
             Some(("AWSEvents", "PutEvents")) => {
                 let entries = request["Entries"].as_array().into_iter().flatten();
-                let buses: BTreeSet<_> =
-                    entries.map(|entry| entry["EventBusName"].as_str().unwrap_or("default")).collect();
+                let buses: BTreeSet<_> = entries
+                    .map(|entry| entry["EventBusName"].as_str().unwrap_or("default"))
+                    .collect();
                 let arn = |bus: &str| format!("arn:aws:events:{REGION}:{ACCOUNT}:event-bus/{bus}");
                 buses.into_iter().map(|bus| act("events:PutEvents", arn(bus))).collect()
             }
@@ -281,8 +306,9 @@ impl Iam {
             Some(("SES", "SendEmail")) => {
                 let from = request["FromEmailAddress"].as_str().unwrap_or_default();
                 // The sender is `Name <address>`, or the address alone.
-                let address =
-                    from.rsplit_once('<').map_or(from, |(_, address)| address.trim_end_matches('>'));
+                let address = from
+                    .rsplit_once('<')
+                    .map_or(from, |(_, address)| address.trim_end_matches('>'));
                 let resource = format!("arn:aws:ses:{REGION}:{ACCOUNT}:identity/{address}");
                 let context = vec![("ses:FromAddress", vec![address.to_owned()])];
                 vec![Act { action: "ses:SendEmail".into(), resource, context }]
@@ -303,19 +329,27 @@ impl Iam {
 
     fn dynamodb(&self, operation: &str, request: &Value) -> Vec<Act> {
         let table = &request["TableName"];
-        let one = |action| vec![self.on_table(action, table, None, self.key_of(table, &request["Key"]))];
+        let one =
+            |action| vec![self.on_table(action, table, None, self.key_of(table, &request["Key"]))];
         match operation {
             "GetItem" => one("dynamodb:GetItem"),
             "UpdateItem" => one("dynamodb:UpdateItem"),
             "DeleteItem" => one("dynamodb:DeleteItem"),
             "PutItem" => {
-                vec![self.on_table("dynamodb:PutItem", table, None, self.key_of(table, &request["Item"]))]
+                vec![self.on_table(
+                    "dynamodb:PutItem",
+                    table,
+                    None,
+                    self.key_of(table, &request["Item"]),
+                )]
             }
             "Query" => {
                 let index = request["IndexName"].as_str();
                 vec![self.on_table("dynamodb:Query", table, index, self.queried(table, request))]
             }
-            "Scan" => vec![self.on_table("dynamodb:Scan", table, request["IndexName"].as_str(), None)],
+            "Scan" => {
+                vec![self.on_table("dynamodb:Scan", table, request["IndexName"].as_str(), None)]
+            }
             "BatchGetItem" | "BatchWriteItem" => {
                 let action = if operation == "BatchGetItem" {
                     "dynamodb:BatchGetItem"
@@ -330,8 +364,11 @@ impl Iam {
                         let key = &write["DeleteRequest"]["Key"];
                         if key.is_null() { &write["PutRequest"]["Item"] } else { key }
                     });
-                    let keys: Vec<_> =
-                        gets.chain(writes).filter_map(|key| self.key_of(&table, key)).flatten().collect();
+                    let keys: Vec<_> = gets
+                        .chain(writes)
+                        .filter_map(|key| self.key_of(&table, key))
+                        .flatten()
+                        .collect();
                     self.on_table(action, &table, None, Some(keys))
                 };
                 tables.map(on_table).collect()
@@ -346,11 +383,15 @@ impl Iam {
             }
             "ExecuteStatement" => self.statement(request).unwrap_or_else(|| self.unread(request)),
             "BatchExecuteStatement" | "ExecuteTransaction" => {
-                let list =
-                    if operation == "ExecuteTransaction" { "TransactStatements" } else { "Statements" };
+                let list = if operation == "ExecuteTransaction" {
+                    "TransactStatements"
+                } else {
+                    "Statements"
+                };
                 let statements = request[list].as_array().into_iter().flatten();
-                let acts = statements
-                    .map(|statement| self.statement(statement).unwrap_or_else(|| self.unread(statement)));
+                let acts = statements.map(|statement| {
+                    self.statement(statement).unwrap_or_else(|| self.unread(statement))
+                });
                 acts.flatten().collect()
             }
             // The other operations are about tables, not items. Functions do not use them, and are denied them unless a role names them.
@@ -395,7 +436,8 @@ impl Iam {
         let before = text.split_once(&format!("'{}':", guarded.partition));
         let key = before.and_then(|(before, after)| {
             let place = before.matches('?').count();
-            let value = after.trim_start().starts_with('?').then(|| &statement["Parameters"][place])?;
+            let value =
+                after.trim_start().starts_with('?').then(|| &statement["Parameters"][place])?;
             Some(vec![scalar(value)?])
         });
         Some(vec![self.on_table(action, &table, index, key)])
@@ -406,13 +448,22 @@ impl Iam {
     fn unread(&self, statement: &Value) -> Vec<Act> {
         let text = statement["Statement"].as_str().unwrap_or_default();
         let tables = self.tables.keys().filter(|table| text.contains(table.as_str()));
-        let changes = ["dynamodb:PartiQLUpdate", "dynamodb:PartiQLDelete", "dynamodb:PartiQLInsert"];
+        let changes =
+            ["dynamodb:PartiQLUpdate", "dynamodb:PartiQLDelete", "dynamodb:PartiQLInsert"];
         tables
-            .flat_map(|table| changes.map(|action| self.on_table(action, &json!(table), None, None)))
+            .flat_map(|table| {
+                changes.map(|action| self.on_table(action, &json!(table), None, None))
+            })
             .collect()
     }
 
-    fn on_table(&self, action: &str, table: &Value, index: Option<&str>, keys: Option<Vec<String>>) -> Act {
+    fn on_table(
+        &self,
+        action: &str,
+        table: &Value,
+        index: Option<&str>,
+        keys: Option<Vec<String>>,
+    ) -> Act {
         let table = table.as_str().unwrap_or_default();
         // A table may be named by its ARN.
         let arn = if table.starts_with("arn:") {
@@ -436,9 +487,12 @@ impl Iam {
         let guarded = self.tables.get(table.as_str()?)?;
         let names = request["ExpressionAttributeNames"].as_object();
         let condition = request["KeyConditionExpression"].as_str()?.replace('=', " = ");
-        let words: Vec<_> = condition.split([' ', '(', ')']).filter(|word| !word.is_empty()).collect();
+        let words: Vec<_> =
+            condition.split([' ', '(', ')']).filter(|word| !word.is_empty()).collect();
         let is_partition = |word: &str| {
-            let name = names.and_then(|names: &Map<String, Value>| names.get(word)?.as_str()).unwrap_or(word);
+            let name = names
+                .and_then(|names: &Map<String, Value>| names.get(word)?.as_str())
+                .unwrap_or(word);
             name == guarded.partition || request["IndexName"].is_string()
         };
         let place = words.windows(3).find(|words| words[1] == "=" && is_partition(words[0]))?;
@@ -472,7 +526,8 @@ fn sqs(operation: &str, request: &Value) -> Vec<Act> {
         // Functions use no other operation, and are denied it unless a role names it.
         other => &format!("sqs:{other}"),
     };
-    let queue = request["QueueUrl"].as_str().and_then(|url| url.rsplit('/').next()).unwrap_or_default();
+    let queue =
+        request["QueueUrl"].as_str().and_then(|url| url.rsplit('/').next()).unwrap_or_default();
     vec![act(action, format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{queue}"))]
 }
 
@@ -567,8 +622,9 @@ Resources:
 
     fn refused(caller: &str, target: &str, request: Value) -> Option<String> {
         let mut headers = HeaderMap::new();
-        let credential =
-            format!("AWS4-HMAC-SHA256 Credential={caller}/20261123/us-east-1/dynamodb/aws4_request");
+        let credential = format!(
+            "AWS4-HMAC-SHA256 Credential={caller}/20261123/us-east-1/dynamodb/aws4_request"
+        );
         headers.insert("authorization", credential.parse().unwrap());
         let (_, refusal) = IAM.refusal(&headers, target, request.to_string().as_bytes())?;
         Some(refusal["Message"].as_str().unwrap().to_owned())
@@ -604,25 +660,41 @@ Resources:
         let put = json!({ "Put": { "TableName": LEVELS, "Item": {} } });
         let delete = json!({ "Delete": { "TableName": LEVELS, "Key": {} } });
         assert_eq!(dynamodb(TANK, "TransactWriteItems", json!({ "TransactItems": [put] })), None);
-        let denied = dynamodb(TANK, "TransactWriteItems", json!({ "TransactItems": [put, delete] })).unwrap();
+        let denied =
+            dynamodb(TANK, "TransactWriteItems", json!({ "TransactItems": [put, delete] }))
+                .unwrap();
         assert!(denied.contains("dynamodb:DeleteItem"), "{denied}");
-        let denied = dynamodb(TANK, "BatchWriteItem", json!({ "RequestItems": { LEVELS: [put] } })).unwrap();
+        let denied =
+            dynamodb(TANK, "BatchWriteItem", json!({ "RequestItems": { LEVELS: [put] } })).unwrap();
         assert!(denied.contains("dynamodb:BatchWriteItem"), "{denied}");
         let statement =
             |text: &str| json!({ "Statement": format!("{text} \"{LOG}\" VALUE {{'stream': ?}}") });
-        assert_eq!(dynamodb(TANK, "ExecuteStatement", statement("INSERT INTO")), None, "IAM ignores case");
+        assert_eq!(
+            dynamodb(TANK, "ExecuteStatement", statement("INSERT INTO")),
+            None,
+            "IAM ignores case"
+        );
         let both = json!({ "TransactStatements": [statement("INSERT INTO"), { "Statement": format!("UPDATE \"{LOG}\" SET x = 1") }] });
-        assert!(dynamodb(TANK, "ExecuteTransaction", both).unwrap().contains("dynamodb:PartiQLUpdate"));
+        assert!(
+            dynamodb(TANK, "ExecuteTransaction", both).unwrap().contains("dynamodb:PartiQLUpdate")
+        );
     }
 
     /// Rule 3: the policy of a table applies to every caller.
     #[test]
     fn what_a_tables_policy_denies_is_denied_to_everybody() {
         for caller in [TANK, "AKIASOMEBODY"] {
-            let denied = dynamodb(caller, "PutItem", json!({ "TableName": LOG, "Item": {} })).unwrap();
-            assert!(denied.ends_with("with an explicit deny in a resource-based policy"), "{denied}");
+            let denied =
+                dynamodb(caller, "PutItem", json!({ "TableName": LOG, "Item": {} })).unwrap();
+            assert!(
+                denied.ends_with("with an explicit deny in a resource-based policy"),
+                "{denied}"
+            );
         }
-        assert_eq!(dynamodb("AKIASOMEBODY", "GetItem", json!({ "TableName": LOG, "Key": {} })), None);
+        assert_eq!(
+            dynamodb("AKIASOMEBODY", "GetItem", json!({ "TableName": LOG, "Key": {} })),
+            None
+        );
     }
 
     /// A statement that is not understood must not be a way around the policy of a table.
@@ -630,7 +702,10 @@ Resources:
     fn a_statement_that_is_not_understood_may_be_a_change() {
         for text in [format!("UPDATE \"{LOG}\"SET x = 1"), format!("MERGE INTO \"{LOG}\"")] {
             let denied = dynamodb("AKIASOMEBODY", "ExecuteStatement", json!({ "Statement": text }));
-            assert!(denied.unwrap().ends_with("with an explicit deny in a resource-based policy"), "{text}");
+            assert!(
+                denied.unwrap().ends_with("with an explicit deny in a resource-based policy"),
+                "{text}"
+            );
         }
     }
 
@@ -657,11 +732,21 @@ Resources:
 
     #[test]
     fn queues_buses_functions_and_mails_are_resources_too() {
-        let url = |queue: &str| json!({ "QueueUrl": format!("http://127.0.0.1:1/000000000000/{queue}") });
-        assert_eq!(refused(TANK, "AmazonSQS.SendMessageBatch", url("ledgerline-FillsQueue.fifo")), None);
-        assert!(refused(TANK, "AmazonSQS.SendMessage", url("ledgerline-OtherQueue.fifo")).is_some());
+        let url =
+            |queue: &str| json!({ "QueueUrl": format!("http://127.0.0.1:1/000000000000/{queue}") });
+        assert_eq!(
+            refused(TANK, "AmazonSQS.SendMessageBatch", url("ledgerline-FillsQueue.fifo")),
+            None
+        );
+        assert!(
+            refused(TANK, "AmazonSQS.SendMessage", url("ledgerline-OtherQueue.fifo")).is_some()
+        );
         let put = |bus: &str| json!({ "Entries": [{ "EventBusName": bus }] });
-        assert_eq!(refused(TANK, "AWSEvents.PutEvents", put("events")), None, "by the managed policy");
+        assert_eq!(
+            refused(TANK, "AWSEvents.PutEvents", put("events")),
+            None,
+            "by the managed policy"
+        );
         assert!(refused(FENCED, "AWSEvents.PutEvents", put("events")).is_some());
         let invoke = |function: &str| {
             let arn = format!("arn:aws:lambda:{REGION}:{ACCOUNT}:function:ledgerline-{function}");

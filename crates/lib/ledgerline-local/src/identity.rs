@@ -53,7 +53,9 @@ pub(crate) fn authorizer(
         _ => named(token, scopes, operators),
     };
     let granted = claims.get("scope").map(String::as_str).unwrap_or_default();
-    if !scopes.is_empty() && !granted.split(' ').any(|granted| scopes.iter().any(|scope| scope == granted)) {
+    if !scopes.is_empty()
+        && !granted.split(' ').any(|granted| scopes.iter().any(|scope| scope == granted))
+    {
         return Err((StatusCode::FORBIDDEN, "Forbidden"));
     }
     Ok(json!({ "jwt": { "claims": claims, "scopes": scopes } }))
@@ -94,7 +96,9 @@ fn is_for(claims: &Map<String, Value>, audience: &[String]) -> bool {
 fn as_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        Value::Array(values) => format!("[{}]", values.iter().map(as_text).collect::<Vec<_>>().join(" ")),
+        Value::Array(values) => {
+            format!("[{}]", values.iter().map(as_text).collect::<Vec<_>>().join(" "))
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => value.to_string(),
     }
 }
@@ -109,7 +113,10 @@ mod tests {
 
     fn called_with(token: Option<&str>) -> Result<Value, (StatusCode, &'static str)> {
         let headers = token.map(|token| (AUTHORIZATION, token.parse().unwrap()));
-        let api = Authorizer { developer: "developer".into(), audience: vec!["App".into(), "Tool".into()] };
+        let api = Authorizer {
+            developer: "developer".into(),
+            audience: vec!["App".into(), "Tool".into()],
+        };
         authorizer(&api, &headers.into_iter().collect(), &scopes(), Some("groups"))
     }
 
@@ -148,7 +155,12 @@ mod tests {
             // A client that is not in the audience, or none at all.
             (jwt(r#"{"sub":"carol","scope":"ledgerline/write"}"#), 401),
             (jwt(r#"{"sub":"carol","client_id":"Other","scope":"ledgerline/write"}"#), 401),
-            (jwt(r#"{"sub":"carol","aud":"Other","client_id":"App","scope":"ledgerline/write"}"#), 401),
+            (
+                jwt(
+                    r#"{"sub":"carol","aud":"Other","client_id":"App","scope":"ledgerline/write"}"#,
+                ),
+                401,
+            ),
         ] {
             assert_eq!(called_with(Some(&token)).unwrap_err().0, expected, "{token}");
         }

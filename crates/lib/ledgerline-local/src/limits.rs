@@ -35,8 +35,8 @@ pub(crate) fn refusal(target: &str, body: &[u8]) -> Option<(StatusCode, Value)> 
     }
     let body: Value = serde_json::from_slice(body).ok()?;
     let entries = body[list].as_array().into_iter().flatten();
-    let sizes =
-        entries.flat_map(|entry| fields.iter().filter_map(|field| entry[*field].as_str()).map(str::len));
+    let sizes = entries
+        .flat_map(|entry| fields.iter().filter_map(|field| entry[*field].as_str()).map(str::len));
     (sizes.sum::<usize>() > MAX_BYTES)
         .then(|| (StatusCode::BAD_REQUEST, json!({ "__type": kind, "message": message })))
 }
@@ -54,10 +54,16 @@ mod tests {
         };
         let messages = |bytes: usize| {
             let message = |bytes| json!({ "Id": "1", "MessageBody": "x".repeat(bytes) });
-            json!({ "QueueUrl": "q", "Entries": [message(bytes / 2), message(bytes / 2)] }).to_string()
+            json!({ "QueueUrl": "q", "Entries": [message(bytes / 2), message(bytes / 2)] })
+                .to_string()
         };
         for (target, within, beyond, kind) in [
-            ("AWSEvents.PutEvents", events(MAX_BYTES), events(MAX_BYTES + 2), "ValidationException"),
+            (
+                "AWSEvents.PutEvents",
+                events(MAX_BYTES),
+                events(MAX_BYTES + 2),
+                "ValidationException",
+            ),
             (
                 "AmazonSQS.SendMessageBatch",
                 messages(MAX_BYTES),

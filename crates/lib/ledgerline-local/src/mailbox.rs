@@ -72,7 +72,10 @@ struct Text {
 
 impl Mailbox {
     /// Takes a mail, and answers as SES does: 200 with the mail's `MessageId`.
-    pub fn send(&self, SendEmail { from_email_address, destination, content }: SendEmail) -> Response<Body> {
+    pub fn send(
+        &self,
+        SendEmail { from_email_address, destination, content }: SendEmail,
+    ) -> Response<Body> {
         let mail = Mail {
             message_id: Uuid::now_v7(),
             at: Timestamp::now(),

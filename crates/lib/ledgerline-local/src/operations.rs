@@ -44,7 +44,9 @@ pub(crate) fn cloudformation(
         let body = format!("<TemplateBody>{template}</TemplateBody>");
         return xml(
             StatusCode::OK,
-            &format!("<{action}Response><{action}Result>{body}</{action}Result></{action}Response>"),
+            &format!(
+                "<{action}Response><{action}Result>{body}</{action}Result></{action}Response>"
+            ),
         );
     }
     let (list, kind) = match action.as_str() {
@@ -85,14 +87,17 @@ pub(crate) fn cloudformation(
 }
 
 fn invalid(message: &str) -> Response<Body> {
-    let error = format!("<Type>Sender</Type><Code>ValidationError</Code><Message>{message}</Message>");
+    let error =
+        format!("<Type>Sender</Type><Code>ValidationError</Code><Message>{message}</Message>");
     xml(StatusCode::BAD_REQUEST, &format!("<ErrorResponse><Error>{error}</Error></ErrorResponse>"))
 }
 
 fn xml(status: StatusCode, body: &str) -> Response<Body> {
     let mut response = Response::new(Body::from(body.to_owned()));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, "text/xml".parse().unwrap_or_else(|_| unreachable!()));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, "text/xml".parse().unwrap_or_else(|_| unreachable!()));
     response
 }
 
@@ -174,7 +179,8 @@ struct Condition {
 impl Pattern {
     fn parse(text: &str) -> Result<Self> {
         let text = text.trim();
-        let Some(conditions) = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')) else {
+        let Some(conditions) = text.strip_prefix('{').and_then(|text| text.strip_suffix('}'))
+        else {
             return Ok(Self::Phrase(text.trim_matches('"').to_owned()));
         };
         let condition = |text: &str| {
@@ -183,7 +189,11 @@ impl Pattern {
             let path = path.and_then(|path| path.strip_prefix("$."));
             let value = value.and_then(|value| serde_json::from_str(value.trim()).ok());
             match (path, operator, value) {
-                (Some(path), Some(operator @ ("=" | "!=" | ">=" | "<=" | ">" | "<")), Some(value)) => {
+                (
+                    Some(path),
+                    Some(operator @ ("=" | "!=" | ">=" | "<=" | ">" | "<")),
+                    Some(value),
+                ) => {
                     let pointer = format!("/{}", path.replace('.', "/"));
                     Ok(Condition { pointer, operator: operator.to_owned(), value })
                 }
@@ -208,7 +218,10 @@ impl Pattern {
 impl Condition {
     fn holds(&self, line: &Value) -> bool {
         let Some(found) = line.pointer(&self.pointer) else { return false };
-        let order = found.as_f64().zip(self.value.as_f64()).and_then(|(one, other)| one.partial_cmp(&other));
+        let order = found
+            .as_f64()
+            .zip(self.value.as_f64())
+            .and_then(|(one, other)| one.partial_cmp(&other));
         match self.operator.as_str() {
             "=" => *found == self.value,
             "!=" => *found != self.value,
@@ -242,7 +255,10 @@ pub(crate) async fn move_messages(sqs: &Sqs, queues: &[Queue], body: &[u8]) -> R
         (Some(destination), _) => destination,
         (None, [destination]) => destination.clone(),
         (None, of) => {
-            bail!("the queue takes the dead letters of {} queues: name the DestinationArn", of.len())
+            bail!(
+                "the queue takes the dead letters of {} queues: name the DestinationArn",
+                of.len()
+            )
         }
     };
     let source = sqs.queue_url(&source_arn)?;
@@ -264,8 +280,10 @@ pub(crate) async fn move_messages(sqs: &Sqs, queues: &[Queue], body: &[u8]) -> R
         for message in messages {
             let attributes = message.attributes.unwrap_or_default();
             let group = attributes.get(&MessageSystemAttributeName::MessageGroupId).cloned();
-            let receipt = message.receipt_handle.ok_or_else(|| anyhow!("a message without a receipt"))?;
-            let send = sqs.client.send_message().queue_url(&destination).set_message_body(message.body);
+            let receipt =
+                message.receipt_handle.ok_or_else(|| anyhow!("a message without a receipt"))?;
+            let send =
+                sqs.client.send_message().queue_url(&destination).set_message_body(message.body);
             let send = send.set_message_group_id(group.filter(|_| is_fifo));
             let id = is_fifo.then(|| Uuid::now_v7().to_string());
             send.set_message_deduplication_id(id).send().await?;
@@ -282,7 +300,8 @@ mod tests {
 
     #[test]
     fn patterns_of_the_runbook_find_their_lines() {
-        let error = r#"{"level":"ERROR","message":"projection","record":{"status":"timeout"},"code":503}"#;
+        let error =
+            r#"{"level":"ERROR","message":"projection","record":{"status":"timeout"},"code":503}"#;
         for (pattern, found) in [
             ("\"projection\"", true),
             ("\"tank-1\"", false),
@@ -306,10 +325,15 @@ mod tests {
         let sqs = Sqs::start().await.unwrap();
         let arn = |name: &str| format!("arn:aws:sqs:us-east-1:000000000000:{name}");
         let fifo = ("FifoQueue".to_owned(), "true".to_owned());
-        let policy = json!({ "deadLetterTargetArn": arn("dead.fifo"), "maxReceiveCount": 3 }).to_string();
+        let policy =
+            json!({ "deadLetterTargetArn": arn("dead.fifo"), "maxReceiveCount": 3 }).to_string();
         let of = HashMap::from([fifo.clone(), ("RedrivePolicy".to_owned(), policy)]);
         let queues = [
-            Queue { name: "dead.fifo".into(), arn: arn("dead.fifo"), attributes: HashMap::from([fifo]) },
+            Queue {
+                name: "dead.fifo".into(),
+                arn: arn("dead.fifo"),
+                attributes: HashMap::from([fifo]),
+            },
             Queue { name: "fills.fifo".into(), arn: arn("fills.fifo"), attributes: of },
         ];
         sqs.create_queues(&queues).await.unwrap();
@@ -317,18 +341,32 @@ mod tests {
             (sqs.queue_url(&arn("dead.fifo")).unwrap(), sqs.queue_url(&arn("fills.fifo")).unwrap());
         let task = json!({ "SourceArn": arn("dead.fifo") }).to_string();
         for round in ["one", "two"] {
-            let send =
-                sqs.client.send_message().queue_url(&dead).message_body("v1").message_group_id("tank-1");
+            let send = sqs
+                .client
+                .send_message()
+                .queue_url(&dead)
+                .message_body("v1")
+                .message_group_id("tank-1");
             send.message_deduplication_id(round).send().await.unwrap();
-            assert!(move_messages(&sqs, &queues, task.as_bytes()).await.unwrap()["TaskHandle"].is_string());
+            assert!(
+                move_messages(&sqs, &queues, task.as_bytes()).await.unwrap()["TaskHandle"]
+                    .is_string()
+            );
             let receive = sqs.client.receive_message().queue_url(&fills);
-            let receive = receive.message_system_attribute_names(MessageSystemAttributeName::MessageGroupId);
+            let receive =
+                receive.message_system_attribute_names(MessageSystemAttributeName::MessageGroupId);
             let [message] = receive.send().await.unwrap().messages.unwrap().try_into().unwrap();
             assert_eq!(message.body.as_deref(), Some("v1"), "{round}");
             let group = &message.attributes.unwrap()[&MessageSystemAttributeName::MessageGroupId];
             assert_eq!(group, "tank-1");
             let receipt = message.receipt_handle.unwrap();
-            sqs.client.delete_message().queue_url(&fills).receipt_handle(receipt).send().await.unwrap();
+            sqs.client
+                .delete_message()
+                .queue_url(&fills)
+                .receipt_handle(receipt)
+                .send()
+                .await
+                .unwrap();
         }
         let nobodys = json!({ "SourceArn": arn("fills.fifo") }).to_string();
         assert!(

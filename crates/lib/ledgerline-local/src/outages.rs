@@ -71,18 +71,25 @@ mod tests {
     #[test]
     fn an_outage_is_of_what_it_names_and_ends() {
         let outages = Outages::default();
-        let begin = |seconds, answer| outages.begin(Outage { of: "BalancesTable".into(), seconds, answer });
+        let begin =
+            |seconds, answer| outages.begin(Outage { of: "BalancesTable".into(), seconds, answer });
         let table = "arn:aws:dynamodb:us-east-1:000000000000:table/ledgerline-BalancesTable";
         assert_eq!(outages.of(table), None);
         begin(0, Failing::Failed);
         assert_eq!(outages.of(table), None);
         begin(60, Failing::Throttled);
         let index = format!("{table}/index/ofOpener");
-        assert_eq!([table, &index].map(|resource| outages.of(resource)), [Some(Failing::Throttled); 2]);
+        assert_eq!(
+            [table, &index].map(|resource| outages.of(resource)),
+            [Some(Failing::Throttled); 2]
+        );
         outages.begin(Outage { of: "MailFunction".into(), seconds: 60, answer: Failing::Failed });
         let function = "arn:aws:lambda:us-east-1:000000000000:function:ledgerline-MailFunction";
         let alias = format!("{function}:live");
-        assert_eq!([function, &alias].map(|resource| outages.of(resource)), [Some(Failing::Failed); 2]);
+        assert_eq!(
+            [function, &alias].map(|resource| outages.of(resource)),
+            [Some(Failing::Failed); 2]
+        );
         assert_eq!(outages.of("arn:aws:sqs:us-east-1:000000000000:Transactions.fifo"), None);
     }
 

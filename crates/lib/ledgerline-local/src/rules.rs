@@ -27,7 +27,13 @@ pub(crate) async fn connect(
 ) -> Result<()> {
     let mut targets = BTreeMap::new();
     for bus in &template.buses {
-        events.client.create_event_bus().name(bus).send().await.with_context(|| format!("bus {bus}"))?;
+        events
+            .client
+            .create_event_bus()
+            .name(bus)
+            .send()
+            .await
+            .with_context(|| format!("bus {bus}"))?;
     }
     for (definition, function) in template.functions.iter().zip(functions) {
         let destination = definition.invoke_config.destination_config.on_failure.as_ref();
@@ -237,13 +243,20 @@ Resources:
             ("RULE_ARN", "arn:aws:events:us-east-1:000000000000:rule/bus/Greeter-Greeted"),
             ("TARGET_ARN", "arn:aws:lambda:us-east-1:000000000000:function:ledgerline-Greeter"),
         ];
-        assert_eq!(attributes, expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
-        assert_eq!((&event["detail-type"], &event["detail"]["who"]), (&json!("Greeted"), &json!("ada")));
+        assert_eq!(
+            attributes,
+            expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+        );
+        assert_eq!(
+            (&event["detail-type"], &event["detail"]["who"]),
+            (&json!("Greeted"), &json!("ada"))
+        );
     }
 
     #[tokio::test]
     async fn a_delivery_is_given_up_into_the_dead_letter_queue_at_the_age_of_its_rule() {
-        let template = TEMPLATE.replace("MaximumEventAgeInSeconds: 86400", "MaximumEventAgeInSeconds: 1");
+        let template =
+            TEMPLATE.replace("MaximumEventAgeInSeconds: 86400", "MaximumEventAgeInSeconds: 1");
         let running = Running::start(&template).await;
         running.refuse(600, Failing::Failed);
         running.greet().await;

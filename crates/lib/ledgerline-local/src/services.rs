@@ -18,7 +18,8 @@ use dynoxide::Database;
 use hyper::{Request, Response, body::Incoming, server::conn::http1, service::Service};
 use hyper_util::rt::TokioIo;
 use rustack_events_core::{
-    config::EventsConfig, delivery::TargetDelivery, handler::RustackEventsHandler, provider::RustackEvents,
+    config::EventsConfig, delivery::TargetDelivery, handler::RustackEventsHandler,
+    provider::RustackEvents,
 };
 use rustack_events_http::service::{EventsHttpConfig, EventsHttpService};
 use rustack_sqs_core::{config::SqsConfig, handler::RustackSqsHandler, provider::RustackSqs};
@@ -105,7 +106,8 @@ pub(crate) fn kept_stack(data: &Path) -> Result<Option<String>> {
     if !data.join("dynamodb.sqlite").exists() {
         return Ok(None);
     }
-    let tables = open(data)?.list_tables(serde_json::from_str("{}")?).map_err(|error| anyhow!("{error}"))?;
+    let tables =
+        open(data)?.list_tables(serde_json::from_str("{}")?).map_err(|error| anyhow!("{error}"))?;
     let suffix = format!("-{COMMITS}");
     let kept = tables.table_names.iter().find_map(|name| name.strip_suffix(&suffix));
     Ok(kept.map(ToOwned::to_owned))
@@ -117,17 +119,22 @@ pub(crate) fn kept_stack(data: &Path) -> Result<Option<String>> {
 /// # Errors
 /// When the database refuses the definition.
 pub fn create_table(database: &Database, table: &Table) -> Result<Option<String>> {
-    let exists = database.list_tables(serde_json::from_str("{}")?).map_err(|error| anyhow!("{error}"))?;
+    let exists =
+        database.list_tables(serde_json::from_str("{}")?).map_err(|error| anyhow!("{error}"))?;
     if exists.table_names.contains(&table.name) {
         let describe = serde_json::from_value(json!({ "TableName": table.name }))?;
-        let kept = database.describe_table(describe).map_err(|error| anyhow!("{}: {error}", table.name))?;
+        let kept = database
+            .describe_table(describe)
+            .map_err(|error| anyhow!("{}: {error}", table.name))?;
         let kept = serde_json::to_value(kept)?["Table"].take();
         let added = add_indexes(database, table, &kept)?;
         return Ok(difference(&table.create, &kept, &added));
     }
     let create = serde_json::from_value(table.create.clone())
         .with_context(|| format!("the definition of table {}", table.name))?;
-    database.create_table(create).map_err(|error| anyhow!("cannot create {}: {error}", table.name))?;
+    database
+        .create_table(create)
+        .map_err(|error| anyhow!("cannot create {}: {error}", table.name))?;
     if let Some(attribute) = &table.time_to_live {
         let update = serde_json::from_value(serde_json::json!({
             "TableName": table.name,
@@ -141,20 +148,25 @@ pub fn create_table(database: &Database, table: &Table) -> Result<Option<String>
 /// Adds the indexes that a kept table lacks, as a deployment does: DynamoDB fills an index from the
 /// rows that there are. Returns their names.
 fn add_indexes(database: &Database, table: &Table, kept: &Value) -> Result<BTreeSet<String>> {
-    let listed = |table: &Value| table["GlobalSecondaryIndexes"].as_array().cloned().unwrap_or_default();
+    let listed =
+        |table: &Value| table["GlobalSecondaryIndexes"].as_array().cloned().unwrap_or_default();
     let key = |table: &Value| table["KeySchema"].clone();
     if key(kept) != key(&table.create) {
         return Ok(BTreeSet::new());
     }
     let there: Vec<_> = listed(kept).iter().map(|index| index["IndexName"].clone()).collect();
     let mut added = BTreeSet::new();
-    for index in listed(&table.create).into_iter().filter(|index| !there.contains(&index["IndexName"])) {
+    for index in
+        listed(&table.create).into_iter().filter(|index| !there.contains(&index["IndexName"]))
+    {
         let update = serde_json::from_value(json!({
             "TableName": table.name,
             "AttributeDefinitions": table.create["AttributeDefinitions"],
             "GlobalSecondaryIndexUpdates": [{ "Create": index }],
         }))?;
-        database.update_table(update).map_err(|error| anyhow!("an index of {}: {error}", table.name))?;
+        database
+            .update_table(update)
+            .map_err(|error| anyhow!("an index of {}: {error}", table.name))?;
         added.extend(index["IndexName"].as_str().map(ToOwned::to_owned));
     }
     Ok(added)
@@ -166,8 +178,9 @@ fn add_indexes(database: &Database, table: &Table, kept: &Value) -> Result<BTree
 fn difference(wanted: &Value, kept: &Value, added: &BTreeSet<String>) -> Option<String> {
     let key = |schema: &Value| {
         let parts = schema.as_array().into_iter().flatten();
-        let mut parts: Vec<_> =
-            parts.map(|part| (part["KeyType"].to_string(), part["AttributeName"].clone())).collect();
+        let mut parts: Vec<_> = parts
+            .map(|part| (part["KeyType"].to_string(), part["AttributeName"].clone()))
+            .collect();
         parts.sort_by(|one, other| one.0.cmp(&other.0));
         let names = parts.iter().filter_map(|(_, name)| name.as_str());
         names.collect::<Vec<_>>().join(" and ")
@@ -178,7 +191,8 @@ fn difference(wanted: &Value, kept: &Value, added: &BTreeSet<String>) -> Option<
             let projection = index["Projection"]["ProjectionType"].as_str().unwrap_or_default();
             format!("{} ({projection})", key(&index["KeySchema"]))
         };
-        let index = |index: &Value| Some((index["IndexName"].as_str()?.to_owned(), described(index)));
+        let index =
+            |index: &Value| Some((index["IndexName"].as_str()?.to_owned(), described(index)));
         indexes.filter_map(index).collect()
     };
     let wanted_key = key(&wanted["KeySchema"]);
@@ -223,7 +237,10 @@ impl Sqs {
             port: address.port(),
         }));
         let handler = Arc::new(RustackSqsHandler::new(Arc::clone(&provider)));
-        tokio::spawn(serve(listener, SqsHttpService::new(Arc::clone(&handler), SqsHttpConfig::default())));
+        tokio::spawn(serve(
+            listener,
+            SqsHttpService::new(Arc::clone(&handler), SqsHttpConfig::default()),
+        ));
         let url = format!("http://{address}");
         let client = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&url));
         Ok(Self { provider, handler, url, client })
@@ -233,10 +250,17 @@ impl Sqs {
     pub(crate) async fn answer(&self, headers: &HeaderMap, body: Bytes) -> Response<Body> {
         use rustack_sqs_http::{dispatch, response, router};
         let answered = async {
-            dispatch::dispatch_operation(self.handler.as_ref(), router::resolve_operation(headers)?, body)
-                .await
+            dispatch::dispatch_operation(
+                self.handler.as_ref(),
+                router::resolve_operation(headers)?,
+                body,
+            )
+            .await
         };
-        answered.await.unwrap_or_else(|error| response::error_to_response(&error, REQUEST)).map(Body::new)
+        answered
+            .await
+            .unwrap_or_else(|error| response::error_to_response(&error, REQUEST))
+            .map(Body::new)
     }
 
     /// Creates the queues: dead-letter queues first, because the others refer to them.
@@ -306,15 +330,23 @@ impl EventBridge {
     pub(crate) async fn answer(&self, headers: &HeaderMap, body: Bytes) -> Response<Body> {
         use rustack_events_http::{dispatch, response, router};
         let answered = async {
-            dispatch::dispatch_operation(self.handler.as_ref(), router::resolve_operation(headers)?, body)
-                .await
+            dispatch::dispatch_operation(
+                self.handler.as_ref(),
+                router::resolve_operation(headers)?,
+                body,
+            )
+            .await
         };
-        answered.await.unwrap_or_else(|error| response::error_to_response(&error, REQUEST)).map(Body::new)
+        answered
+            .await
+            .unwrap_or_else(|error| response::error_to_response(&error, REQUEST))
+            .map(Body::new)
     }
 }
 
 async fn listen() -> Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free on 127.0.0.1")?;
+    let listener =
+        TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free on 127.0.0.1")?;
     let address = listener.local_addr()?;
     Ok((listener, address))
 }
@@ -376,16 +408,26 @@ mod tests {
         assert_eq!(create_table(&database, &kept).unwrap(), None, "it is made");
         assert_eq!(create_table(&database, &kept).unwrap(), None, "it is the same");
         let different = |table: &Table| create_table(&database, table).unwrap().unwrap_or_default();
-        assert!(different(&table(json!([key("owner", "HASH")]), by_owner)).contains("its key is id"));
-        assert!(different(&table(id.clone(), Value::Null)).contains("byOwner, which the template has not"));
+        assert!(
+            different(&table(json!([key("owner", "HASH")]), by_owner)).contains("its key is id")
+        );
+        assert!(
+            different(&table(id.clone(), Value::Null))
+                .contains("byOwner, which the template has not")
+        );
         let by_id = json!([{
             "IndexName": "byId", "KeySchema": [key("id", "HASH")], "Projection": { "ProjectionType": "ALL" },
         }]);
         let text = |text: &str| json!({ "S": text });
-        let item = json!({ "TableName": "Views", "Item": { "id": text("1"), "owner": text("ada") } });
+        let item =
+            json!({ "TableName": "Views", "Item": { "id": text("1"), "owner": text("ada") } });
         database.put_item(serde_json::from_value(item).unwrap()).unwrap();
         let with_both = json!([by_owner_again[0], by_id[0]]);
-        assert_eq!(create_table(&database, &table(id, with_both)).unwrap(), None, "an index is added");
+        assert_eq!(
+            create_table(&database, &table(id, with_both)).unwrap(),
+            None,
+            "an index is added"
+        );
         let query = json!({
             "TableName": "Views", "IndexName": "byId", "KeyConditionExpression": "id = :id",
             "ExpressionAttributeValues": { ":id": text("1") },

@@ -97,12 +97,12 @@ impl Stack {
         let hops = TraceLog { quiet: options.quiet };
         // The ports are bound first, so that a taken port is reported before the build, which may
         // take minutes.
-        let listener = TcpListener::bind(("127.0.0.1", options.port))
-            .await
-            .with_context(|| format!("port {} is taken; choose another with --port", options.port))?;
-        let aws_listener = TcpListener::bind(options.aws_address)
-            .await
-            .with_context(|| format!("{} is not free; choose another --aws-address", options.aws_address))?;
+        let listener = TcpListener::bind(("127.0.0.1", options.port)).await.with_context(|| {
+            format!("port {} is taken; choose another with --port", options.port)
+        })?;
+        let aws_listener = TcpListener::bind(options.aws_address).await.with_context(|| {
+            format!("{} is not free; choose another --aws-address", options.aws_address)
+        })?;
         let aws_address = aws_listener.local_addr()?;
         let sqs = Arc::new(Sqs::start().await?);
         let mut source = Source::read(&options.template)?;
@@ -116,10 +116,12 @@ impl Stack {
             hops.always("data", &text);
             source.rename_stack(kept);
         }
-        let text = std::fs::read_to_string(&options.template).context("the template cannot be read")?;
+        let text =
+            std::fs::read_to_string(&options.template).context("the template cannot be read")?;
         let mut template = template::of(&source, &options.parameters, &sqs.url)?;
 
-        let binaries: Vec<_> = template.functions.iter().map(|function| function.binary.as_str()).collect();
+        let binaries: Vec<_> =
+            template.functions.iter().map(|function| function.binary.as_str()).collect();
         let folder = options.template.parent().filter(|folder| !folder.as_os_str().is_empty());
         let root = folder.unwrap_or(Path::new("."));
         hops.always("build", &format!("{} functions", binaries.len()));
@@ -167,8 +169,10 @@ impl Stack {
         let mut functions = Vec::new();
         for function in &template.functions {
             let program = programs.get(&function.binary).context("was built")?.clone();
-            let mut environment: BTreeMap<_, _> =
-                environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            let mut environment: BTreeMap<_, _> = environment
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), value.clone()))
+                .collect();
             environment.insert("AWS_ACCESS_KEY_ID".to_owned(), iam::access_key(&function.id));
             environment.extend(function.environment.clone());
             functions.push(host.add(Launch {
@@ -183,7 +187,8 @@ impl Stack {
         rules::connect(&template, &functions, &invocations, &sqs, &events).await?;
         let written = Arc::new(Notify::new());
         let mut readers = BTreeMap::<_, (Stream, Vec<_>)>::new();
-        for (mapping, delivered) in streams(&template, &functions, &dynamodb, &sqs, &written, hops)? {
+        for (mapping, delivered) in streams(&template, &functions, &dynamodb, &sqs, &written, hops)?
+        {
             let stream = mapping.stream.clone();
             let mut passed = delivered.clone();
             // The file is named after the consumer, because another consumer of the same stream has
@@ -199,8 +204,10 @@ impl Stack {
                 // between is then seen in the second.
                 let mut queues: Vec<_> = template.queues.iter().collect();
                 queues.sort_by_key(|queue| !queue.attributes.contains_key("RedrivePolicy"));
-                let queues =
-                    queues.into_iter().map(|queue| sqs.queue_url(&queue.arn)).collect::<Result<_>>()?;
+                let queues = queues
+                    .into_iter()
+                    .map(|queue| sqs.queue_url(&queue.arn))
+                    .collect::<Result<_>>()?;
                 tokio::spawn(keep_checkpoint(Checkpoint {
                     file: checkpoint,
                     delivered,
@@ -224,11 +231,16 @@ impl Stack {
             .flat_map(|function| function.events.iter().map(move |event| (function, event)))
         {
             if let Event::Schedule(period) = event {
-                tokio::spawn(on_schedule(Arc::clone(&invocations), definition.arn.clone(), *period));
+                tokio::spawn(on_schedule(
+                    Arc::clone(&invocations),
+                    definition.arn.clone(),
+                    *period,
+                ));
             }
         }
         for mapping in queues(&template, &functions, &sqs, hops)? {
-            let concurrency = mapping.source.scaling_config.maximum_concurrency.unwrap_or(queue::CONCURRENCY);
+            let concurrency =
+                mapping.source.scaling_config.maximum_concurrency.unwrap_or(queue::CONCURRENCY);
             for _ in 0..concurrency {
                 tokio::spawn(mapping.clone().run());
             }
@@ -239,7 +251,9 @@ impl Stack {
         }
         let named = template.functions.iter().zip(&functions).map(|(definition, function)| {
             let of_it = template.resources.iter().filter(|resource| resource.id == definition.id);
-            let ids = of_it.flat_map(|resource| [resource.id.clone(), resource.physical.clone()]).collect();
+            let ids = of_it
+                .flat_map(|resource| [resource.id.clone(), resource.physical.clone()])
+                .collect();
             (ids, Arc::clone(function))
         });
         let access = AccessLog::of(&source.json()).map(Arc::new);
@@ -272,13 +286,18 @@ impl Stack {
         let address = listener.local_addr()?;
         let listed = routes
             .iter()
-            .map(|route| (format!("{:<6} {}", route.method, route.path), route.function.name().to_owned()))
+            .map(|route| {
+                (format!("{:<6} {}", route.method, route.path), route.function.name().to_owned())
+            })
             .collect();
         if options.watch {
             let root = root.canonicalize().with_context(|| root.display().to_string())?;
-            tokio::spawn(Watch { root, functions: functions.clone(), source, programs, hops }.run());
+            tokio::spawn(
+                Watch { root, functions: functions.clone(), source, programs, hops }.run(),
+            );
         }
-        let authorizer = template.audience.map(|audience| Authorizer { developer: options.user, audience });
+        let authorizer =
+            template.audience.map(|audience| Authorizer { developer: options.user, audience });
         let api = Api::new(routes, written, hops, authorizer, access).router();
         tokio::spawn(async move {
             axum::serve(listener, api.into_make_service_with_connect_info::<SocketAddr>()).await
@@ -314,13 +333,17 @@ fn streams(
     for (definition, function) in template.functions.iter().zip(functions) {
         for event in &definition.events {
             let Event::Stream(source) = event else { continue };
-            let table =
-                template.tables.iter().find(|table| table.stream_arn.as_ref() == Some(&source.stream));
-            let table = table
-                .ok_or_else(|| anyhow!("{}: no table has the stream {}", definition.id, source.stream))?;
+            let table = template
+                .tables
+                .iter()
+                .find(|table| table.stream_arn.as_ref() == Some(&source.stream));
+            let table = table.ok_or_else(|| {
+                anyhow!("{}: no table has the stream {}", definition.id, source.stream)
+            })?;
             let destination = source.destination_config.on_failure.as_ref();
-            let on_failure =
-                destination.map(|destination| sqs.queue_url(&destination.destination)).transpose()?;
+            let on_failure = destination
+                .map(|destination| sqs.queue_url(&destination.destination))
+                .transpose()?;
             let (delivered, watched) = watch::channel(String::new());
             let mapping = stream::Mapping {
                 database: dynamodb.database.clone(),
@@ -333,7 +356,9 @@ fn streams(
                 polling: Arc::default(),
                 delivered,
                 hops,
-                is_first: mappings.iter().all(|(known, _): &StreamMapping| known.stream.table != table.name),
+                is_first: mappings
+                    .iter()
+                    .all(|(known, _): &StreamMapping| known.stream.table != table.name),
             };
             mappings.push((mapping, watched));
         }
@@ -363,8 +388,8 @@ fn queues(
         for event in &definition.events {
             let Event::Queue(source) = event else { continue };
             let queue = template.queues.iter().find(|queue| queue.arn == source.queue);
-            let queue =
-                queue.ok_or_else(|| anyhow!("{}: there is no queue {}", definition.id, source.queue))?;
+            let queue = queue
+                .ok_or_else(|| anyhow!("{}: there is no queue {}", definition.id, source.queue))?;
             let visible = queue
                 .attributes
                 .get("VisibilityTimeout")
@@ -430,7 +455,8 @@ fn write_env_vars(file: &Path, template: &Template, aws_port: u16, user: &str) -
         })
         .collect();
     if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
     }
     std::fs::write(file, serde_json::to_string_pretty(&functions)?)
         .with_context(|| format!("cannot write {}", file.display()))
@@ -480,7 +506,8 @@ async fn keep_checkpoint(checkpoint: Checkpoint) {
         if changed && checkpoint.all_done_within(patience).await {
             checkpoint.keep(position);
         }
-        if held.is_some() || !changed || *checkpoint.kept.borrow() == *checkpoint.delivered.borrow() {
+        if held.is_some() || !changed || *checkpoint.kept.borrow() == *checkpoint.delivered.borrow()
+        {
             last = Instant::now();
         }
     }
@@ -489,8 +516,8 @@ async fn keep_checkpoint(checkpoint: Checkpoint) {
 impl Checkpoint {
     fn keep(&self, position: String) {
         let temporary = self.file.with_extension("new");
-        let written =
-            std::fs::write(&temporary, &position).and_then(|()| std::fs::rename(&temporary, &self.file));
+        let written = std::fs::write(&temporary, &position)
+            .and_then(|()| std::fs::rename(&temporary, &self.file));
         if written.is_ok() {
             self.kept.send_replace(position);
         }
@@ -511,7 +538,9 @@ impl Checkpoint {
 
     async fn all_done(&self) -> Result<bool> {
         let stats = self.events.delivery_stats();
-        if stats.accepted != stats.delivered + stats.failed || self.under_way.load(Ordering::SeqCst) > 0 {
+        if stats.accepted != stats.delivered + stats.failed
+            || self.under_way.load(Ordering::SeqCst) > 0
+        {
             return Ok(false);
         }
         for url in &self.queues {

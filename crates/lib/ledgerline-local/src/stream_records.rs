@@ -32,7 +32,8 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// When the file is no database of this kind, or is in use.
 pub(crate) fn open(file: &Path) -> Result<Database> {
     let path = file.to_str().ok_or_else(|| anyhow!("{} is not UTF-8", file.display()))?;
-    let opened = || Database::new(path).map_err(|error| anyhow!("cannot open {}: {error}", file.display()));
+    let opened =
+        || Database::new(path).map_err(|error| anyhow!("cannot open {}: {error}", file.display()));
     // The database is opened once before, so that it creates its own tables, or brings those of an
     // older version up to date.
     drop(opened()?);
@@ -41,7 +42,9 @@ pub(crate) fn open(file: &Path) -> Result<Database> {
     // This sets SQLite's `synchronous = NORMAL`: only a checkpoint waits for the disk, and not each
     // write. The process may be killed at any time and nothing is lost. When the computer loses its
     // power, the last writes may be gone, and nothing is torn.
-    database.disable_bulk_loading().map_err(|error| anyhow!("cannot open {}: {error}", file.display()))?;
+    database
+        .disable_bulk_loading()
+        .map_err(|error| anyhow!("cannot open {}: {error}", file.display()))?;
     Ok(database)
 }
 
@@ -102,7 +105,11 @@ fn prepare(file: &Path) -> Result<()> {
 /// Deletes the records of a table's stream that all of its readers have passed. The value of a
 /// reader is the sequence number up to which it needs no record again, empty at the beginning. The
 /// loop ends with the readers.
-pub(crate) async fn leave(database: Database, stream: Stream, mut readers: Vec<watch::Receiver<String>>) {
+pub(crate) async fn leave(
+    database: Database,
+    stream: Stream,
+    mut readers: Vec<watch::Receiver<String>>,
+) {
     loop {
         let passed = readers.iter_mut().map(|reader| reader.borrow_and_update().clone()).min();
         // A deletion that fails is tried again next time, because it is no reason to stop the
@@ -111,7 +118,9 @@ pub(crate) async fn leave(database: Database, stream: Stream, mut readers: Vec<w
         tokio::time::sleep(INTERVAL).await;
         let changes: Vec<_> = readers.iter_mut().map(|reader| Box::pin(reader.changed())).collect();
         // The loop goes on without a change, for records that have become too old.
-        match tokio::time::timeout(Duration::from_secs(600), futures::future::select_all(changes)).await {
+        match tokio::time::timeout(Duration::from_secs(600), futures::future::select_all(changes))
+            .await
+        {
             Ok((Err(_), ..)) => return,
             Ok((Ok(()), ..)) | Err(_) => {}
         }
@@ -134,7 +143,8 @@ impl Stream {
         // ListStreams is asked and not DescribeTable, which counts the table's items.
         let streams = database.list_streams(serde_json::from_value(json!({ "TableName": table }))?);
         let streams = streams.map_err(|error| anyhow!("{error}"))?.streams;
-        let stream = streams.into_iter().next().ok_or_else(|| anyhow!("table {table} has no stream"))?;
+        let stream =
+            streams.into_iter().next().ok_or_else(|| anyhow!("table {table} has no stream"))?;
         Ok(Self { table: table.to_owned(), arn: stream.stream_arn })
     }
 
@@ -157,22 +167,24 @@ impl Stream {
             iterator["ShardIteratorType"] = json!("AFTER_SEQUENCE_NUMBER");
             iterator["SequenceNumber"] = json!(position);
         }
-        let iterator = database.get_shard_iterator(serde_json::from_value(iterator)?).map_err(failed)?;
+        let iterator =
+            database.get_shard_iterator(serde_json::from_value(iterator)?).map_err(failed)?;
         let request = json!({ "ShardIterator": iterator.shard_iterator, "Limit": limit });
         Ok(database.get_records(serde_json::from_value(request)?).map_err(failed)?.records)
     }
 
     /// Deletes all records up to this sequence number, a batch at a time.
     fn pass(&self, database: &Database, passed: &str) -> Result<()> {
-        let tag =
-            json!({ "ResourceArn": table_arn(&self.table), "Tags": [{ "Key": PASSED, "Value": passed }] });
+        let tag = json!({ "ResourceArn": table_arn(&self.table), "Tags": [{ "Key": PASSED, "Value": passed }] });
         let mut oldest = None;
         loop {
             database
                 .tag_resource(serde_json::from_value(tag.clone())?)
                 .map_err(|error| anyhow!("{error}"))?;
-            let first =
-                self.records_after(database, "", 1)?.pop().map(|record| record.dynamodb.sequence_number);
+            let first = self
+                .records_after(database, "", 1)?
+                .pop()
+                .map(|record| record.dynamodb.sequence_number);
             if first == oldest {
                 return Ok(());
             }
@@ -212,11 +224,15 @@ mod tests {
     /// The versions that the stream still shows after a position, and their sequence numbers.
     fn kept(database: &Database, stream: &Stream, position: &str) -> Vec<(String, String)> {
         let records = stream.records_after(database, position, 1_000).unwrap();
-        let version = |record: &Record| serde_json::to_value(&record.dynamodb.keys["version"]).unwrap();
+        let version =
+            |record: &Record| serde_json::to_value(&record.dynamodb.keys["version"]).unwrap();
         records
             .iter()
             .map(|record| {
-                (version(record)["N"].as_str().unwrap().to_owned(), record.dynamodb.sequence_number.clone())
+                (
+                    version(record)["N"].as_str().unwrap().to_owned(),
+                    record.dynamodb.sequence_number.clone(),
+                )
             })
             .collect()
     }
@@ -232,7 +248,11 @@ mod tests {
         stream.pass(&database, &records[6].1).unwrap();
 
         assert_eq!(kept(&database, &stream, ""), records[7..]);
-        assert_eq!(kept(&database, &stream, &records[6].1), records[7..], "who is behind sees what is left");
+        assert_eq!(
+            kept(&database, &stream, &records[6].1),
+            records[7..],
+            "who is behind sees what is left"
+        );
     }
 
     #[test]
@@ -278,7 +298,8 @@ mod tests {
 
         stream.pass(&database, "").unwrap();
 
-        let versions: Vec<_> = kept(&database, &stream, "").into_iter().map(|(version, _)| version).collect();
+        let versions: Vec<_> =
+            kept(&database, &stream, "").into_iter().map(|(version, _)| version).collect();
         assert_eq!(versions, ["3", "4"]);
     }
 
@@ -288,7 +309,10 @@ mod tests {
     fn bytes_read(work: impl FnOnce()) -> u64 {
         let read = || {
             let counters = std::fs::read_to_string("/proc/thread-self/io").unwrap();
-            counters.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse::<u64>().ok()).unwrap()
+            counters
+                .lines()
+                .find_map(|line| line.strip_prefix("rchar: ")?.parse::<u64>().ok())
+                .unwrap()
         };
         let before = read();
         work();

@@ -29,14 +29,17 @@ impl TraceLog {
 pub(crate) fn name(commit: &Value) -> String {
     let text = |name: &str| commit[name].as_str().unwrap_or("?").to_owned();
     // The version is a number in JSON, and text in a stream's image.
-    let version = commit["version"].as_u64().map_or_else(|| text("version"), |version| version.to_string());
+    let version =
+        commit["version"].as_u64().map_or_else(|| text("version"), |version| version.to_string());
     format!("{} v{version}", text("stream"))
 }
 
 /// Milliseconds since a commit was decided.
 pub(crate) fn age(commit: &Value) -> String {
     match commit["at"].as_str().and_then(|at| at.parse::<Timestamp>().ok()) {
-        Some(at) => format!(", {} ms after the commit", Timestamp::now().duration_since(at).as_millis()),
+        Some(at) => {
+            format!(", {} ms after the commit", Timestamp::now().duration_since(at).as_millis())
+        }
         None => String::new(),
     }
 }

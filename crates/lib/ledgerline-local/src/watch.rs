@@ -49,7 +49,8 @@ impl Watch {
             // A source that is written during the build is another edit.
             seen = now;
             if changed == Path::new("template.yaml") {
-                self.hops.always("watch", "template.yaml has changed: it is read at the next start");
+                self.hops
+                    .always("watch", "template.yaml has changed: it is read at the next start");
                 continue;
             }
             self.serve(&changed, &mut seen).await;
@@ -59,7 +60,10 @@ impl Watch {
     /// Serves an edit, and the edits during its build. `seen` has the sources of the last build.
     async fn serve(&self, changed: &Path, seen: &mut Sources) {
         let started = Instant::now();
-        self.hops.always("watch", &format!("{} has changed: building; requests wait", changed.display()));
+        self.hops.always(
+            "watch",
+            &format!("{} has changed: building; requests wait", changed.display()),
+        );
         let built = loop {
             self.functions.iter().for_each(|function| function.hold());
             let built = self.build(seen).await;
@@ -74,11 +78,14 @@ impl Watch {
             Ok(0) => self.hops.always("watch", "no function has changed"),
             Ok(replaced) => {
                 let took = started.elapsed().as_secs_f64();
-                self.hops.always("watch", &format!("{replaced} functions replaced after {took:.1} s"));
+                self.hops
+                    .always("watch", &format!("{replaced} functions replaced after {took:.1} s"));
                 // The template is read only at the start: a change that an edit needs in it is
                 // printed, and has to wait until the next start.
                 match self.unwired() {
-                    Ok(problems) => problems.iter().for_each(|problem| self.hops.always("wiring", problem)),
+                    Ok(problems) => {
+                        problems.iter().for_each(|problem| self.hops.always("wiring", problem))
+                    }
                     Err(error) => self.hops.always("wiring", &format!("{error:#}")),
                 }
             }
@@ -184,7 +191,10 @@ fn note(path: PathBuf, sources: &mut Sources) {
 }
 
 fn is_source(path: &Path) -> bool {
-    matches!(path.extension().and_then(|extension| extension.to_str()), Some("rs" | "toml" | "json"))
+    matches!(
+        path.extension().and_then(|extension| extension.to_str()),
+        Some("rs" | "toml" | "json")
+    )
 }
 
 /// The first file that is new, gone, or written at another time.
@@ -215,7 +225,10 @@ mod tests {
         }
         assert_eq!(difference(&before, &sources()), None);
 
-        fs::File::open(inside("x/src/lib.rs")).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        fs::File::open(inside("x/src/lib.rs"))
+            .unwrap()
+            .set_modified(SystemTime::UNIX_EPOCH)
+            .unwrap();
         assert_eq!(difference(&before, &sources()), Some(inside("x/src/lib.rs").as_path()));
         let before = sources();
         fs::write(inside("x/src/other.rs"), "").unwrap();

@@ -20,7 +20,11 @@ async fn odd_ids_in_paths_are_refused_by_name() {
     let stack = LocalStack::start(None).await;
     for path in ["..%2F..%2Fetc", "%00%ff", "{163082d2-b005-45d7-9eb6-aa1f83efd55d}", "1"] {
         let answer = fill(&stack, path, 1).await;
-        assert_eq!((answer.status, answer.problem()), (StatusCode::BAD_REQUEST, "invalid-request"), "{path}");
+        assert_eq!(
+            (answer.status, answer.problem()),
+            (StatusCode::BAD_REQUEST, "invalid-request"),
+            "{path}"
+        );
         assert_eq!(answer.body["field"], "id", "{path}");
     }
 }
@@ -89,7 +93,8 @@ async fn a_commit_with_damaged_metadata_stops_its_rows_and_no_command() {
     for id in [&damaged, &other] {
         settled(&stack, id).await;
     }
-    let dynamodb = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
+    let dynamodb =
+        aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let get = dynamodb.get_item().table_name(table("CommitsTable"));
     let get = get.key("stream", AttributeValue::S(format!("tank-{other}")));
     let get = get.key("version", AttributeValue::N("2".into())).consistent_read(true);
@@ -99,13 +104,21 @@ async fn a_commit_with_damaged_metadata_stops_its_rows_and_no_command() {
     commit.insert("meta".into(), AttributeValue::S("damaged".into()));
     let (names, values): (Vec<_>, Vec<_>) = commit.into_iter().unzip();
     let names: Vec<_> = names.iter().map(|name| format!("'{name}': ?")).collect();
-    let insert = format!(r#"INSERT INTO "{}" VALUE {{{}}}"#, table("CommitsTable"), names.join(", "));
-    dynamodb.execute_statement().statement(insert).set_parameters(Some(values)).send().await.unwrap();
+    let insert =
+        format!(r#"INSERT INTO "{}" VALUE {{{}}}"#, table("CommitsTable"), names.join(", "));
+    dynamodb
+        .execute_statement()
+        .statement(insert)
+        .set_parameters(Some(values))
+        .send()
+        .await
+        .unwrap();
 
     // when both get another commit,
     for (id, key) in [(&damaged, "one"), (&other, "another")] {
         let fills = format!("/tanks/{id}/fills");
-        let filled = stack.post_with(&fills, &[("Idempotency-Key", key)], json!({ "amount": 1 })).await;
+        let filled =
+            stack.post_with(&fills, &[("Idempotency-Key", key)], json!({ "amount": 1 })).await;
         assert_eq!((filled.status, filled.body["version"].as_u64()), (StatusCode::OK, Some(3)));
     }
 
@@ -137,8 +150,9 @@ async fn a_commit_with_damaged_metadata_stops_its_rows_and_no_command() {
         .await;
     }
     let ledger = Tool::at(&stack);
-    let missing =
-        |who: &str, id: &str, there| ("missing".to_owned(), who.to_owned(), format!("tank-{id}"), there);
+    let missing = |who: &str, id: &str, there| {
+        ("missing".to_owned(), who.to_owned(), format!("tank-{id}"), there)
+    };
     let stock = "StockSubscriptionFunction";
     let expected = [
         missing("FillsProjectorFunction", &damaged, 1),
@@ -166,8 +180,10 @@ async fn the_local_stack_answers_the_calls_of_the_runbook() {
     let aws = stack.aws_url();
     let name = async |of: &str| {
         let body = format!("Action=DescribeStackResource&StackName=tanks&LogicalResourceId={of}");
-        let request =
-            client.post(&aws).header("content-type", "application/x-www-form-urlencoded").body(body);
+        let request = client
+            .post(&aws)
+            .header("content-type", "application/x-www-form-urlencoded")
+            .body(body);
         let answer = request.send().await.unwrap().text().await.unwrap();
         let (_, answer) = answer.split_once("<PhysicalResourceId>").expect(&answer);
         answer.split_once("</PhysicalResourceId>").unwrap().0.to_owned()
@@ -175,18 +191,23 @@ async fn the_local_stack_answers_the_calls_of_the_runbook() {
     assert!(name("FanoutDeadLetterQueue").await.ends_with("/tanks-FanoutDeadLetterQueue"));
     assert_eq!(name("CommitsTable").await, "tanks-CommitsTable");
 
-    let filter =
-        json!({ "logGroupName": name("FunctionLogs").await, "filterPattern": format!("{STREAM:?}") });
-    let logs = client.post(&aws).header("x-amz-target", "Logs_20140328.FilterLogEvents").json(&filter);
+    let filter = json!({ "logGroupName": name("FunctionLogs").await, "filterPattern": format!("{STREAM:?}") });
+    let logs =
+        client.post(&aws).header("x-amz-target", "Logs_20140328.FilterLogEvents").json(&filter);
     let logs: serde_json::Value = logs.send().await.unwrap().json().await.unwrap();
     let found = logs["events"].as_array().unwrap().iter();
-    let mut found =
-        found.filter(|line| line["logStreamName"] == "tank-fanout").map(|line| line["message"].to_string());
+    let mut found = found
+        .filter(|line| line["logStreamName"] == "tank-fanout")
+        .map(|line| line["message"].to_string());
     assert!(found.any(|line| line.contains("set aside")), "{logs}");
 
-    let fanout = format!("{aws}/2015-03-31/functions/{}:live/invocations", name("FanoutFunction").await);
+    let fanout =
+        format!("{aws}/2015-03-31/functions/{}:live/invocations", name("FanoutFunction").await);
     let answer = client.post(fanout).json(&json!({ "Records": [] })).send().await.unwrap();
-    assert_eq!(answer.json::<serde_json::Value>().await.unwrap(), json!({ "batchItemFailures": [] }));
+    assert_eq!(
+        answer.json::<serde_json::Value>().await.unwrap(),
+        json!({ "batchItemFailures": [] })
+    );
 }
 
 /// Each function is killed until an invocation of it was cut off in the middle, while fills go
@@ -209,10 +230,12 @@ async fn functions_killed_in_the_middle_of_a_batch_lose_and_double_no_commit() {
         let kill = async {
             let mut line = 0;
             while !stack.was_cut_off(function) {
-                eventually("it works", async || stack.worked_since(function, line).then_some(())).await;
+                eventually("it works", async || stack.worked_since(function, line).then_some(()))
+                    .await;
                 line = stack.kill_instances(function);
                 eventually("it is seen to be gone", async || {
-                    (stack.was_cut_off(function) || stack.worked_since(function, line)).then_some(())
+                    (stack.was_cut_off(function) || stack.worked_since(function, line))
+                        .then_some(())
                 })
                 .await;
             }

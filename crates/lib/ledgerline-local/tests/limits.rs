@@ -11,7 +11,8 @@ const MIB: usize = 1024 * 1024;
 
 /// Sends a request in a JSON protocol of AWS; returns the status and the type of the error.
 async fn call(stack: &LocalStack, target: &str, body: &Value) -> (StatusCode, String) {
-    let request = ledgerline_local::http_client().post(stack.aws_url()).header("x-amz-target", target);
+    let request =
+        ledgerline_local::http_client().post(stack.aws_url()).header("x-amz-target", target);
     let answer = request.json(body).send().await.unwrap();
     let status = answer.status();
     let body: Value = answer.json().await.unwrap();
@@ -25,7 +26,8 @@ async fn invoke(stack: &LocalStack, kind: &str, bytes: usize) -> (StatusCode, St
     let url = format!("{}/2015-03-31/functions/FanoutFunction/invocations", stack.aws_url());
     let request = ledgerline_local::http_client().post(url).header("x-amz-invocation-type", kind);
     let answer = request.body(payload).send().await.unwrap();
-    let error = answer.headers().get("x-amzn-errortype").map(|kind| kind.to_str().unwrap().to_owned());
+    let error =
+        answer.headers().get("x-amzn-errortype").map(|kind| kind.to_str().unwrap().to_owned());
     (answer.status(), error.unwrap_or_default())
 }
 
@@ -41,17 +43,23 @@ async fn requests_are_accepted_up_to_the_limits_of_aws_and_refused_beyond() {
         let detail = json!({ "x": text }).to_string();
         json!({ "Source": "t.tank", "DetailType": "Filled", "Detail": detail, "EventBusName": "tanks-events" })
     };
-    let put = async |bytes| call(&stack, "AWSEvents.PutEvents", &json!({ "Entries": [entry(bytes)] })).await;
+    let put = async |bytes| {
+        call(&stack, "AWSEvents.PutEvents", &json!({ "Entries": [entry(bytes)] })).await
+    };
     assert_eq!(put(MIB).await, accepted);
     assert_eq!(put(MIB + 1).await, refused("ValidationException"));
 
     // SQS: 1 MB for the messages of a call, and 256 KB for a message, which AWS allows 1 MB.
     let queue = format!("{}/000000000000/tanks-FanoutDeadLetterQueue", stack.aws_url());
     let send = async |sizes: &[usize]| {
-        let message =
-            |(id, bytes): (usize, &usize)| json!({ "Id": id.to_string(), "MessageBody": "x".repeat(*bytes) });
+        let message = |(id, bytes): (usize, &usize)| json!({ "Id": id.to_string(), "MessageBody": "x".repeat(*bytes) });
         let entries: Vec<_> = sizes.iter().enumerate().map(message).collect();
-        call(&stack, "AmazonSQS.SendMessageBatch", &json!({ "QueueUrl": queue, "Entries": entries })).await
+        call(
+            &stack,
+            "AmazonSQS.SendMessageBatch",
+            &json!({ "QueueUrl": queue, "Entries": entries }),
+        )
+        .await
     };
     assert_eq!(send(&[MIB / 4; 4]).await, accepted);
     assert_eq!(send(&[MIB / 5; 6]).await, refused("com.amazonaws.sqs#BatchRequestTooLong"));

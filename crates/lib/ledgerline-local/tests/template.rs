@@ -32,14 +32,23 @@ fn a_wrong_template_says_which_line() {
     for (template, expected) in [
         ("Resources: [\n", "2: "),
         ("{}\n", "1: there are no Resources"),
-        ("Resources:\n  Bus: { Type: AWS::Events::EventBus, Properties: {} }\n", "1: there are no functions"),
+        (
+            "Resources:\n  Bus: { Type: AWS::Events::EventBus, Properties: {} }\n",
+            "1: there are no functions",
+        ),
         (&FUNCTION.replace("Binary", "Binari"), "3: Hello needs Metadata.BuildProperties.Binary"),
-        (&FUNCTION.replace("Timeout: 3", "Timeout: soon"), "6: Hello.Timeout: invalid type: string"),
+        (
+            &FUNCTION.replace("Timeout: 3", "Timeout: soon"),
+            "6: Hello.Timeout: invalid type: string",
+        ),
         (
             &FUNCTION.replace("Timeout: 3", "Timeout: !Ref Nothing"),
             "6: there is no resource or parameter Nothing",
         ),
-        (&FUNCTION.replace("Timeout: 3", "Timeout: !Select [0, [3]]"), "6: Fn::Select is not emulated"),
+        (
+            &FUNCTION.replace("Timeout: 3", "Timeout: !Select [0, [3]]"),
+            "6: Fn::Select is not emulated",
+        ),
         (
             &format!(
                 "{FUNCTION}      Events:\n        Tick:\n          Type: Cognito\n          Properties: {{}}\n"

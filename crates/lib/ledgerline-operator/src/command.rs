@@ -40,7 +40,12 @@ pub(crate) struct Options {
 }
 
 /// Lists the commands, or sends one. Returns whether it was taken.
-pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
+pub(crate) async fn run(
+    deployment: &Deployment,
+    stack: &Stack,
+    options: &Options,
+    out: Out,
+) -> Result<bool> {
     let routes = routes(deployment, stack).await?;
     let [method, path] = options.request.as_slice() else {
         if !options.request.is_empty() {
@@ -57,7 +62,10 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     let Some(fields) = body.as_object_mut() else { bail!("--body is no object") };
     fields.entry("reason").or_insert_with(|| options.writing.why().into());
     if !options.writing.write {
-        out.rows(&["method", "path", "body"], &[json!({ "method": method, "path": path, "body": body })]);
+        out.rows(
+            &["method", "path", "body"],
+            &[json!({ "method": method, "path": path, "body": body })],
+        );
         out.note("\nnothing was sent: say --write and --why");
         return Ok(true);
     }
@@ -72,7 +80,8 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
         }
         None => deployment.output("ApiUrl").await?,
     };
-    let url: Uri = format!("{}{path}", api.trim_end_matches('/')).parse().context("--api is no address")?;
+    let url: Uri =
+        format!("{}{path}", api.trim_end_matches('/')).parse().context("--api is no address")?;
     if options.token.is_some() {
         https::is_private(&url)?;
     }
@@ -80,11 +89,13 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     let table = records::table(deployment)?;
     let what = format!("{method} {path}");
     let why = options.writing.why();
-    records::keep(deployment, table, Record { kind: "command", what, why, detail: body.clone() }).await?;
+    records::keep(deployment, table, Record { kind: "command", what, why, detail: body.clone() })
+        .await?;
     let key = options.key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     let sent = send(method, &url, &body, &key, options.token.as_deref()).await;
-    let lost =
-        || format!("{url} gave no answer. It may have been done: send the same again with --key {key}");
+    let lost = || {
+        format!("{url} gave no answer. It may have been done: send the same again with --key {key}")
+    };
     let (status, said) = sent.with_context(lost)?;
     if !status.is_success() {
         bail!("refused with {status}: {said}");
@@ -102,7 +113,8 @@ async fn send(
     token: Option<&str>,
 ) -> Result<(StatusCode, Value)> {
     let request = Request::builder().method(method).uri(url);
-    let mut request = request.header("content-type", "application/json").header("idempotency-key", key);
+    let mut request =
+        request.header("content-type", "application/json").header("idempotency-key", key);
     if let Some(token) = token {
         request = request.header("authorization", format!("Bearer {token}"));
     }
@@ -120,7 +132,8 @@ async fn routes(deployment: &Deployment, stack: &Stack) -> Result<Vec<String>> {
 /// Whether a path is one of the route's.
 fn is_of(route: &str, method: &str, path: &str) -> bool {
     let Some((of_route, template)) = route.split_once(' ') else { return false };
-    let (parts, wanted): (Vec<_>, Vec<_>) = (path.split('/').collect(), template.split('/').collect());
+    let (parts, wanted): (Vec<_>, Vec<_>) =
+        (path.split('/').collect(), template.split('/').collect());
     let fits = |(part, wanted): (&&str, &&str)| {
         if wanted.starts_with('{') { !part.is_empty() } else { part == wanted }
     };

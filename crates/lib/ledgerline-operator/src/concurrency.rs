@@ -34,8 +34,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
         bail!("on the local stack, functions have no limits");
     }
     let reserved = reserved(deployment, &options.functions).await?;
-    let row =
-        |(function, reserved): (&String, &Option<i32>)| json!({ "function": function, "reserved": reserved });
+    let row = |(function, reserved): (&String, &Option<i32>)| json!({ "function": function, "reserved": reserved });
     let rows: Vec<_> = reserved.iter().map(row).collect();
     out.rows(&["function", "reserved"], &rows);
     let to = match (options.reserve, options.release) {
@@ -67,7 +66,8 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     }
     let why = options.writing.why();
     let detail = json!(rows);
-    records::keep_if_possible(deployment, Record { kind: "concurrency", what, why, detail }).await?;
+    records::keep_if_possible(deployment, Record { kind: "concurrency", what, why, detail })
+        .await?;
     let mut is_done = true;
     for function in reserved.keys() {
         if let Err(error) = set(deployment, function, to).await {
@@ -82,9 +82,14 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
 ///
 /// # Errors
 /// When no function has a name that was said.
-async fn reserved(deployment: &Deployment, named: &[String]) -> Result<BTreeMap<String, Option<i32>>> {
-    let ids: Vec<_> = deployment.of_type("AWS::Lambda::Function").map(|(id, _)| id.to_owned()).collect();
-    if let Some(nobody) = named.iter().find(|end| !ids.iter().any(|id| id.ends_with(end.as_str()))) {
+async fn reserved(
+    deployment: &Deployment,
+    named: &[String],
+) -> Result<BTreeMap<String, Option<i32>>> {
+    let ids: Vec<_> =
+        deployment.of_type("AWS::Lambda::Function").map(|(id, _)| id.to_owned()).collect();
+    if let Some(nobody) = named.iter().find(|end| !ids.iter().any(|id| id.ends_with(end.as_str())))
+    {
         bail!("this stack has no function whose logical id is {nobody}, or ends so");
     }
     let mut reserved = BTreeMap::new();
@@ -99,7 +104,8 @@ async fn reserved(deployment: &Deployment, named: &[String]) -> Result<BTreeMap<
 
 /// What is reserved for a function.
 pub(crate) async fn reserved_for(deployment: &Deployment, id: &str) -> Result<Option<i32>> {
-    let get = deployment.lambda.get_function_concurrency().function_name(&deployment.function(id)?.name);
+    let get =
+        deployment.lambda.get_function_concurrency().function_name(&deployment.function(id)?.name);
     let found = get.send().await.with_context(|| format!("what is reserved for {id}"))?;
     Ok(found.reserved_concurrent_executions)
 }

@@ -121,7 +121,8 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     let wanted: Vec<_> = match &options.queue {
         None => queues,
         Some(name) => {
-            let one: Vec<_> = queues.iter().filter(|queue| queue.id.starts_with(name.as_str())).collect();
+            let one: Vec<_> =
+                queues.iter().filter(|queue| queue.id.starts_with(name.as_str())).collect();
             match one.as_slice() {
                 [one] => vec![(*one).clone()],
                 _ => {
@@ -145,10 +146,12 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
             continue;
         }
         let found = look(deployment, queue, count, options).await?;
-        give_back(deployment, queue, found.iter().filter_map(|looked| looked.receipt.clone())).await;
+        give_back(deployment, queue, found.iter().filter_map(|looked| looked.receipt.clone()))
+            .await;
         let mut reasons = BTreeMap::<String, usize>::new();
         found.iter().for_each(|looked| *reasons.entry(looked.reason.clone()).or_default() += 1);
-        let reasons: Vec<_> = reasons.iter().map(|(reason, count)| format!("{count}: {reason}")).collect();
+        let reasons: Vec<_> =
+            reasons.iter().map(|(reason, count)| format!("{count}: {reason}")).collect();
         let oldest = found.iter().filter_map(|looked| looked.since).min();
         counts.push(json!({
             "queue": queue.id, "messages": count.max(found.len() as u64), "oldest": oldest, "reasons": reasons.join("; "),
@@ -189,7 +192,8 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
         ([], Some(stream)) => format!("the messages about {stream}"),
         (ids, _) => format!("{} messages", ids.len()),
     };
-    let from = if options.parked { format!("those parked of {}", queue.id) } else { queue.id.clone() };
+    let from =
+        if options.parked { format!("those parked of {}", queue.id) } else { queue.id.clone() };
     if !options.writing.is_agreed(&format!("{what} {which} of {from}?"))? {
         return Ok(false);
     }
@@ -210,10 +214,13 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
     };
     // With `--id` or `--stream`, the pass ends with the visibility timeout: after that, SQS
     // delivers the unselected messages again.
-    let until = is_for_some.then(|| Instant::now() + Duration::from_secs(seconds.unsigned_abs().into()));
+    let until =
+        is_for_some.then(|| Instant::now() + Duration::from_secs(seconds.unsigned_abs().into()));
     let is_over = || until.is_some_and(|until| Instant::now() >= until);
     let is_found = |seen: &BTreeSet<String>| {
-        options.stream.is_none() && !options.id.is_empty() && options.id.iter().all(|id| seen.contains(id))
+        options.stream.is_none()
+            && !options.id.is_empty()
+            && options.id.iter().all(|id| seen.contains(id))
     };
     // A message of a stream does not overtake another one that could not be sent.
     let mut stopped = BTreeSet::new();
@@ -269,7 +276,9 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
                     }
                     through_the_fanout.extend(commits);
                 }
-                match one(deployment, queue, &letter, options, kept, in_the_log.get(&letter.id)).await {
+                match one(deployment, queue, &letter, options, kept, in_the_log.get(&letter.id))
+                    .await
+                {
                     Ok(()) => done.push(letter.id),
                     Err(error) => {
                         stopped.extend(letter.group.clone());
@@ -284,7 +293,8 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
                 let detail = json!({ "queue": queue.id, "ids": ids });
                 let why = options.writing.why();
                 let what = format!("{what}: {} of {from}", ids.len());
-                records::keep(deployment, kept, Record { kind: "dead-letters", what, why, detail }).await?;
+                records::keep(deployment, kept, Record { kind: "dead-letters", what, why, detail })
+                    .await?;
             }
         }
         Ok(())
@@ -354,9 +364,9 @@ async fn one(
     if options.redrive {
         redrive(deployment, queue, letter, in_the_log).await?;
     } else if options.park {
-        let item =
-            json!({ "queue": queue.id, "id": letter.id, "group": letter.group, "since": letter.since });
-        let message = ParkedMessage { queue: &queue.id, id: &letter.id, detail: item, body: &letter.body };
+        let item = json!({ "queue": queue.id, "id": letter.id, "group": letter.group, "since": letter.since });
+        let message =
+            ParkedMessage { queue: &queue.id, id: &letter.id, detail: item, body: &letter.body };
         records::park(deployment, kept, message, why).await?;
     } else {
         let detail = json!({ "queue": queue.id, "id": letter.id, "commits": letter.commits(), "reason": letter.reason() });
@@ -365,7 +375,13 @@ async fn one(
     }
     match &letter.receipt {
         Some(receipt) => {
-            deployment.sqs.delete_message().queue_url(&queue.url).receipt_handle(receipt).send().await?;
+            deployment
+                .sqs
+                .delete_message()
+                .queue_url(&queue.url)
+                .receipt_handle(receipt)
+                .send()
+                .await?;
         }
         None => records::unpark(deployment, kept, &queue.id, &letter.id).await?,
     }
@@ -384,7 +400,8 @@ async fn redrive(
             let send = deployment.sqs.send_message().queue_url(url).message_body(&letter.body);
             // A FIFO queue that had this message in the last five minutes would take it for the same one, and the message would be lost.
             let id = letter.group.as_ref().map(|_| format!("sent-back-{}", uuid::Uuid::new_v4()));
-            let send = send.set_message_group_id(letter.group.clone()).set_message_deduplication_id(id);
+            let send =
+                send.set_message_group_id(letter.group.clone()).set_message_deduplication_id(id);
             send.send().await?;
             Ok(())
         }
@@ -442,10 +459,15 @@ impl Letter {
             let stream = StreamId::try_from(stream.as_str()?.to_owned()).ok()?;
             Some((stream, version.as_u64()?))
         };
-        let state = |entry: &Value| place(&entry["stream"], &entry["aggregate"]["lastKnownVersion"]);
-        let invoked = if body["requestPayload"].is_null() { &body } else { &body["requestPayload"] };
+        let state =
+            |entry: &Value| place(&entry["stream"], &entry["aggregate"]["lastKnownVersion"]);
+        let invoked =
+            if body["requestPayload"].is_null() { &body } else { &body["requestPayload"] };
         let states = invoked["states"].as_array().into_iter().flatten().chain([&invoked["detail"]]);
-        place(&body["stream"], &body["version"]).into_iter().chain(states.filter_map(state)).collect()
+        place(&body["stream"], &body["version"])
+            .into_iter()
+            .chain(states.filter_map(state))
+            .collect()
     }
 
     /// The times of the first and of the last record of a batch that was given up, with some room for the clocks of writers.
@@ -474,7 +496,8 @@ impl Letter {
 
     fn row(&self, queue: &str, payloads: bool) -> Value {
         let commits = self.commits();
-        let commits: Vec<_> = commits.iter().map(|(stream, version)| format!("{stream}@{version}")).collect();
+        let commits: Vec<_> =
+            commits.iter().map(|(stream, version)| format!("{stream}@{version}")).collect();
         let body = if payloads { self.json() } else { Value::Null };
         json!({
             "queue": queue, "id": self.id, "commits": commits.join(" "), "since": self.since, "reason": self.reason(), "body": body,
@@ -501,7 +524,9 @@ async fn queues(deployment: &Deployment) -> Result<Vec<Queue>> {
             continue;
         };
         let goes = match sources.get(id) {
-            Some(source) => Goes::ToQueue(url(source).with_context(|| format!("{source} is not deployed"))?),
+            Some(source) => {
+                Goes::ToQueue(url(source).with_context(|| format!("{source} is not deployed"))?)
+            }
             None => Goes::ToFanout,
         };
         found.push(Queue { id: id.to_owned(), url: url_of_it, goes });
@@ -526,7 +551,8 @@ async fn number(deployment: &Deployment, queue: &Queue, of: &[QueueAttributeName
 }
 
 async fn receive(deployment: &Deployment, queue: &Queue, seconds: i32) -> Result<Vec<Letter>> {
-    let receive = deployment.sqs.receive_message().queue_url(&queue.url).visibility_timeout(seconds);
+    let receive =
+        deployment.sqs.receive_message().queue_url(&queue.url).visibility_timeout(seconds);
     let receive = receive.max_number_of_messages(AT_ONCE).wait_time_seconds(1);
     let received = receive.message_system_attribute_names(Attribute::All).send().await?;
     Ok(received.messages.unwrap_or_default().into_iter().map(Letter::of).collect())
@@ -556,8 +582,12 @@ async fn look(
         let before = found.len();
         found.extend(page.into_iter().map(|letter| {
             let row = options.takes(&letter).then(|| letter.row(&queue.id, options.payloads));
-            let looked =
-                Looked { since: letter.since, reason: letter.reason(), receipt: letter.receipt, row };
+            let looked = Looked {
+                since: letter.since,
+                reason: letter.reason(),
+                receipt: letter.receipt,
+                row,
+            };
             ((letter.since, letter.id), looked)
         }));
         empty = if found.len() == before { empty + 1 } else { 0 };
@@ -601,7 +631,9 @@ async fn show_parked(deployment: &Deployment, options: &Options, out: Out) -> Re
         options.queue.as_ref().is_none_or(|wanted| queue.starts_with(wanted.as_str()))
     };
     let mut rows = Vec::new();
-    for (item, Record { kind: _, what: _, why, detail }) in records::parked(deployment, kept).await? {
+    for (item, Record { kind: _, what: _, why, detail }) in
+        records::parked(deployment, kept).await?
+    {
         if is_wanted(&item) {
             let body = if options.payloads { item["body"].clone() } else { Value::Null };
             rows.push(json!({

@@ -11,7 +11,8 @@ use aws_config::BehaviorVersion;
 use aws_sdk_cloudformation::types::TemplateStage;
 use aws_sdk_dynamodb::{
     config::{
-        ConfigBag, Intercept, RuntimeComponents, interceptors::AfterDeserializationInterceptorContextRef,
+        ConfigBag, Intercept, RuntimeComponents,
+        interceptors::AfterDeserializationInterceptorContextRef,
     },
     error::BoxError,
 };
@@ -69,9 +70,11 @@ impl Deployment {
             None => of_aws().await,
         };
         // An invocation that is waited for may take as long as a function may, which is longer than a client waits by itself.
-        let lambda = aws_sdk_lambda::config::Builder::from(&sdk).timeout_config(LONG.clone()).build();
+        let lambda =
+            aws_sdk_lambda::config::Builder::from(&sdk).timeout_config(LONG.clone()).build();
         let units = Units::default();
-        let dynamodb = aws_sdk_dynamodb::config::Builder::from(&sdk).interceptor(units.clone()).build();
+        let dynamodb =
+            aws_sdk_dynamodb::config::Builder::from(&sdk).interceptor(units.clone()).build();
         let mut deployment = Self {
             stack: stack.name()?,
             cloudformation: aws_sdk_cloudformation::Client::new(&sdk),
@@ -114,7 +117,8 @@ impl Deployment {
 
     async fn list_functions(&mut self) -> Result<()> {
         let of_it = self.of_type("AWS::Lambda::Function");
-        let ids: BTreeMap<_, _> = of_it.map(|(id, name)| (name.to_owned(), id.to_owned())).collect();
+        let ids: BTreeMap<_, _> =
+            of_it.map(|(id, name)| (name.to_owned(), id.to_owned())).collect();
         let mut listed = self.lambda.list_functions().into_paginator().items().send();
         let mut newest = Vec::new();
         while let Some(function) = listed.next().await {
@@ -132,7 +136,10 @@ impl Deployment {
             let function = if self.is_local {
                 Function { name, variables: newest, is_newest: Ok(true) }
             } else {
-                let get = self.lambda.get_function_configuration().function_name(format!("{name}:{LIVE}"));
+                let get = self
+                    .lambda
+                    .get_function_configuration()
+                    .function_name(format!("{name}:{LIVE}"));
                 match get.send().await {
                     Ok(live) => {
                         let live = variables(live.environment);
@@ -184,11 +191,12 @@ impl Deployment {
 
     /// The value of a variable that names the same thing in every function that has it.
     pub(crate) fn shared(&self, variable: &str) -> Result<&str> {
-        let mut named = self.functions.values().filter_map(|function| function.variables.get(variable));
+        let mut named =
+            self.functions.values().filter_map(|function| function.variables.get(variable));
         let value = named.find(|value| !value.is_empty());
-        value
-            .map(String::as_str)
-            .with_context(|| format!("no function of the stack {} has the variable {variable}", self.stack))
+        value.map(String::as_str).with_context(|| {
+            format!("no function of the stack {} has the variable {variable}", self.stack)
+        })
     }
 
     pub(crate) fn log(&self) -> Result<DynamoDbStore> {
@@ -203,7 +211,8 @@ impl Deployment {
     /// The table of `$all`, and the number of its partitions; `None` if the stack has none.
     pub(crate) fn order(&self) -> Option<(DynamoDbStore, u16)> {
         let table = self.shared("SEQUENCE_TABLE").ok()?;
-        let partitions = self.shared("SEQUENCE_PARTITIONS").ok().and_then(|number| number.parse().ok());
+        let partitions =
+            self.shared("SEQUENCE_PARTITIONS").ok().and_then(|number| number.parse().ok());
         Some((DynamoDbStore::new(self.dynamodb.clone(), table), partitions.unwrap_or(1)))
     }
 
@@ -212,14 +221,17 @@ impl Deployment {
         if self.is_local {
             return Ok(std::env::var("USER").unwrap_or_else(|_| "somebody".to_owned()));
         }
-        let caller = self.sts.get_caller_identity().send().await.context("who is this? AWS does not say")?;
+        let caller =
+            self.sts.get_caller_identity().send().await.context("who is this? AWS does not say")?;
         caller.arn.context("AWS does not say who this is")
     }
 
     /// The number of the log's items and its bytes, as they were some hours ago.
     pub(crate) async fn size_of_log(&self) -> Result<(u64, u64)> {
-        let table = self.dynamodb.describe_table().table_name(self.shared("COMMITS_TABLE")?).send().await?;
-        let number = |number: Option<i64>| number.and_then(|number| number.try_into().ok()).unwrap_or(0);
+        let table =
+            self.dynamodb.describe_table().table_name(self.shared("COMMITS_TABLE")?).send().await?;
+        let number =
+            |number: Option<i64>| number.and_then(|number| number.try_into().ok()).unwrap_or(0);
         let table = table.table.unwrap_or_else(|| unreachable!("a table is described"));
         Ok((number(table.item_count), number(table.table_size_bytes)))
     }
@@ -231,7 +243,8 @@ impl Deployment {
             .iter()
             .filter(|(_, function)| function.variables.values().any(|value| value == table));
         let timeout = |id: &String| {
-            let nodes = [&template["Resources"][id]["Properties"], &template["Globals"]["Function"]];
+            let nodes =
+                [&template["Resources"][id]["Properties"], &template["Globals"]["Function"]];
             nodes.iter().find_map(|node| node["Timeout"].as_u64()).unwrap_or(3)
         };
         has_it.map(|(id, _)| timeout(id)).max().unwrap_or(900)
@@ -244,7 +257,8 @@ impl Deployment {
     /// The value of an output of the stack.
     pub(crate) async fn output(&self, name: &str) -> Result<String> {
         let stacks = self.cloudformation.describe_stacks().stack_name(&self.stack).send().await;
-        let stacks = stacks.context("the outputs of the stack cannot be read")?.stacks.unwrap_or_default();
+        let stacks =
+            stacks.context("the outputs of the stack cannot be read")?.stacks.unwrap_or_default();
         let mut outputs = stacks.iter().flat_map(|stack| stack.outputs());
         let output = outputs.find(|output| output.output_key() == Some(name));
         let value = output.and_then(|output| output.output_value());
@@ -284,14 +298,19 @@ impl Intercept for Units {
         _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        let consumed = ledgerline_dynamodb::consumed(context.response().body().bytes().unwrap_or_default());
+        let consumed =
+            ledgerline_dynamodb::consumed(context.response().body().bytes().unwrap_or_default());
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) += consumed;
         Ok(())
     }
 }
 
 fn variables(environment: Option<EnvironmentResponse>) -> BTreeMap<String, String> {
-    environment.and_then(|environment| environment.variables).unwrap_or_default().into_iter().collect()
+    environment
+        .and_then(|environment| environment.variables)
+        .unwrap_or_default()
+        .into_iter()
+        .collect()
 }
 
 /// Timeouts of a client that waits for functions. Lambda ends a function after fifteen minutes.

@@ -107,8 +107,11 @@ pub(crate) async fn run<L: Aggregates>(
     }
     let unseen = readable::<L>(deployment, &mut findings).await?;
     drop(busy);
-    let looked: Vec<_> =
-        findings.looked.iter().map(|(what, number)| json!({ "looked": what, "number": number })).collect();
+    let looked: Vec<_> = findings
+        .looked
+        .iter()
+        .map(|(what, number)| json!({ "looked": what, "number": number }))
+        .collect();
     out.rows(&["looked", "number"], &looked);
     if !unseen.is_empty() {
         let unseen: Vec<_> = unseen.into_iter().collect();
@@ -236,9 +239,14 @@ async fn functions(
         let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
         let declared = manifests.get(binary).into_iter().flat_map(|manifest| &manifest.variables);
         let declared = declared.map(|variable| &**variable);
-        let missing: Vec<_> = declared.filter(|variable| !variables.contains_key(*variable)).collect();
+        let missing: Vec<_> =
+            declared.filter(|variable| !variables.contains_key(*variable)).collect();
         if !missing.is_empty() {
-            findings.wrong("function", id, format!("its code needs the variables {}", missing.join(", ")));
+            findings.wrong(
+                "function",
+                id,
+                format!("its code needs the variables {}", missing.join(", ")),
+            );
         }
         match is_newest {
             Ok(true) => {}
@@ -256,7 +264,8 @@ async fn functions(
                 Ok(Some(_) | None) => {}
                 Err(error) => findings.wrong("function", id, format!("{error:#}")),
             }
-            mappings += sources(deployment, id, name, &function["Properties"]["Events"], findings).await?;
+            mappings +=
+                sources(deployment, id, name, &function["Properties"]["Events"], findings).await?;
         }
     }
     findings.looked.push(("functions", looked));
@@ -282,15 +291,19 @@ async fn sources(
     if wanted.is_empty() {
         return Ok(0);
     }
-    let list = deployment.lambda.list_event_source_mappings().function_name(format!("{name}:{LIVE}"));
+    let list =
+        deployment.lambda.list_event_source_mappings().function_name(format!("{name}:{LIVE}"));
     let mut items = list.into_paginator().items().send();
     let mut found = Vec::new();
     while let Some(mapping) = items.next().await {
         found.push(mapping.with_context(|| format!("the sources of {id}"))?);
     }
     if found.len() != wanted.len() {
-        let message =
-            format!("it takes events from {} streams and queues, not {}", found.len(), wanted.len());
+        let message = format!(
+            "it takes events from {} streams and queues, not {}",
+            found.len(),
+            wanted.len()
+        );
         findings.wrong("function", id, message);
     }
     let urls = deployment.queues();
@@ -302,14 +315,17 @@ async fn sources(
         // A queue is known by its name; the only stream is that of the log.
         let arn = mapping.event_source_arn().unwrap_or_default();
         let is_of_it = |wanted: &&&Value| match referred(&wanted["Queue"]) {
-            Some(queue) => urls.get(queue).and_then(|url| url.rsplit('/').next()) == arn.rsplit(':').next(),
+            Some(queue) => {
+                urls.get(queue).and_then(|url| url.rsplit('/').next()) == arn.rsplit(':').next()
+            }
             None => arn.contains(":table/"),
         };
         let Some(wanted) = wanted.iter().find(is_of_it) else {
             findings.wrong("function", id, format!("it takes events from {arn}"));
             continue;
         };
-        let filters = mapping.filter_criteria.as_ref().map(|criteria| criteria.filters()).unwrap_or_default();
+        let filters =
+            mapping.filter_criteria.as_ref().map(|criteria| criteria.filters()).unwrap_or_default();
         let there: BTreeSet<_> =
             filters.iter().map(|filter| normal(filter.pattern().unwrap_or_default())).collect();
         let wanted: BTreeSet<_> =
@@ -331,7 +347,8 @@ fn list_of_patterns(filters: &Value) -> Vec<String> {
 
 /// A pattern without its spaces.
 fn normal(pattern: &str) -> String {
-    serde_json::from_str::<Value>(pattern).map_or_else(|_| pattern.to_owned(), |pattern| pattern.to_string())
+    serde_json::from_str::<Value>(pattern)
+        .map_or_else(|_| pattern.to_owned(), |pattern| pattern.to_string())
 }
 
 // --- Tables -----------------------------------------------------------------------------------------------------
@@ -361,8 +378,10 @@ async fn tables(deployment: &Deployment, template: &Value, findings: &mut Findin
         }
         for index in list(&properties["GlobalSecondaryIndexes"]) {
             let index_name = index["IndexName"].as_str().unwrap_or_default();
-            let there =
-                found.global_secondary_indexes().iter().find(|there| there.index_name() == Some(index_name));
+            let there = found
+                .global_secondary_indexes()
+                .iter()
+                .find(|there| there.index_name() == Some(index_name));
             let Some(there) = there else {
                 findings.wrong("table", id, format!("it has no index {index_name}"));
                 continue;
@@ -402,7 +421,8 @@ async fn tables(deployment: &Deployment, template: &Value, findings: &mut Findin
         if !deployment.is_local
             && properties["PointInTimeRecoverySpecification"]["PointInTimeRecoveryEnabled"] == true
         {
-            let backups = deployment.dynamodb.describe_continuous_backups().table_name(name).send().await?;
+            let backups =
+                deployment.dynamodb.describe_continuous_backups().table_name(name).send().await?;
             let backups = backups.continuous_backups_description;
             let point = backups.and_then(|backups| backups.point_in_time_recovery_description);
             if point
@@ -441,7 +461,8 @@ async fn queues(deployment: &Deployment, template: &Value, findings: &mut Findin
             continue;
         };
         looked += 1;
-        let get = deployment.sqs.get_queue_attributes().queue_url(url).attribute_names(Attribute::All);
+        let get =
+            deployment.sqs.get_queue_attributes().queue_url(url).attribute_names(Attribute::All);
         let found = match get.send().await {
             Ok(found) => found.attributes.unwrap_or_default(),
             Err(error) => {
@@ -449,11 +470,13 @@ async fn queues(deployment: &Deployment, template: &Value, findings: &mut Findin
                 continue;
             }
         };
-        let policy =
-            found.get(&Attribute::RedrivePolicy).and_then(|policy| serde_json::from_str(policy).ok());
+        let policy = found
+            .get(&Attribute::RedrivePolicy)
+            .and_then(|policy| serde_json::from_str(policy).ok());
         let policy: Value = policy.unwrap_or_default();
         let wanted = &queue["Properties"]["RedrivePolicy"];
-        let given_up_to = policy["deadLetterTargetArn"].as_str().and_then(|arn| arn.rsplit(':').next());
+        let given_up_to =
+            policy["deadLetterTargetArn"].as_str().and_then(|arn| arn.rsplit(':').next());
         let target = referred(&wanted["deadLetterTargetArn"]).and_then(|target| urls.get(target));
         let target = target.and_then(|url| url.rsplit('/').next());
         if given_up_to != target {
@@ -487,15 +510,19 @@ async fn rules(
     for (id, rule) in deployment.of_type("AWS::Events::Rule") {
         looked += 1;
         // A rule that is not on the default bus has the name of its bus before its own.
-        let (bus, name) = rule.split_once('|').map_or((None, rule), |(bus, name)| (Some(bus), name));
+        let (bus, name) =
+            rule.split_once('|').map_or((None, rule), |(bus, name)| (Some(bus), name));
         if let Some(state) = on_bus.get(name) {
             if *state != Some(RuleState::Enabled) {
                 findings.wrong("rule", id, format!("it is {state:?}"));
             }
             continue;
         }
-        let describe =
-            deployment.events.describe_rule().name(name).set_event_bus_name(bus.map(ToOwned::to_owned));
+        let describe = deployment
+            .events
+            .describe_rule()
+            .name(name)
+            .set_event_bus_name(bus.map(ToOwned::to_owned));
         match describe.send().await {
             Ok(found) if found.state() == Some(&RuleState::Enabled) => {}
             Ok(found) => findings.wrong("rule", id, format!("it is {:?}", found.state())),
@@ -514,7 +541,8 @@ async fn bus(
 ) -> Result<BTreeMap<String, Option<RuleState>>> {
     // Without the variable, all are sent.
     let fanout = deployment.function("FanoutFunction").ok();
-    let sent = fanout.and_then(|fanout| fanout.variables.get("BUS_EVENTS")).map_or("*", String::as_str);
+    let sent =
+        fanout.and_then(|fanout| fanout.variables.get("BUS_EVENTS")).map_or("*", String::as_str);
     let sent: BTreeSet<_> = sent.split_whitespace().collect();
     let mut rules = BTreeMap::new();
     for (id, name) in deployment.of_type("AWS::Events::EventBus") {
@@ -531,7 +559,8 @@ async fn bus(
             // A service makes rules of its own for an archive of the bus.
             for rule in page.rules().iter().filter(|rule| rule.managed_by().is_none()) {
                 rules.insert(rule.name().unwrap_or_default().to_owned(), rule.state().cloned());
-                let pattern = rule.event_pattern().and_then(|pattern| serde_json::from_str(pattern).ok());
+                let pattern =
+                    rule.event_pattern().and_then(|pattern| serde_json::from_str(pattern).ok());
                 if let Some(wrong) = unsent(&pattern.unwrap_or_default(), &sent) {
                     findings.wrong("rule", rule.name().unwrap_or_default(), wrong);
                 }
@@ -566,14 +595,21 @@ fn unsent(pattern: &Value, sent: &BTreeSet<&str>) -> Option<String> {
 async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
     let client = &deployment.cloudformation;
     let begun = client.detect_stack_drift().stack_name(&deployment.stack).send().await;
-    let id = begun.context("CloudFormation does not compare")?.stack_drift_detection_id.unwrap_or_default();
+    let id = begun
+        .context("CloudFormation does not compare")?
+        .stack_drift_detection_id
+        .unwrap_or_default();
     // Only its going on is an error that is tried again; what it says instead, or that nobody may ask, ends the waiting.
     let ask = async || {
-        let status =
-            client.describe_stack_drift_detection_status().stack_drift_detection_id(&id).send().await;
+        let status = client
+            .describe_stack_drift_detection_status()
+            .stack_drift_detection_id(&id)
+            .send()
+            .await;
         match status {
             Ok(status)
-                if status.detection_status() == Some(&StackDriftDetectionStatus::DetectionInProgress) =>
+                if status.detection_status()
+                    == Some(&StackDriftDetectionStatus::DetectionInProgress) =>
             {
                 bail!("CloudFormation is still comparing")
             }
@@ -583,7 +619,8 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
     let often = ConstantBuilder::default().with_delay(Duration::from_secs(2)).with_max_times(300);
     let status = ask.retry(often).sleep(tokio::time::sleep).await?;
     // Some resources could not be compared; those that could be are worth knowing.
-    if let Some(reason) = status.context("how far CloudFormation is cannot be read")?.detection_status_reason
+    if let Some(reason) =
+        status.context("how far CloudFormation is cannot be read")?.detection_status_reason
     {
         findings.wrong("drift", &deployment.stack, reason);
     }
@@ -591,13 +628,18 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
     let mut after = None;
     loop {
         let list = client.describe_stack_resource_drifts().stack_name(&deployment.stack);
-        let list = list.set_stack_resource_drift_status_filters(Some(changed.to_vec())).set_next_token(after);
+        let list = list
+            .set_stack_resource_drift_status_filters(Some(changed.to_vec()))
+            .set_next_token(after);
         let page = list.send().await.context("what CloudFormation found cannot be read")?;
         for drift in page.stack_resource_drifts() {
             let id = drift.logical_resource_id().unwrap_or_default();
             let places: Vec<_> =
                 drift.property_differences().iter().filter_map(|one| one.property_path()).collect();
-            let is = drift.stack_resource_drift_status().map(|status| status.as_str()).unwrap_or_default();
+            let is = drift
+                .stack_resource_drift_status()
+                .map(|status| status.as_str())
+                .unwrap_or_default();
             findings.wrong("drift", id, format!("{is} {}", places.join(" ")));
         }
         after = page.next_token;
@@ -698,7 +740,8 @@ mod tests {
 
     #[test]
     fn templates_are_compared_by_what_they_say_and_not_by_how_it_is_written() {
-        let parse = |text: &str| plain(&Source::parse(text, std::path::Path::new("t")).unwrap().json());
+        let parse =
+            |text: &str| plain(&Source::parse(text, std::path::Path::new("t")).unwrap().json());
         let ours = parse(
             "Resources:\n  A:\n    Type: AWS::Serverless::Function\n    Metadata: { BuildMethod: x }\n    Properties:\n      Role: !GetAtt R.Arn\n      Timeout: 60\n      Text: |\n        a\n",
         );
@@ -714,6 +757,9 @@ mod tests {
             found(&deployed.replace("R, Arn", "S, Arn")),
             ["Resources.A.Properties.Role.Fn::GetAtt[0]"]
         );
-        assert_eq!(found(&format!("{deployed}      Layers: [x]\n")), ["Resources.A.Properties.Layers"]);
+        assert_eq!(
+            found(&format!("{deployed}      Layers: [x]\n")),
+            ["Resources.A.Properties.Layers"]
+        );
     }
 }

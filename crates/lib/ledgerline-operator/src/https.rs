@@ -19,7 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(35);
 /// # Errors
 /// When the address is neither HTTPS nor this computer.
 pub(crate) fn is_private(url: &Uri) -> Result<()> {
-    let is_here = url.host().is_some_and(|host| ["localhost", "127.0.0.1", "[::1]"].contains(&host));
+    let is_here =
+        url.host().is_some_and(|host| ["localhost", "127.0.0.1", "[::1]"].contains(&host));
     if url.scheme_str() != Some("https") && !is_here {
         bail!("`{url}` is not HTTPS and would expose the secret: use an https:// address");
     }
@@ -30,10 +31,12 @@ pub(crate) fn is_private(url: &Uri) -> Result<()> {
 pub(crate) async fn send(request: Request<String>) -> Result<(StatusCode, Value)> {
     let https = HttpsConnectorBuilder::new().with_provider_and_native_roots(default_provider());
     let https = https.context("this computer has no certificates to trust")?;
-    let client = Client::builder(TokioExecutor::new()).build(https.https_or_http().enable_http1().build());
+    let client =
+        Client::builder(TokioExecutor::new()).build(https.https_or_http().enable_http1().build());
     let answer = timeout(PATIENCE, client.request(request)).await??;
     let status = answer.status();
     let text = answer.into_body().collect().await?.to_bytes();
-    let said = serde_json::from_slice(&text).unwrap_or_else(|_| String::from_utf8_lossy(&text).into());
+    let said =
+        serde_json::from_slice(&text).unwrap_or_else(|_| String::from_utf8_lossy(&text).into());
     Ok((status, said))
 }

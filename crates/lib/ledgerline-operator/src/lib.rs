@@ -192,7 +192,9 @@ enum What {
 fn known_category<L: Aggregates>(category: Option<&str>) -> Result<()> {
     let known = categories::<L>();
     match category.filter(|category| !known.contains(category)) {
-        Some(category) => bail!("no aggregate has the category {category}; there are: {}", known.join(", ")),
+        Some(category) => {
+            bail!("no aggregate has the category {category}; there are: {}", known.join(", "))
+        }
         None => Ok(()),
     }
 }
@@ -274,9 +276,10 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
             let mut rows = Vec::new();
             let busy = out.busy("reading the keys of the whole log");
             for (stream, head) in deployment.log()?.heads(deployment.parts()).await? {
-                let is_wanted = category.as_ref().is_none_or(|category| stream.category() == category)
-                    && find.as_ref().is_none_or(|text| stream.as_str().contains(text.as_str()))
-                    && head.version >= from;
+                let is_wanted =
+                    category.as_ref().is_none_or(|category| stream.category() == category)
+                        && find.as_ref().is_none_or(|text| stream.as_str().contains(text.as_str()))
+                        && head.version >= from;
                 if is_wanted {
                     rows.push(
                         serde_json::json!({ "stream": stream, "version": head.version, "at": head.at }),
@@ -334,14 +337,15 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
 
 /// Prints the physical ids of resources: names, or the URLs of queues. Of one that is named, only that.
 fn resources(deployment: &Deployment, id: Option<&str>, out: Out) -> Result<()> {
-    let row =
-        |(id, kind, name): (&str, &str, &str)| serde_json::json!({ "id": id, "type": kind, "name": name });
+    let row = |(id, kind, name): (&str, &str, &str)| serde_json::json!({ "id": id, "type": kind, "name": name });
     match id {
-        None => out.rows(&["id", "type", "name"], &deployment.resources().map(row).collect::<Vec<_>>()),
+        None => {
+            out.rows(&["id", "type", "name"], &deployment.resources().map(row).collect::<Vec<_>>())
+        }
         Some(id) => {
             let found = deployment.resources().find(|(resource, ..)| *resource == id);
-            let found =
-                found.with_context(|| format!("the stack has no {id}: `ledger resources` lists all"))?;
+            let found = found
+                .with_context(|| format!("the stack has no {id}: `ledger resources` lists all"))?;
             out.line_or_note(&row(found), || found.2.to_owned());
         }
     }
@@ -362,12 +366,16 @@ impl Out {
             return;
         }
         let mut table = Table::new();
-        table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(fields);
+        table
+            .load_preset(NOTHING)
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_header(fields);
         for row in rows {
             table.add_row(fields.iter().map(|field| match &row[field] {
                 Value::String(text) => text.clone(),
                 Value::Null => String::new(),
-                other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+                other
+                @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
                     other.to_string()
                 }
             }));
@@ -405,7 +413,8 @@ impl Out {
         if self.json {
             return ProgressBar::hidden();
         }
-        let bar = ProgressBar::new_spinner().with_finish(ProgressFinish::AndClear).with_message(what);
+        let bar =
+            ProgressBar::new_spinner().with_finish(ProgressFinish::AndClear).with_message(what);
         bar.set_style(
             ProgressStyle::with_template("{elapsed_precise} {spinner} {msg}")
                 .unwrap_or_else(|_| ProgressStyle::default_spinner()),

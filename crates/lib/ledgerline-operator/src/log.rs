@@ -48,8 +48,9 @@ pub(crate) async fn show<L: Aggregates>(
     let log = deployment.log()?;
     let (mut commits, up_to) = (Vec::<Commit>::new(), at.unwrap_or(u64::MAX));
     loop {
-        let page =
-            log.read_forwards(stream, commits.last().map_or(0, |commit| commit.version), up_to).await?;
+        let page = log
+            .read_forwards(stream, commits.last().map_or(0, |commit| commit.version), up_to)
+            .await?;
         commits.extend(page.commits);
         if page.complete {
             break;
@@ -69,7 +70,9 @@ pub(crate) async fn show<L: Aggregates>(
     out.rows(fields, &rows);
     // A state that lacks events would be shown as if it were that of the stream.
     if let Some(version) = hole(&commits) {
-        bail!("version {version} is missing: the log has a hole, and no state is shown (docs/runbook.md)");
+        bail!(
+            "version {version} is missing: the log has a hole, and no state is shown (docs/runbook.md)"
+        );
     }
     let state = state
         .state
@@ -84,7 +87,10 @@ pub(crate) async fn show<L: Aggregates>(
 
 /// The first version that these commits of a stream, which begin with the first one, lack.
 fn hole(commits: &[Commit]) -> Option<u64> {
-    (1..).zip(commits).find(|(version, commit)| commit.version != *version).map(|(version, _)| version)
+    (1..)
+        .zip(commits)
+        .find(|(version, commit)| commit.version != *version)
+        .map(|(version, _)| version)
 }
 
 /// Folds commits to the state of the aggregate with this category.
@@ -98,10 +104,12 @@ impl Visitor for StateOf<'_> {
     fn visit<A: Aggregate>(&mut self) {
         if A::CATEGORY == self.category {
             let events = self.commits.iter().flat_map(|commit| &commit.events).map(decode::<A>);
-            self.state = Some(events.collect::<Result<Vec<_>, _>>().map_err(Into::into).and_then(|events| {
-                let state = fold::<A>(A::State::default(), &events);
-                Ok(serde_json::from_str(&encode_state::<A>(&state)?.data)?)
-            }));
+            self.state = Some(events.collect::<Result<Vec<_>, _>>().map_err(Into::into).and_then(
+                |events| {
+                    let state = fold::<A>(A::State::default(), &events);
+                    Ok(serde_json::from_str(&encode_state::<A>(&state)?.data)?)
+                },
+            ));
         }
     }
 }
@@ -115,16 +123,20 @@ pub(crate) async fn tail(
     once: bool,
     out: Out,
 ) -> Result<()> {
-    let (sequence, partitions) =
-        deployment.order().context("the stack has no order of everything: cargo xtask new subscription")?;
+    let (sequence, partitions) = deployment
+        .order()
+        .context("the stack has no order of everything: cargo xtask new subscription")?;
     let filter = Filter { categories: category.into_iter().collect(), events: BTreeSet::new() };
-    let subscription = Subscription { sequence, log: deployment.log()?, partitions, filter, limit: 100 };
+    let subscription =
+        Subscription { sequence, log: deployment.log()?, partitions, filter, limit: 100 };
     let mut cursor = match from {
         "now" => subscription.now().await?,
         "beginning" => Cursor::beginning(partitions),
         time => {
             subscription
-                .at(time.parse().context("write beginning, now, or a time: 2026-11-24T09:30:00Z")?)
+                .at(time
+                    .parse()
+                    .context("write beginning, now, or a time: 2026-11-24T09:30:00Z")?)
                 .await?
         }
     };
@@ -185,7 +197,9 @@ pub(crate) async fn trace(
             Err(StoreError::Corrupt { reason, .. }) => {
                 rows.push(json!({ "stream": stream, "version": version, "events": format!("cannot be read: {reason}") }));
             }
-            Err(error @ (StoreError::Throttled(_) | StoreError::Unavailable(_))) => return Err(error.into()),
+            Err(error @ (StoreError::Throttled(_) | StoreError::Unavailable(_))) => {
+                return Err(error.into());
+            }
         }
     }
     if commits.is_empty() && rows.is_empty() {
@@ -230,7 +244,8 @@ mod tests {
         for (versions, missing) in
             [(&[1, 2, 3][..], None), (&[2, 3], Some(1)), (&[1, 3, 5], Some(2)), (&[], None)]
         {
-            let commits: Vec<_> = versions.iter().map(|version| commit(&stream, *version)).collect();
+            let commits: Vec<_> =
+                versions.iter().map(|version| commit(&stream, *version)).collect();
             assert_eq!(hole(&commits), missing, "{versions:?}");
         }
         Ok(())

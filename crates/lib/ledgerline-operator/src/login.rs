@@ -67,8 +67,10 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     let verifier = random() + &random();
     let template = deployed::template(deployment).await?;
     let listeners = listen().await?;
-    let address =
-        format!("{pages}/oauth2/authorize?{}", asked(client, &scopes(&template), &state, &verifier));
+    let address = format!(
+        "{pages}/oauth2/authorize?{}",
+        asked(client, &scopes(&template), &state, &verifier)
+    );
     eprintln!("Sign in, within five minutes, at\n{address}");
     let code = timeout(PATIENCE, code(listeners, state))
         .await
@@ -86,7 +88,8 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
         .header("content-type", "application/x-www-form-urlencoded")
         .body(form)
         .context("the URL of the sign-in pages is not valid: set --sign-in-url")?;
-    let (status, said) = https::send(request).await.with_context(|| format!("{pages} gave no token"))?;
+    let (status, said) =
+        https::send(request).await.with_context(|| format!("{pages} gave no token"))?;
     let Some(token) = said["access_token"].as_str() else {
         bail!("{pages} gave no token, but {status}: {}", said["error"]);
     };
@@ -130,7 +133,9 @@ async fn listen() -> Result<Vec<TcpListener>> {
     }
     match failure.filter(|_| listeners.is_empty()) {
         Some(error) => Err(error).with_context(|| {
-            format!("cannot listen on the redirect address `{CALLBACK}`: stop any other `ledger login`")
+            format!(
+                "cannot listen on the redirect address `{CALLBACK}`: stop any other `ledger login`"
+            )
         }),
         None => Ok(listeners),
     }
@@ -166,7 +171,9 @@ async fn back(
         return (StatusCode::BAD_REQUEST, Html("This is not what `ledger login` asked for."));
     }
     let (result, text) = match query.get("code") {
-        Some(code) => (Ok(code.clone()), "Signed in. The token is in the terminal: close this page."),
+        Some(code) => {
+            (Ok(code.clone()), "Signed in. The token is in the terminal: close this page.")
+        }
         None => {
             let error = ["error_description", "error"].iter().find_map(|name| query.get(*name));
             let error = error.map_or_else(|| Value::Null.to_string(), ToOwned::to_owned);
@@ -203,7 +210,8 @@ mod tests {
         let code = tokio::spawn(code(vec![listener], "right".to_owned()));
         // when somebody else opens it, and then the user pool does,
         let open = |query: &'static str| async move {
-            let request = Request::get(format!("http://{address}/?{query}")).body(String::new()).unwrap();
+            let request =
+                Request::get(format!("http://{address}/?{query}")).body(String::new()).unwrap();
             https::send(request).await.unwrap().0
         };
         assert_eq!(open("code=forged&state=wrong").await, StatusCode::BAD_REQUEST);
@@ -219,7 +227,8 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let code = tokio::spawn(code(vec![listener], "s".to_owned()));
         let query = "state=s&error=invalid_request&error_description=invalid_scope";
-        let request = Request::get(format!("http://{address}/?{query}")).body(String::new()).unwrap();
+        let request =
+            Request::get(format!("http://{address}/?{query}")).body(String::new()).unwrap();
         https::send(request).await.unwrap();
         let error = code.await.unwrap().unwrap_err().to_string();
         assert!(error.contains("invalid_scope"), "{error}");

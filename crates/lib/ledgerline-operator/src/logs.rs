@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use crate::{Out, deployment::Deployment};
 
 /// What is an error of a function, or of Lambda: a crash, or a function that ran out of time.
-const FAILURES: &str = r#"{ $.level = "ERROR" || $.record.status = "timeout" || $.record.status = "error" }"#;
+const FAILURES: &str =
+    r#"{ $.level = "ERROR" || $.record.status = "timeout" || $.record.status = "error" }"#;
 
 /// What is looked for.
 #[derive(Debug, Args)]

@@ -41,11 +41,12 @@ pub(crate) struct Void {
 /// Makes the entry void, or says how it is. Returns whether it is void, or could be.
 pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Result<bool> {
     let Order::Void(Void { stream, version, writing }) = order;
-    let stream =
-        StreamId::try_from(stream.clone()).with_context(|| format!("`{stream}` is no name of a stream"))?;
+    let stream = StreamId::try_from(stream.clone())
+        .with_context(|| format!("`{stream}` is no name of a stream"))?;
     let entry = Entry { stream, version: *version };
-    let (sequence, partitions) =
-        deployment.order().context("the stack has no `$all`: run `cargo xtask new subscription`")?;
+    let (sequence, partitions) = deployment
+        .order()
+        .context("the stack has no `$all`: run `cargo xtask new subscription`")?;
     let name = format!("{} {version}", entry.stream);
     if deployment.log()?.has(&entry.stream, *version).await? {
         bail!("the log has `{name}`: its entry is right, and stays");
@@ -56,7 +57,8 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
         bail!("`$all` has no entry `{name}`: check the stream and the version");
     };
     if is_void || !writing.write {
-        let is = if is_void { "void already" } else { "not in the log: --write makes its entry void" };
+        let is =
+            if is_void { "void already" } else { "not in the log: --write makes its entry void" };
         out.rows(
             &["stream", "version", "is"],
             &[json!({ "stream": entry.stream, "version": version, "is": is })],
@@ -70,9 +72,12 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
     let table = records::table(deployment)?;
     let what = format!("void {name}");
     let why = writing.why();
-    records::keep(deployment, table, Record { kind: "order", what, why, detail: json!(entry) }).await?;
-    let payload = Blob::new(json!({ "void": NamedEntry { segment, entry: entry.clone() } }).to_string());
-    let call = deployment.lambda.invoke().function_name(deployment.name(SEQUENCER)?).payload(payload);
+    records::keep(deployment, table, Record { kind: "order", what, why, detail: json!(entry) })
+        .await?;
+    let payload =
+        Blob::new(json!({ "void": NamedEntry { segment, entry: entry.clone() } }).to_string());
+    let call =
+        deployment.lambda.invoke().function_name(deployment.name(SEQUENCER)?).payload(payload);
     let answer = call.send().await.context("the sequencer cannot be invoked")?;
     let said: Value =
         serde_json::from_slice(answer.payload.as_ref().map_or(&[], |payload| payload.as_ref()))?;

@@ -125,7 +125,12 @@ struct View<'a> {
 }
 
 /// Does it. Returns whether it came to its end.
-pub(crate) async fn run(deployment: &Deployment, stack: &Stack, rebuild: &Rebuild, out: Out) -> Result<bool> {
+pub(crate) async fn run(
+    deployment: &Deployment,
+    stack: &Stack,
+    rebuild: &Rebuild,
+    out: Out,
+) -> Result<bool> {
     let of = rebuild.view();
     let all = subscribers(deployment, stack).await?;
     let subscriber = named(&all, &of.view)?;
@@ -163,7 +168,8 @@ impl View<'_> {
         };
         let read = generations.active;
         let mut rows = vec![json!({ "generation": read, "is": "is read, and is written" })];
-        if let Some(before) = generations.previous.filter(|before| Timestamp::now() < before.until) {
+        if let Some(before) = generations.previous.filter(|before| Timestamp::now() < before.until)
+        {
             rows = vec![
                 json!({ "generation": read, "is": "is read soon, and is written", "since": before.until }),
             ];
@@ -196,7 +202,8 @@ impl View<'_> {
         }
         if !generations.history.is_empty() {
             self.out.note("");
-            let row = |by: &Move| json!({ "at": by.at, "what": by.what, "who": by.who, "why": by.why });
+            let row =
+                |by: &Move| json!({ "at": by.at, "what": by.what, "who": by.who, "why": by.why });
             let rows: Vec<_> = generations.history.iter().map(row).collect();
             self.out.rows(&["at", "what", "who", "why"], &rows);
         }
@@ -245,14 +252,20 @@ impl View<'_> {
 
     async fn roll_back(&self, generations: &Generations, writing: &Writing) -> Result<bool> {
         if generations.in_phase(Phase::Kept).is_none() {
-            bail!("the standby generation was never active: `ledger rebuild switch` resumes its rebuild");
+            bail!(
+                "the standby generation was never active: `ledger rebuild switch` resumes its rebuild"
+            );
         }
-        let ask =
-            format!("switch all reads of {} back to the previous generation?", self.subscriber.of_log.id);
+        let ask = format!(
+            "switch all reads of {} back to the previous generation?",
+            self.subscriber.of_log.id
+        );
         if !writing.is_agreed(&ask)? {
             return Ok(false);
         }
-        let to = self.change(generations, |now| generations.switched(now), "back", &writing.why()).await?;
+        let to = self
+            .change(generations, |now| generations.switched(now), "back", &writing.why())
+            .await?;
         self.out.note(&format!(
             "in {} seconds, all reads are on generation {}",
             SWITCHING.as_secs(),
@@ -267,15 +280,18 @@ impl View<'_> {
         let Some(other) = generations.standby.clone() else {
             bail!("{} has one generation only", self.subscriber.of_log.id)
         };
-        let ask =
-            format!("delete the rows of the generation {} of {}?", other.number, self.subscriber.of_log.id);
+        let ask = format!(
+            "delete the rows of the generation {} of {}?",
+            other.number, self.subscriber.of_log.id
+        );
         if !writing.is_agreed(&ask)? {
             return Ok(false);
         }
         let leaving = match other.phase {
             Phase::Dropping => generations,
             Phase::Building | Phase::Kept => {
-                self.change(&generations, |now| generations.dropping(now), "drop", &writing.why()).await?
+                self.change(&generations, |now| generations.dropping(now), "drop", &writing.why())
+                    .await?
             }
         };
         self.until_everybody_knows(&leaving).await;
@@ -302,7 +318,8 @@ impl View<'_> {
     async fn until_everybody_knows(&self, generations: &Generations) {
         let Some(other) = &generations.standby else { return };
         // What was read just before the change is gone by for so long, and an invocation that began at the end of that time goes on with it to its own end.
-        let invocation = SignedDuration::from_secs(i64::try_from(self.subscriber.timeout).unwrap_or(900));
+        let invocation =
+            SignedDuration::from_secs(i64::try_from(self.subscriber.timeout).unwrap_or(900));
         let left = (other.since + FRESH + invocation).duration_since(Timestamp::now());
         // A tool whose clock was in the future may have written `since`.
         if let Ok(left) = Duration::try_from(left.min(FRESH + invocation)) {
@@ -337,7 +354,8 @@ impl View<'_> {
                 bail!("the standby generation is being deleted: finish with `ledger rebuild drop`")
             }
             None => {
-                let ask = format!("{}. Rebuild {}?", self.estimate().await?, self.subscriber.of_log.id);
+                let ask =
+                    format!("{}. Rebuild {}?", self.estimate().await?, self.subscriber.of_log.id);
                 if !writing.is_agreed(&ask)? {
                     return Ok(false);
                 }
@@ -366,7 +384,8 @@ impl View<'_> {
         let without: Vec<_> = missing
             .keys()
             .filter(|stream| {
-                switch.is_some_and(|without| without.iter().any(|without| without == stream.as_str()))
+                switch
+                    .is_some_and(|without| without.iter().any(|without| without == stream.as_str()))
             })
             .cloned()
             .collect();
@@ -387,13 +406,17 @@ impl View<'_> {
             return Ok(false);
         }
         if switch.is_none() {
-            self.out.note("every stream is as the log has it; all reads stay on the active generation");
+            self.out
+                .note("every stream is as the log has it; all reads stay on the active generation");
             return Ok(true);
         }
         let named: Vec<_> = without.iter().map(StreamId::as_str).collect();
         let (what, of_all) = match named.as_slice() {
             [] => ("switch".to_owned(), String::new()),
-            named => (format!("switch without {}", named.join(", ")), format!(" but {}", named.join(", "))),
+            named => (
+                format!("switch without {}", named.join(", ")),
+                format!(" but {}", named.join(", ")),
+            ),
         };
         let switched = self.change(&building, |now| building.switched(now), &what, why).await?;
         self.out.note(&format!(
@@ -413,7 +436,9 @@ impl View<'_> {
     /// Has the function make every part of the log, some at once.
     async fn in_parts(&self, number: u32, build: &Build) -> Result<RebuildResponse> {
         let (commits, _) = self.deployment.size_of_log().await?;
-        let bar = self.out.bar(commits, "{wide_bar} {pos} of {len} commits, {per_sec}, {eta} left; {msg}");
+        let bar = self
+            .out
+            .bar(commits, "{wide_bar} {pos} of {len} commits, {per_sec}, {eta} left; {msg}");
         // Each worker may write its share.
         let share = build.write_units.map(|units| f64::from(units) / f64::from(build.workers));
         // The last answer for each part.
@@ -437,9 +462,9 @@ impl View<'_> {
                 let mut failed = Vec::new();
                 loop {
                     let mut answer = self.ask_again(&asked, bar).await;
-                    let answer = answer
-                        .as_mut()
-                        .map_err(|error| anyhow!("part {part} of {parts} cannot be made: {error:#}"))?;
+                    let answer = answer.as_mut().map_err(|error| {
+                        anyhow!("part {part} of {parts} cannot be made: {error:#}")
+                    })?;
                     failed.append(&mut answer.failed);
                     answer.failed.clone_from(&failed);
                     let is_done = answer.is_done;
@@ -496,7 +521,8 @@ impl View<'_> {
                 let streams: Vec<_> = missing.keys().cloned().collect();
                 for streams in streams.chunks(STREAMS) {
                     let streams = streams.to_vec();
-                    let asked = RebuildRequest { generation: number, streams, ..RebuildRequest::default() };
+                    let asked =
+                        RebuildRequest { generation: number, streams, ..RebuildRequest::default() };
                     match self.ask(&asked).await {
                         Ok(made) => {
                             let failed = made.failed.into_iter();
@@ -533,7 +559,11 @@ impl View<'_> {
     }
 
     /// Asks the function, again and again if it fails.
-    async fn ask_again(&self, asked: &RebuildRequest, bar: &ProgressBar) -> Result<RebuildResponse> {
+    async fn ask_again(
+        &self,
+        asked: &RebuildRequest,
+        bar: &ProgressBar,
+    ) -> Result<RebuildResponse> {
         let again = ConstantBuilder::default().with_delay(AGAIN).with_max_times(MAX_FAILURES);
         let ask = || self.ask(asked);
         let failed = |error: &anyhow::Error, _| bar.set_message(format!("trying again: {error:#}"));

@@ -61,17 +61,24 @@ pub(crate) async fn run(
     out: Out,
 ) -> Result<bool> {
     // Before anything is read: what is committed from now on is too young.
-    let until =
-        Timestamp::now() - SignedDuration::from_secs(i64::try_from(options.younger.unwrap_or(YOUNGER))?);
+    let until = Timestamp::now()
+        - SignedDuration::from_secs(i64::try_from(options.younger.unwrap_or(YOUNGER))?);
     let subscribers = subscribers(deployment, stack).await?;
-    let is_wanted = |who: &str| options.only.is_empty() || options.only.iter().any(|wanted| wanted == who);
-    let unknown =
-        |who: &&String| *who != ORDER && subscribers.iter().all(|subscriber| subscriber.of_log.id != **who);
+    let is_wanted =
+        |who: &str| options.only.is_empty() || options.only.iter().any(|wanted| wanted == who);
+    let unknown = |who: &&String| {
+        *who != ORDER && subscribers.iter().all(|subscriber| subscriber.of_log.id != **who)
+    };
     if let Some(unknown) = options.only.iter().find(unknown) {
-        let known: Vec<_> = subscribers.iter().map(|subscriber| subscriber.of_log.id.as_str()).collect();
-        bail!("nothing behind the log is named {unknown}; there are: {}, {ORDER}", known.join(", "));
+        let known: Vec<_> =
+            subscribers.iter().map(|subscriber| subscriber.of_log.id.as_str()).collect();
+        bail!(
+            "nothing behind the log is named {unknown}; there are: {}, {ORDER}",
+            known.join(", ")
+        );
     }
-    let wanted: Vec<_> = subscribers.iter().filter(|subscriber| is_wanted(&subscriber.of_log.id)).collect();
+    let wanted: Vec<_> =
+        subscribers.iter().filter(|subscriber| is_wanted(&subscriber.of_log.id)).collect();
     let compared: Vec<_> = wanted.iter().map(|subscriber| subscriber.of_log.clone()).collect();
     let log = deployment.log()?;
     let order = deployment.order();
@@ -98,7 +105,8 @@ pub(crate) async fn run(
         return Ok(true);
     }
     let Some(repair) = repair else { return Ok(false) };
-    let queue = |subscriber: &&Subscriber| Some((subscriber.of_log.id.clone(), subscriber.queue.clone()?));
+    let queue =
+        |subscriber: &&Subscriber| Some((subscriber.of_log.id.clone(), subscriber.queue.clone()?));
     let queues = wanted.iter().filter_map(queue).collect();
     repair_all(deployment, &found, &queues, &repair, out).await
 }
@@ -149,7 +157,10 @@ fn print(found: &Found, in_part: bool, out: Out) {
     }
     if found.too_young > 0 {
         out.line_or_note(&json!({ "what": "tooYoung", "count": found.too_young }), || {
-            format!("\n{} differences are of commits that are too young, and left alone", found.too_young)
+            format!(
+                "\n{} differences are of commits that are too young, and left alone",
+                found.too_young
+            )
         });
     }
     if !found.forgotten.is_empty() {
@@ -190,23 +201,34 @@ async fn repair_all(
     };
     // A state that was forgotten leaves a tombstone once more, and one whose row was lost has a row again.
     let wanted: Vec<_> = found.missing.iter().chain(&found.forgotten).filter(is_wanted).collect();
-    let to_act =
-        found.missing.iter().filter(|missing| missing.kind == Some(SubscriberKind::ProcessManager)).count();
+    let to_act = found
+        .missing
+        .iter()
+        .filter(|missing| missing.kind == Some(SubscriberKind::ProcessManager))
+        .count();
     if to_act > 0 && !act {
-        out.note(&format!("\n{to_act} commits are left to process managers, which would act on them: --act"));
+        out.note(&format!(
+            "\n{to_act} commits are left to process managers, which would act on them: --act"
+        ));
     }
     let counts = counted(&wanted);
-    if wanted.is_empty() || !writing.is_agreed(&format!("send {counts}, and nothing to the others?"))? {
+    if wanted.is_empty()
+        || !writing.is_agreed(&format!("send {counts}, and nothing to the others?"))?
+    {
         return Ok(false);
     }
     // Nothing that could not be sent again is lost if the stack has no table for it.
     let what = format!("send {counts}");
     let why = writing.why();
-    records::keep_if_possible(deployment, Record { kind: "reconcile", what, why, detail: Value::Null })
-        .await?;
-    let (ordered, others): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|missing| missing.kind.is_none());
-    let sent =
-        stream::iter(others).map(|missing| async move { (missing, send(deployment, queues, missing).await) });
+    records::keep_if_possible(
+        deployment,
+        Record { kind: "reconcile", what, why, detail: Value::Null },
+    )
+    .await?;
+    let (ordered, others): (Vec<_>, Vec<_>) =
+        wanted.into_iter().partition(|missing| missing.kind.is_none());
+    let sent = stream::iter(others)
+        .map(|missing| async move { (missing, send(deployment, queues, missing).await) });
     let mut sent: Vec<_> = sent.buffer_unordered(AT_ONCE).collect().await;
     // One after the other, because there is one head.
     for missing in ordered {
@@ -256,14 +278,18 @@ async fn send(
 /// Invokes a function with the head of a stream, as the fanout or a rule of the bus does.
 async fn hand_over_state(deployment: &Deployment, missing: &Difference) -> Result<()> {
     let commit = deployment.log()?.get(&missing.stream, missing.head).await?;
-    let commit = commit.with_context(|| format!("{} has no version {}", missing.stream, missing.head))?;
+    let commit =
+        commit.with_context(|| format!("{} has no version {}", missing.stream, missing.head))?;
     invoke(deployment, &missing.who, &state_of(&commit)?).await
 }
 
 /// Puts the head of a stream into the queue of one consumer, which reads from the log what it lacks before it.
 async fn queue_head(deployment: &Deployment, queue: &str, missing: &Difference) -> Result<()> {
     if missing.stream.as_str().len() > MAX_GROUP {
-        bail!("its name is longer than that of a group of the queue: `ledger redeliver {}`", missing.stream);
+        bail!(
+            "its name is longer than that of a group of the queue: `ledger redeliver {}`",
+            missing.stream
+        );
     }
     let reference = Reference { stream: missing.stream.clone(), version: missing.head };
     let body = serde_json::to_string(&reference)?;
@@ -276,7 +302,8 @@ async fn queue_head(deployment: &Deployment, queue: &str, missing: &Difference) 
 
 /// What makes a state projector fold a stream from the log: its newest commit, without what is in its events, and without a state.
 fn state_of(commit: &Commit) -> Result<Value> {
-    let without = |event: &RecordedEvent| RecordedEvent { data: "null".to_owned(), ..event.clone() };
+    let without =
+        |event: &RecordedEvent| RecordedEvent { data: "null".to_owned(), ..event.clone() };
     let commit = Commit { events: commit.events.iter().map(without).collect(), ..commit.clone() };
     let details = details(&commit, &unknown_state()).map_err(|error| anyhow!(error))?;
     let last: Value = serde_json::from_str(details.last().context("a commit has a detail")?)?;
@@ -285,8 +312,10 @@ fn state_of(commit: &Commit) -> Result<Value> {
 
 /// Hands the records of the versions that `$all` has no entry of to the sequencer, as the table's stream would.
 async fn sequence(deployment: &Deployment, found: &Found, missing: &Difference) -> Result<()> {
-    let has_entry = |version: &u64| found.seen.get(&missing.stream).is_some_and(|seen| seen.has(*version));
-    let versions: Vec<_> = (missing.found + 1..=missing.head).filter(|version| !has_entry(version)).collect();
+    let has_entry =
+        |version: &u64| found.seen.get(&missing.stream).is_some_and(|seen| seen.has(*version));
+    let versions: Vec<_> =
+        (missing.found + 1..=missing.head).filter(|version| !has_entry(version)).collect();
     let log = deployment.log()?;
     let mut commits = Vec::new();
     for version in versions {
@@ -300,6 +329,9 @@ async fn sequence(deployment: &Deployment, found: &Found, missing: &Difference) 
 
 async fn invoke(deployment: &Deployment, id: &str, payload: &Value) -> Result<()> {
     let call = deployment.lambda.invoke().function_name(deployment.name(id)?);
-    call.invocation_type(InvocationType::Event).payload(Blob::new(payload.to_string())).send().await?;
+    call.invocation_type(InvocationType::Event)
+        .payload(Blob::new(payload.to_string()))
+        .send()
+        .await?;
     Ok(())
 }

@@ -69,11 +69,17 @@ pub(crate) async fn park(
 ) -> Result<()> {
     let ParkedMessage { queue, id, detail, body } = message;
     let record = Record { kind: PARKED, what: "park".to_owned(), why, detail };
-    put(deployment, table, key(PARKED, &place(queue, id)), Timestamp::now(), &record, Some(body)).await
+    put(deployment, table, key(PARKED, &place(queue, id)), Timestamp::now(), &record, Some(body))
+        .await
 }
 
 /// Takes a message from those that were put aside.
-pub(crate) async fn unpark(deployment: &Deployment, table: &str, queue: &str, id: &str) -> Result<()> {
+pub(crate) async fn unpark(
+    deployment: &Deployment,
+    table: &str,
+    queue: &str,
+    id: &str,
+) -> Result<()> {
     let delete = deployment.dynamodb.delete_item().table_name(table);
     delete.set_key(Some(key(PARKED, &place(queue, id)))).send().await?;
     Ok(())
@@ -82,18 +88,21 @@ pub(crate) async fn unpark(deployment: &Deployment, table: &str, queue: &str, id
 /// The messages that were put aside, each with who did it, when and why.
 pub(crate) async fn parked(deployment: &Deployment, table: &str) -> Result<Vec<(Value, Record)>> {
     let query = deployment.dynamodb.query().table_name(table).consistent_read(true);
-    let query = query.key_condition_expression("#kind = :kind").expression_attribute_names("#kind", "kind");
+    let query =
+        query.key_condition_expression("#kind = :kind").expression_attribute_names("#kind", "kind");
     let query = query.expression_attribute_values(":kind", AttributeValue::S(PARKED.to_owned()));
     let mut items = query.into_paginator().items().send();
     let mut found = Vec::new();
     while let Some(item) = items.next().await {
         let item = item?;
-        let text =
-            |name: &str| item.get(name).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default();
+        let text = |name: &str| {
+            item.get(name).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default()
+        };
         let mut message: Value = serde_json::from_str(&text("detail")).unwrap_or_default();
         message["body"] = text("body").into();
         let detail = json!({ "at": text("done"), "who": text("who") });
-        found.push((message, Record { kind: PARKED, what: text("what"), why: text("why"), detail }));
+        found
+            .push((message, Record { kind: PARKED, what: text("what"), why: text("why"), detail }));
     }
     Ok(found)
 }
@@ -116,7 +125,8 @@ async fn put(
     body: Option<&str>,
 ) -> Result<()> {
     let mut item = key;
-    let mut set = |name: &str, value: String| _ = item.insert(name.to_owned(), AttributeValue::S(value));
+    let mut set =
+        |name: &str, value: String| _ = item.insert(name.to_owned(), AttributeValue::S(value));
     set("done", now.to_string());
     set("who", deployment.operator().await?);
     set("what", what.clone());

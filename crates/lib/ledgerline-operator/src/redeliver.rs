@@ -60,7 +60,12 @@ pub(crate) struct Options {
 }
 
 /// Redelivers commits, or prints how many that would be. Returns whether all of them were accepted.
-pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
+pub(crate) async fn run(
+    deployment: &Deployment,
+    stack: &Stack,
+    options: &Options,
+    out: Out,
+) -> Result<bool> {
     if options.missing {
         let repair = Repair { act: options.act, writing: &options.writing };
         return reconcile::run(deployment, stack, &options.compared, Some(repair), out).await;
@@ -87,7 +92,8 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     let why = options.writing.why();
     let detail = json!({ "stream": options.stream });
     records::keep_if_possible(deployment, Record { kind: "replay", what, why, detail }).await?;
-    let bar = out.bar(commits, "{elapsed_precise} {wide_bar} {pos}/{len} commits, {per_sec}, {eta} left");
+    let bar =
+        out.bar(commits, "{elapsed_precise} {wide_bar} {pos}/{len} commits, {per_sec}, {eta} left");
     let sent = stream::iter(&streams).map(|(stream, (first, last))| {
         let (commits, bar) =
             ((*first..=*last).map(|version| (stream.clone(), version)).collect::<Vec<_>>(), &bar);
@@ -137,7 +143,11 @@ impl Options {
 }
 
 /// Hands the records of these commits to a reader of the table's stream, as the stream would, in as many invocations as it takes.
-pub(crate) async fn hand_over(deployment: &Deployment, to: &str, commits: &[(StreamId, u64)]) -> Result<()> {
+pub(crate) async fn hand_over(
+    deployment: &Deployment,
+    to: &str,
+    commits: &[(StreamId, u64)],
+) -> Result<()> {
     let log = deployment.log()?;
     let name = deployment.name(to)?;
     // A queue takes the same message only once in five minutes: each time has a number of its own, so that its messages are not the same.
@@ -166,7 +176,8 @@ pub(crate) async fn hand_over(deployment: &Deployment, to: &str, commits: &[(Str
 
 async fn hand(deployment: &Deployment, to: &str, name: &str, records: Vec<Value>) -> Result<()> {
     let payload = json!({ "Records": records }).to_string();
-    let answer = deployment.lambda.invoke().function_name(name).payload(Blob::new(payload)).send().await?;
+    let answer =
+        deployment.lambda.invoke().function_name(name).payload(Blob::new(payload)).send().await?;
     let body: Value =
         serde_json::from_slice(answer.payload.as_ref().map_or(&[], |payload| payload.as_ref()))?;
     if answer.function_error.is_some() || body["batchItemFailures"] != json!([]) {

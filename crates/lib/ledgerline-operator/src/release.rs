@@ -154,7 +154,8 @@ async fn promote(deployment: &Deployment, writing: &Writing, out: Out) -> Result
     if !writing.is_agreed(&format!("{what}?"))? {
         return Ok(false);
     }
-    let versions: BTreeMap<_, _> = live.iter().map(|(function, alias)| (function, &alias.version)).collect();
+    let versions: BTreeMap<_, _> =
+        live.iter().map(|(function, alias)| (function, &alias.version)).collect();
     let why = writing.why();
     let detail = json!(versions);
     records::keep_if_possible(deployment, Record { kind: "publish", what, why, detail }).await?;
@@ -177,8 +178,9 @@ async fn move_all(deployment: &Deployment, moves: Vec<Live>) -> Result<bool> {
     for Live { function, version } in moves {
         let name = &deployment.function(&function)?.name;
         // A deployment in steps leaves a part of the events to another version: that ends here.
-        let routing =
-            AliasRoutingConfiguration::builder().set_additional_version_weights(Some(HashMap::new())).build();
+        let routing = AliasRoutingConfiguration::builder()
+            .set_additional_version_weights(Some(HashMap::new()))
+            .build();
         let update = deployment.lambda.update_alias().function_name(name).name(LIVE);
         if let Err(error) = update.function_version(&version).routing_config(routing).send().await {
             is_done = false;
@@ -210,8 +212,10 @@ async fn from_before(
 ) -> Result<(Vec<Live>, Vec<String>)> {
     let (mut found, mut cannot) = (Vec::new(), Vec::new());
     for (id, alias) in live {
-        let list =
-            deployment.lambda.list_versions_by_function().function_name(&deployment.function(id)?.name);
+        let list = deployment
+            .lambda
+            .list_versions_by_function()
+            .function_name(&deployment.function(id)?.name);
         let mut items = list.into_paginator().items().send();
         let mut versions = BTreeMap::new();
         while let Some(version) = items.next().await {
@@ -276,7 +280,8 @@ mod tests {
     }
 
     #[test]
-    fn a_function_goes_back_if_it_is_elsewhere_or_only_partly_there_and_a_foreign_list_is_refused() {
+    fn a_function_goes_back_if_it_is_elsewhere_or_only_partly_there_and_a_foreign_list_is_refused()
+    {
         let alias = |version: &str, is_split| Alias { version: version.into(), is_split };
         let live = BTreeMap::from([
             ("A".to_owned(), alias("7", false)),
@@ -285,6 +290,8 @@ mod tests {
         ]);
         let to = |function: &str| Live { function: function.into(), version: "7".into() };
         assert_eq!(moves(vec![to("A"), to("B"), to("C")], &live).unwrap(), [to("B"), to("C")]);
-        assert!(moves(vec![to("A"), to("D")], &live).unwrap_err().to_string().contains("no function D"));
+        assert!(
+            moves(vec![to("A"), to("D")], &live).unwrap_err().to_string().contains("no function D")
+        );
     }
 }

@@ -30,10 +30,15 @@ pub(crate) struct Options {
 
 /// Skips the commit with `--write`; without it, prints whether the commit is skipped. Returns
 /// `false` only if the operator does not agree.
-pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
+pub(crate) async fn run(
+    deployment: &Deployment,
+    stack: &Stack,
+    options: &Options,
+    out: Out,
+) -> Result<bool> {
     let Options { view, stream, version, writing } = options;
-    let stream =
-        StreamId::try_from(stream.clone()).with_context(|| format!("`{stream}` is no name of a stream"))?;
+    let stream = StreamId::try_from(stream.clone())
+        .with_context(|| format!("`{stream}` is no name of a stream"))?;
     let all = subscribers(deployment, stack).await?;
     let of_log = &named(&all, view)?.of_log;
     if of_log.kind != SubscriberKind::Subscription {
@@ -60,7 +65,10 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
         });
         return Ok(true);
     }
-    let ask = format!("let {} pass over version {version} of {stream} if it cannot be applied?", of_log.id);
+    let ask = format!(
+        "let {} pass over version {version} of {stream} if it cannot be applied?",
+        of_log.id
+    );
     if !writing.is_agreed(&ask)? {
         return Ok(false);
     }

@@ -34,18 +34,22 @@ pub(crate) async fn subscribers(deployment: &Deployment, stack: &Stack) -> Resul
         let Some(manifest) = manifests.get(binary) else { continue };
         let Some(subscriber) = &manifest.subscriber else { continue };
         let keys = manifest.table_of(&subscriber.table);
-        let keys = keys.with_context(|| format!("the manifest of {id} has no {}", subscriber.table))?;
+        let keys =
+            keys.with_context(|| format!("the manifest of {id} has no {}", subscriber.table))?;
         let Ok(Function { name, variables, .. }) = deployment.function(id) else {
             eprintln!("{id} is not deployed, and is not looked at");
             continue;
         };
         let table = variables.get(&*subscriber.table);
-        let table = table.with_context(|| format!("{name} has no variable {}", subscriber.table))?;
+        let table =
+            table.with_context(|| format!("{name} has no variable {}", subscriber.table))?;
         let name_of_table = table;
         let table = deployment.table(table, keys);
         table.recent_generations().await?;
-        let events =
-            function["Properties"]["Events"].as_object().into_iter().flat_map(|events| events.values());
+        let events = function["Properties"]["Events"]
+            .as_object()
+            .into_iter()
+            .flat_map(|events| events.values());
         let queue = events
             .filter(|event| event["Type"] == "SQS")
             .find_map(|event| referred(&event["Properties"]["Queue"]));
@@ -74,8 +78,12 @@ pub(crate) fn named<'f>(subscribers: &'f [Subscriber], name: &str) -> Result<&'f
     match (exact, begins.as_slice()) {
         (Some(one), _) | (None, &[one]) => Ok(one),
         (None, _) => {
-            let known: Vec<_> = subscribers.iter().map(|subscriber| subscriber.of_log.id.as_str()).collect();
-            bail!("{name} is no name, or no beginning, of exactly one of these: {}", known.join(", "))
+            let known: Vec<_> =
+                subscribers.iter().map(|subscriber| subscriber.of_log.id.as_str()).collect();
+            bail!(
+                "{name} is no name, or no beginning, of exactly one of these: {}",
+                known.join(", ")
+            )
         }
     }
 }

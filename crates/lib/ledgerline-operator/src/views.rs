@@ -45,10 +45,18 @@ fn kind(kind: SubscriberKind) -> &'static str {
 /// The messages in the queue of a subscriber: those that wait, and those that are worked on.
 async fn waiting(deployment: &Deployment, subscriber: &Subscriber) -> Result<Option<(u64, u64)>> {
     let Some(url) = &subscriber.queue else { return Ok(None) };
-    let names = [Attribute::ApproximateNumberOfMessages, Attribute::ApproximateNumberOfMessagesNotVisible];
-    let get = deployment.sqs.get_queue_attributes().queue_url(url).set_attribute_names(Some(names.to_vec()));
-    let found =
-        get.send().await.with_context(|| format!("the queue of {}", subscriber.of_log.id))?.attributes;
+    let names =
+        [Attribute::ApproximateNumberOfMessages, Attribute::ApproximateNumberOfMessagesNotVisible];
+    let get = deployment
+        .sqs
+        .get_queue_attributes()
+        .queue_url(url)
+        .set_attribute_names(Some(names.to_vec()));
+    let found = get
+        .send()
+        .await
+        .with_context(|| format!("the queue of {}", subscriber.of_log.id))?
+        .attributes;
     let [waiting, taken] = names.map(|name| found.as_ref()?.get(&name)?.parse().ok());
     Ok(Some((waiting.unwrap_or(0), taken.unwrap_or(0))))
 }
@@ -64,7 +72,8 @@ pub(crate) async fn list(deployment: &Deployment, stack: &Stack, out: Out) -> Re
             Phase::Kept => format!("{} is kept", other.number),
             Phase::Dropping => format!("{} is being deleted", other.number),
         });
-        let described = deployment.dynamodb.describe_table().table_name(table.name()).send().await?;
+        let described =
+            deployment.dynamodb.describe_table().table_name(table.name()).send().await?;
         let items = described.table.and_then(|table| table.item_count);
         rows.push(json!({
             "who": subscriber.of_log.id, "from": kind(subscriber.of_log.kind), "of": subscriber.of_log.of.join(", "), "table": table.name(),
@@ -77,7 +86,12 @@ pub(crate) async fn list(deployment: &Deployment, stack: &Stack, out: Out) -> Re
 }
 
 /// Prints how far each subscriber is. Returns whether nobody lacks an old commit.
-pub(crate) async fn lag(deployment: &Deployment, stack: &Stack, options: &Lag, out: Out) -> Result<bool> {
+pub(crate) async fn lag(
+    deployment: &Deployment,
+    stack: &Stack,
+    options: &Lag,
+    out: Out,
+) -> Result<bool> {
     let now = Timestamp::now();
     let log = deployment.log()?;
     let order = deployment.order();
@@ -85,7 +99,9 @@ pub(crate) async fn lag(deployment: &Deployment, stack: &Stack, options: &Lag, o
         (Some(since), _) => Some(since),
         (None, true) => None,
         (None, false) => {
-            order.as_ref().context("without the order of everything, say --all: it scans the whole log")?;
+            order
+                .as_ref()
+                .context("without the order of everything, say --all: it scans the whole log")?;
             Some(now - SignedDuration::from_hours(1))
         }
     };
@@ -130,7 +146,17 @@ pub(crate) async fn lag(deployment: &Deployment, stack: &Stack, options: &Lag, o
             "queued": queue.map(|(waiting, _)| waiting), "taken": queue.map(|(_, taken)| taken),
         }));
     }
-    let fields = ["who", "streams", "missing", "ahead", "unreadable", "commits", "oldest", "queued", "taken"];
+    let fields = [
+        "who",
+        "streams",
+        "missing",
+        "ahead",
+        "unreadable",
+        "commits",
+        "oldest",
+        "queued",
+        "taken",
+    ];
     out.rows(&fields, &rows);
     if let (Some((sequence, partitions)), Some(_)) = (&order, since) {
         let mut entered = None;

@@ -4,7 +4,9 @@ use std::{fmt, num::NonZeroUsize, path::PathBuf, rc::Rc, sync::Arc};
 
 use fastrand::Rng;
 use futures::{FutureExt, future::LocalBoxFuture};
-use ledgerline::{Aggregate, Aggregates, Cache, Commit, LogView, MemoryStore, RecordedState, StateView};
+use ledgerline::{
+    Aggregate, Aggregates, Cache, Commit, LogView, MemoryStore, RecordedState, StateView,
+};
 use ledgerline_dynamodb::StateRows;
 use ledgerline_lambda::{
     commands::{self, Commands, Route},
@@ -94,7 +96,8 @@ impl Application {
     #[must_use]
     pub fn new<L: Aggregates>(name: &'static str, shapes: impl Into<PathBuf>) -> Self {
         let workspace = ledgerline_testing::workspace();
-        let samples = ["events", "tests/answers"].map(|folder| Files::Folder(workspace.join(folder)));
+        let samples =
+            ["events", "tests/answers"].map(|folder| Files::Folder(workspace.join(folder)));
         Self::of::<L>(name, Files::Folder(shapes.into()), samples)
     }
 
@@ -147,18 +150,28 @@ impl Application {
     /// Adds the function of this name, which takes commands by these routes. Its sample events are
     /// sent with crashes in between, and are changed into bad input.
     #[must_use]
-    pub fn commands<A: Aggregate>(mut self, function: &'static str, routes: fn() -> Vec<Route<A>>) -> Self {
+    pub fn commands<A: Aggregate>(
+        mut self,
+        function: &'static str,
+        routes: fn() -> Vec<Route<A>>,
+    ) -> Self {
         fn instance<A: Aggregate, S: ledgerline::EventStore + 'static>(
             store: S,
             routes: Vec<Route<A>>,
         ) -> Instance {
             let cache = Cache::new(NonZeroUsize::MIN);
             let retention = RETENTION_SECONDS;
-            let function =
-                Rc::new(Commands::<A, _> { store, cache, retention, source_addresses: false, routes });
+            let function = Rc::new(Commands::<A, _> {
+                store,
+                cache,
+                retention,
+                source_addresses: false,
+                routes,
+            });
             Rc::new(move |request| {
                 let function = Rc::clone(&function);
-                async move { function.handle(&request).await.unwrap_or_else(Response::from) }.boxed_local()
+                async move { function.handle(&request).await.unwrap_or_else(Response::from) }
+                    .boxed_local()
             })
         }
         let role = Role::of(&commands::manifest(&routes()));
@@ -229,8 +242,11 @@ impl Application {
 
     /// The logical ids of all tables, those of the log first.
     pub(crate) fn tables(&self) -> Vec<&'static str> {
-        let views =
-            self.stateful.iter().map(|view| view.table).chain(self.logged.iter().map(|view| view.table));
+        let views = self
+            .stateful
+            .iter()
+            .map(|view| view.table)
+            .chain(self.logged.iter().map(|view| view.table));
         ["CommitsTable", "RequestsTable"]
             .into_iter()
             .chain(views)

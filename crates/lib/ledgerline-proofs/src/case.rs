@@ -55,7 +55,11 @@ pub(crate) fn exactly(found: &Outcome, expected: &Outcome) -> bool {
 
 /// Runs those of `all` that are not done yet, until one fails. The result says whether all are
 /// done.
-pub(crate) async fn each<T>(done: &Done, all: &[T], run: impl AsyncFn(&T) -> Option<String>) -> bool {
+pub(crate) async fn each<T>(
+    done: &Done,
+    all: &[T],
+    run: impl AsyncFn(&T) -> Option<String>,
+) -> bool {
     let first = done.borrow().len();
     for one in all.iter().skip(first) {
         match run(one).await {
@@ -114,7 +118,8 @@ impl Case {
                 })
                 .filter_map(|commit| {
                     let id = format!("{}@{}", commit.stream, commit.version);
-                    let body = serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).ok()?;
+                    let body =
+                        serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).ok()?;
                     Some(message(&id, commit.stream.as_str(), &body, 1))
                 })
                 .collect(),
@@ -123,7 +128,8 @@ impl Case {
             let messages = Rc::clone(&messages);
             let consumer = Rc::clone(&consumer);
             async move {
-                let runner = QueueRunner { store: World::store_at(&wire), consumer: consumer(&wire) };
+                let runner =
+                    QueueRunner { store: World::store_at(&wire), consumer: consumer(&wire) };
                 let failed = runner.batch(&messages).await.batch_item_failures;
                 failed.is_empty()
             }
@@ -155,7 +161,8 @@ impl Case {
             let entries = Rc::clone(&entries);
             let consumer = Rc::clone(&consumer);
             async move {
-                let runner = QueueRunner { store: World::store_at(&wire), consumer: consumer(&wire) };
+                let runner =
+                    QueueRunner { store: World::store_at(&wire), consumer: consumer(&wire) };
                 runner.entries(entries.to_vec()).await.is_ok()
             }
             .boxed_local()

@@ -43,12 +43,16 @@ pub fn main() -> ExitCode {
     let application = tank::application();
     let mut stories = Vec::new();
     let began = Instant::now();
-    for proof in PROOFS.iter().filter(|proof| args.only.is_empty() || args.only.contains(&proof.number)) {
+    for proof in
+        PROOFS.iter().filter(|proof| args.only.is_empty() || args.only.contains(&proof.number))
+    {
         let began = Instant::now();
         let result = (proof.run)(&effort, &application);
         let took = seconds(began.elapsed());
         let (often, seed, found) = match &result {
-            Ok(tried) => (format!("{} {}", grouped(tried.count), tried.unit), seed, "nothing".to_owned()),
+            Ok(tried) => {
+                (format!("{} {}", grouped(tried.count), tried.unit), seed, "nothing".to_owned())
+            }
             Err(finding) => ("until then".to_owned(), finding.seed, "see below".to_owned()),
         };
         println!("{:>2} {}: {often}, {took}", proof.number, proof.name);
@@ -86,14 +90,15 @@ pub fn main() -> ExitCode {
 fn applications(args: &Args, seed: u64) -> Result<(), String> {
     let tests: Vec<_> = PROOFS
         .iter()
-        .filter(|proof| !proof.test.is_empty() && (args.only.is_empty() || args.only.contains(&proof.number)))
+        .filter(|proof| {
+            !proof.test.is_empty() && (args.only.is_empty() || args.only.contains(&proof.number))
+        })
         .map(|proof| proof.test)
         .collect();
     let metadata = MetadataCommand::new().no_deps().exec().map_err(|error| error.to_string())?;
-    let packages = metadata
-        .packages
-        .iter()
-        .filter(|package| package.targets.iter().any(|target| target.is_test() && target.name == "proofs"));
+    let packages = metadata.packages.iter().filter(|package| {
+        package.targets.iter().any(|target| target.is_test() && target.name == "proofs")
+    });
     let mut failed = Vec::new();
     for package in packages.filter(|_| !tests.is_empty()) {
         println!("\nOf {}:", package.name);
@@ -124,7 +129,11 @@ fn applications(args: &Args, seed: u64) -> Result<(), String> {
             failed.push(package.name.as_str());
         }
     }
-    if failed.is_empty() { Ok(()) } else { Err(format!("the proofs of {} failed", failed.join(", "))) }
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("the proofs of {} failed", failed.join(", ")))
+    }
 }
 
 /// Prints, in a test, what was tried.

@@ -33,7 +33,8 @@ const TRIES: usize = 20;
 /// # Errors
 /// When an outcome with a crash differs from the one without.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
-    let cases = cases(application, effort.seed).map_err(|story| Finding { seed: effort.seed, story })?;
+    let cases =
+        cases(application, effort.seed).map_err(|story| Finding { seed: effort.seed, story })?;
     let (mut points, mut calls) = (0, Vec::new());
     let seeded = |finding: Finding| Finding { seed: effort.seed, ..finding };
     for case in &cases {
@@ -52,8 +53,10 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
             }
         }
     }
-    let beside =
-        format!("each call lost on its way there and, applied, on its way back; calls: {}", calls.join(", "));
+    let beside = format!(
+        "each call lost on its way there and, applied, on its way back; calls: {}",
+        calls.join(", ")
+    );
     Ok(Tried::new(points, "crashes, all points", beside))
 }
 
@@ -64,7 +67,10 @@ fn without(application: &Application, case: &Case) -> Result<(Outcome, usize), F
         let done = Done::default();
         let _ = world.wire.take_calls();
         if !(case.call)(world.wire.clone(), Rc::clone(&done)).await {
-            return Err(Finding { seed: 0, story: format!("{} does not work at all: {done:?}", case.name) });
+            return Err(Finding {
+                seed: 0,
+                story: format!("{} does not work at all: {done:?}", case.name),
+            });
         }
         let calls = world.wire.take_calls();
         Ok((observe(application, &world, done.take()), calls))
@@ -98,13 +104,15 @@ fn interrupted(
             while !(case.call)(world.wire.clone(), Rc::clone(done)).await {
                 tries += 1;
                 if tries == TRIES {
-                    let story = format!("{} is never done after a crash at call {after}", case.name);
+                    let story =
+                        format!("{} is never done after a crash at call {after}", case.name);
                     return Err(Finding { seed: 0, story });
                 }
             }
         }
         if done != again {
-            let story = format!("{}: {:?}\n  and when it is all done again {:?}", case.name, done, again);
+            let story =
+                format!("{}: {:?}\n  and when it is all done again {:?}", case.name, done, again);
             return Err(Finding { seed: 0, story });
         }
         Ok(observe(application, &world, done.take()))
@@ -124,12 +132,14 @@ fn observe(application: &Application, world: &World, answers: Vec<String>) -> Ou
     let mut tables = BTreeMap::new();
     for name in application.tables() {
         let scan = serde_json::json!({ "TableName": table(name), "ConsistentRead": true });
-        let answer: Value = serde_json::from_str(&services.call("Scan", &scan).body).unwrap_or_default();
+        let answer: Value =
+            serde_json::from_str(&services.call("Scan", &scan).body).unwrap_or_default();
         let items = answer["Items"].as_array().cloned().unwrap_or_default();
         for mut item in items {
             // These attributes are times of the clock or made up anew for each try, and so differ
             // between runs.
-            for attribute in ["at", "expires", "tombstone", "claim", "$fence", "$holder", "$moves", "$until"]
+            for attribute in
+                ["at", "expires", "tombstone", "claim", "$fence", "$holder", "$moves", "$until"]
             {
                 if let Some(value) = item.get_mut(attribute) {
                     *value = Value::Null;
@@ -160,7 +170,13 @@ fn observe(application: &Application, world: &World, answers: Vec<String>) -> Ou
     Outcome { answers, tables, entries, messages, mails: services.mails() }
 }
 
-fn difference(case: &Case, after: usize, applied: bool, found: &Outcome, expected: &Outcome) -> String {
+fn difference(
+    case: &Case,
+    after: usize,
+    applied: bool,
+    found: &Outcome,
+    expected: &Outcome,
+) -> String {
     let applied = if applied { "applied" } else { "not applied" };
     let mut story = format!("{}, ended at call {after}, {applied}", case.name);
     let keys = found.tables.keys().chain(expected.tables.keys());
@@ -191,7 +207,8 @@ fn cases(application: &Application, seed: u64) -> Result<Vec<Case>, String> {
     for function in &application.commands {
         cases.push(commands(application, function)?);
     }
-    let fanned = application.streams.iter().flat_map(|kind| streams(kind.category).into_iter().take(2));
+    let fanned =
+        application.streams.iter().flat_map(|kind| streams(kind.category).into_iter().take(2));
     cases.push(fanned_out(application, fanned.collect()));
     for view in &application.stateful {
         cases.push(stateful(application, view, streams(view.category).swap_remove(0)));
@@ -209,16 +226,20 @@ fn cases(application: &Application, seed: u64) -> Result<Vec<Case>, String> {
 fn commands(application: &Application, function: &CommandFunction) -> Result<Case, String> {
     // The requests are in the order of their first steps, because later ones build on earlier ones.
     let mut samples = Vec::new();
-    for (_, path) in application.events.samples()?.into_iter().filter(|(of, _)| of == function.name) {
+    for (_, path) in application.events.samples()?.into_iter().filter(|(of, _)| of == function.name)
+    {
         let answers = application.answers.json(&path)?;
-        let steps = answers.as_array().into_iter().flatten().filter_map(|step| step["step"].as_u64());
-        samples.push((steps.min().ok_or_else(|| format!("{path} has no step in its answers"))?, path));
+        let steps =
+            answers.as_array().into_iter().flatten().filter_map(|step| step["step"].as_u64());
+        samples
+            .push((steps.min().ok_or_else(|| format!("{path} has no step in its answers"))?, path));
     }
     samples.sort_unstable();
     let mut requests: Vec<Value> = Vec::new();
     for (_, path) in samples {
         let mut event = application.events.json(&path)?;
-        event["headers"]["idempotency-key"] = path.trim_end_matches(".json").replace('/', "-").into();
+        event["headers"]["idempotency-key"] =
+            path.trim_end_matches(".json").replace('/', "-").into();
         requests.push(event);
     }
     // Each call makes a cold instance of the application's function by this name.
@@ -251,8 +272,12 @@ fn fanned_out(application: &Application, streams: Vec<Vec<Commit>>) -> Case {
         async move {
             let pipeline = pipeline(&wire);
             let first = done.borrow().len();
-            let mut records: Vec<_> =
-                batch.iter().skip(first).enumerate().map(|(place, commit)| record(place, commit)).collect();
+            let mut records: Vec<_> = batch
+                .iter()
+                .skip(first)
+                .enumerate()
+                .map(|(place, commit)| record(place, commit))
+                .collect();
             if first > batch.len() {
                 return true;
             }

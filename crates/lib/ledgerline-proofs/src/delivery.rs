@@ -59,7 +59,10 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
     let of_queues = application.logged.is_empty() || redriven > 0 && skipped > 0;
     let of_bus = application.stateful.is_empty() || dead_letters > 0 && lost > 0;
     if runs >= 500 && !application.streams.is_empty() && !(of_queues && of_bus && faults > 0) {
-        return Err(Finding { seed: effort.seed, story: format!("something was not tried: {tally:?}") });
+        return Err(Finding {
+            seed: effort.seed,
+            story: format!("something was not tried: {tally:?}"),
+        });
     }
     let beside = format!(
         "{deliveries} deliveries, {faults} faults; of the states {dead_letters} dead letters were sent back and {lost} lost \
@@ -105,7 +108,8 @@ pub(crate) fn all(
     let mut sum = Tally::default();
     let play = |(world, quiet, pipeline): &mut (World, Wire, Pipeline), seed| {
         let played = world.runtime.block_on(async {
-            let mut schedule = Schedule::new(&world.wire, quiet, (application, pipeline), seed, dynamics);
+            let mut schedule =
+                Schedule::new(&world.wire, quiet, (application, pipeline), seed, dynamics);
             schedule.play().await
         });
         let faults = world.wire.take_faults().values().sum();
@@ -182,7 +186,10 @@ impl<'a> Schedule<'a> {
         // Two streams of the same kind, because a row may add up over streams.
         let streams: Vec<_> =
             (0..2).map(|number| (kind.write)(&format!("{seed}-{number}"), &mut rng)).collect();
-        assert!(streams.iter().all(|stream| !stream.is_empty()), "{application:?} writes something");
+        assert!(
+            streams.iter().all(|stream| !stream.is_empty()),
+            "{application:?} writes something"
+        );
         let plan = match dynamics {
             Dynamics::SlowConsumers => Plan::Slow,
             Dynamics::Usual | Dynamics::Outage | Dynamics::Restored | Dynamics::Deadly => {
@@ -237,7 +244,12 @@ impl<'a> Schedule<'a> {
                 _ => self.pause().await,
             }
         }
-        while self.written.iter().zip(&self.streams).any(|(written, stream)| *written < stream.len()) {
+        while self
+            .written
+            .iter()
+            .zip(&self.streams)
+            .any(|(written, stream)| *written < stream.len())
+        {
             self.write().await?;
         }
         if self.dynamics == Dynamics::Outage {
@@ -278,8 +290,10 @@ impl<'a> Schedule<'a> {
             batch.push(self.passed_on[self.rng.usize(0..self.passed_on.len())].clone());
         }
         self.rng.shuffle(&mut batch);
-        let records: Vec<_> = batch.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();
-        let failed = if records.is_empty() { None } else { self.pipeline.fanout.handle(&records).await };
+        let records: Vec<_> =
+            batch.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();
+        let failed =
+            if records.is_empty() { None } else { self.pipeline.fanout.handle(&records).await };
         self.tally.deliveries += records.len() as u64;
         let again = batch.split_off(failed.unwrap_or(batch.len()));
         self.pending.extend(again);
@@ -349,7 +363,9 @@ impl<'a> Schedule<'a> {
         for letter in self.wire.services().take_messages("http://wire.invalid/dead-letters") {
             let letter: Value = serde_json::from_str(&letter.body).unwrap_or_default();
             if letter["stream"] != deadly.as_str() {
-                return Err(finding(format!("nothing ends at this, and it was set aside: {letter}")));
+                return Err(finding(format!(
+                    "nothing ends at this, and it was set aside: {letter}"
+                )));
             }
             let mut commits = self.streams[0].iter();
             let commit = commits.find(|commit| letter["version"] == commit.version);
@@ -382,8 +398,11 @@ impl<'a> Schedule<'a> {
         sleep(Duration::from_secs(26 * 3_600)).await;
         self.collect();
         self.tally.lost += (self.pending.len() + self.states.len() + self.undelivered.len()) as u64;
-        self.tally.lost +=
-            self.queues.values().map(|queue| queue.messages.len() + queue.dead.len()).sum::<usize>() as u64;
+        self.tally.lost += self
+            .queues
+            .values()
+            .map(|queue| queue.messages.len() + queue.dead.len())
+            .sum::<usize>() as u64;
         (self.pending, self.passed_on) = Default::default();
         (self.states, self.undelivered) = Default::default();
         self.queues.clear();
@@ -447,7 +466,9 @@ impl<'a> Schedule<'a> {
     /// for the fanout.
     async fn catch_up(&mut self) -> Result<(), Finding> {
         let finding = |story: String| Finding { seed: self.seed, story };
-        for stream in self.streams.iter().filter_map(|commits| commits.first()).map(|commit| &commit.stream) {
+        for stream in
+            self.streams.iter().filter_map(|commits| commits.first()).map(|commit| &commit.stream)
+        {
             let query = json!({
                 "TableName": ledgerline_testing::table("CommitsTable"),
                 "KeyConditionExpression": "#s = :s",
@@ -455,7 +476,8 @@ impl<'a> Schedule<'a> {
                 "ExpressionAttributeValues": { ":s": { "S": stream.as_str() } },
             });
             let answer = self.wire.services().call("Query", &query).body;
-            let answer: Value = serde_json::from_str(&answer).map_err(|error| finding(error.to_string()))?;
+            let answer: Value =
+                serde_json::from_str(&answer).map_err(|error| finding(error.to_string()))?;
             let record = |(place, item): (usize, &Value)| {
                 json!({
                     "eventID": format!("replay-{place}"), "eventName": "INSERT", "eventVersion": "1.1",
@@ -470,9 +492,11 @@ impl<'a> Schedule<'a> {
             };
             let items = answer["Items"].as_array().into_iter().flatten();
             let batch = json!({ "Records": items.enumerate().map(record).collect::<Vec<_>>() });
-            let batch = serde_json::from_value(batch).map_err(|error| finding(error.to_string()))?;
+            let batch =
+                serde_json::from_value(batch).map_err(|error| finding(error.to_string()))?;
             for record in records(batch) {
-                let commit = record.commit.map_err(|unreadable| finding(format!("{unreadable:?}")))?;
+                let commit =
+                    record.commit.map_err(|unreadable| finding(format!("{unreadable:?}")))?;
                 self.pending.push(commit);
             }
         }
@@ -546,7 +570,8 @@ impl<'a> Schedule<'a> {
     /// Dead letters are sent back, or lost if a later one makes up for them: the one of the last
     /// version is never lost.
     fn redrive(&mut self) {
-        let version = |text: &Value| (text["stream"].to_string(), text["lastEvent"]["version"].as_u64());
+        let version =
+            |text: &Value| (text["stream"].to_string(), text["lastEvent"]["version"].as_u64());
         let newest = |stream: &str| {
             self.streams
                 .iter()
@@ -567,8 +592,8 @@ impl<'a> Schedule<'a> {
         for queue in self.queues.values_mut() {
             for message in std::mem::take(&mut queue.dead) {
                 let commit: Value = serde_json::from_str(&message.body).unwrap_or_default();
-                let last =
-                    newest(commit["stream"].as_str().unwrap_or_default()) == commit["version"].as_u64();
+                let last = newest(commit["stream"].as_str().unwrap_or_default())
+                    == commit["version"].as_u64();
                 if last || self.rng.bool() {
                     self.tally.redriven += 1;
                     queue.messages.push_back(Message { receives: 0, ..message });
@@ -619,15 +644,16 @@ impl<'a> Schedule<'a> {
 
     fn difference(&self, found: &Rows, expected: &Rows) -> Finding {
         let keys: BTreeSet<_> = found.keys().chain(expected.keys()).collect();
-        let different = keys.into_iter().filter(|key| found.get(*key) != expected.get(*key)).map(|key| {
-            format!(
-                "  {} {}\n    is        {:?}\n    should be {:?}",
-                key.0,
-                key.1,
-                found.get(key),
-                expected.get(key)
-            )
-        });
+        let different =
+            keys.into_iter().filter(|key| found.get(*key) != expected.get(*key)).map(|key| {
+                format!(
+                    "  {} {}\n    is        {:?}\n    should be {:?}",
+                    key.0,
+                    key.1,
+                    found.get(key),
+                    expected.get(key)
+                )
+            });
         let story = different.collect::<Vec<_>>().join("\n");
         Finding { seed: self.seed, story: format!("rows differ from the fold\n{story}") }
     }
@@ -640,11 +666,16 @@ async fn batch(logged: &Logged, queue: &mut Queue, forgets: bool) -> u64 {
     if taken.is_empty() {
         return 0;
     }
-    let messages: Vec<_> =
-        taken.iter().map(|taken| message(&taken.id, &taken.group, &taken.body, taken.receives + 1)).collect();
+    let messages: Vec<_> = taken
+        .iter()
+        .map(|taken| message(&taken.id, &taken.group, &taken.body, taken.receives + 1))
+        .collect();
     let response = logged.runner.batch(&messages).await;
-    let failed: BTreeSet<_> =
-        response.batch_item_failures.iter().map(|failure| failure.item_identifier.as_str()).collect();
+    let failed: BTreeSet<_> = response
+        .batch_item_failures
+        .iter()
+        .map(|failure| failure.item_identifier.as_str())
+        .collect();
     // A message that failed is at the head of its group again: nothing behind it in the queue may
     // overtake.
     for message in taken.iter().rev() {

@@ -26,8 +26,14 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
     let outage = deliveries(Dynamics::Outage).map_err(named("outage"))?;
     let restored = deliveries(Dynamics::Restored).map_err(named("restored"))?;
     let deadly = deliveries(Dynamics::Deadly).map_err(named("deadly records"))?;
-    if runs >= 150 && !application.streams.is_empty() && (deadly.deaths == 0 || deadly.set_aside == 0) {
-        return Err(Finding { seed: effort.seed, story: format!("nothing was deadly: {deadly:?}") });
+    if runs >= 150
+        && !application.streams.is_empty()
+        && (deadly.deaths == 0 || deadly.set_aside == 0)
+    {
+        return Err(Finding {
+            seed: effort.seed,
+            story: format!("nothing was deadly: {deadly:?}"),
+        });
     }
     let Tally { lost, .. } = outage;
     let beside = format!(

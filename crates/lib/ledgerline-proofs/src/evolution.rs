@@ -26,11 +26,15 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
     let newer = match application.is_builtin {
         true => {
             let world = World::new(&application.tables())?;
-            world.runtime.block_on(newer(&world)).map_err(|story| Finding { seed: effort.seed, story })?
+            world
+                .runtime
+                .block_on(newer(&world))
+                .map_err(|story| Finding { seed: effort.seed, story })?
         }
         false => 0,
     };
-    let beside = format!("{} of events, {} of states, {newer} from newer programs", all.events, all.states);
+    let beside =
+        format!("{} of events, {} of states, {newer} from newer programs", all.events, all.states);
     Ok(Tried::new((all.events + all.states + newer) as u64, "shapes", beside))
 }
 
@@ -84,13 +88,18 @@ async fn newer(world: &World) -> Result<usize, String> {
     // behind the bus may read it.
     let pipeline = tank::application().pipeline_at(&world.wire);
     let all: Vec<_> = tanks.concat();
-    let records: Vec<_> = all.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();
+    let records: Vec<_> =
+        all.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();
     let failed = pipeline.fanout.handle(&records).await;
     let entries = world.wire.services().take_entries();
     let letters = world.wire.services().take_messages("http://wire.invalid/dead-letters").len();
     // The first commit of such a tank has no state either, because both states are folded by one read.
     let without = entries.iter().filter(|entry| entry["aggregateSchema"] == 0).count();
-    if failed.is_some() || letters != 0 || entries.len() != 2 * tanks.len() || without != 2 * unreadable {
+    if failed.is_some()
+        || letters != 0
+        || entries.len() != 2 * tanks.len()
+        || without != 2 * unreadable
+    {
         return Err(format!(
             "the fanout: failed {failed:?}, {letters} dead letters, {} entries, {without} without a state",
             entries.len()
@@ -108,7 +117,9 @@ async fn newer(world: &World) -> Result<usize, String> {
     for batch in messages.chunks(10) {
         for failure in pipeline.logged[0].runner.batch(batch).await.batch_item_failures {
             let place: usize = failure.item_identifier.parse().unwrap_or(usize::MAX);
-            let commit = queued.get(place).and_then(|queued| Message::read(&queued.body).ok()?.into_commit());
+            let commit = queued
+                .get(place)
+                .and_then(|queued| Message::read(&queued.body).ok()?.into_commit());
             let expected = tanks[..unreadable]
                 .iter()
                 .any(|tank| Some(&tank[1].events) == commit.as_ref().map(|commit| &commit.events));
@@ -126,7 +137,10 @@ async fn newer(world: &World) -> Result<usize, String> {
     for entry in entries {
         let projected = pipeline.stateful[0].project(entry.clone()).await;
         if projected.is_ok() == (entry["aggregateSchema"] == 0) {
-            return Err(format!("an entry with schema {} is {projected:?}", entry["aggregateSchema"]));
+            return Err(format!(
+                "an entry with schema {} is {projected:?}",
+                entry["aggregateSchema"]
+            ));
         }
     }
     Ok(unreadable + 1)

@@ -21,7 +21,8 @@ impl Files {
             }
             Self::Embedded(files) => {
                 let file = files.iter().find(|(known, _)| *known == path);
-                file.map(|(_, text)| (*text).to_owned()).ok_or_else(|| format!("there is no {path}"))
+                file.map(|(_, text)| (*text).to_owned())
+                    .ok_or_else(|| format!("there is no {path}"))
             }
         }
     }

@@ -59,7 +59,8 @@ pub(crate) fn all(
 /// # Errors
 /// When a bug is not found.
 pub fn honesty(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
-    let subject = Subject::<Tank> { histories: tank::history, shown: |state| state.level().to_string() };
+    let subject =
+        Subject::<Tank> { histories: tank::history, shown: |state| state.level().to_string() };
     let most = 1_000;
     let mut found = Vec::new();
     for bug in BUGS {
@@ -68,10 +69,11 @@ pub fn honesty(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
             world.runtime.block_on(play(&subject, &planted, store, &world.wire, seed, Clocks::Near))
         };
         match each_seed(effort.seed, most, world, play, |_| ()) {
-            Err(finding) => {
-                found.push(format!("{bug:?} by history {}", finding.seed.wrapping_sub(effort.seed) + 1))
+            Err(finding) => found
+                .push(format!("{bug:?} by history {}", finding.seed.wrapping_sub(effort.seed) + 1)),
+            Ok(()) => {
+                return Err(Finding { seed: effort.seed, story: format!("{bug:?} was not found") });
             }
-            Ok(()) => return Err(Finding { seed: effort.seed, story: format!("{bug:?} was not found") }),
         }
     }
     Ok(Tried::new(BUGS.len() as u64, "planted bugs, each found", found.join(", ")))

@@ -56,7 +56,8 @@ const DECODERS: [Decoder; 8] = [
 /// When a decoder panics, or gives an answer that bad input must not get.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(400, 2_600);
-    let samples = Samples::read(application).map_err(|story| Finding { seed: effort.seed, story })?;
+    let samples =
+        Samples::read(application).map_err(|story| Finding { seed: effort.seed, story })?;
     let decoders = samples.decoders();
     let world = || World::new(&application.tables());
     let mut sums = BTreeMap::new();
@@ -100,9 +101,10 @@ impl Samples {
     fn read(application: &Application) -> Result<Self, String> {
         let mut samples = Self::of(application)?;
         let ledgerlines = Self::of(&tank::application())?;
-        for (list, others) in
-            [(&mut samples.records, ledgerlines.records), (&mut samples.entries, ledgerlines.entries)]
-        {
+        for (list, others) in [
+            (&mut samples.records, ledgerlines.records),
+            (&mut samples.entries, ledgerlines.entries),
+        ] {
             if list.is_empty() {
                 *list = others;
             }
@@ -111,7 +113,8 @@ impl Samples {
             samples.messages = ledgerlines.messages;
         }
         let mut rng = Rng::with_seed(1);
-        let commits = application.streams.iter().flat_map(|streams| (streams.write)("a-1", &mut rng));
+        let commits =
+            application.streams.iter().flat_map(|streams| (streams.write)("a-1", &mut rng));
         samples.commits = commits.collect();
         Ok(samples)
     }
@@ -121,7 +124,9 @@ impl Samples {
         let mut samples = Self::default();
         for (function, path) in application.events.samples()? {
             let event = application.events.json(&path)?;
-            if let Some(place) = application.commands.iter().position(|known| known.name == function) {
+            if let Some(place) =
+                application.commands.iter().position(|known| known.name == function)
+            {
                 samples.requests.push((place, event));
             } else if event["detail"].is_object() {
                 samples.entries.push(event["detail"].clone());
@@ -165,12 +170,14 @@ async fn feed(
                 let mut request = request.clone();
                 match decoder {
                     Decoder::Body => {
-                        request["body"] = text(rng, request["body"].as_str().unwrap_or("{}")).into();
+                        request["body"] =
+                            text(rng, request["body"].as_str().unwrap_or("{}")).into();
                         request["isBase64Encoded"] = (rng.u32(0..10) == 0).into();
                     }
                     Decoder::Path => {
                         for name in ["id", "otherId"] {
-                            let id = request["pathParameters"][name].as_str().unwrap_or("1").to_owned();
+                            let id =
+                                request["pathParameters"][name].as_str().unwrap_or("1").to_owned();
                             request["pathParameters"][name] = text(rng, &id).into();
                         }
                         request["rawPath"] = text(rng, "/things/1").into();
@@ -193,7 +200,8 @@ async fn feed(
                     }
                 }
                 // An event that the runtime cannot read as a request does not reach a function.
-                let Ok(event) = serde_json::from_value::<ApiGatewayV2httpRequest>(request.clone()) else {
+                let Ok(event) = serde_json::from_value::<ApiGatewayV2httpRequest>(request.clone())
+                else {
                     continue;
                 };
                 let function = (application.commands[*place].instance)(None);
@@ -211,19 +219,24 @@ async fn feed(
                     changed(rng, record)
                 })
                 .collect();
-            let batch: Batch =
-                serde_json::from_value(json!({ "Records": batch })).map_err(|error| error.to_string())?;
+            let batch: Batch = serde_json::from_value(json!({ "Records": batch }))
+                .map_err(|error| error.to_string())?;
             let records = records(batch);
             taken += records.iter().filter(|record| record.commit.is_ok()).count();
             // The fanout passes each record on or sets it aside. A failure would bring the record again and again, for nothing.
-            if let Some(failed) = application.pipeline_at(&world.wire).fanout.handle(&records).await {
+            if let Some(failed) = application.pipeline_at(&world.wire).fanout.handle(&records).await
+            {
                 return Err(format!("it comes again and again: {:?}", records[failed]));
             }
             let services = world.wire.services();
-            let _ = (services.take_entries(), services.take_messages("http://wire.invalid/dead-letters"));
+            let _ = (
+                services.take_entries(),
+                services.take_messages("http://wire.invalid/dead-letters"),
+            );
         }
         Decoder::QueueMessage => {
-            let runner = QueueRunner { store: MemoryStore::default(), consumer: Reader(application) };
+            let runner =
+                QueueRunner { store: MemoryStore::default(), consumer: Reader(application) };
             for _ in 0..BATCH {
                 let message = &samples.messages[rng.usize(0..samples.messages.len())];
                 let body = text(rng, message);
@@ -275,7 +288,10 @@ async fn feed(
             for _ in 0..BATCH {
                 let state = with_state[rng.usize(0..with_state.len())];
                 let schema = if rng.u32(0..4) == 0 { rng.u32(..) } else { state.schema };
-                taken += (application.read_state)(&RecordedState { schema, data: text(rng, &state.data) });
+                taken += (application.read_state)(&RecordedState {
+                    schema,
+                    data: text(rng, &state.data),
+                });
             }
         }
     }

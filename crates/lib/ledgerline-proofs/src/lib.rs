@@ -83,7 +83,13 @@ pub const PROOFS: [Proof; 15] = [
         seeded: false,
         run: histories::honesty,
     },
-    Proof { number: 3, name: "A lost answer is given again", test: "", seeded: true, run: replies::proof },
+    Proof {
+        number: 3,
+        name: "A lost answer is given again",
+        test: "",
+        seeded: true,
+        run: replies::proof,
+    },
     Proof {
         number: 4,
         name: "Whatever the delivery, rows are the fold",
@@ -141,7 +147,13 @@ pub const PROOFS: [Proof; 15] = [
         seeded: true,
         run: versions::proof,
     },
-    Proof { number: 13, name: "One order of everything is final", test: "", seeded: true, run: order::proof },
+    Proof {
+        number: 13,
+        name: "One order of everything is final",
+        test: "",
+        seeded: true,
+        run: order::proof,
+    },
     Proof {
         number: 14,
         name: "A subscription applies each commit once",
@@ -203,14 +215,24 @@ macro_rules! application_tests {
 /// If there is a finding: the message has the finding, and the command that shows it again.
 #[expect(clippy::panic, reason = "in a test a panic is the report")]
 pub fn test(number: u8, application: &Application) {
-    let Some(proof) = PROOFS.iter().find(|proof| proof.number == number) else { panic!("no proof {number}") };
+    let Some(proof) = PROOFS.iter().find(|proof| proof.number == number) else {
+        panic!("no proof {number}")
+    };
     let effort = Effort::of_tests();
     match (proof.run)(&effort, application) {
         Ok(tried) => cli::report(&format!(
             "{:>2} {}, {}, seed {}: {} {}; {}",
-            proof.number, proof.name, application.name, effort.seed, tried.count, tried.unit, tried.beside
+            proof.number,
+            proof.name,
+            application.name,
+            effort.seed,
+            tried.count,
+            tried.unit,
+            tried.beside
         )),
-        Err(finding) => panic!("{}: {finding}\n{}", proof.name, proof.again(&finding, application, &effort)),
+        Err(finding) => {
+            panic!("{}: {finding}\n{}", proof.name, proof.again(&finding, application, &effort))
+        }
     }
 }
 

@@ -11,7 +11,9 @@ use ledgerline::{
     position::Delivery,
     tank::{Tank, Tanks},
 };
-use ledgerline_dynamodb::{CommitChanges, DynamoDbStore, LogRows, MAX_ITEM_BYTES, PageQuery, TableError};
+use ledgerline_dynamodb::{
+    CommitChanges, DynamoDbStore, LogRows, MAX_ITEM_BYTES, PageQuery, TableError,
+};
 use ledgerline_lambda::{
     commands::Commands,
     fanout::{Fanout, Wiring},
@@ -117,10 +119,12 @@ async fn items(world: &World, limits: &mut Limits) {
     let within = of_size(&stream("size"), 1, MAX_ITEM_BYTES);
     let appended = store.append(&within, None).await;
     let read = store.get(&within.stream, 1).await;
-    let within = unless(appended.is_ok() && matches!(&read, Ok(Some(read)) if *read == within), appended);
+    let within =
+        unless(appended.is_ok() && matches!(&read, Ok(Some(read)) if *read == within), appended);
     let calls = world.wire.take_calls();
     let appended = store.append(&of_size(&stream("size"), 2, MAX_ITEM_BYTES + 1), None).await;
-    let refused = matches!(appended, Err(AppendError::TooLarge { bytes, limit }) if bytes == limit + 1);
+    let refused =
+        matches!(appended, Err(AppendError::TooLarge { bytes, limit }) if bytes == limit + 1);
     let beyond = unless(refused && world.wire.take_calls() == 0, (appended, calls));
     limits.note("400 KB of an item", within, beyond);
 }
@@ -153,7 +157,9 @@ async fn transactions_of_commits(world: &World, limits: &mut Limits) {
     // Ten items of 400,000 bytes have 4 MB together, the most that one transaction takes.
     let sized = |name: &str, last: usize| -> Vec<_> {
         let size = |number| if number == 9 { last } else { 400_000 };
-        (0..10).map(|number| of_size(&stream(&format!("{name}-{number}")), 1, size(number))).collect()
+        (0..10)
+            .map(|number| of_size(&stream(&format!("{name}-{number}")), 1, size(number)))
+            .collect()
     };
     let within = store.append_all(&sized("b", 400_000), None).await;
     let beyond = store.append_all(&sized("c", 400_001), None).await;
@@ -171,7 +177,10 @@ fn fanout(wire: &Wire, max_message_bytes: usize) -> Fanout {
         event_source: "ledgerline".into(),
         bus_events: None,
         state_views: BTreeMap::new(),
-        log_queues: BTreeMap::from([("http://wire.invalid/q.fifo".to_owned(), vec!["tank".to_owned()])]),
+        log_queues: BTreeMap::from([(
+            "http://wire.invalid/q.fifo".to_owned(),
+            vec!["tank".to_owned()],
+        )]),
         dead_letter_queue: "http://wire.invalid/dead-letters".into(),
         max_message_bytes,
     };
@@ -211,15 +220,19 @@ async fn entries_and_messages(wire: &Wire, limits: &mut Limits) {
     limits.note(
         "size of a message",
         unless(within.len() == 1 && whole(&within[0]), &within),
-        unless(beyond.len() == 1 && matches!(Message::read(&beyond[0]), Ok(Message::Reference(_))), &beyond),
+        unless(
+            beyond.len() == 1 && matches!(Message::read(&beyond[0]), Ok(Message::Reference(_))),
+            &beyond,
+        ),
     );
 }
 
 async fn batches(wire: &Wire, limits: &mut Limits) {
     let mut calls = Vec::new();
     for count in [10, 11] {
-        let records: Vec<_> =
-            (0..count).map(|place| record(place, &filled(&format!("batch-{count}-{place}"), 1)[0])).collect();
+        let records: Vec<_> = (0..count)
+            .map(|place| record(place, &filled(&format!("batch-{count}-{place}"), 1)[0]))
+            .collect();
         let _ = wire.take_calls();
         fanout(wire, usize::MAX).handle(&records).await;
         let sent = (
@@ -242,7 +255,11 @@ async fn ids(world: &World, limits: &mut Limits) {
         unless(id(128).is_ok(), id(128)),
         unless(id(129).is_err(), id(129)),
     );
-    limits.note("1 character of an id", unless(id(1).is_ok(), id(1)), unless(id(0).is_err(), id(0)));
+    limits.note(
+        "1 character of an id",
+        unless(id(1).is_ok(), id(1)),
+        unless(id(0).is_err(), id(0)),
+    );
 
     // "tank-" has 5 characters, ":1" has 2. An id of more than 128 is replaced by its hash of 64,
     // so that ids stay distinct.
@@ -252,7 +269,9 @@ async fn ids(world: &World, limits: &mut Limits) {
         fanout(&world.wire, usize::MAX).handle(&[record(0, &commit)]).await;
         let messages = world.wire.services().take_messages("http://wire.invalid/q.fifo");
         let _ = world.wire.services().take_entries();
-        groups.push(messages.first().map(|message| (message.group.len(), message.deduplication.len())));
+        groups.push(
+            messages.first().map(|message| (message.group.len(), message.deduplication.len())),
+        );
     }
     limits.note(
         "128 characters of a deduplication id",
@@ -319,7 +338,8 @@ async fn versions(world: &World, limits: &mut Limits) {
         let commit = commit(&stream("versions"), version, 0);
         let appended = store.append(&commit, None).await.is_ok();
         let read = store.get(&commit.stream, version).await.ok().flatten();
-        let body = serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).unwrap_or_default();
+        let body =
+            serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).unwrap_or_default();
         let through = Message::read(&body).ok().and_then(Message::into_commit);
         kept.push(appended && read.as_ref() == Some(&commit) && through == Some(commit));
     }
@@ -336,7 +356,8 @@ async fn versions(world: &World, limits: &mut Limits) {
             "headers": {},
             "isBase64Encoded": false,
         });
-        let request = serde_json::from_value::<ApiGatewayV2httpRequest>(event).map(HttpRequest::from).ok()?;
+        let request =
+            serde_json::from_value::<ApiGatewayV2httpRequest>(event).map(HttpRequest::from).ok()?;
         queries::limit(&request).ok()
     };
     limits.note(
@@ -370,7 +391,11 @@ async fn pages_of_commits(world: &World, limits: &mut Limits) {
         let up_to = Range { after: 0, up_to: u64::MAX, limit: u32::try_from(length).ok() };
         let short = Range { limit: u32::try_from(length - 1).ok(), ..up_to };
         let complete = async |range| {
-            store.read(&stream(&id), range, Consistency::Strong).await.map(|page| page.complete).ok()
+            store
+                .read(&stream(&id), range, Consistency::Strong)
+                .await
+                .map(|page| page.complete)
+                .ok()
         };
         let found = (complete(up_to).await, complete(short).await);
         limits.note(
@@ -439,7 +464,8 @@ async fn gaps(world: &World, limits: &mut Limits) {
             let mut commit = if version == 1 { first.clone() } else { other.clone() };
             commit.version = version;
             if version > 1 {
-                let mut data: Value = serde_json::from_str(&commit.events[0].data).unwrap_or_default();
+                let mut data: Value =
+                    serde_json::from_str(&commit.events[0].data).unwrap_or_default();
                 data["note"] = "x".repeat(bytes).into();
                 commit.events[0].data = data.to_string();
             }

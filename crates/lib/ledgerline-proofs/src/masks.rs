@@ -43,7 +43,9 @@ pub fn proof(_: &Effort, _: &Application) -> Result<Tried, Finding> {
             fastrand::seed(mask);
             // Of ten tanks, the first commits fill one call. Of five, the second commits would fit
             // into the same call too.
-            for (part, tanks) in [(Part::Bus, 10), (Part::Bus, 5), (Part::Queue, 10), (Part::Queue, 5)] {
+            for (part, tanks) in
+                [(Part::Bus, 10), (Part::Bus, 5), (Part::Queue, 10), (Part::Queue, 5)]
+            {
                 refused_once(&world.wire, part, tanks, mask).await?;
                 refused_for_good(&world.wire, part, tanks, mask).await?;
             }
@@ -54,7 +56,9 @@ pub fn proof(_: &Effort, _: &Application) -> Result<Tried, Finding> {
     Ok(Tried::new(
         4 * masks,
         "masks, all of them",
-        format!("PutEvents, SendMessageBatch, the answer to the stream, the answer to a queue: {masks} each"),
+        format!(
+            "PutEvents, SendMessageBatch, the answer to the stream, the answer to a queue: {masks} each"
+        ),
     ))
 }
 
@@ -98,7 +102,8 @@ fn refuse(wire: &Wire, part: Part, tanks: usize, mask: u64, times: usize) -> Sen
             Part::Bus => &entry["Detail"],
             Part::Queue => &entry["MessageBody"],
         };
-        let content: Value = serde_json::from_str(text.as_str().unwrap_or_default()).unwrap_or_default();
+        let content: Value =
+            serde_json::from_str(text.as_str().unwrap_or_default()).unwrap_or_default();
         let version = match part {
             Part::Bus => &content["lastEvent"]["version"],
             Part::Queue => &content["version"],
@@ -150,16 +155,23 @@ async fn refused_for_good(wire: &Wire, part: Part, tanks: usize, mask: u64) -> R
     wire.services().refuse(None);
     let expected = (0..TEN).find(|place| has(mask, *place));
     if failed != expected {
-        return Err(finding(mask, format!("{part:?}: the first failure is {failed:?}, not {expected:?}")));
+        return Err(finding(
+            mask,
+            format!("{part:?}: the first failure is {failed:?}, not {expected:?}"),
+        ));
     }
     let named: Vec<_> = response(&first, failed)
         .batch_item_failures
         .into_iter()
         .filter_map(|failure| failure.item_identifier)
         .collect();
-    let expected: Vec<_> = expected.map(|place| first[place].sequence_number.clone()).into_iter().collect();
+    let expected: Vec<_> =
+        expected.map(|place| first[place].sequence_number.clone()).into_iter().collect();
     if named != expected {
-        return Err(finding(mask, format!("{part:?}: the stream is told {named:?}, not {expected:?}")));
+        return Err(finding(
+            mask,
+            format!("{part:?}: the stream is told {named:?}, not {expected:?}"),
+        ));
     }
     let (mut entries, mut messages) = taken(wire, &pipeline);
     let overtook = messages.iter().find(|(stream, version)| {
@@ -208,16 +220,23 @@ fn complete(
     messages: Versions,
     once: bool,
 ) -> Result<(), Finding> {
-    let all: BTreeSet<_> = commits.iter().map(|commit| (commit.stream.to_string(), commit.version)).collect();
+    let all: BTreeSet<_> =
+        commits.iter().map(|commit| (commit.stream.to_string(), commit.version)).collect();
     let sent = entries.len();
     let queued = messages.len();
     if entries.into_iter().collect::<BTreeSet<_>>() != all || once && sent != all.len() {
-        return Err(finding(mask, format!("{part:?}: {sent} entries on the bus, of {}", all.len())));
+        return Err(finding(
+            mask,
+            format!("{part:?}: {sent} entries on the bus, of {}", all.len()),
+        ));
     }
     let mut last = BTreeMap::new();
     for (stream, version) in &messages {
         if last.insert(stream, *version).unwrap_or(0) + 1 != *version {
-            return Err(finding(mask, format!("{part:?}: version {version} of {stream} is out of order")));
+            return Err(finding(
+                mask,
+                format!("{part:?}: version {version} of {stream} is out of order"),
+            ));
         }
     }
     if queued != all.len() {
@@ -287,7 +306,11 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
         messages.push(message(&place.to_string(), commit.stream.as_str(), &body, 1));
     }
     let failed = |answer: aws_lambda_events::sqs::SqsBatchResponse| -> BTreeSet<usize> {
-        answer.batch_item_failures.iter().filter_map(|failure| failure.item_identifier.parse().ok()).collect()
+        answer
+            .batch_item_failures
+            .iter()
+            .filter_map(|failure| failure.item_identifier.parse().ok())
+            .collect()
     };
     let first = failed(runner.batch(&messages).await);
     let expected: BTreeSet<_> = (0..TEN)
@@ -302,7 +325,10 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
         runner.consumer.tried.borrow().contains(&(commit.stream.to_string(), commit.version))
     };
     if let Some(place) = first.iter().find(|place| tried(place) && !has(mask, **place)) {
-        return Err(finding(mask, format!("message {place} was tried behind a failure of its group")));
+        return Err(finding(
+            mask,
+            format!("message {place} was tried behind a failure of its group"),
+        ));
     }
     runner.consumer.fails.borrow_mut().clear();
     let again: Vec<_> = first.iter().map(|place| messages[*place].clone()).collect();
@@ -315,7 +341,10 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
         let position = runner.consumer.projector.table.position(stream).await;
         let last = commits.iter().filter(|commit| commit.stream == *stream).count() as u64;
         if position.as_ref().ok() != Some(&last) {
-            return Err(finding(mask, format!("the position in {stream} is {position:?}, not {last}")));
+            return Err(finding(
+                mask,
+                format!("the position in {stream} is {position:?}, not {last}"),
+            ));
         }
     }
     Ok(())

@@ -59,7 +59,8 @@ pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     let sizes: &[(usize, u8)] = if effort.long { &[(2, 1), (1, 3)] } else { &[(1, 2)] };
     let (mut states, mut visited) = (0, Vec::new());
     for (streams, faults) in sizes.iter().copied() {
-        let (unique, transitions) = exhaust(Pipeline { without: None, streams, faults }).map_err(finding)?;
+        let (unique, transitions) =
+            exhaust(Pipeline { without: None, streams, faults }).map_err(finding)?;
         states += unique;
         visited.push(format!(
             "{streams} of {COMMANDS} commits and up to {faults} faults: {unique} states, {transitions} transitions"
@@ -69,7 +70,10 @@ pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     for guard in GUARDS {
         let (streams, faults) = sizes[0];
         let without = Pipeline { without: Some(guard), streams, faults };
-        found.push(fall(without).ok_or_else(|| finding(format!("nothing goes wrong without {guard:?}")))?);
+        found.push(
+            fall(without)
+                .ok_or_else(|| finding(format!("nothing goes wrong without {guard:?}")))?,
+        );
     }
     let beside = format!("streams: {}; {}", visited.join(", "), found.join("; "));
     Ok(Tried::new(states as u64, "states, all there are", beside))
@@ -98,12 +102,21 @@ fn exhaust(whole: Pipeline) -> Result<(usize, usize), String> {
 /// The first invariant that is violated without a guard, and the number of steps to it; `None` if all hold.
 fn fall(without: Pipeline) -> Option<String> {
     let guard = without.without?;
-    let checker =
-        without.checker().threads(threads()).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let checker = without
+        .checker()
+        .threads(threads())
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_bfs()
+        .join();
     checker.model().properties().iter().find_map(|property| {
-        let path =
-            checker.discovery(property.name).filter(|_| property.expectation == Expectation::Always)?;
-        Some(format!("without {guard:?}: {}, after {} steps", property.name, path.into_actions().len()))
+        let path = checker
+            .discovery(property.name)
+            .filter(|_| property.expectation == Expectation::Always)?;
+        Some(format!(
+            "without {guard:?}: {}, after {} steps",
+            property.name,
+            path.into_actions().len()
+        ))
     })
 }
 
@@ -275,14 +288,16 @@ impl Pipeline {
     /// Both log projectors take the version. They end at the same time, so that there are fewer states for the same faults.
     fn consume(&self, stream: &mut Stream, version: u8, half: bool) {
         if version > stream.booked || !self.has(Guard::Skip) {
-            let from = if self.has(Guard::GapRepair) { (stream.booked + 1).min(version) } else { version };
+            let from =
+                if self.has(Guard::GapRepair) { (stream.booked + 1).min(version) } else { version };
             let until = if half { from } else { version };
             (from..=until).for_each(|version| self.book(stream, version, half));
         }
         if version <= stream.position && self.has(Guard::Skip) {
             return;
         }
-        let from = if self.has(Guard::GapRepair) { (stream.position + 1).min(version) } else { version };
+        let from =
+            if self.has(Guard::GapRepair) { (stream.position + 1).min(version) } else { version };
         for version in from..=version {
             self.apply(stream, version, half);
             if half {
@@ -331,7 +346,8 @@ impl Model for Pipeline {
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
         let faults = state.faults_left > 0;
         for (s, stream) in state.streams.iter().enumerate() {
-            for (w, _) in stream.writers.iter().enumerate().filter(|(_, writer)| !writer.commands.is_empty())
+            for (w, _) in
+                stream.writers.iter().enumerate().filter(|(_, writer)| !writer.commands.is_empty())
             {
                 steps.push(Step::Append(s, w));
                 steps.extend(faults.then_some(Step::AppendReplyLost(s, w)));
@@ -440,18 +456,23 @@ impl Model for Pipeline {
             state.streams.iter().all(holds)
         }
         vec![
-            Property::always("rule 2: what was acknowledged stays in the log", |_, state: &State| {
-                every(state, |stream| {
-                    let mut acknowledged = (0..).zip(&stream.acknowledged);
-                    acknowledged.all(|(command, version)| {
-                        version
-                            .is_none_or(|version| stream.log.get(usize::from(version) - 1) == Some(&command))
+            Property::always(
+                "rule 2: what was acknowledged stays in the log",
+                |_, state: &State| {
+                    every(state, |stream| {
+                        let mut acknowledged = (0..).zip(&stream.acknowledged);
+                        acknowledged.all(|(command, version)| {
+                            version.is_none_or(|version| {
+                                stream.log.get(usize::from(version) - 1) == Some(&command)
+                            })
+                        })
                     })
-                })
-            }),
+                },
+            ),
             Property::always("rule 4: no command is in the log twice", |_, state: &State| {
                 every(state, |stream| {
-                    (0..COMMANDS as u8).all(|id| stream.log.iter().filter(|c| **c == id).count() <= 1)
+                    (0..COMMANDS as u8)
+                        .all(|id| stream.log.iter().filter(|c| **c == id).count() <= 1)
                 })
             }),
             Property::always("rule 6: nothing is refused that was there", |_, state: &State| {
@@ -460,7 +481,9 @@ impl Model for Pipeline {
             Property::always(
                 "rule 7: a log consumer applies each commit once, in order",
                 |_, state: &State| {
-                    every(state, |stream| stream.applied.iter().copied().eq(1..=stream.applied.len() as u8))
+                    every(state, |stream| {
+                        stream.applied.iter().copied().eq(1..=stream.applied.len() as u8)
+                    })
                 },
             ),
             Property::always("rule 8: a row never goes back", |_, state: &State| {
@@ -486,13 +509,16 @@ impl Model for Pipeline {
                         && stream.entries.is_empty()
                         && stream.queue.is_empty()
                         && stream.dead.is_empty();
-                    let shown = [usize::from(stream.shown), stream.applied.len(), stream.inserted.len()];
+                    let shown =
+                        [usize::from(stream.shown), stream.applied.len(), stream.inserted.len()];
                     !quiet || shown == [len; 3]
                 })
             }),
             // A model that never comes to its end would violate nothing, and so would prove nothing.
             Property::sometimes("all is done", |_, state: &State| {
-                every(state, |stream| [stream.applied.len(), usize::from(stream.shown)] == [COMMANDS; 2])
+                every(state, |stream| {
+                    [stream.applied.len(), usize::from(stream.shown)] == [COMMANDS; 2]
+                })
             }),
         ]
     }

@@ -79,7 +79,10 @@ pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
         sum.faults += tally.faults;
     })?;
     if runs >= 100 && [sum.again, sum.lost, sum.void, sum.late, sum.faults].contains(&0) {
-        return Err(Finding { seed: effort.seed, story: format!("something was not tried: {sum:?}") });
+        return Err(Finding {
+            seed: effort.seed,
+            story: format!("something was not tried: {sum:?}"),
+        });
     }
     let beside = format!(
         "{} commits in {} segments, {} faults, {} deliveries that came again, {} records lost and found by their heads, {} entries void, of which {} were taken by commits later; \
@@ -109,8 +112,9 @@ impl History {
         let partition = u16::try_from(seed % 65_536).unwrap_or_default();
         let mut rng = Rng::with_seed(seed);
         let mut log = BTreeMap::<StreamId, Vec<Commit>>::new();
-        let names: Vec<_> =
-            (0..rng.usize(2..7)).filter_map(|n| StreamId::new("tank", &n.to_string()).ok()).collect();
+        let names: Vec<_> = (0..rng.usize(2..7))
+            .filter_map(|n| StreamId::new("tank", &n.to_string()).ok())
+            .collect();
         for _ in 0..rng.usize(10..60) {
             let stream = names[rng.usize(0..names.len())].clone();
             // Some are made in answer to the newest commit of another stream, as by a process manager.
@@ -131,7 +135,16 @@ impl History {
             .map(|_| Mutex::new(Sequencer::new(partition, DynamoDbStore::HOST.pause)))
             .collect();
         let wrong = (0..rng.usize(0..4)).map(|_| forged(&log, &mut rng)).collect();
-        Self { wire, store, seed, partition, sequencers, log, stored: MemoryStore::default(), wrong }
+        Self {
+            wire,
+            store,
+            seed,
+            partition,
+            sequencers,
+            log,
+            stored: MemoryStore::default(),
+            wrong,
+        }
     }
 
     async fn play(self) -> Result<Tally, String> {
@@ -171,7 +184,8 @@ impl History {
         for commit in self.log.values().flatten() {
             self.stored.append(commit, None).await.map_err(|error| error.to_string())?;
         }
-        let wrong: Vec<_> = self.wrong.iter().cloned().chain(self.right()).map(Candidate::proven).collect();
+        let wrong: Vec<_> =
+            self.wrong.iter().cloned().chain(self.right()).map(Candidate::proven).collect();
         let faulty = Sequencer::new(self.partition, DynamoDbStore::HOST.pause)
             .append(&self.store, &self.stored, "faulty", wrong, Timestamp::UNIX_EPOCH)
             .await;
@@ -200,8 +214,9 @@ impl History {
         // What was lost is found by comparing the heads of all streams with `$all`.
         let heads: Vec<_> = self.log.values().filter_map(|commits| commits.last()).collect();
         let mut last = Sequencer::new(self.partition, DynamoDbStore::HOST.pause);
-        let appended =
-            last.append(&self.store, &self.stored, "heads", candidates(heads), Timestamp::UNIX_EPOCH).await;
+        let appended = last
+            .append(&self.store, &self.stored, "heads", candidates(heads), Timestamp::UNIX_EPOCH)
+            .await;
         appended.map_err(|error| error.to_string())?;
         let whole = self.read().await?;
         self.check(&whole, &looked?, &shards.concat())?;
@@ -214,7 +229,12 @@ impl History {
     }
 
     /// Hands the records of a shard over, one batch after the other, as Lambda does.
-    async fn deliver(&self, shard: &[&Commit], mut rng: Rng, again: &Mutex<u64>) -> Result<(), String> {
+    async fn deliver(
+        &self,
+        shard: &[&Commit],
+        mut rng: Rng,
+        again: &Mutex<u64>,
+    ) -> Result<(), String> {
         let mut done = 0;
         let mut tries = 0;
         let mut last = String::new();
@@ -226,7 +246,10 @@ impl History {
             let mut batch = candidates(shard[done..end].iter().copied());
             // A program, or an operator, claims what is not there.
             if rng.u32(0..4) == 0 {
-                batch.insert(rng.usize(0..=batch.len()), Candidate::claimed(forged(&self.log, &mut rng)));
+                batch.insert(
+                    rng.usize(0..=batch.len()),
+                    Candidate::claimed(forged(&self.log, &mut rng)),
+                );
             }
             // An instance takes one batch at a time. It may have been away for long, or be a new one.
             let mut sequencer = self.sequencers[rng.usize(0..SEQUENCERS)].lock().await;
@@ -237,7 +260,8 @@ impl History {
                 sleep(Duration::from_secs(rng.u64(1..60))).await;
             }
             let name = format!("{done}-{end}");
-            let append = sequencer.append(&self.store, &self.stored, &name, batch, Timestamp::UNIX_EPOCH);
+            let append =
+                sequencer.append(&self.store, &self.stored, &name, batch, Timestamp::UNIX_EPOCH);
             // Some functions are ended in the middle of a call, whether it is applied or not.
             let time = if rng.u32(0..4) == 0 {
                 Duration::from_millis(rng.u64(1..200))
@@ -249,7 +273,9 @@ impl History {
                 (done, tries) = (end, 0);
             } else {
                 tries += 1;
-                last = appended.as_ref().map_or_else(ToString::to_string, |result| format!("{result:?}"));
+                last = appended
+                    .as_ref()
+                    .map_or_else(ToString::to_string, |result| format!("{result:?}"));
                 *again.lock().await += 1;
                 if appended.is_err() {
                     *sequencer = Sequencer::new(self.partition, DynamoDbStore::HOST.pause);
@@ -288,9 +314,13 @@ impl History {
                 );
                 match timeout(Duration::from_secs(30), void).await {
                     Ok(Ok(())) => break,
-                    Ok(Err(VoidError::Exists)) => return Err(format!("{entry:?} is said to exist")),
+                    Ok(Err(VoidError::Exists)) => {
+                        return Err(format!("{entry:?} is said to exist"));
+                    }
                     Ok(Err(_)) => {}
-                    Err(_) => *sequencer = Sequencer::new(self.partition, DynamoDbStore::HOST.pause),
+                    Err(_) => {
+                        *sequencer = Sequencer::new(self.partition, DynamoDbStore::HOST.pause)
+                    }
                 }
                 tries += 1;
                 if tries > DELIVERIES {
@@ -327,15 +357,24 @@ impl History {
         for Entry { stream, version } in self.wrong.iter().collect::<BTreeSet<_>>() {
             let like = self.log.values().flatten().next();
             let Some(like) = like.filter(|_| rng.bool()) else { continue };
-            let commit =
-                Commit { stream: stream.clone(), version: *version, meta: Meta::default(), ..like.clone() };
+            let commit = Commit {
+                stream: stream.clone(),
+                version: *version,
+                meta: Meta::default(),
+                ..like.clone()
+            };
             self.stored.append(&commit, None).await.map_err(|error| error.to_string())?;
             let mut tries = 0;
             loop {
                 let batch = candidates([&commit]);
                 let mut sequencer = self.sequencers[rng.usize(0..SEQUENCERS)].lock().await;
-                let append =
-                    sequencer.append(&self.store, &self.stored, "late", batch, Timestamp::UNIX_EPOCH);
+                let append = sequencer.append(
+                    &self.store,
+                    &self.stored,
+                    "late",
+                    batch,
+                    Timestamp::UNIX_EPOCH,
+                );
                 if matches!(timeout(Duration::from_secs(30), append).await, Ok(Ok(_))) {
                     break;
                 }
@@ -354,17 +393,22 @@ impl History {
 
     /// No claimed entry without a commit is there, the wrong ones are void, each once, and a reader passes over them and over nothing else.
     async fn check_voids(&self, whole: &[Segment], late: &[Commit]) -> Result<(), String> {
-        let voided_at = |entry: &Entry| whole.iter().find(|segment| segment.voids.last() == Some(entry));
+        let voided_at =
+            |entry: &Entry| whole.iter().find(|segment| segment.voids.last() == Some(entry));
         for Commit { stream, version, .. } in late {
             let entry = Entry { stream: stream.clone(), version: *version };
             let after = voided_at(&entry).map_or(0, |segment| segment.number);
-            if !whole.iter().any(|segment| segment.number > after && segment.entries.contains(&entry)) {
+            if !whole
+                .iter()
+                .any(|segment| segment.number > after && segment.entries.contains(&entry))
+            {
                 return Err(format!("{entry:?} took a void version, and has no entry of its own"));
             }
         }
         let wrong: BTreeSet<_> = self.wrong.iter().cloned().collect();
         let exists = |entry: &Entry| {
-            let is_late = |commit: &Commit| commit.stream == entry.stream && commit.version == entry.version;
+            let is_late =
+                |commit: &Commit| commit.stream == entry.stream && commit.version == entry.version;
             if late.iter().any(is_late) {
                 return true;
             }
@@ -376,17 +420,23 @@ impl History {
             return Err(format!("{entry:?} was only claimed, and is in the order"));
         }
         let newly: Vec<_> = whole.iter().filter_map(|segment| segment.voids.last()).collect();
-        let void = void_entries(&self.store, self.partition).await.map_err(|error| error.to_string())?;
+        let void =
+            void_entries(&self.store, self.partition).await.map_err(|error| error.to_string())?;
         if void != wrong || newly.len() != wrong.len() {
             return Err(format!("void are {void:?} by {newly:?}, and should be {wrong:?}"));
         }
         // Readers read from partition 0 on, and each run has a partition of its own.
         let sequence = MemoryStore::default();
         let log = MemoryStore::default();
-        let [from, to] = [self.partition, 0].map(|partition| StreamId::try_from(format!("$all-{partition}")));
-        let (from, to) = (from.map_err(|error| error.to_string())?, to.map_err(|error| error.to_string())?);
-        let segments =
-            self.store.read_forwards(&from, 0, u64::MAX).await.map_err(|error| error.to_string())?;
+        let [from, to] =
+            [self.partition, 0].map(|partition| StreamId::try_from(format!("$all-{partition}")));
+        let (from, to) =
+            (from.map_err(|error| error.to_string())?, to.map_err(|error| error.to_string())?);
+        let segments = self
+            .store
+            .read_forwards(&from, 0, u64::MAX)
+            .await
+            .map_err(|error| error.to_string())?;
         for segment in segments.commits {
             let moved = Commit { stream: to.clone(), ..segment };
             sequence.append(&moved, None).await.map_err(|error| error.to_string())?;
@@ -394,7 +444,8 @@ impl History {
         for commit in self.log.values().flatten().chain(late) {
             log.append(commit, None).await.map_err(|error| error.to_string())?;
         }
-        let reader = Subscription { sequence, log, partitions: 1, filter: Filter::default(), limit: 10_000 };
+        let reader =
+            Subscription { sequence, log, partitions: 1, filter: Filter::default(), limit: 10_000 };
         let page = reader.next(&Cursor::beginning(1)).await.map_err(|error| error.to_string())?;
         let read: BTreeSet<_> = page.delivered.iter().map(|delivered| &delivered.entry).collect();
         if !page.complete || read != named.filter(|entry| exists(entry)).collect() {
@@ -409,12 +460,17 @@ impl History {
         for _ in 0..20 {
             sleep(Duration::from_millis(rng.u64(1..2_000))).await;
             let after = rng.u64(0..=seen.len() as u64);
-            let Ok((read, _)) = segments(&self.store, self.partition, after).await else { continue };
+            let Ok((read, _)) = segments(&self.store, self.partition, after).await else {
+                continue;
+            };
             for segment in read {
                 let place = usize::try_from(segment.number - 1).unwrap_or(usize::MAX);
                 match seen.get(place) {
                     Some(known) if *known != segment => {
-                        return Err(format!("segment {} is another one than before", segment.number));
+                        return Err(format!(
+                            "segment {} is another one than before",
+                            segment.number
+                        ));
                     }
                     Some(_) => {}
                     None => seen.push(segment),
@@ -428,8 +484,9 @@ impl History {
         let mut whole = Vec::new();
         loop {
             let after = whole.len() as u64;
-            let (read, complete) =
-                segments(&self.store, self.partition, after).await.map_err(|error| error.to_string())?;
+            let (read, complete) = segments(&self.store, self.partition, after)
+                .await
+                .map_err(|error| error.to_string())?;
             whole.extend(read);
             if complete {
                 return Ok(whole);
@@ -437,7 +494,12 @@ impl History {
         }
     }
 
-    fn check(&self, whole: &[Segment], looked: &[Segment], arrived: &[&Commit]) -> Result<(), String> {
+    fn check(
+        &self,
+        whole: &[Segment],
+        looked: &[Segment],
+        arrived: &[&Commit],
+    ) -> Result<(), String> {
         if whole.get(..looked.len()) != Some(looked) {
             return Err("what was read meanwhile is not the beginning of it all".into());
         }
@@ -448,10 +510,16 @@ impl History {
         }) {
             return Err(format!("{stream} {version} arrived, and no entry names it"));
         }
-        let named: BTreeSet<_> =
-            self.log.values().flatten().filter_map(|commit| commit.meta.causation_id.clone()).collect();
+        let named: BTreeSet<_> = self
+            .log
+            .values()
+            .flatten()
+            .filter_map(|commit| commit.meta.causation_id.clone())
+            .collect();
         let mut positions = BTreeMap::<&StreamId, u64>::new();
-        for entry in whole.iter().flat_map(|segment| &segment.entries).filter(|entry| !void.contains(entry)) {
+        for entry in
+            whole.iter().flat_map(|segment| &segment.entries).filter(|entry| !void.contains(entry))
+        {
             let Some(commits) = self.log.get(&entry.stream) else {
                 return Err(format!("{} is no stream of this run", entry.stream));
             };
@@ -463,10 +531,13 @@ impl History {
                 // A commit that was reached early, by a later version or as a cause, may stand before its own cause.
                 let by_its_own_record =
                     commit.version == entry.version && !named.contains(&entry_text(entry));
-                let cause = commit.meta.causation_id.as_deref().and_then(|cause| cause.rsplit_once(':'));
+                let cause =
+                    commit.meta.causation_id.as_deref().and_then(|cause| cause.rsplit_once(':'));
                 if let Some((stream, version)) = cause.filter(|_| by_its_own_record) {
-                    let reached =
-                        positions.iter().find(|(known, _)| known.as_str() == stream).map_or(0, |(_, at)| *at);
+                    let reached = positions
+                        .iter()
+                        .find(|(known, _)| known.as_str() == stream)
+                        .map_or(0, |(_, at)| *at);
                     if version.parse().is_ok_and(|version: u64| reached < version) {
                         let stream = &commit.stream;
                         let at = commit.version;
@@ -476,9 +547,15 @@ impl History {
                 positions.insert(&commit.stream, commit.version);
             }
         }
-        let complete =
-            self.log.iter().all(|(stream, commits)| positions.get(stream) == Some(&(commits.len() as u64)));
-        if complete { Ok(()) } else { Err(format!("not every stream was reached to its end: {positions:?}")) }
+        let complete = self
+            .log
+            .iter()
+            .all(|(stream, commits)| positions.get(stream) == Some(&(commits.len() as u64)));
+        if complete {
+            Ok(())
+        } else {
+            Err(format!("not every stream was reached to its end: {positions:?}"))
+        }
     }
 }
 

@@ -23,7 +23,8 @@ enum Guard {
     AcknowledgeLast,
 }
 
-const GUARDS: [Guard; 4] = [Guard::AppendCondition, Guard::LeaveOut, Guard::Look, Guard::AcknowledgeLast];
+const GUARDS: [Guard; 4] =
+    [Guard::AppendCondition, Guard::LeaveOut, Guard::Look, Guard::AcknowledgeLast];
 
 /// Visits all states. Then, for each guard, visits the model without it until an invariant is violated. The result is the number of states, and what was found without the guards.
 ///
@@ -32,11 +33,16 @@ const GUARDS: [Guard; 4] = [Guard::AppendCondition, Guard::LeaveOut, Guard::Look
 pub(crate) fn exhaust(effort: &Effort) -> Result<(u64, String), Finding> {
     let finding = |story: String| Finding { seed: effort.seed, story };
     let faults = if effort.long { 3 } else { 1 };
-    let checker =
-        Order { without: None, faults }.checker().threads(crate::model::threads()).spawn_dfs().join();
+    let checker = Order { without: None, faults }
+        .checker()
+        .threads(crate::model::threads())
+        .spawn_dfs()
+        .join();
     for property in checker.model().properties() {
         match (property.expectation, checker.discovery(property.name)) {
-            (Expectation::Sometimes, None) => return Err(finding(format!("never: {}", property.name))),
+            (Expectation::Sometimes, None) => {
+                return Err(finding(format!("never: {}", property.name)));
+            }
             (Expectation::Sometimes, Some(_)) | (_, None) => {}
             (_, Some(path)) => {
                 return Err(finding(format!("{}: {:?}", property.name, path.into_actions())));
@@ -48,11 +54,18 @@ pub(crate) fn exhaust(effort: &Effort) -> Result<(u64, String), Finding> {
         let without = Order { without: Some(guard), faults };
         let checker = without.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
         let violated = checker.model().properties().into_iter().find_map(|property| {
-            let path =
-                checker.discovery(property.name).filter(|_| property.expectation == Expectation::Always)?;
-            Some(format!("without {guard:?}: {}, after {} steps", property.name, path.into_actions().len()))
+            let path = checker
+                .discovery(property.name)
+                .filter(|_| property.expectation == Expectation::Always)?;
+            Some(format!(
+                "without {guard:?}: {}, after {} steps",
+                property.name,
+                path.into_actions().len()
+            ))
         });
-        found.push(violated.ok_or_else(|| finding(format!("nothing goes wrong without {guard:?}")))?);
+        found.push(
+            violated.ok_or_else(|| finding(format!("nothing goes wrong without {guard:?}")))?,
+        );
     }
     Ok((checker.unique_state_count() as u64, found.join("; ")))
 }
@@ -172,7 +185,9 @@ impl Model for Order {
                     }
                 }
                 (Some(_), None) => steps.push(Step::Look(who)),
-                (Some(_), Some(_)) if Self::left(sequencer).is_empty() => steps.push(Step::Acknowledge(who)),
+                (Some(_), Some(_)) if Self::left(sequencer).is_empty() => {
+                    steps.push(Step::Acknowledge(who))
+                }
                 (Some(_), Some(_)) => {
                     steps.push(Step::Append(who));
                     if !self.has(Guard::AcknowledgeLast) {
@@ -202,7 +217,9 @@ impl Model for Order {
             }
             Step::Append(who) => self.append(&mut state, who, false),
             Step::AppendReplyLost(who) => {
-                if state.sequencers[who].head.is_none() || Self::left(&state.sequencers[who]).is_empty() {
+                if state.sequencers[who].head.is_none()
+                    || Self::left(&state.sequencers[who]).is_empty()
+                {
                     return None;
                 }
                 state.faults += 1;
@@ -248,9 +265,9 @@ impl Model for Order {
             }),
             Property::always("what was acknowledged has its entry", |_, state: &State| {
                 let entries = state.all.concat();
-                (0..)
-                    .zip(&state.shards)
-                    .all(|(shard, (done, _))| (0..*done).all(|place| entries.contains(&(shard, place))))
+                (0..).zip(&state.shards).all(|(shard, (done, _))| {
+                    (0..*done).all(|place| entries.contains(&(shard, place)))
+                })
             }),
             Property::always("each shard is in its order", |_, state: &State| {
                 let entries = state.all.concat();

@@ -152,13 +152,19 @@ impl Pipeline {
                 .collect(),
             log_queues: logged
                 .iter()
-                .map(|logged| (logged.url.clone(), logged.of.iter().map(ToString::to_string).collect()))
+                .map(|logged| {
+                    (logged.url.clone(), logged.of.iter().map(ToString::to_string).collect())
+                })
                 .collect(),
             dead_letter_queue: "http://wire.invalid/dead-letters".into(),
             max_message_bytes: 256 * 1024,
         };
         let store = World::store_at(wire);
-        Self { fanout: fanout(store, (wire.events(), wire.lambda(), wire.sqs()), wiring), stateful, logged }
+        Self {
+            fanout: fanout(store, (wire.events(), wire.lambda(), wire.sqs()), wiring),
+            stateful,
+            logged,
+        }
     }
 
     /// The fold: the rows that the tables must hold after these commits, given as streams.
@@ -166,7 +172,8 @@ impl Pipeline {
     /// # Errors
     /// When an event cannot be read.
     pub fn fold(&self, streams: &[Vec<Commit>]) -> Result<Rows, Finding> {
-        let category = streams.iter().flatten().next().map_or("", |commit| commit.stream.category());
+        let category =
+            streams.iter().flatten().next().map_or("", |commit| commit.stream.category());
         let mut rows = Rows::new();
         for stateful in self.stateful.iter().filter(|stateful| stateful.category == category) {
             for stream in streams.iter().filter(|stream| !stream.is_empty()) {
@@ -185,14 +192,18 @@ impl Pipeline {
                 let mut put_beside = None;
                 for commit in stream {
                     let changes = changes_of(commit);
-                    let changes = changes.map_err(|error| Finding { seed: 0, story: error.to_string() })?;
+                    let changes =
+                        changes.map_err(|error| Finding { seed: 0, story: error.to_string() })?;
                     changes.fold(&mut folded);
                     if inserts && !changes.is_empty() {
                         // The rows have the position: the last row of a commit has its version,
                         // those before it the version before.
                         for (place, (key, _)) in changes.iter().enumerate() {
-                            let position =
-                                if place + 1 == changes.len() { commit.version } else { commit.version - 1 };
+                            let position = if place + 1 == changes.len() {
+                                commit.version
+                            } else {
+                                commit.version - 1
+                            };
                             folded
                                 .entry(key.clone())
                                 .or_default()
@@ -204,8 +215,7 @@ impl Pipeline {
                 }
                 if let Some(last) = put_beside {
                     let name = last.stream.as_str();
-                    let position =
-                        json!({ keys.partition: name, keys.sort: POSITION, "position": last.version });
+                    let position = json!({ keys.partition: name, keys.sort: POSITION, "position": last.version });
                     rows.insert((logged.table, format!("{name} {POSITION}")), position.to_string());
                 }
             }
@@ -222,12 +232,13 @@ impl Pipeline {
     /// When a table cannot be read or emptied.
     pub async fn take_rows(&self, client: &Client) -> Result<Rows, Finding> {
         let mut rows = Rows::new();
-        let tables = self.stateful.iter().map(|stateful| (stateful.table, stateful.key, None)).chain(
-            self.logged.iter().map(|logged| {
-                let keys = logged.runner.consumer.view.table;
-                (logged.table, keys.partition, Some(keys.sort))
-            }),
-        );
+        let tables =
+            self.stateful.iter().map(|stateful| (stateful.table, stateful.key, None)).chain(
+                self.logged.iter().map(|logged| {
+                    let keys = logged.runner.consumer.view.table;
+                    (logged.table, keys.partition, Some(keys.sort))
+                }),
+            );
         for (name, partition, sort) in tables {
             for item in take_items(client, name, partition, sort).await? {
                 let mut row: Value = serde_dynamo::from_item(item).map_err(failed)?;
@@ -257,12 +268,20 @@ pub async fn take_items(
     partition: &str,
     sort: Option<&str>,
 ) -> Result<Vec<HashMap<String, AttributeValue>>, Finding> {
-    let output = client.scan().table_name(table(name)).consistent_read(true).send().await.map_err(failed)?;
+    let output =
+        client.scan().table_name(table(name)).consistent_read(true).send().await.map_err(failed)?;
     let items = output.items.unwrap_or_default();
     for item in &items {
         let keys = [Some(partition), sort].into_iter().flatten();
-        let key = keys.filter_map(|name| Some((name.to_owned(), item.get(name)?.clone()))).collect();
-        client.delete_item().table_name(table(name)).set_key(Some(key)).send().await.map_err(failed)?;
+        let key =
+            keys.filter_map(|name| Some((name.to_owned(), item.get(name)?.clone()))).collect();
+        client
+            .delete_item()
+            .table_name(table(name))
+            .set_key(Some(key))
+            .send()
+            .await
+            .map_err(failed)?;
     }
     Ok(items)
 }
@@ -297,7 +316,8 @@ pub(crate) fn of_states<A: Aggregate, Row: Serialize + 'static>(
         category: A::CATEGORY,
         project: Box::new(move |detail| {
             let projector = Rc::clone(&projector);
-            async move { projector.project(detail).await.map_err(|error| error.to_string()) }.boxed_local()
+            async move { projector.project(detail).await.map_err(|error| error.to_string()) }
+                .boxed_local()
         }),
         row: Box::new(of),
         key: keys.key,
@@ -306,8 +326,10 @@ pub(crate) fn of_states<A: Aggregate, Row: Serialize + 'static>(
 
 /// The state after all of these commits.
 fn state<A: Aggregate>(commits: &[Commit]) -> Option<A::State> {
-    let events =
-        commits.iter().flat_map(|commit| &commit.events).map(|event: &RecordedEvent| decode::<A>(event));
+    let events = commits
+        .iter()
+        .flat_map(|commit| &commit.events)
+        .map(|event: &RecordedEvent| decode::<A>(event));
     let events: Vec<_> = events.collect::<Result<_, _>>().ok()?;
     Some(ledgerline::fold::<A>(A::initial(), &events))
 }
@@ -315,7 +337,12 @@ fn state<A: Aggregate>(commits: &[Commit]) -> Option<A::State> {
 /// A commit as the Commits table's stream shows it.
 #[must_use]
 pub fn record(place: usize, commit: &Commit) -> Record {
-    Record { sequence_number: format!("{place:021}"), created: None, run: None, commit: Ok(commit.clone()) }
+    Record {
+        sequence_number: format!("{place:021}"),
+        created: None,
+        run: None,
+        commit: Ok(commit.clone()),
+    }
 }
 
 /// A message as a queue hands it to a function.

@@ -83,8 +83,11 @@ impl Planted {
             self.store.record_response(request).await?;
         }
         let item = serde_dynamo::to_item(commit).map_err(|error| unavailable(&error))?;
-        let put =
-            self.client.put_item().table_name(ledgerline_testing::table("CommitsTable")).set_item(Some(item));
+        let put = self
+            .client
+            .put_item()
+            .table_name(ledgerline_testing::table("CommitsTable"))
+            .set_item(Some(item));
         put.send().await.map_err(|error| unavailable(&error))?;
         Ok(())
     }
@@ -95,7 +98,8 @@ impl Planted {
             ("stream".to_owned(), AttributeValue::S(commit.stream.to_string())),
             ("version".to_owned(), AttributeValue::N(commit.version.to_string())),
         ];
-        let delete = self.client.delete_item().table_name(ledgerline_testing::table("CommitsTable"));
+        let delete =
+            self.client.delete_item().table_name(ledgerline_testing::table("CommitsTable"));
         let _ = delete.set_key(Some(key.into_iter().collect())).send().await;
     }
 }
@@ -135,7 +139,12 @@ impl EventLog for Planted {
         Ok(page)
     }
 
-    async fn read_forwards(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
+    async fn read_forwards(
+        &self,
+        stream: &StreamId,
+        after: u64,
+        up_to: u64,
+    ) -> Result<Page, StoreError> {
         self.store.read_forwards(stream, after, up_to).await
     }
 
@@ -146,17 +155,23 @@ impl EventLog for Planted {
         }
     }
 
-    async fn append(&self, commit: &Commit, request: Option<&IdempotencyRecord>) -> Result<(), AppendError> {
+    async fn append(
+        &self,
+        commit: &Commit,
+        request: Option<&IdempotencyRecord>,
+    ) -> Result<(), AppendError> {
         let commit = &match self.bug {
             Bug::None | Bug::OnePageLoad => Commit { state: None, ..commit.clone() },
             _ => commit.clone(),
         };
         match self.bug {
             Bug::NoCondition => self.overwrite(commit, request).await,
-            Bug::ConditionOnTheWrongKey => match self.store.get(&commit.stream, commit.version + 1).await? {
-                Some(_) => Err(AppendError::VersionTaken),
-                None => self.overwrite(commit, request).await,
-            },
+            Bug::ConditionOnTheWrongKey => {
+                match self.store.get(&commit.stream, commit.version + 1).await? {
+                    Some(_) => Err(AppendError::VersionTaken),
+                    None => self.overwrite(commit, request).await,
+                }
+            }
             Bug::ConflictTakenForSuccess => match self.store.append(commit, request).await {
                 Err(AppendError::VersionTaken) => Ok(()),
                 appended => appended,

@@ -14,8 +14,8 @@ use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     Aggregate, Cache, Commit, Consistency, Context, EventLog, EventStore, ExecuteError, Execution,
-    Idempotency, LoadError, Meta, Outcome, Precondition, Range, Refusal, RefusalKind, StoreError, StreamId,
-    encode, encode_state, execute, load,
+    Idempotency, LoadError, Meta, Outcome, Precondition, Range, Refusal, RefusalKind, StoreError,
+    StreamId, encode, encode_state, execute, load,
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
@@ -57,7 +57,11 @@ impl<A: Aggregate> History<A> {
         self.written(|| true, || false)
     }
 
-    fn written(&self, mut embed: impl FnMut() -> bool, mut replay: impl FnMut() -> bool) -> Vec<Commit> {
+    fn written(
+        &self,
+        mut embed: impl FnMut() -> bool,
+        mut replay: impl FnMut() -> bool,
+    ) -> Vec<Commit> {
         let Ok(stream) = StreamId::new(A::CATEGORY, &self.id) else { return Vec::new() };
         let mut state = A::initial();
         let mut commits: Vec<Commit> = Vec::new();
@@ -69,7 +73,9 @@ impl<A: Aggregate> History<A> {
             let context = ledgerline::Context { at, actor: Some(self.actor.clone()) };
             let Ok(events) = A::decide(&state, command, &context) else { continue };
             let recorded: Result<Vec<_>, _> = events.iter().map(encode::<A>).collect();
-            let Some(recorded) = recorded.ok().filter(|events| !events.is_empty()) else { continue };
+            let Some(recorded) = recorded.ok().filter(|events| !events.is_empty()) else {
+                continue;
+            };
             state = ledgerline::fold::<A>(state, &events);
             let commit = Commit {
                 stream: stream.clone(),
@@ -139,7 +145,12 @@ pub(crate) struct Subject<A: Aggregate> {
 
 impl<A: Aggregate> Subject<A> {
     /// Plays so many histories. The result is their counts, and the number of faults.
-    pub(crate) fn all(&self, seed: u64, runs: u64, clocks: Clocks) -> Result<(Tally, u64), Finding> {
+    pub(crate) fn all(
+        &self,
+        seed: u64,
+        runs: u64,
+        clocks: Clocks,
+    ) -> Result<(Tally, u64), Finding> {
         let mut sum = Tally::default();
         let mut faults = 0;
         let play = |(world, store): &mut (World, DynamoDbStore), seed: u64| {
@@ -232,7 +243,8 @@ impl<A: Aggregate> SequentialSpec for Sequential<A> {
     type Ret = Told;
 
     fn invoke(&mut self, operation: &Operation<A>) -> Told {
-        let told = |this: &Self| Told::State { version: this.version, shown: (this.shown)(&this.state) };
+        let told =
+            |this: &Self| Told::State { version: this.version, shown: (this.shown)(&this.state) };
         let Some(command) = &operation.command else { return told(self) };
         let context = Context { at: Timestamp::UNIX_EPOCH, actor: Some(operation.actor.clone()) };
         let decided = A::decide(&self.state, command, &context);
@@ -321,11 +333,15 @@ pub(crate) async fn play<A: Aggregate>(
     // Some histories have no faults: races alone must do no harm either.
     wire.follow(Plan::Random([0, 150, 400, 700][rng.usize(0..4)]), rng.u64(..));
     let record = Mutex::new(Record::new(subject, &streams));
-    let history = Played { subject, store, log, wire, seed, clocks, streams, began: Instant::now(), record };
+    let history =
+        Played { subject, store, log, wire, seed, clocks, streams, began: Instant::now(), record };
     let clients = rng.usize(2..=4);
     let seeds: Vec<_> = (0..clients).map(|_| rng.u64(..)).collect();
     join_all(
-        seeds.into_iter().enumerate().map(|(client, seed)| history.client(client, Rng::with_seed(seed))),
+        seeds
+            .into_iter()
+            .enumerate()
+            .map(|(client, seed)| history.client(client, Rng::with_seed(seed))),
     )
     .await;
     sleep(SETTLED).await;
@@ -339,7 +355,13 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
     }
 
     /// The next request of a client. The first one of the first client starts a stream. A client that knows a version may name it.
-    fn operation(&self, client: usize, number: usize, known: Option<u64>, rng: &mut Rng) -> Operation<A> {
+    fn operation(
+        &self,
+        client: usize,
+        number: usize,
+        known: Option<u64>,
+        rng: &mut Rng,
+    ) -> Operation<A> {
         let mut history = (self.subject.histories)(&format!("{}-0", self.seed), rng);
         let id = format!("{}-{client}-{number}", self.seed);
         let place = match rng.u32(0..10) {
@@ -397,7 +419,9 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
                 None => {
                     let mut record = self.record();
                     record.tally.uncertain += 1;
-                    record.lines.push(format!("{thread:>5} {stream} {operation:?} was told nothing"));
+                    record
+                        .lines
+                        .push(format!("{thread:>5} {stream} {operation:?} was told nothing"));
                     thread += 1;
                 }
             }
@@ -445,26 +469,34 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
             }),
             ..Execution::new(stream, command.as_ref(), &context, id, &meta)
         };
-        match timeout(PATIENCE, execute(store, cache, &DynamoDbStore::HOST, &execution)).await.ok()? {
+        match timeout(PATIENCE, execute(store, cache, &DynamoDbStore::HOST, &execution))
+            .await
+            .ok()?
+        {
             Ok(Outcome::Committed(loaded)) => told(loaded.version, &loaded.state, true),
             Ok(Outcome::Unchanged(loaded)) => told(loaded.version, &loaded.state, false),
             Ok(Outcome::Repeated(answer)) => match answer.split_once(' ') {
                 Some(("no:", refusal)) => refused(refusal.to_owned()),
                 Some((version, shown)) => {
                     // The first request may have changed nothing: then this version is that of another commit.
-                    Some((Told::State { version: version.parse().ok()?, shown: shown.to_owned() }, false))
+                    Some((
+                        Told::State { version: version.parse().ok()?, shown: shown.to_owned() },
+                        false,
+                    ))
                 }
                 None => refused(format!("never: {answer}")),
             },
             Err(ExecuteError::Refused(refusal)) => refused(refusal.to_string()),
-            Err(ExecuteError::PreconditionFailed { version } | ExecuteError::Overtaken { version }) => {
-                Some((Told::OtherVersion(version), false))
-            }
+            Err(
+                ExecuteError::PreconditionFailed { version } | ExecuteError::Overtaken { version },
+            ) => Some((Told::OtherVersion(version), false)),
             Err(
                 // A request that was on its way when its caller gave up may still arrive.
                 ExecuteError::Contended
                 | ExecuteError::Store(StoreError::Throttled(_) | StoreError::Unavailable(_))
-                | ExecuteError::Load(LoadError::Store(StoreError::Throttled(_) | StoreError::Unavailable(_))),
+                | ExecuteError::Load(LoadError::Store(
+                    StoreError::Throttled(_) | StoreError::Unavailable(_),
+                )),
             ) => None,
             // These errors must not happen here. The text that they become is one that no order of commands explains.
             Err(
@@ -487,7 +519,14 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         }
     }
 
-    fn tell(&self, thread: usize, stream: &StreamId, operation: &Operation<A>, told: Told, committed: bool) {
+    fn tell(
+        &self,
+        thread: usize,
+        stream: &StreamId,
+        operation: &Operation<A>,
+        told: Told,
+        committed: bool,
+    ) {
         let mut record = self.record();
         record.lines.push(format!("{thread:>5} {stream} {} is told {told:?}", operation.id));
         if operation.command.is_some() {
@@ -527,7 +566,9 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         }
         let explainable = self.record().testers.values().all(ConsistencyTester::is_consistent);
         if !explainable {
-            return Err(self.finding("no order of the commands explains what the clients were told"));
+            return Err(
+                self.finding("no order of the commands explains what the clients were told")
+            );
         }
         Ok(self.record().tally)
     }
@@ -559,7 +600,9 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
                 return Some(format!("{id} is in the log twice"));
             }
             if record.declined.contains(id) {
-                return Some(format!("{id} was told that nothing changed, and is version {expected}"));
+                return Some(format!(
+                    "{id} was told that nothing changed, and is version {expected}"
+                ));
             }
             if record
                 .acknowledged

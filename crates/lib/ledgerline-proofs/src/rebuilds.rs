@@ -126,8 +126,13 @@ fn play(
             sum.batches += tally.batches;
         },
     )?;
-    if runs >= 200 && [sum.ended, sum.asked_again, sum.closed_with, sum.faults, sum.batches].contains(&0) {
-        return Err(Finding { seed: effort.seed, story: format!("something was not tried: {sum:?}") });
+    if runs >= 200
+        && [sum.ended, sum.asked_again, sum.closed_with, sum.faults, sum.batches].contains(&0)
+    {
+        return Err(Finding {
+            seed: effort.seed,
+            story: format!("something was not tried: {sum:?}"),
+        });
     }
     let beside = format!(
         "{} commits, {} batches of several streams, {} faults, {} invocations ended in the middle of a call, {} parts asked for again, {} streams found missing by the closing comparison",
@@ -203,7 +208,8 @@ impl Instance {
                 };
                 let messages: Vec<_> = commits.iter().map(sent).collect();
                 let failed = runner.batch(&messages).await.batch_item_failures;
-                let is_taken = |commit: &&Commit| failed.iter().all(|one| one.item_identifier != id(commit));
+                let is_taken =
+                    |commit: &&Commit| failed.iter().all(|one| one.item_identifier != id(commit));
                 commits.iter().map(is_taken).collect()
             }
             // The state is of a schema that nobody reads, so that it is folded from the log.
@@ -265,8 +271,9 @@ impl<'a> Run<'a> {
         let kind = [Kind::Sums, Kind::Lists, Kind::States][rng.usize(0..3)];
         let role = Role::of(&manifest(kind));
         let written = &application.streams[rng.usize(0..application.streams.len())];
-        let streams: Vec<_> =
-            (0..rng.usize(2..7)).map(|number| (written.write)(&number.to_string(), &mut rng)).collect();
+        let streams: Vec<_> = (0..rng.usize(2..7))
+            .map(|number| (written.write)(&number.to_string(), &mut rng))
+            .collect();
         let faults = [0, 30, 150][rng.usize(0..3)];
         wire.follow(Plan::Random(faults), seed);
         let (id, keys) = match kind {
@@ -336,10 +343,17 @@ impl<'a> Run<'a> {
     async fn begin(&mut self) -> Result<(), String> {
         let now = self.table.generations().await.map_err(|error| error.to_string())?;
         let begun = now.begun(Timestamp::UNIX_EPOCH).map_err(|error| error.to_string())?;
-        let by =
-            Move { at: Timestamp::UNIX_EPOCH, what: "begin".into(), who: String::new(), why: String::new() };
+        let by = Move {
+            at: Timestamp::UNIX_EPOCH,
+            what: "begin".into(),
+            who: String::new(),
+            why: String::new(),
+        };
         let moved = self.table.compare_and_set(&now, begun, by).await;
-        moved.map_err(|error| error.to_string())?.then_some(()).ok_or_else(|| "not begun".to_owned())
+        moved
+            .map_err(|error| error.to_string())?
+            .then_some(())
+            .ok_or_else(|| "not begun".to_owned())
     }
 
     /// An instance is replaced by one that reads the generations.
@@ -350,7 +364,10 @@ impl<'a> Run<'a> {
 
     async fn write(&mut self, stream: usize) -> Result<(), String> {
         let Some(commit) = self.streams[stream].get(self.written[stream]) else { return Ok(()) };
-        World::store_at(self.quiet).append(commit, None).await.map_err(|error| error.to_string())?;
+        World::store_at(self.quiet)
+            .append(commit, None)
+            .await
+            .map_err(|error| error.to_string())?;
         self.written[stream] += 1;
         self.tally.commits += 1;
         Ok(())
@@ -364,8 +381,11 @@ impl<'a> Run<'a> {
             return self.write(stream).await;
         }
         let mut batch = Vec::new();
-        let (of, most) =
-            if self.rng.u32(0..4) == 0 { (0..self.streams.len(), 3) } else { (stream..stream + 1, 1) };
+        let (of, most) = if self.rng.u32(0..4) == 0 {
+            (0..self.streams.len(), 3)
+        } else {
+            (stream..stream + 1, 1)
+        };
         for stream in of.filter(|stream| self.written[*stream] > 0) {
             let first = match self.rng.u32(0..4) {
                 0 => self.rng.usize(0..self.written[stream]),
@@ -378,9 +398,13 @@ impl<'a> Run<'a> {
         batch.truncate(10);
         self.tally.batches += u64::from(batch.iter().any(|(other, _)| *other != batch[0].0));
         let one = self.rng.usize(0..self.instances.len());
-        let time =
-            Duration::from_millis(if self.rng.u32(0..5) == 0 { self.rng.u64(1..200) } else { 300_000 });
-        let commits: Vec<_> = batch.iter().map(|(stream, place)| &self.streams[*stream][*place]).collect();
+        let time = Duration::from_millis(if self.rng.u32(0..5) == 0 {
+            self.rng.u64(1..200)
+        } else {
+            300_000
+        });
+        let commits: Vec<_> =
+            batch.iter().map(|(stream, place)| &self.streams[*stream][*place]).collect();
         match timeout(time, self.instances[one].deliver(&commits)).await {
             Ok(taken) => {
                 // The functions answer a panic as they answer any other failure. Where no request
@@ -390,7 +414,9 @@ impl<'a> Run<'a> {
                         "no request fails, and of the commits {batch:?} some are not taken: {taken:?}"
                     ));
                 }
-                for ((stream, place), _) in batch.into_iter().zip(taken).filter(|(_, is_taken)| *is_taken) {
+                for ((stream, place), _) in
+                    batch.into_iter().zip(taken).filter(|(_, is_taken)| *is_taken)
+                {
                     self.delivered[stream] = self.delivered[stream].max(place + 1);
                 }
             }
@@ -425,7 +451,8 @@ impl<'a> Run<'a> {
             Instance::new(self.wire, self.kind, &self.role),
             Instance::new(self.wire, self.kind, &self.role),
         ];
-        let time = Duration::from_millis(if self.rng.bool() { self.rng.u64(1..400) } else { 300_000 });
+        let time =
+            Duration::from_millis(if self.rng.bool() { self.rng.u64(1..400) } else { 300_000 });
         let one_asked = asked(*one);
         let other_asked = asked(*other);
         let (first, second) = tokio::join!(
@@ -482,7 +509,9 @@ impl<'a> Run<'a> {
                 let rows = StateRows::in_table(table, SITES.table);
                 rows.shown::<Value>(of.stream.id()).await.map(|(version, _)| version)
             }
-            Kind::Sums | Kind::Lists => LogRows::in_table(table, FILLS).position_now(&of.stream).await,
+            Kind::Sums | Kind::Lists => {
+                LogRows::in_table(table, FILLS).position_now(&of.stream).await
+            }
         };
         reached.map_err(|error| error.to_string())
     }
@@ -515,20 +544,26 @@ impl<'a> Run<'a> {
         let KeyNames { partition: partition_key, sort } = self.table.keys();
         let scanned = self.quiet.dynamodb().scan().table_name(table(name)).send().await;
         for mut item in scanned.map_err(|error| format!("{error:?}"))?.items.unwrap_or_default() {
-            let Some(AttributeValue::S(partition)) = item.get(&**partition_key).cloned() else { continue };
+            let Some(AttributeValue::S(partition)) = item.get(&**partition_key).cloned() else {
+                continue;
+            };
             let (generation, bare) = match partition.strip_prefix("$1/") {
                 Some(bare) => (MADE, bare),
                 None => (0, partition.as_str()),
             };
             // What is beside the rows differs: parts, and where positions are.
-            let is_beside = item.values().any(|value| *value == AttributeValue::S("#position".to_owned()));
+            let is_beside =
+                item.values().any(|value| *value == AttributeValue::S("#position".to_owned()));
             if is_beside || bare.starts_with('$') {
                 continue;
             }
             item.insert(partition_key.to_string(), AttributeValue::S(bare.to_owned()));
             item.remove("#position");
-            let fields: Fields = serde_dynamo::from_item(item).map_err(|error| error.to_string())?;
-            let text = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let fields: Fields =
+                serde_dynamo::from_item(item).map_err(|error| error.to_string())?;
+            let text = |name: &str| {
+                fields.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
+            };
             let key = (text(partition_key), sort.as_deref().map(text).unwrap_or_default());
             found.entry(generation).or_default().insert(key, fields);
         }
@@ -640,7 +675,11 @@ mod tests {
             };
             assert_eq!(rebuild().await.1, 1_200);
             let part = ledgerline_dynamodb::SegmentProgress::default();
-            table.at(MADE).put_part(&ledgerline_dynamodb::SegmentProgress::name(0, 1), &part).await.unwrap();
+            table
+                .at(MADE)
+                .put_part(&ledgerline_dynamodb::SegmentProgress::name(0, 1), &part)
+                .await
+                .unwrap();
             // A table that answers slowly.
             wire.follow(Plan::Slow, 1);
             let (invocations, commits) = rebuild().await;

@@ -20,8 +20,14 @@ use crate::{
 
 /// The ways to lose an answer. With all but the last, the request is applied, with `Late` only after a while. So a repetition may be the
 /// first to arrive.
-const LOSSES: [Fault; 6] =
-    [Fault::ReplyLost, Fault::Hanging, Fault::AppliedAndFailed, Fault::Repeated, Fault::Late, Fault::Dropped];
+const LOSSES: [Fault; 6] = [
+    Fault::ReplyLost,
+    Fault::Hanging,
+    Fault::AppliedAndFailed,
+    Fault::Repeated,
+    Fault::Late,
+    Fault::Dropped,
+];
 
 /// Loses answers, and compares the answers that arrive.
 ///
@@ -35,8 +41,9 @@ pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
         Ok((world, store))
     };
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-    let play =
-        |(world, store): &mut (World, DynamoDbStore), seed| world.runtime.block_on(play(world, store, seed));
+    let play = |(world, store): &mut (World, DynamoDbStore), seed| {
+        world.runtime.block_on(play(world, store, seed))
+    };
     each_seed(effort.seed, runs, world, play, |(answered, answers)| {
         *sums.entry(answered).or_default() += 1;
         *sums.entry("answers compared").or_default() += answers;
@@ -45,13 +52,20 @@ pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     Ok(Tried::new(runs, "commands whose answer was lost", sums.join(", ")))
 }
 
-async fn play(world: &World, store: &DynamoDbStore, seed: u64) -> Result<(&'static str, u64), Finding> {
+async fn play(
+    world: &World,
+    store: &DynamoDbStore,
+    seed: u64,
+) -> Result<(&'static str, u64), Finding> {
     let finding = |story: String| Finding { seed, story };
     let mut rng = Rng::with_seed(seed);
     fastrand::seed(seed);
     let tank = format!("00000000-0000-4000-8000-{:012x}", seed & 0xffff_ffff_ffff);
-    let other = |route, body: Value, key: Option<String>| Sent { route, tank: tank.clone(), body, key };
-    let open = |key| other("POST /tanks", json!({ "tankId": tank, "site": "North", "liquid": "water" }), key);
+    let other =
+        |route, body: Value, key: Option<String>| Sent { route, tank: tank.clone(), body, key };
+    let open = |key| {
+        other("POST /tanks", json!({ "tankId": tank, "site": "North", "liquid": "water" }), key)
+    };
     let change = |route, amount: i64, key| other(route, json!({ "amount": amount }), key);
 
     let stream = StreamId::new("tank", &tank).map_err(|error| finding(error.to_string()))?;
@@ -140,25 +154,40 @@ async fn play(world: &World, store: &DynamoDbStore, seed: u64) -> Result<(&'stat
 
     // Then all answers are the same, and the log has the command once, or not at all if it was refused.
     if let Some(another) = answers.iter().find(|answer| **answer != answers[0]) {
-        return Err(finding(format!("{command:?}\n  was answered {}\n  and then {another}", answers[0])));
+        return Err(finding(format!(
+            "{command:?}\n  was answered {}\n  and then {another}",
+            answers[0]
+        )));
     }
     let stream = answers[0].split_once("/tanks/").and_then(|(_, id)| id.get(..36)).unwrap_or(&tank);
     let stream = StreamId::new("tank", stream).map_err(|error| finding(error.to_string()))?;
     let range = Range { after: 0, up_to: u64::MAX, limit: None };
-    let log =
-        store.read(&stream, range, Consistency::Strong).await.map_err(|error| finding(error.to_string()))?;
+    let log = store
+        .read(&stream, range, Consistency::Strong)
+        .await
+        .map_err(|error| finding(error.to_string()))?;
     let id = format!("key-{seed} ada");
-    let versions: Vec<_> =
-        log.commits.iter().filter(|commit| commit.command == id).map(|commit| commit.version).collect();
+    let versions: Vec<_> = log
+        .commits
+        .iter()
+        .filter(|commit| commit.command == id)
+        .map(|commit| commit.version)
+        .collect();
     let success = answers[0].starts_with('2');
     if versions.len() != usize::from(success) {
-        return Err(finding(format!("{command:?}\n  was answered {}\n  and is {versions:?}", answers[0])));
+        return Err(finding(format!(
+            "{command:?}\n  was answered {}\n  and is {versions:?}",
+            answers[0]
+        )));
     }
     if success && !answers[0].contains(&format!("\"{}\"", versions[0])) {
         return Err(finding(format!("version {versions:?} was answered {}", answers[0])));
     }
     if let Some(early) = early.filter(|early| *early != answers[0]) {
-        return Err(finding(format!("version {version} + 1 was answered {}, and is {early}", answers[0])));
+        return Err(finding(format!(
+            "version {version} + 1 was answered {}, and is {early}",
+            answers[0]
+        )));
     }
     Ok((answered, answers.len() as u64))
 }

@@ -53,11 +53,13 @@ fn name(variable: &str) -> String {
 fn policy(manifest: &Manifest) -> Value {
     let mut statements = Vec::new();
     for table in &manifest.tables {
-        let arn = format!("arn:aws:dynamodb:us-east-1:000000000000:table/{}", name(&table.variable));
+        let arn =
+            format!("arn:aws:dynamodb:us-east-1:000000000000:table/{}", name(&table.variable));
         for (action, keys) in &table.actions {
             let mut statement = json!({ "Effect": "Allow", "Action": action, "Resource": arn });
             if !keys.is_empty() {
-                let mut condition = json!({ "ForAllValues:StringLike": { "dynamodb:LeadingKeys": keys } });
+                let mut condition =
+                    json!({ "ForAllValues:StringLike": { "dynamodb:LeadingKeys": keys } });
                 // As in the template: `Null` stands beside it for each action but this one
                 // (docs/decisions/0004).
                 if *action != Action::PartiQLInsert {
@@ -69,7 +71,8 @@ fn policy(manifest: &Manifest) -> Value {
         }
         for index in &table.indexes {
             let arn = format!("{arn}/index/{}", index.name);
-            statements.push(json!({ "Effect": "Allow", "Action": "dynamodb:Query", "Resource": arn }));
+            statements
+                .push(json!({ "Effect": "Allow", "Action": "dynamodb:Query", "Resource": arn }));
         }
     }
     json!({ "Version": "2012-10-17", "Statement": statements })

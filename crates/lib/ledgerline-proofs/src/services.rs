@@ -129,8 +129,10 @@ impl Services {
         if let (Some(lowest), Some(highest)) = (number(":lowest"), number(":highest")) {
             let mut newest = body.clone();
             newest["Limit"] = 1.into();
-            let newest: Value = serde_json::from_str(&self.call(operation, &newest).body).unwrap_or_default();
-            let newest = newest["Items"][0]["version"]["N"].as_str().and_then(|n| n.parse::<u64>().ok());
+            let newest: Value =
+                serde_json::from_str(&self.call(operation, &newest).body).unwrap_or_default();
+            let newest =
+                newest["Items"][0]["version"]["N"].as_str().and_then(|n| n.parse::<u64>().ok());
             let seen = newest.unwrap_or(0).saturating_sub(lag).min(highest);
             if seen < lowest {
                 return ok(&json!({ "Items": [], "Count": 0, "ScannedCount": 0 }));
@@ -145,7 +147,8 @@ impl Services {
         let mut results = Vec::new();
         for (place, entry) in body["Entries"].as_array().into_iter().flatten().enumerate() {
             if messages.refuse.as_mut().is_some_and(|refuse| refuse(entry)) {
-                results.push(json!({ "ErrorCode": "InternalFailure", "ErrorMessage": "try again" }));
+                results
+                    .push(json!({ "ErrorCode": "InternalFailure", "ErrorMessage": "try again" }));
                 continue;
             }
             match entry["Detail"].as_str().map(serde_json::from_str) {
@@ -170,7 +173,9 @@ impl Services {
         for entry in body["Entries"].as_array().into_iter().flatten() {
             let refused = self.messages().refuse.as_mut().is_some_and(|refuse| refuse(entry));
             if refused {
-                failed.push(json!({ "Id": entry["Id"], "Code": "InternalError", "SenderFault": false }));
+                failed.push(
+                    json!({ "Id": entry["Id"], "Code": "InternalError", "SenderFault": false }),
+                );
                 continue;
             }
             self.queue(url, entry);
@@ -188,7 +193,8 @@ impl Services {
         let id = text("MessageDeduplicationId");
         if !id.is_empty() {
             let known = messages.known.insert((url.to_owned(), id.clone()), now);
-            if let Some(before) = known.filter(|before| now.duration_since(*before) < DEDUPLICATION) {
+            if let Some(before) = known.filter(|before| now.duration_since(*before) < DEDUPLICATION)
+            {
                 // The window begins with the first message. A repetition does not move it.
                 messages.known.insert((url.to_owned(), id), before);
                 return;
@@ -211,7 +217,8 @@ fn dynamodb(database: &Database, operation: &str, body: &Value) -> Answer {
         body: &Value,
         call: impl FnOnce(Request) -> Result<Response, DynoxideError>,
     ) -> Result<String, DynoxideError> {
-        let wrong = |error: serde_json::Error| DynoxideError::SerializationException(error.to_string());
+        let wrong =
+            |error: serde_json::Error| DynoxideError::SerializationException(error.to_string());
         let request = serde_json::from_value(body.clone()).map_err(wrong)?;
         serde_json::to_string(&call(request)?).map_err(wrong)
     }

@@ -45,7 +45,8 @@ pub(crate) fn read_commit<L: Aggregates>(commit: &Commit) {
     struct Read<'a>(&'a Commit);
     impl Visitor for Read<'_> {
         fn visit<A: Aggregate>(&mut self) {
-            let events: Vec<_> = self.0.events.iter().filter_map(|event| decode::<A>(event).ok()).collect();
+            let events: Vec<_> =
+                self.0.events.iter().filter_map(|event| decode::<A>(event).ok()).collect();
             let _ = ledgerline::fold::<A>(A::initial(), &events);
         }
     }
@@ -80,7 +81,11 @@ mod tests {
     fn a_shape_that_was_stored_and_is_not_read_any_more_is_reported() {
         for (text, instead, says) in [
             // A field has another name, or another type.
-            (r#""amount": 5000"#, r#""litres": 5000"#, "TankFilled does not have the shape of schema 1"),
+            (
+                r#""amount": 5000"#,
+                r#""litres": 5000"#,
+                "TankFilled does not have the shape of schema 1",
+            ),
             (
                 r#""level": 1000, "note""#,
                 r#""level": "1000", "note""#,
@@ -112,9 +117,11 @@ mod tests {
                 "a state of schema 1 cannot be read: unknown variant `sold`",
             ),
         ] {
-            let (before, after) = SHAPES.split_once(text).unwrap_or_else(|| panic!("there is no {text}"));
+            let (before, after) =
+                SHAPES.split_once(text).unwrap_or_else(|| panic!("there is no {text}"));
             let folder = tempdir().unwrap();
-            fs::write(folder.path().join("tank.json"), format!("{before}{instead}{after}")).unwrap();
+            fs::write(folder.path().join("tank.json"), format!("{before}{instead}{after}"))
+                .unwrap();
             let wrong = read_all::<Tanks>(&Files::Folder(folder.path().to_owned())).wrong;
             assert!(wrong.iter().any(|wrong| wrong.contains(says)), "{instead}: {wrong:?}");
         }

@@ -66,7 +66,10 @@ fn changes(
     changes: &mut Changes,
 ) -> Result<(), ChangesError> {
     if commit.version != *before + 1 {
-        return Err(ChangesError::NoRow(format!("{} comes after version {before}", commit.version)));
+        return Err(ChangesError::NoRow(format!(
+            "{} comes after version {before}",
+            commit.version
+        )));
     }
     *before = commit.version;
     last.number += 1;
@@ -112,7 +115,10 @@ pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
         },
     )?;
     if runs >= 50 && [sum.ended, sum.failed, sum.faults].contains(&0) {
-        return Err(Finding { seed: effort.seed, story: format!("something was not tried: {sum:?}") });
+        return Err(Finding {
+            seed: effort.seed,
+            story: format!("something was not tried: {sum:?}"),
+        });
     }
     let beside = format!(
         "{} commits, {} faults, {} instances ended in the middle of a call, {} that failed",
@@ -180,7 +186,9 @@ async fn play(wire: &Wire, quiet: &Wire, seed: u64) -> Result<Tally, String> {
     wire.calm();
     sleep(Duration::from_secs(120)).await;
     for (number, entries) in segments {
-        log.append(&segment(number as u64 + 1, &entries), None).await.map_err(|error| error.to_string())?;
+        log.append(&segment(number as u64 + 1, &entries), None)
+            .await
+            .map_err(|error| error.to_string())?;
     }
     subscriber(wire).catch_up().await.map_err(|error| error.to_string())?;
     tally.faults = wire.take_faults().values().sum();
@@ -242,8 +250,8 @@ impl Shape {
 /// A segment with these entries, which no sequencer would make in this way.
 fn segment(number: u64, entries: &[(StreamId, u64)]) -> Commit {
     let data = serde_json::to_string(entries).unwrap_or_default();
-    let all =
-        StreamId::try_from("$all-0".to_owned()).unwrap_or_else(|_| unreachable!("it is a stream of $all"));
+    let all = StreamId::try_from("$all-0".to_owned())
+        .unwrap_or_else(|_| unreachable!("it is a stream of $all"));
     Commit {
         events: vec![RecordedEvent { event_type: "Sequenced".into(), schema: 1, data }],
         ..commit(&all, number)
@@ -255,7 +263,8 @@ type Rows = BTreeMap<(String, String), serde_json::Map<String, serde_json::Value
 
 /// What one reader makes of it whom nothing disturbs.
 async fn fold(quiet: &Wire) -> Result<(Rows, BTreeMap<StreamId, u64>), String> {
-    let filter = Filter { categories: BTreeSet::from(["tank".to_owned()]), events: BTreeSet::new() };
+    let filter =
+        Filter { categories: BTreeSet::from(["tank".to_owned()]), events: BTreeSet::new() };
     let sequence = World::store_at(quiet);
     let log = World::store_at(quiet);
     let subscription = Subscription { sequence, log, partitions: 1, filter, limit: 7 };
@@ -268,14 +277,16 @@ async fn fold(quiet: &Wire) -> Result<(Rows, BTreeMap<StreamId, u64>), String> {
             let commit = delivered.commit?;
             loop {
                 let position = positions.get(&commit.stream).copied().unwrap_or_default();
-                let due = subscription.due(&commit, position).await.map_err(|error| error.to_string())?;
+                let due =
+                    subscription.due(&commit, position).await.map_err(|error| error.to_string())?;
                 if due.is_empty() {
                     break;
                 }
                 for commit in due {
                     let mut made = Changes::new(KEYS);
                     let mut before = commit.version - 1;
-                    changes(&mut last, &mut before, &commit, &mut made).map_err(|error| error.to_string())?;
+                    changes(&mut last, &mut before, &commit, &mut made)
+                        .map_err(|error| error.to_string())?;
                     made.fold(&mut rows);
                     positions.insert(commit.stream, commit.version);
                 }
@@ -314,13 +325,16 @@ async fn compare(
         loop {
             let query = PageQuery::of(partition, 100, cursor.as_deref());
             let page = table.page::<serde_json::Map<String, serde_json::Value>>(&query).await;
-            let (rows, next) =
-                page.and_then(ledgerline_dynamodb::Page::whole).map_err(|error| error.to_string())?;
+            let (rows, next) = page
+                .and_then(ledgerline_dynamodb::Page::whole)
+                .map_err(|error| error.to_string())?;
             let key = |row: &serde_json::Map<String, serde_json::Value>, name: &str| {
                 row.get(name).and_then(|key| key.as_str()).unwrap_or_default().to_owned()
             };
-            found
-                .extend(rows.into_iter().map(|row| ((key(&row, KEYS.partition), key(&row, KEYS.sort)), row)));
+            found.extend(
+                rows.into_iter()
+                    .map(|row| ((key(&row, KEYS.partition), key(&row, KEYS.sort)), row)),
+            );
             cursor = next;
             if cursor.is_none() {
                 break;
@@ -346,7 +360,13 @@ pub(crate) fn case() -> Case {
         async move {
             let quiet = World::store_at(&Wire::new(wire.services().database().clone()));
             let ordered = Sequencer::new(0, DynamoDbStore::HOST.pause)
-                .append(&quiet, &quiet, "batch", candidates(streams.iter().flatten()), Timestamp::UNIX_EPOCH)
+                .append(
+                    &quiet,
+                    &quiet,
+                    "batch",
+                    candidates(streams.iter().flatten()),
+                    Timestamp::UNIX_EPOCH,
+                )
                 .await;
             ordered.is_ok() && subscriber(&wire).catch_up().await.is_ok()
         }

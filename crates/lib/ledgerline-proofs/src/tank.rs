@@ -53,7 +53,8 @@ fn install() -> Command {
 pub(crate) fn history(name: &str, rng: &mut Rng) -> History<Tank> {
     let mut commands = vec![install()];
     for _ in 0..rng.u32(1..6) {
-        let amount = Amount { amount: valid(rng.i64(1..50)), note: rng.bool().then(|| valid("rain")) };
+        let amount =
+            Amount { amount: valid(rng.i64(1..50)), note: rng.bool().then(|| valid("rain")) };
         commands.push(if rng.bool() { Command::Fill(amount) } else { Command::Draw(amount) });
     }
     commands.push(Command::Scrap);
@@ -92,7 +93,8 @@ pub struct Sent {
 
 impl Sent {
     pub(crate) fn request(&self) -> Result<HttpRequest, serde_json::Error> {
-        let path = self.route.split_once(' ').map_or("", |(_, path)| path).replace("{id}", &self.tank);
+        let path =
+            self.route.split_once(' ').map_or("", |(_, path)| path).replace("{id}", &self.tank);
         let mut headers = serde_json::Map::new();
         headers.extend(self.key.clone().map(|key| ("idempotency-key".to_owned(), key.into())));
         let event = json!({
@@ -139,8 +141,10 @@ pub fn seen(response: &Response) -> String {
 // --- Views ------------------------------------------------------------------------------------------------------
 
 /// The view of the sites: one row for each tank.
-pub const SITES: StateView<Tank, Site> =
-    StateView { table: StateTable { variable: "SITES_TABLE", key: "tankId", indexes: &[] }, row: site };
+pub const SITES: StateView<Tank, Site> = StateView {
+    table: StateTable { variable: "SITES_TABLE", key: "tankId", indexes: &[] },
+    row: site,
+};
 
 /// A row of the sites: the place of a tank.
 #[derive(Debug, Serialize)]

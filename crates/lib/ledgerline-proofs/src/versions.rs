@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 use fastrand::Rng;
 use jiff::civil::Date;
 use ledgerline::{
-    Aggregate, Aggregates, Changes, ChangesError, Commit, Context, EventLog, EventTypes, LogView, Refusal,
-    StateView, StreamId, Visitor, Write, decode,
+    Aggregate, Aggregates, Changes, ChangesError, Commit, Context, EventLog, EventTypes, LogView,
+    Refusal, StateView, StreamId, Visitor, Write, decode,
     tank::{self, Command, Tank},
 };
 use ledgerline_lambda::{
@@ -45,7 +45,14 @@ pub struct Counted {
 
 /// The events of a version, and how it writes and reads them.
 trait Events: std::fmt::Debug + Send + Sync + 'static {
-    type Event: EventTypes + Serialize + DeserializeOwned + Clone + std::fmt::Debug + PartialEq + Send + Sync;
+    type Event: EventTypes
+        + Serialize
+        + DeserializeOwned
+        + Clone
+        + std::fmt::Debug
+        + PartialEq
+        + Send
+        + Sync;
     fn write(event: tank::Event) -> Self::Event;
     /// `None` for an event that changes nothing about the tank.
     fn read(event: &Self::Event) -> Option<tank::Event>;
@@ -101,7 +108,9 @@ impl Events for Changed {
             tank::Event::TankFilled { amount, level, note, on } => {
                 NewEvent::TankFilled { litres: amount, level, note, on }
             }
-            tank::Event::TankDrawn { level: 0, amount: _, note: _, on } => NewEvent::TankEmptied { on },
+            tank::Event::TankDrawn { level: 0, amount: _, note: _, on } => {
+                NewEvent::TankEmptied { on }
+            }
             tank::Event::TankDrawn { amount, level, note, on } => {
                 NewEvent::TankDrawn { amount, level, note, on }
             }
@@ -124,7 +133,9 @@ impl Events for Changed {
             NewEvent::TankMoved { site } => tank::Event::TankMoved { site },
             NewEvent::TankScrapped { on } => tank::Event::TankScrapped { on },
             // The event has no amount, so that the list of fills has the amount 0 for it.
-            NewEvent::TankEmptied { on } => tank::Event::TankDrawn { amount: 0, level: 0, note: None, on },
+            NewEvent::TankEmptied { on } => {
+                tank::Event::TankDrawn { amount: 0, level: 0, note: None, on }
+            }
         })
     }
 }
@@ -148,7 +159,11 @@ impl<E: Events> Aggregate for Next<E> {
         Counted { tank: Tank::evolve(state.tank, &event), fills }
     }
 
-    fn decide(state: &Counted, command: &Command, context: &Context) -> Result<Vec<E::Event>, Refusal> {
+    fn decide(
+        state: &Counted,
+        command: &Command,
+        context: &Context,
+    ) -> Result<Vec<E::Event>, Refusal> {
         Ok(Tank::decide(&state.tank, command, context)?.into_iter().map(E::write).collect())
     }
 }
@@ -258,7 +273,10 @@ pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     }
     let [forward, back] = sum;
     if runs >= 60 && (forward.again == 0 || forward.commits == 0 || back.commits == 0) {
-        return Err(Finding { seed: effort.seed, story: format!("something was not tried: {sum:?}") });
+        return Err(Finding {
+            seed: effort.seed,
+            story: format!("something was not tried: {sum:?}"),
+        });
     }
     let beside = format!(
         "forward {} commands, {} commits, {} deliveries that came again; back {}, {} and {}",
@@ -289,7 +307,13 @@ struct Mixture<'a> {
 }
 
 impl<'a> Mixture<'a> {
-    fn new(world: &'a World, goes: &Application, stays: &Application, seed: u64, rollout: Rollout) -> Self {
+    fn new(
+        world: &'a World,
+        goes: &Application,
+        stays: &Application,
+        seed: u64,
+        rollout: Rollout,
+    ) -> Self {
         fastrand::seed(seed);
         let wire = &world.wire;
         let instance = |application: &Application| (application.commands[0].instance)(Some(wire));
@@ -333,7 +357,8 @@ impl<'a> Mixture<'a> {
             self.project().await;
             self.consume().await;
         }
-        let letters = self.world.wire.services().take_messages("http://wire.invalid/dead-letters").len();
+        let letters =
+            self.world.wire.services().take_messages("http://wire.invalid/dead-letters").len();
         let commits = self.pending.len();
         let states = self.states.len();
         let queue = self.queue.len();
@@ -345,7 +370,8 @@ impl<'a> Mixture<'a> {
         let stays = &self.pipelines[1];
         let streams: Vec<_> = self.log.values().cloned().collect();
         let expected = stays.fold(&streams).map_err(|finding| finding.story)?;
-        let found = stays.take_rows(&self.world.wire.dynamodb()).await.map_err(|finding| finding.story)?;
+        let found =
+            stays.take_rows(&self.world.wire.dynamodb()).await.map_err(|finding| finding.story)?;
         if found != expected {
             return Err(format!(
                 "rows differ from the fold\n  are       {found:?}\n  should be {expected:?}"
@@ -390,11 +416,15 @@ impl<'a> Mixture<'a> {
                     // The command changed nothing.
                     return Ok(());
                 }
-                let commit =
-                    self.world.store().get(&stream, version).await.map_err(|error| error.to_string())?;
+                let commit = self
+                    .world
+                    .store()
+                    .get(&stream, version)
+                    .await
+                    .map_err(|error| error.to_string())?;
                 let commit = commit.filter(|_| version == commits.len() as u64 + 1);
-                let commit =
-                    commit.ok_or_else(|| format!("told of version {version} after {}", commits.len()))?;
+                let commit = commit
+                    .ok_or_else(|| format!("told of version {version} after {}", commits.len()))?;
                 self.tally.commits += 1;
                 // Larger commits would have no states: each may come without it.
                 let state = commit.state.clone().filter(|_| self.rng.bool());
@@ -416,7 +446,8 @@ impl<'a> Mixture<'a> {
         if batch.is_empty() {
             return;
         }
-        let records: Vec<_> = batch.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();
+        let records: Vec<_> =
+            batch.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();
         let version = self.version();
         if let Some(failed) = self.pipelines[version].fanout.handle(&records).await {
             self.tally.again += 1;
@@ -425,7 +456,9 @@ impl<'a> Mixture<'a> {
         let services = self.world.wire.services();
         self.states.extend(services.take_states());
         let url = &self.pipelines[version].logged[0].url;
-        self.queue.extend(services.take_messages(url).into_iter().map(|queued| (queued.group, queued.body)));
+        self.queue.extend(
+            services.take_messages(url).into_iter().map(|queued| (queued.group, queued.body)),
+        );
     }
 
     /// Lambda hands a state to each function that wants it. A state that failed comes again.

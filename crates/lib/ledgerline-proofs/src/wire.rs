@@ -140,8 +140,11 @@ impl Wire {
             deadly: None,
             denied: Vec::new(),
         };
-        let inner =
-            Inner { services: Services::new(database), state: Mutex::new(state), crashed: Notify::new() };
+        let inner = Inner {
+            services: Services::new(database),
+            state: Mutex::new(state),
+            crashed: Notify::new(),
+        };
         Self { inner: Arc::new(inner), role: None }
     }
 
@@ -259,7 +262,8 @@ impl Wire {
             Plan::Script(faults) => faults.pop_front().flatten(),
             Plan::Random(of_a_thousand) => {
                 let of_a_thousand = *of_a_thousand;
-                (state.rng.u32(0..1_000) < of_a_thousand).then(|| FAULTS[state.rng.usize(0..FAULTS.len())])
+                (state.rng.u32(0..1_000) < of_a_thousand)
+                    .then(|| FAULTS[state.rng.usize(0..FAULTS.len())])
             }
         };
         let applies = |fault: &Fault| match fault {
@@ -310,8 +314,11 @@ impl Wire {
         mut body: Value,
     ) -> Result<HttpResponse, ConnectorError> {
         let services = &self.inner.services;
-        let denied =
-            self.role.as_ref().filter(|_| is_of_dynamodb).and_then(|role| role.denies(&operation, &body));
+        let denied = self
+            .role
+            .as_ref()
+            .filter(|_| is_of_dynamodb)
+            .and_then(|role| role.denies(&operation, &body));
         if let Some(denied) = denied {
             self.lock().denied.push(denied.clone());
             return response(answer::denied(&denied));
@@ -357,7 +364,9 @@ impl Wire {
                 sleep(back).await;
                 services.call(&operation, &body)
             }
-            Some(Fault::Throttled) => answer::throttled(&operation, &body, back.subsec_millis() % 2 == 0),
+            Some(Fault::Throttled) => {
+                answer::throttled(&operation, &body, back.subsec_millis() % 2 == 0)
+            }
             Some(Fault::Failed) => answer::failed(),
             Some(Fault::AppliedAndFailed) => {
                 services.call(&operation, &body);

@@ -64,7 +64,8 @@ pub fn each_seed<W, T: Send>(
 ) -> Result<(), Finding> {
     /// The number of runs that a thread takes at once, in one world.
     const SHARE: u64 = 50;
-    let threads = thread::available_parallelism().map_or(1, |cores| cores.get() as u64).min(runs.max(1));
+    let threads =
+        thread::available_parallelism().map_or(1, |cores| cores.get() as u64).min(runs.max(1));
     let next = Mutex::new(0_u64);
     let stop = AtomicBool::new(false);
     let results = thread::scope(|scope| {

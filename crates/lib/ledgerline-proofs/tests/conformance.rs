@@ -16,7 +16,9 @@
 use std::collections::VecDeque;
 
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
-use ledgerline::{AppendError, Commit, Consistency, EventLog, Range, StoreError, StreamId, contract::commit};
+use ledgerline::{
+    AppendError, Commit, Consistency, EventLog, Range, StoreError, StreamId, contract::commit,
+};
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_proofs::{
     wire::{Fault, Plan, Wire},
@@ -78,7 +80,10 @@ async fn what_is_injected_is_what_the_store_knows() {
         );
         for fault in [Fault::Failed, Fault::Dropped] {
             let appended = append(fault).await;
-            assert!(matches!(appended, Err(AppendError::Store(StoreError::Unavailable(_)))), "{appended:?}");
+            assert!(
+                matches!(appended, Err(AppendError::Store(StoreError::Unavailable(_)))),
+                "{appended:?}"
+            );
         }
         wire.calm();
         assert_eq!(store.get(&stream, 1).await.unwrap(), None, "none of them was applied");
@@ -117,7 +122,8 @@ async fn what_is_stale_is_a_beginning_of_the_stream() {
 #[tokio::test]
 #[ignore = "needs an endpoint: see above"]
 async fn a_real_endpoint_is_like_that() {
-    let variable = |name: &str| std::env::var(format!("CONFORMANCE_{name}")).expect("the variable is set");
+    let variable =
+        |name: &str| std::env::var(format!("CONFORMANCE_{name}")).expect("the variable is set");
     let sdk = ledgerline_lambda::sdk_config().await;
     let store = DynamoDbStore::new(aws_sdk_dynamodb::Client::new(&sdk), variable("COMMITS_TABLE"))
         .with_requests(variable("REQUESTS_TABLE"));
@@ -171,17 +177,22 @@ async fn a_real_endpoint_is_like_that() {
             .queue_url(&url)
             .max_number_of_messages(10)
             .wait_time_seconds(5)
-            .message_system_attribute_names(aws_sdk_sqs::types::MessageSystemAttributeName::MessageGroupId)
+            .message_system_attribute_names(
+                aws_sdk_sqs::types::MessageSystemAttributeName::MessageGroupId,
+            )
             .send()
             .await
             .unwrap();
         assert!(!messages.messages().is_empty(), "only {received:?} came");
         for message in messages.messages() {
             let attributes = message.attributes().unwrap();
-            let group = attributes[&aws_sdk_sqs::types::MessageSystemAttributeName::MessageGroupId].clone();
+            let group =
+                attributes[&aws_sdk_sqs::types::MessageSystemAttributeName::MessageGroupId].clone();
             received.push((group, message.body().unwrap().to_owned()));
-            let delete =
-                sqs.delete_message().queue_url(&url).receipt_handle(message.receipt_handle().unwrap());
+            let delete = sqs
+                .delete_message()
+                .queue_url(&url)
+                .receipt_handle(message.receipt_handle().unwrap());
             delete.send().await.unwrap();
         }
     }
@@ -209,8 +220,9 @@ async fn a_page_is_what_it_says(
 
 /// Two messages of a group, one of another, and the first one again.
 async fn send(sqs: &aws_sdk_sqs::Client, url: &str, text: &str) {
-    for (call, sent) in
-        [[("a", "1"), ("a", "2"), ("b", "3")], [("a", "1"), ("b", "3"), ("a", "2")]].iter().enumerate()
+    for (call, sent) in [[("a", "1"), ("a", "2"), ("b", "3")], [("a", "1"), ("b", "3"), ("a", "2")]]
+        .iter()
+        .enumerate()
     {
         let entries = sent.iter().enumerate().map(|(place, (group, id))| {
             SendMessageBatchRequestEntry::builder()
@@ -243,7 +255,10 @@ fn a_fifo_queue_keeps_order_and_knows_what_it_has(received: Vec<(String, String)
 }
 
 /// The call is answered with 200. One of its entries failed, and the answer names it by its place.
-async fn the_bus_names_the_entry_that_it_did_not_take(events: &aws_sdk_eventbridge::Client, bus: &str) {
+async fn the_bus_names_the_entry_that_it_did_not_take(
+    events: &aws_sdk_eventbridge::Client,
+    bus: &str,
+) {
     let entry = |detail: &str| {
         aws_sdk_eventbridge::types::PutEventsRequestEntry::builder()
             .event_bus_name(bus)
@@ -255,7 +270,10 @@ async fn the_bus_names_the_entry_that_it_did_not_take(events: &aws_sdk_eventbrid
     let sent = vec![entry("{}"), entry("{"), entry("{}")];
     let answer = events.put_events().set_entries(Some(sent)).send().await.unwrap();
     assert_eq!(answer.failed_entry_count(), 1);
-    let codes: Vec<_> =
-        answer.entries().iter().map(|entry| (entry.event_id().is_some(), entry.error_code())).collect();
+    let codes: Vec<_> = answer
+        .entries()
+        .iter()
+        .map(|entry| (entry.event_id().is_some(), entry.error_code()))
+        .collect();
     assert_eq!(codes, [(true, None), (false, Some("MalformedDetail")), (true, None)]);
 }

@@ -55,7 +55,11 @@ pub fn build(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>
 ///
 /// # Errors
 /// As those of [`build`].
-pub fn functions(root: &Path, names: &[&str], own_binaries: bool) -> Result<BTreeMap<String, PathBuf>> {
+pub fn functions(
+    root: &Path,
+    names: &[&str],
+    own_binaries: bool,
+) -> Result<BTreeMap<String, PathBuf>> {
     if own_binaries || std::env::var_os(BUILT).is_some() || !has_handlers(root) {
         return build(root, names);
     }
@@ -82,8 +86,9 @@ pub fn build_example(root: &Path, name: &str) -> Result<PathBuf> {
 /// The binaries in the folder that is named in [`BUILT`], if it has all of them.
 fn built(binaries: &[&str]) -> Option<BTreeMap<String, PathBuf>> {
     let folder = PathBuf::from(std::env::var_os(BUILT)?);
-    let program =
-        |name: &&str| Some(((*name).to_owned(), folder.join(name))).filter(|(_, path)| path.exists());
+    let program = |name: &&str| {
+        Some(((*name).to_owned(), folder.join(name))).filter(|(_, path)| path.exists())
+    };
     binaries.iter().map(program).collect()
 }
 
@@ -105,7 +110,12 @@ pub fn profile() -> &'static str {
 ///
 /// # Errors
 /// As those of [`build`]. The binaries that were handed over before the error are built.
-pub fn build_each(profile: &str, root: &Path, binaries: &[&str], each: impl FnMut(Built)) -> Result<()> {
+pub fn build_each(
+    profile: &str,
+    root: &Path,
+    binaries: &[&str],
+    each: impl FnMut(Built),
+) -> Result<()> {
     build_targets(profile, root, "--bin", binaries, each)
 }
 
@@ -120,14 +130,18 @@ fn build_targets(
     let mut command = cargo();
     // libfaketime's library is for the functions only, because cargo has been seen to hang with it.
     // Cargo's bar of progress has no estimate, and would share its line with the one that has.
-    command.env_remove("LD_PRELOAD").env("CARGO_TERM_PROGRESS_WHEN", "never").current_dir(root).args([
-        "build",
-        // The functions may belong to another package than the folder.
-        "--workspace",
-        "--message-format=json-render-diagnostics",
-        "--profile",
-        profile,
-    ]);
+    command
+        .env_remove("LD_PRELOAD")
+        .env("CARGO_TERM_PROGRESS_WHEN", "never")
+        .current_dir(root)
+        .args([
+            "build",
+            // The functions may belong to another package than the folder.
+            "--workspace",
+            "--message-format=json-render-diagnostics",
+            "--profile",
+            profile,
+        ]);
     for name in names {
         command.args([option, name]);
     }
@@ -136,7 +150,9 @@ fn build_targets(
     let mut missing: BTreeSet<_> = names.iter().copied().collect();
     let progress = progress::Build::start(root, names);
     for message in Message::parse_stream(std::io::BufReader::new(output)) {
-        let Message::CompilerArtifact(artifact) = message.context("cargo's output")? else { continue };
+        let Message::CompilerArtifact(artifact) = message.context("cargo's output")? else {
+            continue;
+        };
         progress.note(&artifact);
         if let Some(executable) = artifact.executable
             && (artifact.target.is_bin() || artifact.target.is_example())

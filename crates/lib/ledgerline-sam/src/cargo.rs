@@ -12,7 +12,10 @@ pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars_os() {
         let of_a_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "OUT_DIR"];
-        if name.to_str().is_some_and(|name| of_a_package.iter().any(|begin| name.starts_with(begin))) {
+        if name
+            .to_str()
+            .is_some_and(|name| of_a_package.iter().any(|begin| name.starts_with(begin)))
+        {
             cargo.env_remove(&name);
         }
     }

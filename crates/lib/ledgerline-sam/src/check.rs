@@ -33,7 +33,8 @@ use crate::{
 pub fn manifests(programs: &BTreeMap<String, PathBuf>) -> Result<Manifests> {
     let ask = |(name, program): (&String, &PathBuf)| {
         // The development binary is told which function it is, as Lambda tells every function.
-        let output = Command::new(program).arg("--manifest").env("AWS_LAMBDA_FUNCTION_NAME", name).output();
+        let output =
+            Command::new(program).arg("--manifest").env("AWS_LAMBDA_FUNCTION_NAME", name).output();
         let output = output.with_context(|| format!("cannot run {}", program.display()))?;
         if !output.status.success() {
             bail!("{name} --manifest ended with {}", output.status);
@@ -57,7 +58,10 @@ pub fn manifests_of(source: &Source, root: &Path) -> Result<Manifests> {
     let mut binaries = Vec::new();
     for (id, function) in functions {
         if binary(function).is_empty() {
-            bail!("{}: {id} needs Metadata.BuildProperties.Binary", source.place(&["Resources", id]));
+            bail!(
+                "{}: {id} needs Metadata.BuildProperties.Binary",
+                source.place(&["Resources", id])
+            );
         }
         binaries.push(binary(function));
     }
@@ -110,13 +114,15 @@ const WIRE: &str = "run `cargo xtask wire`";
 fn compared(source: &Source, manifests: &Manifests) -> Vec<String> {
     let json = source.json();
     let template = Template::of(source, &json, manifests);
-    let binaries = resources(&json, &["AWS::Serverless::Function"]).map(|(_, function)| binary(function));
+    let binaries =
+        resources(&json, &["AWS::Serverless::Function"]).map(|(_, function)| binary(function));
     let binaries: BTreeSet<_> = binaries.filter(|binary| !binary.is_empty()).collect();
     let unknown = binaries.iter().filter(|binary| !manifests.contains_key(**binary));
     let unknown = unknown.map(|binary| format!("`{binary}` has no manifest: {WIRE}"));
     let left = manifests.keys().filter(|binary| !binaries.contains(binary.as_str()));
-    let left = left
-        .map(|binary| format!("no function of the template runs `{binary}`, which has a manifest: {WIRE}"));
+    let left = left.map(|binary| {
+        format!("no function of the template runs `{binary}`, which has a manifest: {WIRE}")
+    });
     let mut problems: Vec<_> = unknown.chain(left).collect();
     problems.extend(deployed(source, &json, manifests));
     problems.extend(urls(source, &template));
@@ -132,10 +138,12 @@ fn deployed(source: &Source, json: &Value, manifests: &Manifests) -> Option<Stri
     if json["Metadata"]["Ledgerline"].is_null() {
         return None;
     }
-    let is_same = wire::in_template(json).is_ok_and(|deployed| deployed.as_ref() == Some(manifests));
+    let is_same =
+        wire::in_template(json).is_ok_and(|deployed| deployed.as_ref() == Some(manifests));
     let place = source.place(&["Metadata", "Ledgerline", "Manifests"]);
-    (!is_same)
-        .then(|| format!("{place}: the manifests in Metadata.Ledgerline differ from manifest.json: {WIRE}"))
+    (!is_same).then(|| {
+        format!("{place}: the manifests in Metadata.Ledgerline differ from manifest.json: {WIRE}")
+    })
 }
 
 /// Differences of the loop over URLs from the functions that get one: a URL has no scopes, so a
@@ -148,8 +156,9 @@ fn urls(source: &Source, template: &Template<'_>) -> Vec<String> {
     let missing = wanted.iter().filter(|name| !written.contains(name));
     let missing = missing.map(|name| format!("{place}: the loop {URLS} lacks {name}"));
     let surplus = written.iter().filter(|name| !wanted.contains(name));
-    let surplus =
-        surplus.map(|name| format!("{place}: the loop {URLS} has {name}, which gets no URL: take it away"));
+    let surplus = surplus.map(|name| {
+        format!("{place}: the loop {URLS} has {name}, which gets no URL: take it away")
+    });
     missing.chain(surplus).collect()
 }
 
@@ -174,7 +183,9 @@ fn ungrouped(source: &Source) -> Vec<String> {
 pub fn forbidden_rights(source: &Source) -> Vec<String> {
     let problems = grants::read(&source.json()).problems.into_iter();
     problems
-        .map(|problem| format!("{}: {}", source.place(&["Resources", &problem.resource]), problem.message))
+        .map(|problem| {
+            format!("{}: {}", source.place(&["Resources", &problem.resource]), problem.message)
+        })
         .collect()
 }
 
@@ -186,8 +197,10 @@ mod tests {
     use crate::tests::{BY_HAND, TANKS};
 
     fn tanks() -> Manifests {
-        wire::read_file(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledgerline-tank/template.yaml"))
-            .unwrap()
+        wire::read_file(
+            &Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledgerline-tank/template.yaml"),
+        )
+        .unwrap()
     }
 
     /// The template of the tanks with one text in place of another.
@@ -211,7 +224,9 @@ mod tests {
     /// Whatever a manifest declares, `wire` writes no right that `check` lets pass.
     #[test]
     fn a_declared_right_to_remove_the_protection_of_the_log_is_refused() {
-        for action in ["DeleteTable", "DeleteResourcePolicy", "PutResourcePolicy", "UpdateTable", "PutItem"] {
+        for action in
+            ["DeleteTable", "DeleteResourcePolicy", "PutResourcePolicy", "UpdateTable", "PutItem"]
+        {
             let action = format!("dynamodb:{action}").leak();
             let manifests = calling(action, "COMMITS_TABLE");
             let wired = wire::wire(&TANKS, &manifests).unwrap().source;
@@ -230,13 +245,17 @@ mod tests {
         let put = "              - { Effect: Allow, Action: dynamodb:PutItem, Resource: \"arn:aws:dynamodb:us-east-1:1:table/t-CommitsTable\" }\n";
         let source = replaced(&BY_HAND, end, &end.replacen("\n\n", &format!("\n{put}\n"), 1));
         let found = wiring(&source, &manifests).join("\n");
-        assert!(found.contains("FanoutFunction does not need dynamodb:PutItem on arn:aws"), "{found}");
+        assert!(
+            found.contains("FanoutFunction does not need dynamodb:PutItem on arn:aws"),
+            "{found}"
+        );
     }
 
     #[test]
     fn an_action_in_besides_that_the_role_lacks_is_reported() {
         let role = "  FanoutRole:\n    Type: AWS::IAM::Role\n";
-        let besides = format!("{role}    Metadata: {{ Ledgerline: {{ Besides: [kms:Decrypt] }} }}\n");
+        let besides =
+            format!("{role}    Metadata: {{ Ledgerline: {{ Besides: [kms:Decrypt] }} }}\n");
         let found = wiring(&replaced(&BY_HAND, role, &besides), &tanks()).join("\n");
         assert!(
             found.contains("FanoutRole: Besides names kms:Decrypt, which the role does not allow"),
@@ -256,10 +275,15 @@ mod tests {
     #[test]
     fn a_function_with_a_role_of_its_own_is_in_no_loop_of_roles() {
         let function = "      Role: !GetAtt haulCommandsRole.Arn\n";
-        let own = "  HaulerRole: { Type: AWS::IAM::Role, Properties: { Policies: [] } }\n\nOutputs:\n";
-        let text =
-            with(function, "      Role: !GetAtt HaulerRole.Arn\n").text().replacen("\nOutputs:\n", own, 1);
-        let wired = wire::wire(&TANKS.rewritten(&text, Vec::new()).unwrap(), &tanks()).unwrap().source;
+        let own =
+            "  HaulerRole: { Type: AWS::IAM::Role, Properties: { Policies: [] } }\n\nOutputs:\n";
+        let text = with(function, "      Role: !GetAtt HaulerRole.Arn\n").text().replacen(
+            "\nOutputs:\n",
+            own,
+            1,
+        );
+        let wired =
+            wire::wire(&TANKS.rewritten(&text, Vec::new()).unwrap(), &tanks()).unwrap().source;
         assert!(wired.text().contains("# <generated Commands>\n    - - tank\n    # </generated>"));
     }
 

@@ -83,7 +83,10 @@ fn run<'a>(
             }
             let new = filled(name, bound);
             if new == *name {
-                return Err((node.line, format!("{key}: {name} needs ${{{identifier}}} in its name")));
+                return Err((
+                    node.line,
+                    format!("{key}: {name} needs ${{{identifier}}} in its name"),
+                ));
             }
             entries.push((new, copy(node, bound)?));
         }
@@ -94,7 +97,9 @@ fn run<'a>(
 
 /// A text with the identifiers replaced.
 fn filled(text: &str, bound: &Bound<'_>) -> String {
-    bound.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("${{{name}}}"), value))
+    bound
+        .iter()
+        .fold(text.to_owned(), |text, (name, value)| text.replace(&format!("${{{name}}}"), value))
 }
 
 /// A copy of a node of a body, for these values.
@@ -137,7 +142,8 @@ fn copy(node: &Node, bound: &Bound<'_>) -> Located<Node> {
                             ));
                         }
                         if filled(name, bound) != *name {
-                            let message = format!("{name}: the name of a property stays as it is written");
+                            let message =
+                                format!("{name}: the name of a property stays as it is written");
                             return Err((node.line, message));
                         }
                         Ok((name.clone(), copy(node, bound)?))
@@ -157,7 +163,8 @@ mod tests {
     use crate::yaml;
 
     fn resources(text: &str) -> Located<serde_json::Value> {
-        let text = format!("Transform: [{TRANSFORM}, AWS::Serverless-2016-10-31]\nResources:\n{text}");
+        let text =
+            format!("Transform: [{TRANSFORM}, AWS::Serverless-2016-10-31]\nResources:\n{text}");
         written_out(&yaml::parse(&text)?).map(|root| root.to_json()["Resources"].take())
     }
 
@@ -188,7 +195,10 @@ mod tests {
                 "Alarm": { "Ref": "BFunction" },
             })
         );
-        assert_eq!(made.as_object().unwrap().keys().collect::<Vec<_>>(), ["AQueue", "BQueue", "CQueue", "D"]);
+        assert_eq!(
+            made.as_object().unwrap().keys().collect::<Vec<_>>(),
+            ["AQueue", "BQueue", "CQueue", "D"]
+        );
     }
 
     #[test]
@@ -214,7 +224,11 @@ mod tests {
             ("    - ${Queue}Queue:\n        Name: ${Queue}\n", 7, "only in !Sub"),
             ("    - Queue: {}\n", 6, "needs ${Queue} in its name"),
             ("    - ${Queue}Queue:\n        ${Queue}Name: a\n", 7, "stays as it is written"),
-            ("    - ${Queue}Queue:\n        Fn::ForEach::Tags: [Tag, [a], {}]\n", 7, "within a resource"),
+            (
+                "    - ${Queue}Queue:\n        Fn::ForEach::Tags: [Tag, [a], {}]\n",
+                7,
+                "within a resource",
+            ),
         ] {
             let text = format!("  Fn::ForEach::Queues:\n    - Queue\n    - [A]\n{body}");
             let (at, found) = resources(&text).unwrap_err();
@@ -224,7 +238,8 @@ mod tests {
         assert!(resources(twice).unwrap_err().1.contains("A is there twice"));
         let parameter = "  Fn::ForEach::Queues: [Queue, !Ref Queues, { \"${Queue}\": {} }]\n";
         assert!(resources(parameter).unwrap_err().1.contains("a list that is written here"));
-        let plain = yaml::parse("Resources:\n  Fn::ForEach::Q: [Q, [A], { \"${Q}\": {} }]\n").unwrap();
+        let plain =
+            yaml::parse("Resources:\n  Fn::ForEach::Q: [Q, [A], { \"${Q}\": {} }]\n").unwrap();
         assert!(written_out(&plain).unwrap_err().1.contains(TRANSFORM));
     }
 }

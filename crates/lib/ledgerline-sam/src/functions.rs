@@ -68,13 +68,18 @@ impl<'t> Template<'t> {
     pub(crate) fn variable(&self, function: &Function<'t>, name: &str) -> Option<&'t Value> {
         let json: &'t Value = self.json;
         let globals = &json["Globals"]["Function"];
-        [function.properties, globals].into_iter().find_map(|node| node["Environment"]["Variables"].get(name))
+        [function.properties, globals]
+            .into_iter()
+            .find_map(|node| node["Environment"]["Variables"].get(name))
     }
 }
 
 impl<'t> Function<'t> {
     /// The function's events of this type: names and properties.
-    pub(crate) fn events(&self, kind: &'static str) -> impl Iterator<Item = (&'t str, &'t Value)> + use<'t> {
+    pub(crate) fn events(
+        &self,
+        kind: &'static str,
+    ) -> impl Iterator<Item = (&'t str, &'t Value)> + use<'t> {
         let events = self.properties["Events"].as_object().into_iter().flatten();
         events
             .filter(move |(_, event)| event["Type"] == kind)
@@ -84,7 +89,10 @@ impl<'t> Function<'t> {
 
 /// The beginning of the `source` of every entry on the bus.
 pub(crate) fn event_source<'t>(template: &Template<'t>) -> Option<&'t str> {
-    template.functions.iter().find_map(|function| template.variable(function, "EVENT_SOURCE")?.as_str())
+    template
+        .functions
+        .iter()
+        .find_map(|function| template.variable(function, "EVENT_SOURCE")?.as_str())
 }
 
 /// The logical ids that an `Fn::Sub` refers to.
@@ -105,7 +113,11 @@ pub(crate) fn binary(function: &Value) -> &str {
 
 /// The table that a function's variable names. A variable that is missing is a problem of its own:
 /// its table is then the one of its name, so that a missing right is named in the same run.
-pub(crate) fn named<'t>(template: &Template<'t>, function: &Function<'t>, variable: &str) -> Option<&'t str> {
+pub(crate) fn named<'t>(
+    template: &Template<'t>,
+    function: &Function<'t>,
+    variable: &str,
+) -> Option<&'t str> {
     match template.variable(function, variable) {
         Some(value) => referred(value),
         None => {

@@ -83,7 +83,10 @@ pub fn read(template: &Value) -> Permissions {
         };
         let role = role.as_str().unwrap_or_default().trim_end_matches(".Arn");
         if !properties["Policies"].is_null() {
-            problems.push(problem(id, format!("{id} has Policies: SAM ignores them where there is a Role")));
+            problems.push(problem(
+                id,
+                format!("{id} has Policies: SAM ignores them where there is a Role"),
+            ));
         }
         if let Some(other) = roles.insert(role, id) {
             problems.push(problem(id, format!("{id} and {other} share the role {role}")));
@@ -93,7 +96,8 @@ pub fn read(template: &Value) -> Permissions {
                 continue;
             }
             if statement["Action"].is_null() || statement["Resource"].is_null() {
-                let message = format!("{id} is allowed all but something: name what it may do and on what");
+                let message =
+                    format!("{id} is allowed all but something: name what it may do and on what");
                 problems.push(problem(role, message));
             }
             for action in list(&statement["Action"]) {
@@ -129,7 +133,10 @@ fn too_much(permission: &Permission) -> Option<String> {
     // IAM ignores the case of actions. Other actions than these change an item, or take the table's
     // own protection away: its policy, its backups, the table itself.
     let is_of_dynamodb = action.to_lowercase().starts_with("dynamodb:") || action.contains('*');
-    if commits && is_of_dynamodb && !HARMLESS.iter().any(|harmless| harmless.eq_ignore_ascii_case(action)) {
+    if commits
+        && is_of_dynamodb
+        && !HARMLESS.iter().any(|harmless| harmless.eq_ignore_ascii_case(action))
+    {
         return Some(format!("rule 3: {function} may {action} on {resource}"));
     }
     if action.contains('*') {
@@ -143,19 +150,27 @@ fn too_much(permission: &Permission) -> Option<String> {
 
 /// Permissions that are granted in other ways than by a function's own role.
 fn elsewhere(template: &Value) -> Vec<Problem> {
-    let attached =
-        ["AWS::IAM::Policy", "AWS::IAM::RolePolicy", "AWS::IAM::UserPolicy", "AWS::IAM::GroupPolicy"];
+    let attached = [
+        "AWS::IAM::Policy",
+        "AWS::IAM::RolePolicy",
+        "AWS::IAM::UserPolicy",
+        "AWS::IAM::GroupPolicy",
+    ];
     let mut problems: Vec<_> = resources(template, &attached)
-        .map(|(id, _)| problem(id, format!("{id} attaches a policy from outside: write it into the role")))
+        .map(|(id, _)| {
+            problem(id, format!("{id} attaches a policy from outside: write it into the role"))
+        })
         .collect();
     for (id, policy) in resources(template, &["AWS::IAM::ManagedPolicy"]) {
-        let attaches = ["Roles", "Users", "Groups"].iter().any(|to| !policy["Properties"][to].is_null());
+        let attaches =
+            ["Roles", "Users", "Groups"].iter().any(|to| !policy["Properties"][to].is_null());
         if attaches {
             problems.push(problem(id, format!("{id} attaches itself: name it in the roles")));
         }
     }
     for (id, table) in resources(template, &["AWS::DynamoDB::Table"]) {
-        let statements = list(&table["Properties"]["ResourcePolicy"]["PolicyDocument"]["Statement"]);
+        let statements =
+            list(&table["Properties"]["ResourcePolicy"]["PolicyDocument"]["Statement"]);
         if statements.iter().any(|statement| statement["Effect"] != "Deny") {
             let message = format!("the policy of {id} allows something: write it into the roles");
             problems.push(problem(id, message));
@@ -191,8 +206,8 @@ fn unprotected_in(template: &Value, table: &str) -> Vec<Problem> {
     let open = open.map(|action| format!("rule 3: the policy of {table} does not deny {action}"));
     // DynamoDB refuses a table whose policy has an action that it does not know, which would show only at the first deployment.
     let unknown = denied.iter().filter(|action| !CHANGES.contains(action));
-    let unknown =
-        unknown.map(|action| format!("the policy of {table} denies {action}, which changes no item"));
+    let unknown = unknown
+        .map(|action| format!("the policy of {table} denies {action}, which changes no item"));
     open.chain(unknown).map(|message| problem(table, message)).collect()
 }
 
@@ -206,10 +221,11 @@ fn functions(template: &Value) -> impl Iterator<Item = (&str, &Value)> {
 pub fn scope_prefix(template: &Value) -> Option<&str> {
     let mut servers = resources(template, &["AWS::Cognito::UserPoolResourceServer"]);
     let functions = resources(template, &["AWS::Serverless::Function"]);
-    let events = functions
-        .flat_map(|(_, function)| function["Properties"]["Events"].as_object().into_iter().flatten());
-    let mut scopes =
-        events.filter_map(|(_, event)| event["Properties"]["Auth"]["AuthorizationScopes"][0].as_str());
+    let events = functions.flat_map(|(_, function)| {
+        function["Properties"]["Events"].as_object().into_iter().flatten()
+    });
+    let mut scopes = events
+        .filter_map(|(_, event)| event["Properties"]["Auth"]["AuthorizationScopes"][0].as_str());
     servers
         .find_map(|(_, server)| server["Properties"]["Identifier"].as_str())
         .or_else(|| scopes.find_map(|scope| Some(scope.rsplit_once('/')?.0)))
@@ -227,7 +243,11 @@ pub fn resources<'t>(
 }
 
 /// The statements of a role: its own and those of the template's managed policies.
-pub(crate) fn statements<'t>(template: &'t Value, role: &str, problems: &mut Vec<Problem>) -> Vec<&'t Value> {
+pub(crate) fn statements<'t>(
+    template: &'t Value,
+    role: &str,
+    problems: &mut Vec<Problem>,
+) -> Vec<&'t Value> {
     let properties = &template["Resources"][role]["Properties"];
     let mut documents: Vec<_> =
         list(&properties["Policies"]).into_iter().map(|policy| &policy["PolicyDocument"]).collect();
@@ -235,8 +255,9 @@ pub(crate) fn statements<'t>(template: &'t Value, role: &str, problems: &mut Vec
         match policy["Ref"].as_str() {
             Some(id) => documents.push(&template["Resources"][id]["Properties"]["PolicyDocument"]),
             None => {
-                let message =
-                    format!("{role} has the managed policy {policy}, whose actions are not in the template");
+                let message = format!(
+                    "{role} has the managed policy {policy}, whose actions are not in the template"
+                );
                 problems.push(problem(role, message));
             }
         }
@@ -280,7 +301,9 @@ fn name(resource: &Value) -> String {
         return text.to_owned();
     }
     let text = match (&resource["Fn::GetAtt"], &resource["Fn::Sub"], &resource["Ref"]) {
-        (Value::Array(parts), _, _) => parts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("."),
+        (Value::Array(parts), _, _) => {
+            parts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(".")
+        }
         (Value::String(path), _, _) => path.clone(),
         (_, Value::String(text), _) => text.replace("${", "").replace('}', ""),
         (_, _, Value::String(id)) => id.clone(),
@@ -304,7 +327,8 @@ mod tests {
     /// Rule 3: every permission that allows changing commits is found, however it is written.
     #[test]
     fn a_way_to_change_a_commit_is_found() {
-        let statements = "/Resources/tankCommandsRole/Properties/Policies/0/PolicyDocument/Statement";
+        let statements =
+            "/Resources/tankCommandsRole/Properties/Policies/0/PolicyDocument/Statement";
         let commits = json!({ "Fn::GetAtt": ["CommitsTable", "Arn"] });
         let commits_again = commits.clone();
         for (action, resource) in [
@@ -325,31 +349,39 @@ mod tests {
             let statement = json!({ "Effect": "Allow", "Action": action, "Resource": resource });
             template.pointer_mut(statements).unwrap().as_array_mut().unwrap().push(statement);
             let problems = read(&template).problems;
-            let of_the_role = problems.iter().find(|problem| problem.resource == "tankCommandsRole");
+            let of_the_role =
+                problems.iter().find(|problem| problem.resource == "tankCommandsRole");
             assert!(
                 of_the_role.is_some_and(|found| found.message.contains("TankCommandsFunction may")),
                 "{action}"
             );
         }
         let mut template = template();
-        let denied = "/Resources/CommitsTable/Properties/ResourcePolicy/PolicyDocument/Statement/0/Action";
+        let denied =
+            "/Resources/CommitsTable/Properties/ResourcePolicy/PolicyDocument/Statement/0/Action";
         template.pointer_mut(denied).unwrap().as_array_mut().unwrap().pop();
         let problems = read(&template).problems;
         let messages: Vec<_> = problems.iter().map(|problem| &problem.message).collect();
-        assert_eq!(messages, ["rule 3: the policy of CommitsTable does not deny dynamodb:PartiQLDelete"]);
+        assert_eq!(
+            messages,
+            ["rule 3: the policy of CommitsTable does not deny dynamodb:PartiQLDelete"]
+        );
         let list = template.pointer_mut(denied).unwrap().as_array_mut().unwrap();
         list.extend([json!("dynamodb:PartiQLDelete"), json!("dynamodb:PartiQLDestroy")]);
         let problems = read(&template).problems;
-        assert!(problems.len() == 1 && problems[0].message.contains("PartiQLDestroy"), "{problems:?}");
+        assert!(
+            problems.len() == 1 && problems[0].message.contains("PartiQLDestroy"),
+            "{problems:?}"
+        );
     }
 
     /// A permission is found too that the role of a function does not list: by another policy, by a
     /// table's policy, or by `NotAction`.
     #[test]
     fn a_permission_from_elsewhere_is_found() {
-        let allow =
-            json!({ "Statement": [{ "Effect": "Allow", "Action": "dynamodb:PutItem", "Resource": "*" }] });
-        let but = json!({ "Statement": { "Effect": "Allow", "NotAction": "s3:*", "Resource": "*" } });
+        let allow = json!({ "Statement": [{ "Effect": "Allow", "Action": "dynamodb:PutItem", "Resource": "*" }] });
+        let but =
+            json!({ "Statement": { "Effect": "Allow", "NotAction": "s3:*", "Resource": "*" } });
         for (pointer, value) in [
             (
                 "/Resources/Outside",
@@ -359,7 +391,10 @@ mod tests {
                 "/Resources/Outside",
                 json!({ "Type": "AWS::IAM::ManagedPolicy", "Properties": { "Roles": ["r"] } }),
             ),
-            ("/Resources/RequestsTable/Properties/ResourcePolicy", json!({ "PolicyDocument": allow })),
+            (
+                "/Resources/RequestsTable/Properties/ResourcePolicy",
+                json!({ "PolicyDocument": allow }),
+            ),
             ("/Resources/FanoutRole/Properties/Policies", json!([{ "PolicyDocument": but }])),
         ] {
             let mut template = template();
@@ -378,9 +413,11 @@ mod tests {
         template["Resources"]["TankQueriesRole"]["Properties"]["ManagedPolicyArns"] =
             json!(["arn:aws:iam::aws:policy/AdministratorAccess"]);
         let problems = format!("{:?}", read(&template).problems);
-        for expected in
-            ["share the role tankCommandsRole", "LevelsProjectorFunction has no role", "AdministratorAccess"]
-        {
+        for expected in [
+            "share the role tankCommandsRole",
+            "LevelsProjectorFunction has no role",
+            "AdministratorAccess",
+        ] {
             assert!(problems.contains(expected), "{problems}");
         }
     }

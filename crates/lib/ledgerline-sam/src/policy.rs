@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use iam_rs::{
-    Arn, Context, ContextValue, Decision, IAMPolicy, IAMRequest, PolicyEvaluator, Principal, PrincipalId,
+    Arn, Context, ContextValue, Decision, IAMPolicy, IAMRequest, PolicyEvaluator, Principal,
+    PrincipalId,
 };
 use serde_json::Value;
 
@@ -13,7 +14,12 @@ use crate::template::ACCOUNT;
 ///
 /// # Errors
 /// When a policy or the ARN of the resource cannot be read.
-pub fn allows(policies: &[Value], action: &str, resource: &str, context: &[(&str, bool)]) -> Result<bool> {
+pub fn allows(
+    policies: &[Value],
+    action: &str,
+    resource: &str,
+    context: &[(&str, bool)],
+) -> Result<bool> {
     let evaluator = evaluator(policies)?;
     let resource = Arn::parse(resource)?;
     let mut values = Context::new();

@@ -65,7 +65,12 @@ impl Build {
         let shown = Progress::start(move |elapsed| {
             let all = all.get_or_insert_with(|| packages_of(&root, &binaries).ok());
             let made = seen.lock().unwrap_or_else(PoisonError::into_inner);
-            line(all.map(|packages| packages + binaries.len()), made.known.len(), made.compiled, elapsed)
+            line(
+                all.map(|packages| packages + binaries.len()),
+                made.known.len(),
+                made.compiled,
+                elapsed,
+            )
         });
         Self { made, _shown: shown }
     }
@@ -103,7 +108,10 @@ fn line(all: Option<usize>, known: usize, compiled: usize, elapsed: Duration) ->
 fn packages_of(root: &Path, binaries: &[String]) -> Result<usize> {
     let version = Command::new("rustc").arg("-vV").output().context("cannot run rustc")?.stdout;
     let version = String::from_utf8(version)?;
-    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc has no host")?;
+    let host = version
+        .lines()
+        .find_map(|line| line.strip_prefix("host: "))
+        .context("rustc has no host")?;
     let mut metadata = MetadataCommand::new();
     metadata.current_dir(root).other_options(["--filter-platform", host].map(ToOwned::to_owned));
     if let Some(path) = cargo().get_program().to_str() {
@@ -123,7 +131,8 @@ fn packages_of(root: &Path, binaries: &[String]) -> Result<usize> {
         metadata.packages.iter().filter(has_one).map(|package| package.id.clone()).collect();
     let mut reached = BTreeSet::new();
     while let Some(id) = open.pop() {
-        let node = metadata.resolve.iter().flat_map(|resolve| &resolve.nodes).find(|node| node.id == id);
+        let node =
+            metadata.resolve.iter().flat_map(|resolve| &resolve.nodes).find(|node| node.id == id);
         if !reached.insert(id) {
             continue;
         }

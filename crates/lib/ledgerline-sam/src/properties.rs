@@ -82,7 +82,12 @@ const KNOWN: [Known; 6] = [
             "RedrivePolicy",
             "VisibilityTimeout",
         ],
-        meaningless: &["KmsDataKeyReusePeriodSeconds", "KmsMasterKeyId", "SqsManagedSseEnabled", "Tags"],
+        meaningless: &[
+            "KmsDataKeyReusePeriodSeconds",
+            "KmsMasterKeyId",
+            "SqsManagedSseEnabled",
+            "Tags",
+        ],
     },
     Known { kind: "AWS::Events::EventBus", read: &["Name"], meaningless: &["Description", "Tags"] },
     Known {
@@ -96,7 +101,8 @@ const KNOWN: [Known; 6] = [
 pub(crate) fn not_emulated(id: &str, kind: &str, properties: Option<&Node>) -> Vec<String> {
     let Some(known) = KNOWN.iter().find(|known| known.kind == kind) else { return Vec::new() };
     let names = properties.map_or(&[][..], Node::entries).iter().map(|(name, _)| name.as_str());
-    let others = names.filter(|name| !known.read.contains(name) && !known.meaningless.contains(name));
+    let others =
+        names.filter(|name| !known.read.contains(name) && !known.meaningless.contains(name));
     others.map(|name| format!("{id}.{name}")).collect()
 }
 

@@ -11,8 +11,12 @@ use crate::{
 };
 
 /// The actions of an event source mapping on its queue.
-const RECEIVING: [&str; 4] =
-    ["sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage"];
+const RECEIVING: [&str; 4] = [
+    "sqs:ChangeMessageVisibility",
+    "sqs:DeleteMessage",
+    "sqs:GetQueueAttributes",
+    "sqs:ReceiveMessage",
+];
 
 /// A right that a function needs: an action, and the resource as people name it. The resource is
 /// `None` if its name is not in the template, such as an address that mails come from.
@@ -70,7 +74,8 @@ fn of_source(function: &Function<'_>, rights: &mut BTreeSet<Right>) {
             for (_, properties) in function.events("DynamoDB") {
                 let table = referred(&properties["Stream"]).unwrap_or_default();
                 let stream = format!("{table}.StreamArn");
-                for action in ["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"]
+                for action in
+                    ["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"]
                 {
                     add(rights, action, &stream);
                 }

@@ -103,10 +103,14 @@ fn of_function(root: &Path, id: &str, binary: &str) -> Result<Vec<Sample>> {
         }
     }
     if cases.is_empty() {
-        bail!("`{events}` has no event; write one for each route, or one if the function has no route");
+        bail!(
+            "`{events}` has no event; write one for each route, or one if the function has no route"
+        );
     }
     if let Some(case) = answered.difference(&cases).next() {
-        bail!("`{answers}/{case}` has answers to no event; write `{events}/{case}`, or delete the answers");
+        bail!(
+            "`{answers}/{case}` has answers to no event; write `{events}/{case}`, or delete the answers"
+        );
     }
     let mut samples = Vec::new();
     for case in &cases {
@@ -139,7 +143,8 @@ fn of_function(root: &Path, id: &str, binary: &str) -> Result<Vec<Sample>> {
         let rule = format!("number the steps of `{binary}` 1, 2, 3 and so on, each once");
         let same: Vec<_> = samples.iter().filter(|other| other.step == *step).collect();
         if same.len() > 1 {
-            let files: BTreeSet<_> = same.iter().map(|same| format!("`{ANSWERS}/{}`", same.path)).collect();
+            let files: BTreeSet<_> =
+                same.iter().map(|same| format!("`{ANSWERS}/{}`", same.path)).collect();
             let files = Vec::from_iter(files).join(" and ");
             bail!("two requests of `{binary}` are step {step}, in {files}; {rule}");
         }
@@ -156,7 +161,9 @@ fn names(folder: &Path) -> Result<BTreeSet<String>> {
     }
     let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
-    names.filter(|name| name.as_ref().map_or(true, |name: &String| !name.starts_with('.'))).collect()
+    names
+        .filter(|name| name.as_ref().map_or(true, |name: &String| !name.starts_with('.')))
+        .collect()
 }
 
 /// The value in a JSON file.
@@ -185,9 +192,9 @@ pub fn has(answer: &Value, expected: &Value) -> bool {
                 && expected.len() <= answers.len()
         }
         (Value::String(text), Value::String(expected)) => match expected.split_once(VARYING) {
-            Some((start, end)) => {
-                text.strip_prefix(start).is_some_and(|rest| rest.len() > end.len() && rest.ends_with(end))
-            }
+            Some((start, end)) => text
+                .strip_prefix(start)
+                .is_some_and(|rest| rest.len() > end.len() && rest.ends_with(end)),
             None => text == expected,
         },
         _ => answer == expected,
@@ -235,7 +242,10 @@ mod tests {
         let samples = of_function(root.path(), "TanksFunction", "tanks").unwrap();
         let sent: Vec<_> = samples.iter().map(|sample| (&*sample.path, &*sample.about)).collect();
         let [draw, fill, scrap] = ["tanks/draw.json", "tanks/fill.json", "tanks/scrap.json"];
-        assert_eq!(sent, [(fill, "rain"), (draw, "a draw"), (scrap, "scrap"), (draw, "the same again")]);
+        assert_eq!(
+            sent,
+            [(fill, "rain"), (draw, "a draw"), (scrap, "scrap"), (draw, "the same again")]
+        );
         assert_eq!(samples[3].event, json!({ "amount": 2 }));
         assert_eq!(samples[3].answer, json!({ "statusCode": 412 }));
         assert!(samples.iter().all(|sample| sample.function == "TanksFunction"));
@@ -243,7 +253,8 @@ mod tests {
 
     #[test]
     fn an_error_names_the_file_and_the_remedy() {
-        let step = |text: &str, number: &str| text.replace("\"step\": 3", &format!("\"step\": {number}"));
+        let step =
+            |text: &str, number: &str| text.replace("\"step\": 3", &format!("\"step\": {number}"));
         let fill = "tests/answers/tanks/fill.json";
         let draw = "tests/answers/tanks/draw.json";
         let scrap = "tests/answers/tanks/scrap.json";
@@ -263,9 +274,21 @@ mod tests {
                 &*step(SCRAP, "2"),
                 "two requests of `tanks` are step 2, in `tests/answers/tanks/draw.json` and `tests/answers/tanks/scrap.json`; number",
             ),
-            (draw, &*DRAW.replace('4', "2"), "are step 2, in `tests/answers/tanks/draw.json`; number"),
-            ("events/tanks/seal.json", "{}", "`tests/answers/tanks/seal.json` is missing; write the steps"),
-            ("tests/answers/tanks/seal.json", FILL, "answers to no event; write `events/tanks/seal.json`"),
+            (
+                draw,
+                &*DRAW.replace('4', "2"),
+                "are step 2, in `tests/answers/tanks/draw.json`; number",
+            ),
+            (
+                "events/tanks/seal.json",
+                "{}",
+                "`tests/answers/tanks/seal.json` is missing; write the steps",
+            ),
+            (
+                "tests/answers/tanks/seal.json",
+                FILL,
+                "answers to no event; write `events/tanks/seal.json`",
+            ),
             ("events/tanks/answers.md", "", "`events/tanks/answers.md` is no JSON file; move it"),
             (fill, "[]", "`tests/answers/tanks/fill.json` has no step; write one"),
             (
@@ -292,7 +315,10 @@ mod tests {
         assert!(of(&TANKS, &tanks).unwrap().len() > 20);
         let root = folder(&FILES);
         let error = of(&TANKS, root.path()).unwrap_err().to_string();
-        assert_eq!(error, "`tests/answers/tanks` has answers of no function in the template; delete it");
+        assert_eq!(
+            error,
+            "`tests/answers/tanks` has answers of no function in the template; delete it"
+        );
     }
 
     #[test]
@@ -306,8 +332,7 @@ mod tests {
 
     #[test]
     fn an_answer_has_what_is_expected_or_not() {
-        let answer =
-            json!({ "statusCode": 200, "body": "{\"a\":1,\"b\":[{\"c\":2},{\"c\":3}]}", "failures": [] });
+        let answer = json!({ "statusCode": 200, "body": "{\"a\":1,\"b\":[{\"c\":2},{\"c\":3}]}", "failures": [] });
         for (expected, holds) in [
             (json!({ "statusCode": 200 }), true),
             (json!({ "body": { "a": 1 } }), true),

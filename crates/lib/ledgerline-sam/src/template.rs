@@ -16,9 +16,9 @@ use serde_json::Value;
 
 use self::intrinsics::Scope;
 pub use self::model::{
-    DeadLetterConfig, Destination, DestinationConfig, DestinationType, Event, Filter, FilterCriteria,
-    Function, InvokeConfig, Queue, QueueSource, Resource, ResponseType, RetryPolicy, Role, RuleSource,
-    ScalingConfig, StartingPosition, StreamSource, Table, Template,
+    DeadLetterConfig, Destination, DestinationConfig, DestinationType, Event, Filter,
+    FilterCriteria, Function, InvokeConfig, Queue, QueueSource, Resource, ResponseType,
+    RetryPolicy, Role, RuleSource, ScalingConfig, StartingPosition, StreamSource, Table, Template,
 };
 use crate::{
     for_each,
@@ -119,7 +119,12 @@ impl Source {
         Self::of(text, &self.path, self.stack.clone(), origins)
     }
 
-    fn of(text: &str, path: &Path, stack: String, origins: Vec<usize>) -> Result<Self, TemplateError> {
+    fn of(
+        text: &str,
+        path: &Path,
+        stack: String,
+        origins: Vec<usize>,
+    ) -> Result<Self, TemplateError> {
         let wrong = |(line, message)| {
             let line = origin(&origins, line);
             TemplateError::Wrong { path: path.to_owned(), line, message }
@@ -137,7 +142,15 @@ impl Source {
             Some((name.to_owned(), names(node)))
         });
         let loops = loops.collect();
-        Ok(Self { path: path.to_owned(), text: text.to_owned(), root, written, loops, origins, stack })
+        Ok(Self {
+            path: path.to_owned(),
+            text: text.to_owned(),
+            root,
+            written,
+            loops,
+            origins,
+            stack,
+        })
     }
 
     /// The text of the template.

@@ -118,7 +118,8 @@ fn written(
         if found != block {
             stale.push((source.origin(begins + 1), name.to_owned()));
         }
-        origins.extend((0..block.len()).map(|line| source.origin(begins + 2 + line.min(found.len()))));
+        origins
+            .extend((0..block.len()).map(|line| source.origin(begins + 2 + line.min(found.len()))));
         written.extend(block);
         at = ends;
     }
@@ -222,7 +223,9 @@ fn content(
         _ if let Some(function) = grants::function_of(template, name) => {
             Ok(grants::role(template, name, function))
         }
-        _ if is_role(name) => Err(format!("`{name}` is the role of no function: delete its generated block")),
+        _ if is_role(name) => {
+            Err(format!("`{name}` is the role of no function: delete its generated block"))
+        }
         _ => Err(format!(
             "there is no generated block `{name}`; choose one of: {}, Pattern, routes, grants, Manifests, the id of a role",
             [lists::VARIABLES.as_slice(), lists::LOOPS.as_slice()].concat().join(", ")
@@ -254,7 +257,8 @@ mod tests {
     };
 
     fn manifests() -> Manifests {
-        read_file(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledgerline-tank/template.yaml")).unwrap()
+        read_file(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledgerline-tank/template.yaml"))
+            .unwrap()
     }
 
     /// The template of the tanks with one text in place of another.
@@ -295,7 +299,10 @@ mod tests {
         let place = format!("template.yaml:{}", line(&stale, "<generated LOG_QUEUES>"));
         let found = check::wiring(&stale, &manifests());
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].contains(&place) && found[0].ends_with("run `cargo xtask wire`"), "{found:?}");
+        assert!(
+            found[0].contains(&place) && found[0].ends_with("run `cargo xtask wire`"),
+            "{found:?}"
+        );
     }
 
     #[test]
@@ -304,12 +311,16 @@ mod tests {
         let stale = with("            ${HaulQueue} haul\n", "");
         let (before, function) = stale.text().split_once("Takes requests to haul").unwrap();
         let function = function.replacen(" REQUESTS_TABLE: !Ref RequestsTable,", "", 1);
-        let slip = TANKS.rewritten(&format!("{before}Takes requests to haul{function}"), Vec::new()).unwrap();
+        let slip = TANKS
+            .rewritten(&format!("{before}Takes requests to haul{function}"), Vec::new())
+            .unwrap();
         // when the template is checked,
         let found = check::wiring(&slip, &manifests());
         // then the slip has the line of the variables in the file.
-        let place =
-            format!("template.yaml:{}: HaulCommandsFunction", 4 + line(&slip, "Takes requests to haul"));
+        let place = format!(
+            "template.yaml:{}: HaulCommandsFunction",
+            4 + line(&slip, "Takes requests to haul")
+        );
         assert!(found.iter().any(|found| found.contains(&place)), "{place}: {found:#?}");
     }
 
@@ -337,7 +348,8 @@ mod tests {
                 "`routes` is in `FanoutFunction`, which has no route",
             ),
         ] {
-            let source = BY_HAND.rewritten(&BY_HAND.text().replacen(text, other, 1), Vec::new()).unwrap();
+            let source =
+                BY_HAND.rewritten(&BY_HAND.text().replacen(text, other, 1), Vec::new()).unwrap();
             let error = wire(&source, &manifests()).unwrap_err().to_string();
             assert!(error.contains("template.yaml:") && error.contains(expected), "{error}");
         }
@@ -361,7 +373,10 @@ mod tests {
         for (at, _) in text.match_indices(BEGIN) {
             let end = at + text[at..].find('\n').unwrap();
             let error = refused(&[&text[..at], &text[end..]].concat());
-            assert!(error.ends_with("`# </generated>` ends no generated block: delete it"), "{error}");
+            assert!(
+                error.ends_with("`# </generated>` ends no generated block: delete it"),
+                "{error}"
+            );
         }
         for wrong in [
             "#<generated Queues>",
@@ -392,7 +407,8 @@ mod tests {
 
     #[test]
     fn a_template_keeps_its_line_ends() {
-        let text = TANKS.text().replacen("            ${HaulQueue} haul\n", "", 1).replace('\n', "\r\n");
+        let text =
+            TANKS.text().replacen("            ${HaulQueue} haul\n", "", 1).replace('\n', "\r\n");
         let wired = wire(&TANKS.rewritten(&text, Vec::new()).unwrap(), &manifests()).unwrap();
         assert_eq!(wired.source.text(), TANKS.text().replace('\n', "\r\n"));
     }
@@ -418,15 +434,19 @@ mod tests {
             ("    Manifests:\n", "    Manifest:\n"),
         ] {
             let found = by_hand(text, other);
-            assert!(found.iter().any(|found| found.contains("Metadata.Ledgerline")), "{text}: {found:?}");
+            assert!(
+                found.iter().any(|found| found.contains("Metadata.Ledgerline")),
+                "{text}: {found:?}"
+            );
         }
     }
 
     #[test]
     fn a_loop_without_a_name_is_refused() {
         let mut manifests = manifests();
-        manifests
-            .retain(|_, manifest| !matches!(manifest.source, ledgerline::manifest::Source::States { .. }));
+        manifests.retain(|_, manifest| {
+            !matches!(manifest.source, ledgerline::manifest::Source::States { .. })
+        });
         let error = wire(&TANKS, &manifests).unwrap_err().to_string();
         assert!(error.ends_with("belongs into the loop `StateViews`: delete the loop"), "{error}");
     }
@@ -447,8 +467,16 @@ mod tests {
         assert!(in_template(&json(serde_json::json!({ "x": schedule }))).unwrap().is_some());
         for (name, text, expected) in [
             ("x", "{", "the manifest of `x`"),
-            ("x", &schedule.replace("\"X\"", "\"x;y\""), "the manifest of `x`: `x;y` is no variable"),
-            ("x", &schedule.replace("source", "sauce"), "the manifest of `x`: unknown field `sauce`"),
+            (
+                "x",
+                &schedule.replace("\"X\"", "\"x;y\""),
+                "the manifest of `x`: `x;y` is no variable",
+            ),
+            (
+                "x",
+                &schedule.replace("source", "sauce"),
+                "the manifest of `x`: unknown field `sauce`",
+            ),
             ("\u{1b}[2J", schedule, "is no name of a function"),
         ] {
             let error = in_template(&json(serde_json::json!({ name: text }))).unwrap_err();

@@ -79,9 +79,9 @@ impl Node {
         match &self.kind {
             Kind::Scalar(value) => value.clone(),
             Kind::List(items) => items.iter().map(Node::to_json).collect(),
-            Kind::Map(entries) => {
-                Value::Object(entries.iter().map(|(key, node)| (key.clone(), node.to_json())).collect())
-            }
+            Kind::Map(entries) => Value::Object(
+                entries.iter().map(|(key, node)| (key.clone(), node.to_json())).collect(),
+            ),
         }
     }
 }
@@ -91,8 +91,8 @@ impl Node {
 /// # Errors
 /// The line and what is wrong there.
 pub(crate) fn parse(text: &str) -> Result<Node, (usize, String)> {
-    let documents =
-        MarkedYaml::load_from_str(text).map_err(|error| (error.marker().line(), error.info().to_owned()))?;
+    let documents = MarkedYaml::load_from_str(text)
+        .map_err(|error| (error.marker().line(), error.info().to_owned()))?;
     match documents.first() {
         Some(document) => node(document),
         None => Err((1, "it is empty".into())),

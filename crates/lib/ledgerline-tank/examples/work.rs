@@ -17,8 +17,8 @@ use aws_smithy_runtime_api::{
 };
 use jiff::civil::date;
 use ledgerline::{
-    Aggregate, Cache, Commit, Consistency, Context, EventStore, Execution, Host, MemoryStore, Meta, decode,
-    encode, encode_state, execute, load,
+    Aggregate, Cache, Commit, Consistency, Context, EventStore, Execution, Host, MemoryStore, Meta,
+    decode, encode, encode_state, execute, load,
     tank::{Amount, Command, Event, Tank, Tanks},
 };
 use ledgerline_dynamodb::{DynamoDbStore, StateRows};
@@ -110,7 +110,8 @@ async fn loaded(times: u64, note: Option<&str>) {
 /// Reads the items of the same answer with the SDK. It does not free them: that belongs to `load`.
 async fn items(times: u64, note: Option<&str>) {
     let client = aws_sdk_dynamodb::Client::new(&sdk(Aws { commits: page(times, note) }));
-    let query = client.query().table_name("Commits").projection_expression("version, events, state");
+    let query =
+        client.query().table_name("Commits").projection_expression("version, events, state");
     let output = query.send().await.unwrap();
     assert!(std::mem::ManuallyDrop::new(output).items().len() as u64 == times);
 }
@@ -127,18 +128,24 @@ fn decoded(times: u64, note: Option<&str>) {
 async fn commands(store: &impl EventStore, host: &Host, times: u64, note: Option<&str>) {
     let cache = Cache::<Tank>::new(NonZeroUsize::new(1_000).unwrap());
     let stream = Tank::stream(TANK).unwrap();
-    let context = Context { at: "2026-11-21T09:30:00.123456Z".parse().unwrap(), actor: Some("ada".into()) };
+    let context =
+        Context { at: "2026-11-21T09:30:00.123456Z".parse().unwrap(), actor: Some("ada".into()) };
     let meta = meta();
     for n in 0..times {
         let command = if n == 0 {
-            Command::Install { site: "North Harbour".parse().unwrap(), liquid: "oil".parse().unwrap() }
+            Command::Install {
+                site: "North Harbour".parse().unwrap(),
+                liquid: "oil".parse().unwrap(),
+            }
         } else {
             let note = note.map(|note| note.parse().unwrap());
             Command::Fill(Amount { amount: "100".parse().unwrap(), note })
         };
         let id = format!("0190163d-8694-739b-aea5-{n:012}");
-        let execution =
-            Execution { creates: n == 0, ..Execution::new(&stream, &command, &context, &id, &meta) };
+        let execution = Execution {
+            creates: n == 0,
+            ..Execution::new(&stream, &command, &context, &id, &meta)
+        };
         execute(store, &cache, host, &execution).await.unwrap();
     }
 }
@@ -163,8 +170,8 @@ fn stream_records(times: u64) {
             "eventSourceARN": "arn:aws:dynamodb:us-east-1:123456789012:table/Commits/stream/2026-11-21T09:30:00.000",
         })
     };
-    let batch =
-        json!({ "Records": images(10, NOTE).into_iter().map(record).collect::<Vec<_>>() }).to_string();
+    let batch = json!({ "Records": images(10, NOTE).into_iter().map(record).collect::<Vec<_>>() })
+        .to_string();
     for _ in 0..times / 10 {
         let read = records(serde_json::from_str::<Batch>(black_box(&batch)).unwrap());
         assert!(read.len() == 10 && read.iter().all(|record| record.commit.is_ok()));
@@ -288,7 +295,8 @@ async fn logged(times: u64) {
 async fn shown(times: u64) {
     let client = aws_sdk_dynamodb::Client::new(&sdk(Aws::default()));
     let table = StateRows::new(client.clone(), "Levels", LEVELS_VIEW.table);
-    let projector = StateProjector { table, log: DynamoDbStore::new(client, "Commits"), view: LEVELS_VIEW };
+    let projector =
+        StateProjector { table, log: DynamoDbStore::new(client, "Commits"), view: LEVELS_VIEW };
     let detail = |commit: Commit| {
         let state = commit.state.unwrap();
         let mut fields: Value = serde_json::from_str(&state.data).unwrap();
@@ -330,7 +338,8 @@ async fn main() {
         "commands" => commands(&MemoryStore::default(), &MemoryStore::HOST, times, note).await,
         "commands-with-sdk" => {
             let client = aws_sdk_dynamodb::Client::new(&sdk(Aws::default()));
-            commands(&DynamoDbStore::new(client, "Commits"), &DynamoDbStore::HOST, times, note).await;
+            commands(&DynamoDbStore::new(client, "Commits"), &DynamoDbStore::HOST, times, note)
+                .await;
         }
         "fanout" => fanned_out(times, false).await,
         "fanout-with-bus" => fanned_out(times, true).await,

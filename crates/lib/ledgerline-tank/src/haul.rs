@@ -281,8 +281,9 @@ mod tests {
     #[test]
     fn every_outcome_of_a_due_step_is_recorded_once() {
         let no = || Err("no".to_owned());
-        let returning =
-            || vec![requested(), Event::HaulDrawn {}, Event::HaulFillRefused { reason: "no".into() }];
+        let returning = || {
+            vec![requested(), Event::HaulDrawn {}, Event::HaulFillRefused { reason: "no".into() }]
+        };
         for (history, step) in [
             (vec![requested()], Step::Draw),
             (vec![requested(), Event::HaulDrawn {}], Step::Fill),

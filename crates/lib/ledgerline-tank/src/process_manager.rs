@@ -47,7 +47,8 @@ impl<S: EventStore> Reaction for Hauls<S> {
 
     async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
         for recorded in &commit.events {
-            let event = decode::<Haul>(recorded).map_err(|source| ApplyError::changes(commit, source))?;
+            let event =
+                decode::<Haul>(recorded).map_err(|source| ApplyError::changes(commit, source))?;
             if let Some(step) = Step::after(&event) {
                 self.step(commit, step).await?;
             } else if let Event::HaulReturnRefused { reason } = &event {
@@ -61,7 +62,8 @@ impl<S: EventStore> Reaction for Hauls<S> {
 
 impl<S: EventStore> Hauls<S> {
     async fn step(&self, commit: &Commit, step: Step) -> Result<(), ApplyError> {
-        let haul = load::<Haul>(&self.store, &commit.stream, None, Consistency::Strong).await?.state;
+        let haul =
+            load::<Haul>(&self.store, &commit.stream, None, Consistency::Strong).await?.state;
         let Some(order) = haul.order.as_ref().filter(|_| haul.awaits() == Some(step)) else {
             // The outcome is recorded, and the commit is redelivered. Without this check, litres
             // would move again once positions and idempotency records are gone.
@@ -70,12 +72,25 @@ impl<S: EventStore> Hauls<S> {
         };
         let effect = |error: &dyn std::fmt::Display| ApplyError::Effect(error.to_string());
         let due = step.command(order).map_err(|invalid| effect(&invalid))?;
-        let (tank, actor) =
-            (Tank::stream(due.tank).map_err(|error| effect(&error))?, order.requested_by.as_deref());
-        let send = Due::<Tank> { cause: commit, step: due.name, stream: &tank, command: &due.command, actor };
+        let (tank, actor) = (
+            Tank::stream(due.tank).map_err(|error| effect(&error))?,
+            order.requested_by.as_deref(),
+        );
+        let send = Due::<Tank> {
+            cause: commit,
+            step: due.name,
+            stream: &tank,
+            command: &due.command,
+            actor,
+        };
         let command = Command::Record(step, send.send(&self.store, &self.tanks).await?);
-        let record =
-            Due::<Haul> { cause: commit, step: due.record, stream: &commit.stream, command: &command, actor };
+        let record = Due::<Haul> {
+            cause: commit,
+            step: due.record,
+            stream: &commit.stream,
+            command: &command,
+            actor,
+        };
         let recorded = record.send(&self.store, &self.hauls).await?;
         recorded.map_err(|code| effect(&format_args!("the haul refused the outcome: {code}")))
     }

@@ -9,12 +9,15 @@ use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
     queries::{
-        KeyRange, PAGE, Query, Views, Visibility, VisibleTo, in_answers, limit, listed, page, problem, row,
+        KeyRange, PAGE, Query, Views, Visibility, VisibleTo, in_answers, limit, listed, page,
+        problem, row,
     },
 };
 use serde_json::{Value, json};
 
-use crate::views::{BOOK, LEVELS, Level, OF_INSTALLER, OF_LIQUID, READINGS, Reading, STOCK, Stock, StockRow};
+use crate::views::{
+    BOOK, LEVELS, Level, OF_INSTALLER, OF_LIQUID, READINGS, Reading, STOCK, Stock, StockRow,
+};
 
 /// A tank is visible to the caller who installed it.
 const YOURS: VisibleTo<Level> = VisibleTo::Owner(|row| row.installed_by.as_deref());
@@ -22,8 +25,10 @@ const YOURS: VisibleTo<Level> = VisibleTo::Owner(|row| row.installed_by.as_deref
 /// The routes of tanks.
 #[must_use]
 pub fn tanks() -> Vec<Query> {
-    let tables =
-        [Table::with(READINGS, [Action::GetItem, Action::Query]), Table::with(LEVELS, [Action::GetItem])];
+    let tables = [
+        Table::with(READINGS, [Action::GetItem, Action::Query]),
+        Table::with(LEVELS, [Action::GetItem]),
+    ];
     let of_liquid = |request: &HttpRequest| {
         let liquid = request.path_value::<Liquid>("liquid")?;
         Ok(KeyRange::of(liquid.to_string()))
@@ -32,7 +37,9 @@ pub fn tanks() -> Vec<Query> {
         row::<Tank, _>("GET /tanks/{id}", LEVELS, UNKNOWN, YOURS, shown),
         page("GET /tanks", "tanks", (LEVELS, OF_INSTALLER), KeyRange::own, shown),
         page("GET /liquids/{liquid}/tanks", "tanks", (LEVELS, OF_LIQUID), of_liquid, shown),
-        Query::new("GET /tanks/{id}/readings", tables, readings).read_your_writes::<Tank>().parameters(PAGE),
+        Query::new("GET /tanks/{id}/readings", tables, readings)
+            .read_your_writes::<Tank>()
+            .parameters(PAGE),
     ]
 }
 
@@ -53,7 +60,8 @@ async fn readings(views: &Views, request: &HttpRequest) -> Result<Response, Prob
     // The position is read first: the rows, which a strongly consistent read returns after it, show
     // at least this version.
     let position = async || {
-        let (position, level) = tokio::join!(rows.position(&stream), levels.shown::<Level>(id.get()));
+        let (position, level) =
+            tokio::join!(rows.position(&stream), levels.shown::<Level>(id.get()));
         let shown = match level.map_err(problem)? {
             (_, Some(row)) if row.installed_by.as_deref() == Some(actor) => {
                 Visibility::Version(position.map_err(problem)?)
@@ -68,7 +76,8 @@ async fn readings(views: &Views, request: &HttpRequest) -> Result<Response, Prob
         return Err(Problem::from(&UNKNOWN));
     }
     let query = PageQuery::of(id.get(), limit, cursor.as_deref());
-    let page = rows.page::<Reading>(&PageQuery { newest_first: true, ..query }).await.map_err(problem)?;
+    let page =
+        rows.page::<Reading>(&PageQuery { newest_first: true, ..query }).await.map_err(problem)?;
     let shown = |row: &Reading| {
         let Reading { tank_id: _, entry: _, version, amount, level, at } = row;
         json!({ "version": version, "amount": amount, "level": level, "at": at })

@@ -3,8 +3,8 @@
 
 use jiff::Timestamp;
 use ledgerline::{
-    Aggregate, Changes, ChangesError, Commit, DecodeError, Index, LogTable, LogView, OrderedView, Projection,
-    StateTable, StateView, Write, decode,
+    Aggregate, Changes, ChangesError, Commit, DecodeError, Index, LogTable, LogView, OrderedView,
+    Projection, StateTable, StateView, Write, decode,
     tank::{Event, Installed, State, Tank},
 };
 use serde::{Deserialize, Serialize};
@@ -13,8 +13,12 @@ use crate::haul::Haul;
 
 /// The tanks of the caller who installed them. The index holds keys alone: an index that a fill
 /// does not change is not written for a fill.
-pub const OF_INSTALLER: Index =
-    Index { name: "ofInstaller", partition: "installedBy", sort: "tankId", projection: Projection::KeysOnly };
+pub const OF_INSTALLER: Index = Index {
+    name: "ofInstaller",
+    partition: "installedBy",
+    sort: "tankId",
+    projection: Projection::KeysOnly,
+};
 
 /// The tanks with a liquid. The index holds rows.
 pub const OF_LIQUID: Index =
@@ -49,12 +53,15 @@ pub struct Level {
 /// The row of a tank. A tank that was scrapped has no row.
 #[must_use]
 pub fn level(id: &str, version: u64, state: State) -> Option<Level> {
-    let State::Installed(Installed { site, liquid, installed_by, level }) = state else { return None };
+    let State::Installed(Installed { site, liquid, installed_by, level }) = state else {
+        return None;
+    };
     Some(Level { tank_id: id.to_owned(), installed_by, site, liquid, level, version })
 }
 
 /// The table of the readings.
-pub const READINGS: LogTable = LogTable { variable: "READINGS_TABLE", partition: "tankId", sort: "entry" };
+pub const READINGS: LogTable =
+    LogTable { variable: "READINGS_TABLE", partition: "tankId", sort: "entry" };
 
 /// The view of the readings: a row for each amount that came into a tank or went out of it.
 pub const READINGS_VIEW: LogView =
@@ -117,12 +124,17 @@ fn moved(event: &Event) -> Option<(i64, i64)> {
 }
 
 /// The table of the fills.
-pub const FILLS: LogTable = LogTable { variable: "FILLS_TABLE", partition: "tankId", sort: "entry" };
+pub const FILLS: LogTable =
+    LogTable { variable: "FILLS_TABLE", partition: "tankId", sort: "entry" };
 
 /// The view of the fills: the amounts that came into and went out of each tank, and the sum of
 /// those that came in.
-pub const FILLS_VIEW: LogView =
-    LogView { table: FILLS, of: &[Tank::CATEGORY], writes: &[Write::Put, Write::Update], changes: fills };
+pub const FILLS_VIEW: LogView = LogView {
+    table: FILLS,
+    of: &[Tank::CATEGORY],
+    writes: &[Write::Put, Write::Update],
+    changes: fills,
+};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -144,7 +156,12 @@ fn fills(commit: &Commit) -> Result<Changes, ChangesError> {
 ///
 /// # Errors
 /// When the row cannot be written as an item.
-pub fn fill(commit: &Commit, place: usize, event: &Event, changes: &mut Changes) -> Result<(), ChangesError> {
+pub fn fill(
+    commit: &Commit,
+    place: usize,
+    event: &Event,
+    changes: &mut Changes,
+) -> Result<(), ChangesError> {
     let Some((amount, _)) = moved(event) else { return Ok(()) };
     let id = commit.stream.id();
     let entry = format!("{:020}#{place:04}", commit.version);
@@ -201,7 +218,12 @@ pub struct StockRow {
     pub stock: Stock,
 }
 
-fn stock(stock: &mut Stock, (): &mut (), commit: &Commit, changes: &mut Changes) -> Result<(), ChangesError> {
+fn stock(
+    stock: &mut Stock,
+    (): &mut (),
+    commit: &Commit,
+    changes: &mut Changes,
+) -> Result<(), ChangesError> {
     // A tank is changed for a haul in answer to a commit of the haul, which the commit names.
     let cause = commit.meta.causation_id.as_deref().unwrap_or_default();
     let of_a_haul = cause.strip_prefix(Haul::CATEGORY).is_some_and(|rest| rest.starts_with('-'));

@@ -150,7 +150,10 @@ impl Fault {
         faults.extend(SERVICES.map(|service| Self::Outage(service, fastrand::u64(5..15))));
         faults.push(Self::Restart);
         if clock.moves() {
-            faults.extend([Self::Clock(fastrand::i64(60..600)), Self::Clock(-fastrand::i64(60..600))]);
+            faults.extend([
+                Self::Clock(fastrand::i64(60..600)),
+                Self::Clock(-fastrand::i64(60..600)),
+            ]);
         }
         fastrand::shuffle(&mut faults);
         faults
@@ -161,8 +164,11 @@ impl Fault {
             0 => Self::Restart,
             1..=8 => {
                 // One outage in three lasts for one to three minutes.
-                let seconds =
-                    if fastrand::u32(..3) == 0 { fastrand::u64(60..180) } else { fastrand::u64(5..30) };
+                let seconds = if fastrand::u32(..3) == 0 {
+                    fastrand::u64(60..180)
+                } else {
+                    fastrand::u64(5..30)
+                };
                 Self::Outage(SERVICES[fastrand::usize(..SERVICES.len())], seconds)
             }
             9..=10 if clock.moves() => Self::Clock(fastrand::i64(-600..=600)),
@@ -209,8 +215,12 @@ impl World {
         let mut commands = 0;
         loop {
             let url = self.url.read().unwrap_or_else(PoisonError::into_inner).clone();
-            let sent =
-                self.http.post(format!("{url}{path}")).header("Idempotency-Key", &key).json(body).send();
+            let sent = self
+                .http
+                .post(format!("{url}{path}"))
+                .header("Idempotency-Key", &key)
+                .json(body)
+                .send();
             match sent.await.map(|answer| answer.status().as_u16()) {
                 Ok(status @ (200..=299 | 422)) => {
                     self.commands.fetch_add(1, Ordering::Relaxed);
@@ -283,7 +293,8 @@ impl World {
                         return Ok((switched, failed, last));
                     }
                     let aws = self.aws.read().unwrap_or_else(PoisonError::into_inner).clone();
-                    let mut ledger = tokio::process::Command::from(ledgerline_testing::command("ledger"));
+                    let mut ledger =
+                        tokio::process::Command::from(ledgerline_testing::command("ledger"));
                     // The tool takes the name of the stack from samconfig.toml there.
                     let ledger = ledger.current_dir(workspace());
                     let ledger = ledger.arg(format!("--local={aws}")).args(["rebuild", verb, view]);
@@ -348,8 +359,12 @@ async fn soak(options: Options) -> Result<()> {
             }
             Fault::Outage(service, seconds) => {
                 let outage = json!({ "of": service, "seconds": seconds });
-                let begun =
-                    world.http.post(format!("{}/outages", stack.aws_url())).json(&outage).send().await?;
+                let begun = world
+                    .http
+                    .post(format!("{}/outages", stack.aws_url()))
+                    .json(&outage)
+                    .send()
+                    .await?;
                 ensure!(begun.status().is_success(), "an outage is {}", begun.status());
                 *failed.entry(service).or_default() += seconds;
             }
@@ -418,7 +433,8 @@ impl Sizes {
     fn of(stack: &LocalStack, data: &Path) -> Self {
         let process = format!("/proc/{}", stack.process_id());
         let status = fs::read_to_string(format!("{process}/status")).unwrap_or_default();
-        let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
+        let memory =
+            status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
         let files = fs::read_dir(data).into_iter().flatten().flatten();
         Self {
             memory: memory.and_then(|memory| memory.parse().ok()).unwrap_or(0),
@@ -431,7 +447,11 @@ impl Sizes {
 impl fmt::Display for Sizes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { memory, descriptors, data } = self;
-        write!(f, "{memory} kB of memory, {descriptors} descriptors, {} MB of data", data / 1_000_000)
+        write!(
+            f,
+            "{memory} kB of memory, {descriptors} descriptors, {} MB of data",
+            data / 1_000_000
+        )
     }
 }
 
@@ -512,7 +532,10 @@ async fn compare(world: &World, stack: &LocalStack) -> Result<()> {
             "the readings of tank {id} add up to {moved}, up to version {newest}, and its level is {level}"
         );
         let shown = sum_of_fills(&fills, id).await?;
-        ensure!(shown == filled, "the fills of tank {id} add up to {shown}, and its readings to {filled}");
+        ensure!(
+            shown == filled,
+            "the fills of tank {id} add up to {shown}, and its readings to {filled}"
+        );
     }
     let hauls = world.hauls.read().unwrap_or_else(PoisonError::into_inner).clone();
     for id in hauls {
@@ -535,7 +558,10 @@ async fn compare(world: &World, stack: &LocalStack) -> Result<()> {
 async fn sum_of_fills(fills: &LogRows, tank: &str) -> Result<i64> {
     // The sort key of the sum is greater than that of any amount.
     let query = PageQuery { newest_first: true, ..PageQuery::of(tank, 1, None) };
-    let Some(sum) = fills.page::<Value>(&query).await?.rows.into_iter().next() else { return Ok(0) };
-    let sum = sum.map_err(|row| anyhow!("the sum of the fills of tank {tank} is unreadable: {row:?}"))?;
+    let Some(sum) = fills.page::<Value>(&query).await?.rows.into_iter().next() else {
+        return Ok(0);
+    };
+    let sum =
+        sum.map_err(|row| anyhow!("the sum of the fills of tank {tank} is unreadable: {row:?}"))?;
     sum["filled"].as_i64().with_context(|| format!("the fills of tank {tank} have no sum"))
 }

@@ -72,7 +72,13 @@ impl Api {
     }
 
     /// Sends a request.
-    pub async fn call(&self, method: Method, path: &str, headers: &[(&str, &str)], body: String) -> Answer {
+    pub async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: String,
+    ) -> Answer {
         // A deployment takes a limited number of requests a second, and answers others with 429:
         // they are sent again.
         loop {
@@ -84,8 +90,15 @@ impl Api {
         }
     }
 
-    async fn call_once(&self, method: Method, path: &str, headers: &[(&str, &str)], body: String) -> Answer {
-        let mut request = self.http.request(method, format!("{}{path}", self.url)).timeout(PATIENCE);
+    async fn call_once(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: String,
+    ) -> Answer {
+        let mut request =
+            self.http.request(method, format!("{}{path}", self.url)).timeout(PATIENCE);
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
         }
@@ -131,7 +144,9 @@ pub(super) fn note(line: &str) {
     let is_progress = match words.next() {
         None | Some("http" | "query" | "command" | "commit" | "denied" | "function") => false,
         Some("mail") => true,
-        Some(_) => !line.contains(" failed: ") && (line.contains(" ms") || line.contains(" gave up ")),
+        Some(_) => {
+            !line.contains(" failed: ") && (line.contains(" ms") || line.contains(" gave up "))
+        }
     };
     if is_time && is_progress {
         DONE.fetch_add(1, Ordering::Relaxed);
@@ -202,7 +217,10 @@ mod tests {
             ("12:00:00.000  projector  account-1 v2 by balances-projector in 3 ms", true),
             ("12:00:00.000  fanout     account-1 v2 in 3 ms", true),
             ("12:00:00.000  function   fanout started (pid 7)", false),
-            ("12:00:00.000  query      GET /accounts answered 200 by account-queries in 3 ms", false),
+            (
+                "12:00:00.000  query      GET /accounts answered 200 by account-queries in 3 ms",
+                false,
+            ),
             ("12:00:00.000  commit     account-1 v2", false),
             ("12:00:00.000  invoke     bookings failed: Unhandled: a commit cannot be read", false),
             ("12:00:00.000  stream     sequencer failed: Unhandled: no table for 10 ms", false),

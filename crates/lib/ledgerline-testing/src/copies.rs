@@ -22,12 +22,19 @@ const BATCH: usize = 10_000;
 ///
 /// # Errors
 /// When the log has no stream of the category, or the database fails.
-pub fn copy_streams(database: &Database, category: &str, tables: &[&str], enough: usize) -> Result<usize> {
+pub fn copy_streams(
+    database: &Database,
+    category: &str,
+    tables: &[&str],
+    enough: usize,
+) -> Result<usize> {
     let log = table("CommitsTable");
     let prefix = format!("{category}-");
     let mut streams = BTreeMap::<String, Vec<(&str, String)>>::new();
     for item in items(database, &log)? {
-        if let Some(id) = item["stream"]["S"].as_str().and_then(|stream| stream.strip_prefix(&prefix)) {
+        if let Some(id) =
+            item["stream"]["S"].as_str().and_then(|stream| stream.strip_prefix(&prefix))
+        {
             streams.entry(id.to_owned()).or_default().push((&log, item.to_string()));
         }
     }
@@ -36,7 +43,8 @@ pub fn copy_streams(database: &Database, category: &str, tables: &[&str], enough
     for table in tables.iter().filter(|table| **table != log) {
         for item in items(database, table)? {
             let text = item.to_string();
-            if let Some((_, items)) = streams.iter_mut().find(|(id, _)| text.contains(id.as_str())) {
+            if let Some((_, items)) = streams.iter_mut().find(|(id, _)| text.contains(id.as_str()))
+            {
                 items.push((table, text));
             }
         }
@@ -101,7 +109,10 @@ mod tests {
         let id = "163082d2-b005-75d7-8eb6-aa1f83efd55d";
         for version in ["1", "2"] {
             let stream = format!("tank-{id}");
-            put(&log, json!({ "stream": { "S": stream }, "version": { "N": version }, "data": { "S": id } }));
+            put(
+                &log,
+                json!({ "stream": { "S": stream }, "version": { "N": version }, "data": { "S": id } }),
+            );
         }
         put(&log, json!({ "stream": { "S": "haul-1" }, "version": { "N": "1" } }));
         put(&levels, json!({ "tankId": { "S": id }, "level": { "N": "1" } }));
@@ -113,14 +124,18 @@ mod tests {
         for level in items(&database, &levels).unwrap() {
             let id = level["tankId"]["S"].as_str().unwrap();
             let commits = copied.iter().filter(|item| item["stream"]["S"] == format!("tank-{id}"));
-            assert!(commits.map(|item| item["data"]["S"].as_str().unwrap()).eq([id, id]), "{copied:?}");
+            assert!(
+                commits.map(|item| item["data"]["S"].as_str().unwrap()).eq([id, id]),
+                "{copied:?}"
+            );
         }
         assert_eq!(items(&database, &levels).unwrap().len(), 3);
     }
 
     #[test]
     fn a_log_without_a_stream_of_the_category_has_nothing_to_copy() {
-        let refused = copy_streams(&crate::database(&["CommitsTable"]), "tank", &[], 5).unwrap_err();
+        let refused =
+            copy_streams(&crate::database(&["CommitsTable"]), "tank", &[], 5).unwrap_err();
         assert!(refused.to_string().contains("no stream of the category `tank`"), "{refused}");
     }
 }

@@ -34,7 +34,9 @@ use std::{
 use aws_sdk_sqs::{
     config::{
         ConfigBag, Intercept, RuntimeComponents,
-        interceptors::{AfterDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef},
+        interceptors::{
+            AfterDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef,
+        },
     },
     error::BoxError,
 };
@@ -117,12 +119,19 @@ pub fn program(name: &str) -> PathBuf {
 pub fn command(name: &str) -> Command {
     static FUNCTIONS: LazyLock<PathBuf> = LazyLock::new(|| {
         let workspace = workspace();
-        let template =
-            template::load(&workspace.join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1:1");
+        let template = template::load(
+            &workspace.join("template.yaml"),
+            &BTreeMap::new(),
+            "http://127.0.0.1:1",
+        );
         let functions = template.expect("the template is read").functions;
         let binaries: Vec<_> = functions.iter().map(|function| function.binary.as_str()).collect();
         let programs = build::build(&workspace, &binaries).expect("the functions build");
-        programs.values().find_map(|program| program.parent()).expect("there is a function").to_owned()
+        programs
+            .values()
+            .find_map(|program| program.parent())
+            .expect("there is a function")
+            .to_owned()
     });
     let mut command = Command::new(program(name));
     command.env(build::BUILT, &*FUNCTIONS);
@@ -154,7 +163,9 @@ pub fn database(tables: &[&str]) -> Database {
 
 fn create_tables(database: &Database, tables: &[&str]) {
     static TABLES: LazyLock<Vec<template::Table>> = LazyLock::new(|| {
-        let read = |text: &str, path: &Path| template::tables_in(text, path).expect("the template is read");
+        let read = |text: &str, path: &Path| {
+            template::tables_in(text, path).expect("the template is read")
+        };
         let of_the_workspace = nearest_workspace().map(|folder| {
             let path = folder.join("template.yaml");
             read(&std::fs::read_to_string(&path).expect("the template is read"), &path)
@@ -164,7 +175,8 @@ fn create_tables(database: &Database, tables: &[&str]) {
     });
     for id in tables {
         let known = TABLES.iter().find(|table| table.id == *id);
-        let mut create = known.unwrap_or_else(|| panic!("no template has the table {id}")).create.clone();
+        let mut create =
+            known.unwrap_or_else(|| panic!("no template has the table {id}")).create.clone();
         create.as_object_mut().expect("it is an object").remove("StreamSpecification");
         // The name in the template is not used, because tests know the table by its logical id.
         let name = table(id);
@@ -184,7 +196,8 @@ fn create_tables(database: &Database, tables: &[&str]) {
 /// The name of the table with this logical id.
 #[must_use]
 pub fn table(id: &str) -> String {
-    let stack = nearest_workspace().and_then(|folder| template::stack_name(&folder.join("template.yaml")));
+    let stack =
+        nearest_workspace().and_then(|folder| template::stack_name(&folder.join("template.yaml")));
     format!("{}-{id}", stack.as_deref().unwrap_or(template::STACK))
 }
 
@@ -230,7 +243,11 @@ impl Intercept for Wire {
     ) -> Result<(), BoxError> {
         let target = context.request().headers().get("x-amz-target").unwrap_or_default();
         let operation = target.rsplit('.').next().unwrap_or_default().to_owned();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Call { operation, units: 0.0, bytes: 0 });
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Call {
+            operation,
+            units: 0.0,
+            bytes: 0,
+        });
         Ok(())
     }
 
@@ -287,7 +304,8 @@ impl Intercept for Crash {
         _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        let left = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        let left =
+            self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         left.map(|_| ()).map_err(|_| "crashed".into())
     }
 }
@@ -303,7 +321,8 @@ pub struct Ses {
 impl Ses {
     /// Starts it, and returns its URL.
     pub async fn start(&self) -> String {
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
+        let listener =
+            tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
         let url = format!("http://{}", listener.local_addr().expect("it is bound"));
         let ses = self.clone();
         let send = async move |Json(mail): Json<SendEmail>| {

@@ -3,7 +3,9 @@
 use std::num::NonZeroUsize;
 
 use aws_sdk_dynamodb::{Client, config::Builder};
-use ledgerline::{Aggregate, Cache, Commit, Context, EventLog, Execution, Meta, Outcome, StreamId, execute};
+use ledgerline::{
+    Aggregate, Cache, Commit, Context, EventLog, Execution, Meta, Outcome, StreamId, execute,
+};
 use ledgerline_dynamodb::DynamoDbStore;
 
 use super::{Wire, dynamodb, table};

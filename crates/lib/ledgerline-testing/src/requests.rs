@@ -60,7 +60,10 @@ const VALUES: [&str; 24] = [
     ID,
 ];
 const HEADERS: [(&str, &[&str]); 4] = [
-    ("if-match", &["*", "\"1\"", "W/\"1\"", "1", "\"", "", "\"1\",\"2\"", "\"99999999999999999999\""]),
+    (
+        "if-match",
+        &["*", "\"1\"", "W/\"1\"", "1", "\"", "", "\"1\",\"2\"", "\"99999999999999999999\""],
+    ),
     ("if-none-match", &["*", "\"1\"", "W/\"1\"", "1", "\"", "", "\"1\", x"]),
     ("idempotency-key", &["a", "", "a b", "a,b", "é"]),
     ("x-correlation-id", &["a", "", "a b"]),
@@ -72,12 +75,14 @@ pub async fn any_request_is_answered() {
     let seed = super::seed();
     let mut rng = Rng::with_seed(seed);
     let local = LocalStack::start(None).await;
-    let template = template::load(&workspace().join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1");
+    let template =
+        template::load(&workspace().join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1");
     let functions = template.unwrap().functions;
-    let routes = functions.iter().flat_map(|function| &function.events).filter_map(|event| match event {
-        Event::HttpApi { method, path, .. } => Some((method.clone(), path.clone())),
-        Event::Stream(_) | Event::Queue(_) | Event::Schedule(_) | Event::Rule { .. } => None,
-    });
+    let routes =
+        functions.iter().flat_map(|function| &function.events).filter_map(|event| match event {
+            Event::HttpApi { method, path, .. } => Some((method.clone(), path.clone())),
+            Event::Stream(_) | Event::Queue(_) | Event::Schedule(_) | Event::Rule { .. } => None,
+        });
     let (mut wrong, mut answers) = (Vec::new(), BTreeMap::<u16, usize>::new());
     for (method, path) in routes {
         for _ in 0..REQUESTS {
@@ -115,7 +120,8 @@ impl Request {
         let parts: Vec<_> = pattern.split('/').map(|part| segment(rng, part)).collect();
         let mut query = Vec::new();
         while rng.bool() && query.len() < 4 {
-            let name = if rng.u8(0..5) == 0 { UNKNOWN } else { PARAMETERS[rng.usize(..PARAMETERS.len())] };
+            let name =
+                if rng.u8(0..5) == 0 { UNKNOWN } else { PARAMETERS[rng.usize(..PARAMETERS.len())] };
             query.push((name, VALUES[rng.usize(..VALUES.len())]));
         }
         let mut headers = Vec::new();
@@ -135,9 +141,13 @@ impl Request {
     }
 
     async fn send(&self, local: &LocalStack) -> Answer {
-        let query: Vec<_> = self.query.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let path =
-            if query.is_empty() { self.path.clone() } else { format!("{}?{}", self.path, query.join("&")) };
+        let query: Vec<_> =
+            self.query.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let path = if query.is_empty() {
+            self.path.clone()
+        } else {
+            format!("{}?{}", self.path, query.join("&"))
+        };
         let body = if self.method == "GET" { String::new() } else { self.body.clone() };
         let method = Method::from_bytes(self.method.as_bytes()).unwrap();
         local.call(method, &path, &self.headers, body).await
@@ -150,7 +160,8 @@ impl Request {
         let has_unknown =
             self.query.iter().any(|(name, _)| [UNKNOWN, "Limit", "minversion", ""].contains(name));
         let is_repeated = self.query.iter().enumerate().any(|(place, (name, _))| {
-            !["category", "type"].contains(name) && self.query[..place].iter().any(|(other, _)| other == name)
+            !["category", "type"].contains(name)
+                && self.query[..place].iter().any(|(other, _)| other == name)
         });
         // A path with a character that no route takes is not one of the API's.
         let is_elsewhere = answer.body["message"] == "Not Found";
@@ -184,8 +195,18 @@ fn any_json(rng: &mut Rng, depth: usize) -> Value {
         "message",
         "other",
     ];
-    const TEXTS: [&str; 10] =
-        ["", " ", "a", "EUR", ID, "\u{200b}", "\u{0}", "https://example.com/", "auth0:7c", "\u{1f600}"];
+    const TEXTS: [&str; 10] = [
+        "",
+        " ",
+        "a",
+        "EUR",
+        ID,
+        "\u{200b}",
+        "\u{0}",
+        "https://example.com/",
+        "auth0:7c",
+        "\u{1f600}",
+    ];
     match rng.u8(0..if depth == 0 { 2 } else { 9 }) {
         0..=1 => (0..rng.usize(0..5))
             .map(|_| (FIELDS[rng.usize(..FIELDS.len())].to_owned(), any_json(rng, depth + 1)))

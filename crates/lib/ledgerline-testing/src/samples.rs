@@ -12,7 +12,8 @@ pub async fn samples_are_answered() {
     let http = ledgerline_local::http_client();
     let mut wrong = Vec::new();
     for sample in samples(&workspace()).unwrap() {
-        let url = format!("{}/2015-03-31/functions/{}/invocations", local.aws_url(), sample.function);
+        let url =
+            format!("{}/2015-03-31/functions/{}/invocations", local.aws_url(), sample.function);
         let answer = http.post(url).json(&sample.event).send().await.unwrap();
         let failed = answer.headers().contains_key("x-amz-function-error");
         let answer: Value = answer.json().await.unwrap();

@@ -54,8 +54,12 @@ impl Curl {
 
     /// The text that the command prints against this stack.
     async fn run(&self, local: &LocalStack) -> String {
-        let url = self.url.replace("localhost:3000", &local.url).replace("localhost:4566", &local.aws_url());
-        let method = self.method.as_deref().unwrap_or(if self.body.is_some() { "POST" } else { "GET" });
+        let url = self
+            .url
+            .replace("localhost:3000", &local.url)
+            .replace("localhost:4566", &local.aws_url());
+        let method =
+            self.method.as_deref().unwrap_or(if self.body.is_some() { "POST" } else { "GET" });
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         let mut request = ledgerline_local::http_client().request(method, url);
         for (name, value) in &self.headers {

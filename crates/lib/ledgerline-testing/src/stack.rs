@@ -133,7 +133,8 @@ impl LocalStack {
     }
 
     fn process_runs(&self) -> bool {
-        Path::new(&format!("/proc/{}/exe", self.process.id())).exists() || !cfg!(target_os = "linux")
+        Path::new(&format!("/proc/{}/exe", self.process.id())).exists()
+            || !cfg!(target_os = "linux")
     }
 
     fn find<T>(&self, pick: impl Fn(&str) -> Option<T>) -> Option<T> {
@@ -155,8 +156,9 @@ impl LocalStack {
     fn values(&self, function: &str, name: &str) -> Vec<f64> {
         let marker = format!("[{function}] ");
         let lines = self.lines.lock().unwrap();
-        let written =
-            lines.iter().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix(&marker)?).ok());
+        let written = lines
+            .iter()
+            .filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix(&marker)?).ok());
         written.filter_map(|line| line[name].as_f64()).collect()
     }
 
@@ -168,7 +170,12 @@ impl LocalStack {
 
     /// The lines of a log group that a filter pattern finds, from this time on, each with the name
     /// of its stream: that of the function's binary.
-    pub async fn lines_of(&self, group: &str, pattern: &str, since: Timestamp) -> Vec<(String, Value)> {
+    pub async fn lines_of(
+        &self,
+        group: &str,
+        pattern: &str,
+        since: Timestamp,
+    ) -> Vec<(String, Value)> {
         let filter = json!({
             "logGroupName": group, "filterPattern": pattern, "startTime": since.as_millisecond(),
         });
@@ -176,7 +183,8 @@ impl LocalStack {
         let request = request.header("x-amz-target", "Logs_20140328.FilterLogEvents");
         let found: Value = request.send().await.unwrap().json().await.unwrap();
         let line = |line: &Value| {
-            let message = serde_json::from_str(line["message"].as_str().unwrap()).unwrap_or_default();
+            let message =
+                serde_json::from_str(line["message"].as_str().unwrap()).unwrap_or_default();
             (line["logStreamName"].as_str().unwrap().to_owned(), message)
         };
         found["events"].as_array().unwrap().iter().map(line).collect()
@@ -214,16 +222,22 @@ impl LocalStack {
         let marker = format!(" {function} started (pid ");
         let lines = self.lines.lock().unwrap();
         // With another name, a test would kill nobody and not notice it.
-        assert!(lines.iter().any(|line| line.contains(&marker)), "no binary named {function} was started");
+        assert!(
+            lines.iter().any(|line| line.contains(&marker)),
+            "no binary named {function} was started"
+        );
         let pids = lines.iter().filter_map(|line| line.split_once(&marker)?.1.strip_suffix(')'));
         for pid in pids {
             // The pid may be that of another program by now. Without /proc this cannot be seen, but
             // the pid is most likely still ours. That another stack's instance of the same function
             // has got it is less likely still.
             let executable = std::fs::read_link(format!("/proc/{pid}/exe"));
-            if !cfg!(target_os = "linux") || executable.is_ok_and(|executable| executable.ends_with(function))
+            if !cfg!(target_os = "linux")
+                || executable.is_ok_and(|executable| executable.ends_with(function))
             {
-                assert!(Command::new("kill").args(["-9", pid]).stderr(Stdio::null()).status().is_ok());
+                assert!(
+                    Command::new("kill").args(["-9", pid]).stderr(Stdio::null()).status().is_ok()
+                );
             }
         }
         lines.len()
@@ -231,7 +245,9 @@ impl LocalStack {
 
     /// Whether the function finished anything after this many lines.
     pub fn worked_since(&self, function: &str, line: usize) -> bool {
-        self.lines.lock().unwrap()[line..].iter().any(|line| line.contains(function) && line.contains(" ms"))
+        self.lines.lock().unwrap()[line..]
+            .iter()
+            .any(|line| line.contains(function) && line.contains(" ms"))
     }
 
     /// Whether an invocation of the function was cut off by the end of its process.
@@ -283,11 +299,14 @@ impl LocalStack {
     /// policy denies `PutItem` to everybody (rule 3).
     pub async fn damage(&self, stream: &str) {
         let client = aws_sdk_dynamodb::Client::new(&self.aws());
-        let statement =
-            format!(r#"INSERT INTO "{}" VALUE {{'stream': ?, 'version': ?}}"#, table("CommitsTable"));
+        let statement = format!(
+            r#"INSERT INTO "{}" VALUE {{'stream': ?, 'version': ?}}"#,
+            table("CommitsTable")
+        );
         let insert = client.execute_statement().statement(statement);
-        let insert =
-            insert.parameters(AttributeValue::S(stream.into())).parameters(AttributeValue::N("1".into()));
+        let insert = insert
+            .parameters(AttributeValue::S(stream.into()))
+            .parameters(AttributeValue::N("1".into()));
         insert.send().await.unwrap();
     }
 
@@ -309,7 +328,9 @@ impl LocalStack {
         for url in queues.into_iter().filter(|url| url.contains("DeadLetterQueue")) {
             let receive = client.receive_message().queue_url(&url).max_number_of_messages(10);
             let received = receive.send().await.unwrap().messages.unwrap_or_default();
-            letters.extend(received.into_iter().map(|letter| (url.clone(), letter.body.unwrap_or_default())));
+            letters.extend(
+                received.into_iter().map(|letter| (url.clone(), letter.body.unwrap_or_default())),
+            );
         }
         letters
     }
@@ -328,8 +349,9 @@ impl LocalStack {
             // A queue that does not answer may have messages.
             let messages: u64 = get.send().await.map_or(1, |answer| {
                 let attributes = answer.attributes.unwrap_or_default();
-                let counts =
-                    attributes.iter().filter(|(name, _)| name.as_str().starts_with("ApproximateNumber"));
+                let counts = attributes
+                    .iter()
+                    .filter(|(name, _)| name.as_str().starts_with("ApproximateNumber"));
                 counts.filter_map(|(_, count)| count.parse::<u64>().ok()).sum()
             });
             if messages > 0 {
@@ -353,10 +375,13 @@ impl LocalStack {
     pub async fn stream_records(&self, stream: &str) -> Vec<Value> {
         let client = aws_sdk_dynamodb::Client::new(&self.aws());
         let query = client.query().table_name(table("CommitsTable")).consistent_read(true);
-        let query = query.key_condition_expression("#s = :s").expression_attribute_names("#s", "stream");
-        let found = query.expression_attribute_values(":s", AttributeValue::S(stream.into())).send().await;
+        let query =
+            query.key_condition_expression("#s = :s").expression_attribute_names("#s", "stream");
+        let found =
+            query.expression_attribute_values(":s", AttributeValue::S(stream.into())).send().await;
         let records = found.unwrap().items.unwrap().into_iter().enumerate().map(|(index, item)| {
-            let image: Value = item.iter().map(|(name, value)| (name.clone(), wire_format(value))).collect();
+            let image: Value =
+                item.iter().map(|(name, value)| (name.clone(), wire_format(value))).collect();
             json!({
                 "eventID": index.to_string(), "eventName": "INSERT", "eventVersion": "1.1",
                 "eventSource": "aws:dynamodb", "awsRegion": "us-east-1", "eventSourceARN": "arn",
@@ -377,7 +402,9 @@ fn wire_format(value: &AttributeValue) -> Value {
     match value {
         AttributeValue::S(text) => json!({ "S": text }),
         AttributeValue::N(number) => json!({ "N": number }),
-        AttributeValue::L(values) => json!({ "L": values.iter().map(wire_format).collect::<Vec<_>>() }),
+        AttributeValue::L(values) => {
+            json!({ "L": values.iter().map(wire_format).collect::<Vec<_>>() })
+        }
         AttributeValue::M(fields) => {
             let fields = fields.iter().map(|(name, value)| (name.clone(), wire_format(value)));
             json!({ "M": fields.collect::<Value>() })
@@ -393,7 +420,8 @@ impl Drop for LocalStack {
         if std::thread::panicking() {
             // The failure is the last that one reads, and not the hundreds of lines before it.
             let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner).join("\n");
-            let file = std::env::temp_dir().join(format!("ledgerline-stack-{}.log", self.process.id()));
+            let file =
+                std::env::temp_dir().join(format!("ledgerline-stack-{}.log", self.process.id()));
             match std::fs::write(&file, lines) {
                 Ok(()) => eprintln!("the log of the stack is in {}", file.display()),
                 Err(error) => eprintln!("the log of the stack cannot be written: {error}"),

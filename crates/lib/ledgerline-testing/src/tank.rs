@@ -216,7 +216,8 @@ pub async fn stock_adds_up(stack: &LocalStack) {
     for (number, row) in (1_u64..).zip(&rows) {
         let tank = row["tankId"].as_str().unwrap();
         let version = row["version"].as_u64().unwrap();
-        let of_a_haul = expected.remove(&(tank.to_owned(), version)).expect("each reading has one row");
+        let of_a_haul =
+            expected.remove(&(tank.to_owned(), version)).expect("each reading has one row");
         let amount = row["amount"].as_i64().unwrap();
         under_way -= if of_a_haul { amount } else { 0 };
         *levels.entry(tank).or_default() += amount;

@@ -55,7 +55,8 @@ impl Tool {
     /// code and the differences that were there.
     #[must_use]
     pub fn repaired(&self, arguments: &[&str]) -> (i32, Differences) {
-        let (code, printed) = self.run(&[&["redeliver", "--missing", "--younger", "0"], arguments].concat());
+        let (code, printed) =
+            self.run(&[&["redeliver", "--missing", "--younger", "0"], arguments].concat());
         (code, differences(&printed))
     }
 
@@ -77,7 +78,12 @@ pub fn differences(printed: &[Value]) -> Differences {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let found = printed.iter().filter(|line| line["what"] == "missing" || line["what"] == "ahead");
     let found = found.map(|line| {
-        (text(&line["what"]), text(&line["who"]), text(&line["stream"]), line["there"].as_u64().unwrap())
+        (
+            text(&line["what"]),
+            text(&line["who"]),
+            text(&line["stream"]),
+            line["there"].as_u64().unwrap(),
+        )
     });
     found.collect()
 }
@@ -86,5 +92,8 @@ fn printed(child: Child) -> (i32, Vec<Value>) {
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
     let lines = String::from_utf8(stdout).unwrap();
     eprintln!("{lines}{}", String::from_utf8_lossy(&stderr));
-    (status.code().unwrap(), lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+    (
+        status.code().unwrap(),
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
+    )
 }

@@ -53,7 +53,8 @@ impl UnderTest {
     #[must_use]
     pub fn operator(&self) -> Api {
         let scopes = format!("openid {}", scope("operate"));
-        let mut claims = json!({ "sub": "operator", "client_id": "OperatorClient", "scope": scopes });
+        let mut claims =
+            json!({ "sub": "operator", "client_id": "OperatorClient", "scope": scopes });
         claims["cognito:groups"] = json!(["operators"]);
         self.with(&claims, "OPERATOR_TOKEN", "the token of an operator")
     }
@@ -104,7 +105,8 @@ impl UnderTest {
 
 /// A scope of the workspace's API.
 fn scope(name: &str) -> String {
-    let template = Source::read(&workspace().join("template.yaml")).expect("the template can be read").json();
+    let template =
+        Source::read(&workspace().join("template.yaml")).expect("the template can be read").json();
     format!("{}/{name}", scope_prefix(&template).expect("a route of the template has a scope"))
 }
 

@@ -174,10 +174,14 @@ async fn a_command_takes_no_more_instructions_than_its_budget() {
     let start = least(&program, 1).await;
     let warm = (least(&program, 21).await - start) / 20;
     let (resident, _) = resident("", &program, 21).await;
-    eprintln!("a start and the first answer: {start}; a warm command: {warm}; resident: {resident} KB");
-    for (what, counted, may) in
-        [("a start", start, START), ("a warm command", warm, WARM), ("resident memory", resident, RESIDENT)]
-    {
+    eprintln!(
+        "a start and the first answer: {start}; a warm command: {warm}; resident: {resident} KB"
+    );
+    for (what, counted, may) in [
+        ("a start", start, START),
+        ("a warm command", warm, WARM),
+        ("resident memory", resident, RESIDENT),
+    ] {
         assert!(counted <= may + may / 20, "{what}: {counted}, and docs/sizes.md says {may}");
     }
 }

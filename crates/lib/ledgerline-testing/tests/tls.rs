@@ -48,7 +48,8 @@ async fn a_command_is_stored_over_tls() {
 /// once handshakes complete.
 #[tokio::test]
 async fn slow_handshakes_fail_no_start() {
-    let answer = installed((Duration::from_millis(4_500), Duration::from_millis(500)), None).await.unwrap();
+    let answer =
+        installed((Duration::from_millis(4_500), Duration::from_millis(500)), None).await.unwrap();
     assert_eq!(answer["statusCode"], 201, "{answer}");
 }
 

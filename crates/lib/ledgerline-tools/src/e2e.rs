@@ -69,7 +69,15 @@ pub(crate) fn run(build: bool) -> Result<()> {
     );
     let mut scenario = cargo();
     // One test after the other: the emulator is one process, which 64 clients keep busy enough.
-    scenario.args(["test", "--quiet", "--workspace", "--test", "scenario", "--", "--test-threads=1"]);
+    scenario.args([
+        "test",
+        "--quiet",
+        "--workspace",
+        "--test",
+        "scenario",
+        "--",
+        "--test-threads=1",
+    ]);
     tools::run(scenario.env("BASE_URL", &url).envs(&tokens))?;
 
     invoke_samples(&emulator)?;
@@ -79,7 +87,8 @@ pub(crate) fn run(build: bool) -> Result<()> {
     for (who, attempts) in &denials {
         attempts.check(who)?;
     }
-    let denials: BTreeMap<String, BTreeMap<String, String>> = emulator.deployment("order_denials")?;
+    let denials: BTreeMap<String, BTreeMap<String, String>> =
+        emulator.deployment("order_denials")?;
     for (who, tried) in &denials {
         for (what, outcome) in tried {
             if !outcome.starts_with("denied") {
@@ -133,7 +142,10 @@ fn operators(emulator: &Emulator) -> Result<()> {
             let started = Instant::now();
             let (code, printed) = emulator.ledger(credentials, arguments)?;
             if code != Some(0) && (code != Some(2) || arguments == ["doctor"]) {
-                bail!("an operator who is a {who} cannot do ledger {}: {printed}", arguments.join(" "));
+                bail!(
+                    "an operator who is a {who} cannot do ledger {}: {printed}",
+                    arguments.join(" ")
+                );
             }
             let took = started.elapsed().as_secs_f64();
             println!("  {who}: ledger {}: done in {took:.1} s", arguments.join(" "));
@@ -141,9 +153,14 @@ fn operators(emulator: &Emulator) -> Result<()> {
         let writes = ["redeliver", stream, "--write", "--yes", "--why", "a try of the deployment"];
         let (code, printed) = emulator.ledger(credentials, &writes)?;
         if (code == Some(0)) != (who == "writer") {
-            bail!("an operator who is a {who}: ledger redeliver --write ended with {code:?}: {printed}");
+            bail!(
+                "an operator who is a {who}: ledger redeliver --write ended with {code:?}: {printed}"
+            );
         }
-        println!("  {who}: ledger redeliver --write: {}", if who == "writer" { "done" } else { "refused" });
+        println!(
+            "  {who}: ledger redeliver --write: {}",
+            if who == "writer" { "done" } else { "refused" }
+        );
         order(emulator, credentials, stream, who == "writer")
             .with_context(|| format!("an operator who is a {who}"))?;
         roll_back(emulator, credentials, who == "writer")
@@ -158,7 +175,12 @@ fn operators(emulator: &Emulator) -> Result<()> {
 
 /// Who may, sends commits to the order once more, and makes a wrong entry of it void; the entry of
 /// a commit that the log has stays.
-fn order(emulator: &Emulator, credentials: &BTreeMap<String, String>, stream: &str, may: bool) -> Result<()> {
+fn order(
+    emulator: &Emulator,
+    credentials: &BTreeMap<String, String>,
+    stream: &str,
+    may: bool,
+) -> Result<()> {
     let sure = ["--write", "--yes", "--why", "a try of the deployment"];
     let (code, printed) =
         emulator.ledger(credentials, &[&["redeliver", stream, "--order"][..], &sure].concat())?;
@@ -214,7 +236,8 @@ fn drift(emulator: &Emulator) -> Result<()> {
     let administrator = administrator.map(|name| (name.to_owned(), "test".to_owned())).into();
     // In the workspace, what is deployed is its template and its manifests.
     let template = env::current_dir()?.join("template.yaml").display().to_string();
-    let (code, printed) = emulator.ledger(&administrator, &["doctor", "--drift", "--template", &template])?;
+    let (code, printed) =
+        emulator.ledger(&administrator, &["doctor", "--drift", "--template", &template])?;
     let lines = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let wrong: Vec<_> = lines.filter(|line| line["wrong"].is_string()).collect();
     let is_ours = |line: &Value| {
@@ -243,8 +266,8 @@ fn roll_back(emulator: &Emulator, credentials: &BTreeMap<String, String>, may: b
     }
     if may {
         let file = file.to_string_lossy().into_owned();
-        let (code, printed) =
-            emulator.ledger(credentials, &[&["release", "rollback", "--to", &file][..], &sure].concat())?;
+        let (code, printed) = emulator
+            .ledger(credentials, &[&["release", "rollback", "--to", &file][..], &sure].concat())?;
         let (_, after) = emulator.ledger(credentials, &["release", "list"])?;
         if code != Some(0) || after != before {
             bail!("ledger release rollback ended with {code:?}: {printed}{after}");
@@ -273,7 +296,8 @@ impl Attempts {
         for (what, outcome) in &self.tried {
             // Only the reason is printed: the rest of the emulator's sentence says who asked for
             // what, as the line does.
-            let reason = [" because ", " with "].iter().find_map(|word| Some(outcome.rsplit_once(word)?.1));
+            let reason =
+                [" because ", " with "].iter().find_map(|word| Some(outcome.rsplit_once(word)?.1));
             let denied = outcome.starts_with("denied");
             println!(
                 "  {who}: {what}: {}{}",
@@ -283,13 +307,19 @@ impl Attempts {
         }
         println!("  {who}: PartiQL INSERT at a version that is taken: {}", self.insert);
         println!("  {who}: GetItem: {}", self.read);
-        let because =
-            if who == "a command function" { "no identity-based policy" } else { "resource-based policy" };
+        let because = if who == "a command function" {
+            "no identity-based policy"
+        } else {
+            "resource-based policy"
+        };
         let denied = |outcome: &str| outcome.starts_with("denied") && outcome.contains(because);
         if let Some((what, outcome)) = self.tried.iter().find(|(_, outcome)| !denied(outcome)) {
             bail!("rule 3: {who} was not denied {what}: {outcome}");
         }
-        if !self.unchanged || !self.insert.starts_with("DuplicateItemException") || self.read != "ALLOWED" {
+        if !self.unchanged
+            || !self.insert.starts_with("DuplicateItemException")
+            || self.read != "ALLOWED"
+        {
             bail!("rule 3: {who} could change a commit or an answer, or could not read a commit");
         }
         Ok(())
@@ -309,7 +339,9 @@ fn invoke_samples(emulator: &Emulator) -> Result<()> {
             println!("  {}: as documented", sample.path);
         } else {
             let Sample { path, step, about, answer: expected, .. } = sample;
-            wrong.push(format!("{path}, step {step} ({about}): the answer is {answer}, not {expected}"));
+            wrong.push(format!(
+                "{path}, step {step} ({about}): the answer is {answer}, not {expected}"
+            ));
         }
     }
     if !wrong.is_empty() {
@@ -425,8 +457,9 @@ impl Emulator {
         let mut python = self.program(&self.python, "python");
         python.args([DEPLOYMENT, "invoke", function, &event.to_string()]);
         let output = python.stderr(Stdio::inherit()).output()?;
-        serde_json::from_slice(&output.stdout)
-            .with_context(|| format!("{function} answered {}", String::from_utf8_lossy(&output.stdout)))
+        serde_json::from_slice(&output.stdout).with_context(|| {
+            format!("{function} answered {}", String::from_utf8_lossy(&output.stdout))
+        })
     }
 }
 

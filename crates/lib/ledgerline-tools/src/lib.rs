@@ -102,7 +102,10 @@ fn folder(package: &Package) -> &Path {
 }
 
 fn is_of_an_application(package: &Package) -> bool {
-    folder(package).parent().and_then(Path::parent).is_some_and(|apps| apps.ends_with("crates/apps"))
+    folder(package)
+        .parent()
+        .and_then(Path::parent)
+        .is_some_and(|apps| apps.ends_with("crates/apps"))
 }
 
 fn is_a_library(package: &Package) -> bool {
@@ -118,7 +121,9 @@ pub fn main<L: Aggregates>() -> ExitCode {
     let entered = if is_workspace { Ok(()) } else { enter_workspace() };
     let done = entered.and_then(|()| match task {
         Task::Wire { check: true, template, .. } => wire::run(&template, wire::Mode::Check),
-        Task::Wire { samples: true, template, .. } => wire::run(&template, wire::Mode::WriteSamples),
+        Task::Wire { samples: true, template, .. } => {
+            wire::run(&template, wire::Mode::WriteSamples)
+        }
         Task::Wire { template, .. } => wire::run(&template, wire::Mode::Write),
         Task::Check { template } => check::<L>(&template),
         Task::New(part) => new::run::<L>(&part),
@@ -160,7 +165,9 @@ fn soak(metadata: &Metadata, arguments: &[String]) -> Result<()> {
              run `cargo xtask soak` in a clone of ledgerline's own repository"
         );
     }
-    tools::run(cargo().args(["run", "--package", SOAKED, "--example", "soak", "--"]).args(arguments))
+    tools::run(
+        cargo().args(["run", "--package", SOAKED, "--example", "soak", "--"]).args(arguments),
+    )
 }
 
 /// Goes to the folder with the workspace's manifest.
@@ -186,7 +193,8 @@ fn check<L: Aggregates>(template: &Path) -> Result<()> {
         let root = metadata.workspace_root.as_std_path();
         let manifests = ledgerline_sam::wire::read_file(template)?;
         let runbook = root.join("docs/runbook.md");
-        let runbook = fs::read_to_string(&runbook).with_context(|| runbook.display().to_string())?;
+        let runbook =
+            fs::read_to_string(&runbook).with_context(|| runbook.display().to_string())?;
         let samples = sample_problems(&source, &manifests, root);
         [check::problems(&source, &manifests, &runbook), samples].concat()
     } else {
@@ -206,7 +214,9 @@ fn category_problems(categories: &[&str]) -> Vec<String> {
     let mut known = BTreeSet::new();
     let twice = categories.iter().filter(|category| !known.insert(**category));
     twice
-        .map(|category| format!("two aggregates have the category {category}, and would share streams"))
+        .map(|category| {
+            format!("two aggregates have the category {category}, and would share streams")
+        })
         .collect()
 }
 
@@ -221,7 +231,8 @@ fn shape_problems<L: Aggregates>(root: &Path) -> Result<Vec<String>> {
     impl Visitor for Check<'_> {
         fn visit<A: Aggregate>(&mut self) {
             let name = format!("model/shapes/{}.json", A::CATEGORY);
-            let Some(path) = self.folders.iter().map(|folder| folder.join(&name)).find(|path| path.exists())
+            let Some(path) =
+                self.folders.iter().map(|folder| folder.join(&name)).find(|path| path.exists())
             else {
                 self.problems.push(format!(
                     "there is no crates/apps/<application>/{name}, with the shapes that are stored"
@@ -249,7 +260,8 @@ pub fn sample_problems(source: &Source, manifests: &Manifests, root: &Path) -> V
         Ok(samples) => samples,
         Err(error) => return vec![format!("rule 13: {error:#}")],
     };
-    let shown: BTreeSet<_> = samples.iter().filter_map(|sample| sample.event["routeKey"].as_str()).collect();
+    let shown: BTreeSet<_> =
+        samples.iter().filter_map(|sample| sample.event["routeKey"].as_str()).collect();
     let routes = manifests.iter().flat_map(|(binary, manifest)| {
         manifest.endpoints().iter().map(move |endpoint| (binary, &*endpoint.route))
     });
@@ -262,7 +274,8 @@ pub fn sample_problems(source: &Source, manifests: &Manifests, root: &Path) -> V
 /// The paths from a pure crate to AWS or to a runtime.
 fn impurities(metadata: &Metadata) -> Vec<String> {
     let is_impure = |name: &str| {
-        ["aws-", "aws_", "lambda-", "lambda_"].iter().any(|begin| name.starts_with(begin)) || name == "tokio"
+        ["aws-", "aws_", "lambda-", "lambda_"].iter().any(|begin| name.starts_with(begin))
+            || name == "tokio"
     };
     reached(metadata, is_pure, is_impure, "rule 12")
 }
@@ -300,11 +313,17 @@ fn reached(
         let mut seen = BTreeSet::new();
         let mut paths = vec![vec![&root.id]];
         while let Some(path) = paths.pop() {
-            let Some(last) = path.last().copied().filter(|last| seen.insert(*last)) else { continue };
+            let Some(last) = path.last().copied().filter(|last| seen.insert(*last)) else {
+                continue;
+            };
             let name = names.get(last).copied().unwrap_or_default();
             if is_forbidden(name) {
                 let path: Vec<_> = path.iter().filter_map(|id| names.get(id).copied()).collect();
-                problems.push(format!("{rule}: {} reaches {name}: {}", root.name, path.join(" -> ")));
+                problems.push(format!(
+                    "{rule}: {} reaches {name}: {}",
+                    root.name,
+                    path.join(" -> ")
+                ));
                 continue;
             }
             for dependency in dependencies.get(last).into_iter().flatten().copied() {
@@ -330,7 +349,9 @@ fn upwards(metadata: &Metadata) -> Vec<String> {
         names.filter(|name| applications.contains(name)).map(move |name| (&package.name, name))
     });
     upwards
-        .map(|(library, application)| format!("{library} depends on {application}, which is no library"))
+        .map(|(library, application)| {
+            format!("{library} depends on {application}, which is no library")
+        })
         .collect()
 }
 
@@ -365,7 +386,9 @@ fn compiled_twice() -> Result<Vec<String>> {
     ] {
         let others = features(arguments)?.difference(&everything).cloned().collect::<Vec<_>>();
         problems.extend(others.into_iter().map(|(package, features)| {
-            format!("{package} is compiled twice: {what} has it with [{features}], the tests have not")
+            format!(
+                "{package} is compiled twice: {what} has it with [{features}], the tests have not"
+            )
         }));
     }
     Ok(problems)
@@ -383,8 +406,11 @@ fn mismatches(metadata: &Metadata) -> Result<Vec<String>> {
         .filter(|target| target.is_bin())
         .map(|target| target.name.clone())
         .collect();
-    let template =
-        ledgerline_sam::template::load(&root.join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1")?;
+    let template = ledgerline_sam::template::load(
+        &root.join("template.yaml"),
+        &BTreeMap::new(),
+        "http://127.0.0.1",
+    )?;
     let resources: BTreeSet<String> =
         template.functions.iter().map(|function| function.binary.clone()).collect();
     let samples = sample_folders(&root.join(EVENTS))?;
@@ -408,9 +434,11 @@ fn sample_folders(events: &Path) -> Result<BTreeSet<String>> {
     let mut folders = BTreeSet::new();
     for entry in fs::read_dir(events).with_context(|| events.display().to_string())? {
         let entry = entry?;
-        let mut files = fs::read_dir(entry.path()).with_context(|| entry.path().display().to_string())?;
-        let is_sample =
-            |file: &fs::DirEntry| file.path().extension().is_some_and(|extension| extension == "json");
+        let mut files =
+            fs::read_dir(entry.path()).with_context(|| entry.path().display().to_string())?;
+        let is_sample = |file: &fs::DirEntry| {
+            file.path().extension().is_some_and(|extension| extension == "json")
+        };
         if files.any(|file| file.is_ok_and(|file| is_sample(&file))) {
             folders.insert(entry.file_name().to_string_lossy().into_owned());
         }
@@ -430,14 +458,22 @@ mod tests {
         let shapes = root.path().join("crates/apps/water/model/shapes");
         fs::create_dir_all(&shapes).unwrap();
         let problems = || shape_problems::<Tanks>(root.path()).unwrap().join("\n");
-        assert!(problems().contains("there is no crates/apps/<application>/model/shapes/tank.json"));
+        assert!(
+            problems().contains("there is no crates/apps/<application>/model/shapes/tank.json")
+        );
         fs::write(shapes.join("tank.json"), SHAPES).unwrap();
         assert_eq!(problems(), "");
         // As if the code had renamed the field.
-        fs::write(shapes.join("tank.json"), SHAPES.replace(r#""amount": 5000"#, r#""litres": 5000"#))
-            .unwrap();
+        fs::write(
+            shapes.join("tank.json"),
+            SHAPES.replace(r#""amount": 5000"#, r#""litres": 5000"#),
+        )
+        .unwrap();
         let found = problems();
-        assert!(found.starts_with("crates/apps/water/model/shapes/tank.json: event TankFilled"), "{found}");
+        assert!(
+            found.starts_with("crates/apps/water/model/shapes/tank.json: event TankFilled"),
+            "{found}"
+        );
         assert!(found.contains("has the next schema number"), "{found}");
     }
 

@@ -53,7 +53,8 @@ pub(crate) fn run<L: Aggregates>() -> Result<()> {
     let template = ledgerline_sam::template::tree(Path::new("template.yaml"))?;
     fs::write(expanded, serde_json::to_string_pretty(&template)?)?;
     let mut checkov = tools::program(&tools::checkov()?, "checkov");
-    let found = tools::output(checkov.args(["--config-file", ".checkov.yaml", "--file", expanded]))?;
+    let found =
+        tools::output(checkov.args(["--config-file", ".checkov.yaml", "--file", expanded]))?;
     print!("{found}");
     // Checkov ends with success even if it cannot read the template.
     if !found.contains("Passed checks: ") || found.contains("Passed checks: 0") {
@@ -65,7 +66,8 @@ pub(crate) fn run<L: Aggregates>() -> Result<()> {
 
     // The permissions are checked again, because SAM adds to them.
     let processed = Path::new("target/processed.json");
-    let python = tools::output(tools::program(&sam, "python").args([PROCESS, "template.yaml", expanded]))?;
+    let python =
+        tools::output(tools::program(&sam, "python").args([PROCESS, "template.yaml", expanded]))?;
     fs::write(processed, python)?;
     check::<L>(processed)
 }

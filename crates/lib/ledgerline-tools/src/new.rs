@@ -27,7 +27,8 @@ use self::{
     facts::{Facts, Known},
     names::Names,
     starter::{
-        AGGREGATE, APPLICATION, COMMANDED, COMMANDS, LISTED, LOG, ON_BUS, ORDERED, REACTS, STATES, SUMS,
+        AGGREGATE, APPLICATION, COMMANDED, COMMANDS, LISTED, LOG, ON_BUS, ORDERED, REACTS, STATES,
+        SUMS,
     },
 };
 use crate::{tools, wire};
@@ -109,7 +110,11 @@ impl Part {
             (*sums, *kind == Kind::Projector, "--sums is for projectors"),
             (via.is_some(), *kind == Kind::Projector, "--via is for projectors"),
             (by.is_some(), *kind == Kind::Query, "--by is for queries"),
-            (commands.is_some(), *kind == Kind::ProcessManager, "--commands is for process managers"),
+            (
+                commands.is_some(),
+                *kind == Kind::ProcessManager,
+                "--commands is for process managers",
+            ),
             (
                 of.is_some(),
                 !matches!(kind, Kind::Aggregate | Kind::Operators | Kind::Workspace),
@@ -209,7 +214,9 @@ fn with_field(names: Names, view: &str, field: &str) -> Result<Names> {
     }
     let dashed: String = field
         .chars()
-        .flat_map(|c| c.is_ascii_uppercase().then_some('-').into_iter().chain([c.to_ascii_lowercase()]))
+        .flat_map(|c| {
+            c.is_ascii_uppercase().then_some('-').into_iter().chain([c.to_ascii_lowercase()])
+        })
         .map(|c| if c == '_' { '-' } else { c })
         .collect();
     // The view has the words of both views of states.
@@ -226,7 +233,12 @@ fn by(dashed: &str) -> String {
 }
 
 /// The names with the aggregate that a process manager sends commands to.
-fn with_commanded<L: Aggregates>(names: Names, of: &Known, category: &str, commanded: &str) -> Result<Names> {
+fn with_commanded<L: Aggregates>(
+    names: Names,
+    of: &Known,
+    category: &str,
+    commanded: &str,
+) -> Result<Names> {
     let known = Known::of::<L>(commanded)?;
     if commanded == category {
         bail!(
@@ -259,10 +271,13 @@ pub(crate) fn run<L: Aggregates>(part: &Part) -> Result<()> {
     let replaced = change.make()?;
     // The loops make resources from the function's manifest, and one of them may have the name
     // already. The workspace must build before that is known.
-    if let Err(error) = finish(root).and_then(|()| wire::run(Path::new(TEMPLATE), wire::Mode::Write)) {
-        let cause =
-            "nothing is laid down: if the workspace builds, the name is taken, and you need another one";
-        return restore(root, replaced).context(format!("{error:#}")).and(Err(error.context(cause)));
+    if let Err(error) =
+        finish(root).and_then(|()| wire::run(Path::new(TEMPLATE), wire::Mode::Write))
+    {
+        let cause = "nothing is laid down: if the workspace builds, the name is taken, and you need another one";
+        return restore(root, replaced)
+            .context(format!("{error:#}"))
+            .and(Err(error.context(cause)));
     }
     println!("\n{}", next_steps(part, &names));
     Ok(())

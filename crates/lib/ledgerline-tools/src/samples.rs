@@ -17,7 +17,8 @@ use serde_json::Value;
 use crate::tools;
 
 /// The address at which containers find this machine: on Linux by Docker's bridge, with Docker Desktop as if they ran on it.
-const DEFAULT_ADDRESS: &str = if cfg!(target_os = "linux") { "172.17.0.1:4566" } else { "127.0.0.1:4566" };
+const DEFAULT_ADDRESS: &str =
+    if cfg!(target_os = "linux") { "172.17.0.1:4566" } else { "127.0.0.1:4566" };
 
 /// Invokes all functions with all samples, and prints the answers. `sam_arguments` are passed on, such as `--skip-pull-image`.
 pub(crate) fn run(address: Option<&str>, build: bool, sam_arguments: &[String]) -> Result<()> {
@@ -37,7 +38,8 @@ pub(crate) fn run(address: Option<&str>, build: bool, sam_arguments: &[String]) 
         let output = command.args(sam_arguments).stderr(log.try_clone()?).output()?;
         let printed = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         // SAM prints nothing for a function whose answer is `null`.
-        let answer = if printed.is_empty() { Ok(Value::Null) } else { serde_json::from_str(&printed) };
+        let answer =
+            if printed.is_empty() { Ok(Value::Null) } else { serde_json::from_str(&printed) };
         let right = output.status.success() && answer.is_ok_and(|answer| has(&answer, &expected));
         wrong += usize::from(!right);
         let verdict = if right { "as documented" } else { "NOT as documented" };

@@ -31,8 +31,11 @@ pub(crate) fn run() -> Result<()> {
     let _local = Local::start("127.0.0.1:0", env_vars)?;
     let environment: BTreeMap<String, BTreeMap<String, String>> =
         serde_json::from_str(&fs::read_to_string(env_vars)?)?;
-    let mut rows =
-        vec![("hello world".to_owned(), PathBuf::from("target/lambda/hello/bootstrap"), BTreeMap::new())];
+    let mut rows = vec![(
+        "hello world".to_owned(),
+        PathBuf::from("target/lambda/hello/bootstrap"),
+        BTreeMap::new(),
+    )];
     for (function, mut environment) in environment {
         let program = Path::new(".aws-sam/build").join(&function).join("bootstrap");
         // The functions run on this machine here, not in a container.
@@ -43,10 +46,12 @@ pub(crate) fn run() -> Result<()> {
     }
     println!("| function | binary, MB | compressed, MB | init, ms |\n|---|---|---|---|");
     for (name, program, environment) in rows {
-        let size =
-            fs::metadata(&program).with_context(|| format!("{}: run sam build", program.display()))?.len();
+        let size = fs::metadata(&program)
+            .with_context(|| format!("{}: run sam build", program.display()))?
+            .len();
         let packed = compressed(&program)?;
-        let init = median((0..STARTS).map(|_| init(&program, &environment)).collect::<Result<_>>()?);
+        let init =
+            median((0..STARTS).map(|_| init(&program, &environment)).collect::<Result<_>>()?);
         println!(
             "| {name} | {} | {} | {:.1} |",
             megabytes(size),
@@ -100,7 +105,8 @@ fn init(program: &Path, environment: &BTreeMap<String, String>) -> Result<Durati
     let mut line = String::new();
     BufReader::new(&mut connection).read_line(&mut line)?;
     let took = started.elapsed();
-    let _ = connection.write_all(b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n");
+    let _ =
+        connection.write_all(b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n");
     process.kill()?;
     process.wait()?;
     if !line.contains("/invocation/next") {

@@ -82,7 +82,8 @@ pub(crate) fn program(bin: &Path, name: &str) -> Command {
 /// Shows a command and runs it. A command that does not end with success is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     show(command);
-    let status = command.status().with_context(|| format!("cannot run {:?}", command.get_program()))?;
+    let status =
+        command.status().with_context(|| format!("cannot run {:?}", command.get_program()))?;
     if !status.success() {
         bail!("{:?} ended with {status}", command.get_program());
     }

@@ -29,7 +29,8 @@ pub(crate) fn run(template: &Path, mode: Mode) -> Result<()> {
     let source = match Source::read(template) {
         // What a merge left in a block may be no YAML.
         Err(_) if mode != Mode::Check => {
-            let text = fs::read_to_string(template).with_context(|| template.display().to_string())?;
+            let text =
+                fs::read_to_string(template).with_context(|| template.display().to_string())?;
             Source::parse(&wire::emptied(&text, template)?, template)?
         }
         source => source?,
@@ -45,7 +46,10 @@ pub(crate) fn run(template: &Path, mode: Mode) -> Result<()> {
         written.extend(samples.iter().map(|sample| sample.display().to_string()));
     }
     if written.is_empty() {
-        println!("xtask wire: {FILE} and the generated blocks of {} are up to date", template.display());
+        println!(
+            "xtask wire: {FILE} and the generated blocks of {} are up to date",
+            template.display()
+        );
     }
     written.iter().for_each(|what| println!("xtask wire: {what} is written"));
     Ok(())
@@ -53,7 +57,11 @@ pub(crate) fn run(template: &Path, mode: Mode) -> Result<()> {
 
 /// Writes `manifest.json` and the generated blocks of the template, where they differ. Returns what
 /// is written.
-pub(crate) fn write(template: &Path, source: &Source, manifests: &Manifests) -> Result<Vec<String>> {
+pub(crate) fn write(
+    template: &Path,
+    source: &Source,
+    manifests: &Manifests,
+) -> Result<Vec<String>> {
     let mut written = Vec::new();
     let file = template.with_file_name(FILE);
     let wired = wire::wire(source, manifests)?;
@@ -87,7 +95,10 @@ fn compare(template: &Path, source: &Source, manifests: &Manifests) -> Result<()
         bail!("{} has other text than `cargo xtask wire` writes; run it", file.display());
     }
     if let Some((line, name)) = wire::wire(source, manifests)?.stale.first() {
-        bail!("{}:{line}: the generated block `{name}` is stale; run `cargo xtask wire`", template.display());
+        bail!(
+            "{}:{line}: the generated block `{name}` is stale; run `cargo xtask wire`",
+            template.display()
+        );
     }
     println!("xtask wire: {} is what {} functions print", file.display(), manifests.len());
     Ok(())

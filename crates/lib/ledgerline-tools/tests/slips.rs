@@ -278,14 +278,22 @@ const EVENTS: [Slip; 14] = [
         "there are no such events: ItemSold; there are: ItemCreated, ItemRenamed",
     ),
     ("source: [shop.item]", "source: [shop.itme]", "its events have the source shop.item"),
-    ("${ItemHistoryQueue} item\n", "${ItemHistoryQueue} itme\n", "ItemHistoryQueue gets the commits of itme"),
+    (
+        "${ItemHistoryQueue} item\n",
+        "${ItemHistoryQueue} itme\n",
+        "ItemHistoryQueue gets the commits of itme",
+    ),
     ("            ${ItemHistoryQueue} item\n", "", "add the line ${ItemHistoryQueue} item"),
     (
         "            ${ItemHistoryQueue} item\n",
         "            ${ItemHistoryQueue} item\n            ${FanoutDeadLetterQueue} item\n",
         "which no function takes from",
     ),
-    ("EventBusName: !Ref EventBus,\n", "EventBusName: default,\n", "the rule is on no bus of the template"),
+    (
+        "EventBusName: !Ref EventBus,\n",
+        "EventBusName: default,\n",
+        "the rule is on no bus of the template",
+    ),
     (
         "            ItemRenamed\n",
         "",
@@ -337,7 +345,11 @@ const SAFEGUARDS: [Slip; 27] = [
         "",
         "ItemHistoryQueue: a commit that never gets through",
     ),
-    ("          FifoThroughputLimit: perMessageGroupId\n", "", "FifoThroughputLimit: \"perMessageGroupId\""),
+    (
+        "          FifoThroughputLimit: perMessageGroupId\n",
+        "",
+        "FifoThroughputLimit: \"perMessageGroupId\"",
+    ),
     ("          DeduplicationScope: messageGroup\n", "", "DeduplicationScope: \"messageGroup\""),
     (
         "          VisibilityTimeout: !Ref QueueVisibilityTimeout\n",
@@ -359,7 +371,11 @@ const SAFEGUARDS: [Slip; 27] = [
         "",
         "and an SQS event with that queue",
     ),
-    ("ItemsRetryQueue.Arn, BatchSize: 1, ", "ItemsRetryQueue.Arn, BatchSize: 10, ", "write BatchSize: 1"),
+    (
+        "ItemsRetryQueue.Arn, BatchSize: 1, ",
+        "ItemsRetryQueue.Arn, BatchSize: 10, ",
+        "write BatchSize: 1",
+    ),
     (
         "          RedrivePolicy: { deadLetterTargetArn: !GetAtt [!Sub \"${View}DeadLetterQueue\", Arn], maxReceiveCount: 90 }\n",
         "",
@@ -587,8 +603,7 @@ fn an_index_that_holds_something_else_than_is_read_is_noticed() {
     ] {
         let template = with((keys, index(there).leak(), ""));
         let mut manifests = manifests();
-        manifests["items-queries"]["tables"][0]["indexes"] =
-            json!([{ "name": "byName", "partition": "createdBy", "sort": "name", "projection": read }]);
+        manifests["items-queries"]["tables"][0]["indexes"] = json!([{ "name": "byName", "partition": "createdBy", "sort": "name", "projection": read }]);
         let problems = said(&template, &manifests);
         assert!(problems.iter().any(|problem| problem.contains(says)), "{problems:#?}");
     }
@@ -623,8 +638,7 @@ fn a_slip_in_the_template_is_noticed_and_said_with_its_line() {
 /// Slips on the other side: a place in the manifests of the functions, the value that it gets, and
 /// the problem that must be reported. The template is unchanged.
 fn slips_in_manifests() -> Vec<(&'static str, Value, &'static str)> {
-    let by_creator =
-        json!({ "name": "byCreator", "partition": "createdBy", "sort": "name", "projection": "ALL" });
+    let by_creator = json!({ "name": "byCreator", "partition": "createdBy", "sort": "name", "projection": "ALL" });
     vec![
         (
             "/items-queries/tables/0/indexes",
@@ -740,7 +754,10 @@ const SAMPLES: [(&[&str], &str); 5] = [
         &["tests/answers/item-commands/create.json"],
         "`tests/answers/item-commands/create.json` is missing; write",
     ),
-    (&["tests/answers/items-queries/get.json"], "`tests/answers/items-queries/get.json` is missing; write"),
+    (
+        &["tests/answers/items-queries/get.json"],
+        "`tests/answers/items-queries/get.json` is missing; write",
+    ),
     // Without an event and its answers, no sample is missing, but its route has none.
     (
         &["events/item-commands/rename.json", "tests/answers/item-commands/rename.json"],
@@ -773,10 +790,10 @@ fn an_entry_of_the_runbook_that_does_not_begin_with_what_to_type_is_reported() {
     let manifests: Manifests = serde_json::from_value(manifests()).unwrap();
     let runbook = fs::read_to_string(SHOP.join("docs/runbook.md")).unwrap();
     assert_eq!(check::problems(&source, &manifests, &runbook), Vec::<String>::new());
-    let slipped = runbook.replace("## Iterator age\n\n```sh\n", "## Iterator age\n\nAt first:\n\n```sh\n");
+    let slipped =
+        runbook.replace("## Iterator age\n\n```sh\n", "## Iterator age\n\nAt first:\n\n```sh\n");
     let problems = check::problems(&source, &manifests, &slipped);
-    let says =
-        "FanoutIteratorAge links to iterator-age in the runbook, which does not begin with what to type";
+    let says = "FanoutIteratorAge links to iterator-age in the runbook, which does not begin with what to type";
     assert!(problems.len() == 1 && problems[0].contains(says), "{problems:?}");
 }
 
@@ -792,8 +809,14 @@ fn of_what_is_right_in_other_words_nothing_is_said() {
     };
     let before = "  FanoutIteratorAge:\n";
     for (text, instead) in [
-        ("        PROBLEM_TYPES: ", "        SOURCE_ADDRESSES: \"true\"\n        PROBLEM_TYPES: ".to_owned()),
-        ("        PROBLEM_TYPES: ", "        RUST_BACKTRACE: \"1\"\n        PROBLEM_TYPES: ".to_owned()),
+        (
+            "        PROBLEM_TYPES: ",
+            "        SOURCE_ADDRESSES: \"true\"\n        PROBLEM_TYPES: ".to_owned(),
+        ),
+        (
+            "        PROBLEM_TYPES: ",
+            "        RUST_BACKTRACE: \"1\"\n        PROBLEM_TYPES: ".to_owned(),
+        ),
         (
             "CommitsTable, ITEMS_TABLE: !Ref ItemsTable } }",
             "CommitsTable, ITEMS_TABLE: !Ref ItemsTable, AWS_LAMBDA_EXEC_WRAPPER: /opt/wrapper } }"
@@ -813,15 +836,18 @@ fn of_what_is_right_in_other_words_nothing_is_said() {
 fn the_document_quotes_what_is_said() {
     let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/wiring.md");
     let document = fs::read_to_string(document).unwrap();
-    let in_the_template = slips().into_iter().flat_map(|slip| said(&by_hand(&with(slip)), &manifests()));
+    let in_the_template =
+        slips().into_iter().flat_map(|slip| said(&by_hand(&with(slip)), &manifests()));
     let in_manifests =
         slips_in_manifests().into_iter().flat_map(|(pointer, value, _)| said_of(pointer, value));
     let in_samples = SAMPLES.iter().flat_map(|(deleted, _)| said_without(deleted));
     let said = in_the_template.chain(in_manifests).chain(in_samples);
     let said = said.collect::<Vec<_>>().join("\n").replace('|', "\\|");
-    let rows = document.lines().filter(|line| line.starts_with("| ") && line.contains("| `check` |"));
-    let quoted: Vec<_> =
-        rows.map(|row| row.split("| `check` | `").nth(1).unwrap().trim_end_matches("` |")).collect();
+    let rows =
+        document.lines().filter(|line| line.starts_with("| ") && line.contains("| `check` |"));
+    let quoted: Vec<_> = rows
+        .map(|row| row.split("| `check` | `").nth(1).unwrap().trim_end_matches("` |"))
+        .collect();
     assert!(quoted.len() > 30, "{quoted:?}");
     for quoted in quoted {
         assert!(said.contains(quoted), "{quoted}\n\n{said}");

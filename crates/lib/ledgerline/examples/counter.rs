@@ -5,7 +5,8 @@
 use std::num::NonZeroUsize;
 
 use ledgerline::{
-    Aggregate, Cache, Commit, Context, Execution, Host, MemoryStore, Meta, Outcome, Refusal, execute,
+    Aggregate, Cache, Commit, Context, Execution, Host, MemoryStore, Meta, Outcome, Refusal,
+    execute,
 };
 use serde::{Deserialize, Serialize};
 
@@ -46,16 +47,21 @@ impl Aggregate for Counter {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (store, cache) = (MemoryStore::default(), Cache::<Counter>::new(NonZeroUsize::MIN));
-    let host = Host { pause: |pause| Box::pin(tokio::time::sleep(pause)), stored_bytes: Commit::bytes };
+    let host =
+        Host { pause: |pause| Box::pin(tokio::time::sleep(pause)), stored_bytes: Commit::bytes };
     let (stream, context) =
         (Counter::stream("clicks")?, Context { at: "2026-11-22T09:30:00Z".parse()?, actor: None });
     for (id, by) in [("first", 4), ("second", 5), ("third", 2)] {
         let meta = Meta::default();
-        match execute(&store, &cache, &host, &Execution::new(&stream, &by, &context, id, &meta)).await {
+        match execute(&store, &cache, &host, &Execution::new(&stream, &by, &context, id, &meta))
+            .await
+        {
             Ok(Outcome::Committed(now)) => {
                 println!("{by} more: {} at version {}", now.state.count, now.version)
             }
-            Ok(Outcome::Unchanged(_) | Outcome::Repeated(_)) => println!("{by} more: nothing to append"),
+            Ok(Outcome::Unchanged(_) | Outcome::Repeated(_)) => {
+                println!("{by} more: nothing to append")
+            }
             Err(error) => println!("{by} more: {error}"),
         }
     }

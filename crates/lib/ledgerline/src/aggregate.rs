@@ -145,7 +145,10 @@ impl Context {
 }
 
 /// Folds events over a state.
-pub fn fold<'a, A: Aggregate>(state: A::State, events: impl IntoIterator<Item = &'a A::Event>) -> A::State {
+pub fn fold<'a, A: Aggregate>(
+    state: A::State,
+    events: impl IntoIterator<Item = &'a A::Event>,
+) -> A::State {
     events.into_iter().fold(state, |state, event| A::evolve(state, event))
 }
 

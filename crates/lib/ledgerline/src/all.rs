@@ -126,7 +126,10 @@ pub fn candidates<'a>(commits: impl IntoIterator<Item = &'a Commit>) -> Vec<Cand
     for commit in commits {
         let cause = commit.meta.causation_id.as_deref().and_then(Entry::of_cause);
         candidates.extend(cause.map(Candidate::claimed));
-        candidates.push(Candidate::proven(Entry { stream: commit.stream.clone(), version: commit.version }));
+        candidates.push(Candidate::proven(Entry {
+            stream: commit.stream.clone(),
+            version: commit.version,
+        }));
     }
     candidates
 }
@@ -183,7 +186,9 @@ impl Segment {
             version: commit.version,
             reason: reason.to_owned(),
         };
-        let [event] = commit.events.as_slice() else { return Err(corrupt("a segment has one event")) };
+        let [event] = commit.events.as_slice() else {
+            return Err(corrupt("a segment has one event"));
+        };
         let unreadable = |_| corrupt("its entries cannot be read");
         let list = || serde_json::from_str::<Vec<(StreamId, u64)>>(&event.data).map_err(unreadable);
         let (entries, voids, last_void) = match (event.event_type.as_str(), event.schema) {
@@ -194,7 +199,11 @@ impl Segment {
                 (entries, Vec::new(), last_void)
             }
             (VOIDED, LIST) => (Vec::new(), list()?, 0),
-            _ => return Err(corrupt("its event is not of a type and schema that this program reads")),
+            _ => {
+                return Err(corrupt(
+                    "its event is not of a type and schema that this program reads",
+                ));
+            }
         };
         let entry = |(stream, version)| Entry { stream, version };
         Ok(Self {
@@ -334,18 +343,29 @@ pub async fn last_before(
 ///
 /// # Errors
 /// When the store fails.
-pub async fn void_entries(store: &impl EventLog, partition: u16) -> Result<BTreeSet<Entry>, StoreError> {
+pub async fn void_entries(
+    store: &impl EventLog,
+    partition: u16,
+) -> Result<BTreeSet<Entry>, StoreError> {
     let newest_void = newest(store, partition).await?.map_or(0, |newest| newest.newest_void());
     Ok(voids_of(store, partition, newest_void).await?.into_iter().collect())
 }
 
 /// The void entries that this void segment lists, the newest one last; none for the number 0.
-async fn voids_of(store: &impl EventLog, partition: u16, number: u64) -> Result<Vec<Entry>, StoreError> {
+async fn voids_of(
+    store: &impl EventLog,
+    partition: u16,
+    number: u64,
+) -> Result<Vec<Entry>, StoreError> {
     if number == 0 { Ok(Vec::new()) } else { Ok(segment(store, partition, number).await?.voids) }
 }
 
 /// One segment.
-async fn segment(store: &impl EventLog, partition: u16, number: u64) -> Result<Segment, StoreError> {
+async fn segment(
+    store: &impl EventLog,
+    partition: u16,
+    number: u64,
+) -> Result<Segment, StoreError> {
     let stream = StreamId::all(partition);
     match store.get(&stream, number).await? {
         Some(commit) => Segment::of(&commit),
@@ -419,17 +439,27 @@ mod tests {
         applied
     }
 
-    fn append(store: &MemoryStore, sequencer: &mut Sequencer, batch: &str, entries: Vec<Entry>) -> usize {
+    fn append(
+        store: &MemoryStore,
+        sequencer: &mut Sequencer,
+        batch: &str,
+        entries: Vec<Entry>,
+    ) -> usize {
         let candidates = entries.into_iter().map(Candidate::proven).collect();
         let log = MemoryStore::default();
-        block_on(sequencer.append(store, &log, batch, candidates, Timestamp::UNIX_EPOCH)).unwrap().segments
+        block_on(sequencer.append(store, &log, batch, candidates, Timestamp::UNIX_EPOCH))
+            .unwrap()
+            .segments
     }
 
     #[test]
     fn what_comes_again_adds_nothing_and_what_was_overtaken_has_its_entry() {
         let store = MemoryStore::default();
         let mut sequencer = Sequencer::new(0, MemoryStore::HOST.pause);
-        assert_eq!(append(&store, &mut sequencer, "1", vec![entry("a", 2), entry("b", 1), entry("a", 1)]), 1);
+        assert_eq!(
+            append(&store, &mut sequencer, "1", vec![entry("a", 2), entry("b", 1), entry("a", 1)]),
+            1
+        );
         assert_eq!(append(&store, &mut sequencer, "2", vec![entry("a", 1), entry("b", 1)]), 0);
         // By another instance, and with other bounds.
         let mut other = Sequencer::new(0, MemoryStore::HOST.pause);
@@ -443,13 +473,16 @@ mod tests {
     #[test]
     fn times_go_back_only_after_a_clock_that_was_wrong() {
         let store = MemoryStore::default();
-        let (mut first, mut second) =
-            (Sequencer::new(0, MemoryStore::HOST.pause), Sequencer::new(0, MemoryStore::HOST.pause));
+        let (mut first, mut second) = (
+            Sequencer::new(0, MemoryStore::HOST.pause),
+            Sequencer::new(0, MemoryStore::HOST.pause),
+        );
         for (number, seconds) in [(1, 10), (2, 5), (3, 12), (4, 11), (5, 9_999), (6, 13)] {
             let sequencer = if number % 2 == 0 { &mut second } else { &mut first };
             let at = Timestamp::from_second(seconds).unwrap();
             let candidates = vec![Candidate::proven(entry("a", number))];
-            block_on(sequencer.append(&store, &MemoryStore::default(), "b", candidates, at)).unwrap();
+            block_on(sequencer.append(&store, &MemoryStore::default(), "b", candidates, at))
+                .unwrap();
         }
         let times: Vec<_> = all(&store).iter().map(|segment| segment.at.as_second()).collect();
         assert_eq!(times, [10, 10, 12, 12, 9_999, 13]);
@@ -510,7 +543,10 @@ mod tests {
     fn a_large_batch_takes_several_segments() {
         let store = MemoryStore::default();
         let many: Vec<_> = (1..=2_500).map(|n| entry(&n.to_string(), 1)).collect();
-        assert_eq!(append(&store, &mut Sequencer::new(0, MemoryStore::HOST.pause), "1", many.clone()), 3);
+        assert_eq!(
+            append(&store, &mut Sequencer::new(0, MemoryStore::HOST.pause), "1", many.clone()),
+            3
+        );
         assert_eq!(applied(&all(&store), &mut BTreeMap::new()), many);
     }
 
@@ -546,7 +582,8 @@ mod tests {
             ("Voided", 1, r#"[["tank-a",2]]"#, vec![entry("a", 2)], 0),
             ("Sequenced", 2, r#"{"lastVoid":6,"entries":[["tank-a",2]]}"#, vec![], 6),
         ] {
-            written.events = vec![RecordedEvent { event_type: event_type.into(), schema, data: data.into() }];
+            written.events =
+                vec![RecordedEvent { event_type: event_type.into(), schema, data: data.into() }];
             let segment = Segment::of(&written).unwrap();
             assert_eq!((&segment.voids, segment.last_void), (&voids, last_void));
             assert_eq!(segment.entries.len() + segment.voids.len(), 1);
@@ -577,7 +614,9 @@ mod tests {
 
         let other = commit(&StreamId::all(1), 1);
         block_on(store.append(&other, None)).unwrap();
-        assert!(block_on(segments(&store, 1, 0)).unwrap_err().to_string().contains("type and schema"));
+        assert!(
+            block_on(segments(&store, 1, 0)).unwrap_err().to_string().contains("type and schema")
+        );
         assert!(StreamId::new("$all", "0").is_err(), "no aggregate has such a stream");
         assert_eq!(StreamId::try_from("$all-0".to_owned()), Ok(StreamId::all(0)));
         for other in ["$all-", "$all-x", "$all-00", "$all-70000", "$all"] {
@@ -593,17 +632,23 @@ mod tests {
         block_on(log.append(&commit(&entry("a", 1).stream, 1), None)).unwrap();
         let mut sequencer = Sequencer::new(0, MemoryStore::HOST.pause);
         // when entries are claimed, and a record proves one of them,
-        let claimed = [entry("a", 1), entry("a", 2), entry("b", 7), entry("c", 1)].map(Candidate::claimed);
+        let claimed =
+            [entry("a", 1), entry("a", 2), entry("b", 7), entry("c", 1)].map(Candidate::claimed);
         let candidates = [&claimed[..], &[Candidate::proven(entry("c", 1))]].concat();
         let appended =
-            block_on(sequencer.append(&sequence, &log, "1", candidates, Timestamp::UNIX_EPOCH)).unwrap();
+            block_on(sequencer.append(&sequence, &log, "1", candidates, Timestamp::UNIX_EPOCH))
+                .unwrap();
         // then an entry has only what exists,
-        assert_eq!(appended, Appended { segments: 1, unconfirmed: vec![entry("a", 2), entry("b", 7)] });
+        assert_eq!(
+            appended,
+            Appended { segments: 1, unconfirmed: vec![entry("a", 2), entry("b", 7)] }
+        );
         let segments = all(&sequence);
         assert_eq!(segments[0].entries, [entry("a", 1), entry("c", 1)]);
         // and what `$all` has already is not looked up again.
         let again = vec![Candidate::claimed(entry("c", 1))];
-        let appended = block_on(sequencer.append(&sequence, &log, "2", again, Timestamp::UNIX_EPOCH));
+        let appended =
+            block_on(sequencer.append(&sequence, &log, "2", again, Timestamp::UNIX_EPOCH));
         assert_eq!(appended.unwrap(), Appended::default());
     }
 
@@ -611,8 +656,10 @@ mod tests {
     fn an_entry_is_void_only_without_its_commit_and_has_another_entry_once_the_commit_exists() {
         let sequence = MemoryStore::default();
         let log = MemoryStore::default();
-        let (mut first, mut other) =
-            (Sequencer::new(0, MemoryStore::HOST.pause), Sequencer::new(0, MemoryStore::HOST.pause));
+        let (mut first, mut other) = (
+            Sequencer::new(0, MemoryStore::HOST.pause),
+            Sequencer::new(0, MemoryStore::HOST.pause),
+        );
         let at = Timestamp::UNIX_EPOCH;
         // Given entries of which the log has only the first,
         block_on(log.append(&commit(&entry("a", 1).stream, 1), None)).unwrap();
@@ -636,7 +683,10 @@ mod tests {
         assert_eq!(segments.len(), 4);
         assert_eq!(segments[2].voids, [entry("a", 2), entry("b", 1)]);
         assert_eq!((segments[3].entries.len(), segments[3].last_void), (1, 3));
-        assert_eq!(block_on(void_entries(&sequence, 0)).unwrap(), [entry("a", 2), entry("b", 1)].into());
+        assert_eq!(
+            block_on(void_entries(&sequence, 0)).unwrap(),
+            [entry("a", 2), entry("b", 1)].into()
+        );
         // and a commit that takes the version later has an entry of its own, also at a sequencer that has not heard of the void.
         assert_eq!(append(&sequence, &mut stale, "3", vec![entry("a", 2), entry("a", 1)]), 1);
         assert_eq!(append(&sequence, &mut first, "4", vec![entry("a", 2), entry("c", 1)]), 0);

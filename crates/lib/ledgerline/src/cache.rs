@@ -105,7 +105,8 @@ mod tests {
     #[test]
     fn rule_11_large_states_leave_as_small_ones_do_when_there_are_many() {
         let thousand = NonZeroUsize::MIN.saturating_add(999);
-        for (size, streams, expected) in [(0, 1_500, 1_000), (100_000, 150, 83), (MAX_BYTES, 3, 0)] {
+        for (size, streams, expected) in [(0, 1_500, 1_000), (100_000, 150, 83), (MAX_BYTES, 3, 0)]
+        {
             let cache = Cache::<Tank>::new(thousand);
             // The same streams are put twice: an entry that is replaced must not be counted twice.
             for _ in 0..2 {
@@ -121,6 +122,9 @@ mod tests {
         }
         assert!(cache.get(&stream(1)).is_some(), "one stream is one entry");
         cache.put(&stream(2), &loaded(MAX_BYTES));
-        assert!(cache.get(&stream(1)).is_some() && cache.get(&stream(2)).is_none(), "it pushes nobody out");
+        assert!(
+            cache.get(&stream(1)).is_some() && cache.get(&stream(2)).is_none(),
+            "it pushes nobody out"
+        );
     }
 }

@@ -134,9 +134,10 @@ impl Changes {
     /// When the row is not an object with such keys. This is a programming error in its type.
     pub fn insert(&mut self, commit: &Commit, row: &impl Serialize) -> Result<(), ChangesError> {
         let (key, fields) = self.row(row)?;
-        if key.0 != commit.stream.id() || !key.1.starts_with(commit.entry(0).trim_end_matches("0000")) {
-            let message =
-                "a row that is inserted has the stream's id and a sort key that begins with the version";
+        if key.0 != commit.stream.id()
+            || !key.1.starts_with(commit.entry(0).trim_end_matches("0000"))
+        {
+            let message = "a row that is inserted has the stream's id and a sort key that begins with the version";
             return Err(ChangesError::NoRow(message.into()));
         }
         self.rows.insert(key, Change::Insert(fields));
@@ -161,7 +162,8 @@ impl Changes {
             Err(error) => return Err(ChangesError::NoRow(error.to_string())),
         };
         let key = |name: &str| fields.get(name).and_then(Value::as_str).map(ToOwned::to_owned);
-        let (Some(partition), Some(sort)) = (key(self.table.partition), key(self.table.sort)) else {
+        let (Some(partition), Some(sort)) = (key(self.table.partition), key(self.table.sort))
+        else {
             return Err(ChangesError::NoRow(format!(
                 "a row has the keys {} and {}",
                 self.table.partition, self.table.sort
@@ -169,7 +171,10 @@ impl Changes {
         };
         // `$` is reserved: the library's own items in the table, and the marks of generations, begin with it.
         if partition.starts_with('$') {
-            return Err(ChangesError::NoRow(format!("a {} does not begin with $", self.table.partition)));
+            return Err(ChangesError::NoRow(format!(
+                "a {} does not begin with $",
+                self.table.partition
+            )));
         }
         Ok(((partition, sort), fields))
     }
@@ -178,7 +183,9 @@ impl Changes {
     /// these changes delete, begins with its keys and this field.
     pub fn set(&mut self, partition: &str, sort: &str, field: &str, value: impl Into<Value>) {
         match self.change(partition, sort) {
-            Change::Insert(fields) | Change::Put(fields) => _ = fields.insert(field.to_owned(), value.into()),
+            Change::Insert(fields) | Change::Put(fields) => {
+                _ = fields.insert(field.to_owned(), value.into())
+            }
             Change::Update { set, add } => {
                 add.remove(field);
                 set.insert(field.to_owned(), value.into());
@@ -228,8 +235,10 @@ impl Changes {
                 Change::Update { set, add } => {
                     // An update without fields writes a row that is not there, too.
                     self.change(&partition, &sort);
-                    set.into_iter().for_each(|(field, value)| self.set(&partition, &sort, &field, value));
-                    add.into_iter().for_each(|(field, amount)| self.add(&partition, &sort, &field, amount));
+                    set.into_iter()
+                        .for_each(|(field, value)| self.set(&partition, &sort, &field, value));
+                    add.into_iter()
+                        .for_each(|(field, amount)| self.add(&partition, &sort, &field, amount));
                 }
                 whole @ (Change::Insert(_) | Change::Put(_) | Change::Delete) => {
                     self.rows.insert((partition, sort), whole);
@@ -254,9 +263,13 @@ impl Changes {
     pub fn fold(&self, rows: &mut BTreeMap<Key, Fields>) {
         for (key, change) in &self.rows {
             match change {
-                Change::Insert(fields) | Change::Put(fields) => _ = rows.insert(key.clone(), fields.clone()),
+                Change::Insert(fields) | Change::Put(fields) => {
+                    _ = rows.insert(key.clone(), fields.clone())
+                }
                 Change::Update { set, add } => {
-                    let row = rows.entry(key.clone()).or_insert_with(|| keys(&self.table, &key.0, &key.1));
+                    let row = rows
+                        .entry(key.clone())
+                        .or_insert_with(|| keys(&self.table, &key.0, &key.1));
                     row.extend(set.clone());
                     for (field, amount) in add {
                         let before = row.get(field).and_then(Value::as_i64).unwrap_or(0);
@@ -373,9 +386,12 @@ mod tests {
 
     #[test]
     fn a_row_without_its_keys_is_refused() {
-        for row in
-            [json!({ "p": "x" }), json!({ "p": 1, "s": "r" }), json!({ "p": "$x", "s": "r" }), json!("x")]
-        {
+        for row in [
+            json!({ "p": "x" }),
+            json!({ "p": 1, "s": "r" }),
+            json!({ "p": "$x", "s": "r" }),
+            json!("x"),
+        ] {
             assert!(Changes::new(TABLE).put(&row).is_err(), "{row}");
         }
     }

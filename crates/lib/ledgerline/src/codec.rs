@@ -25,7 +25,11 @@ impl EventType {
     /// When there is not one upcaster for each schema before the current one: a shape without a way to read it must not exist. In a constant, as
     /// [`events!`](crate::events) makes it, that is a compile error.
     #[must_use]
-    pub const fn new(name: &'static str, schema: u32, upcasters: &'static [fn(Value) -> Value]) -> Self {
+    pub const fn new(
+        name: &'static str,
+        schema: u32,
+        upcasters: &'static [fn(Value) -> Value],
+    ) -> Self {
         assert!(
             upcasters.len() as u32 + 1 == schema,
             "a schema needs one upcaster for each schema before it"
@@ -250,10 +254,9 @@ pub enum DecodeError {
 }
 
 fn event_type<A: Aggregate>(name: &str) -> Result<&'static EventType, DecodeError> {
-    A::Event::TYPES
-        .iter()
-        .find(|known| known.has_name(name))
-        .ok_or_else(|| DecodeError::UnknownType { category: A::CATEGORY, event_type: name.to_owned() })
+    A::Event::TYPES.iter().find(|known| known.has_name(name)).ok_or_else(|| {
+        DecodeError::UnknownType { category: A::CATEGORY, event_type: name.to_owned() }
+    })
 }
 
 /// The stored form of an event, at the current schema.
@@ -285,13 +288,15 @@ pub fn decode<A: Aggregate>(recorded: &RecordedEvent) -> Result<A::Event, Decode
             newest: known.schema,
         });
     }
-    let malformed = |parser| DecodeError::Malformed { event_type: name.clone(), schema: *schema, parser };
+    let malformed =
+        |parser| DecodeError::Malformed { event_type: name.clone(), schema: *schema, parser };
     let upcasters = &known.upcasters[*schema as usize - 1..];
     if upcasters.is_empty() {
         return read(known.name, data).map_err(malformed);
     }
     let stored: Value = serde_json::from_str(data).map_err(malformed)?;
-    A::Event::read(known.name, upcasters.iter().fold(stored, |data, upcast| upcast(data))).map_err(malformed)
+    A::Event::read(known.name, upcasters.iter().fold(stored, |data, upcast| upcast(data)))
+        .map_err(malformed)
 }
 
 /// Reads the data of an event directly from its text, without a `Value`: a fold of a long stream spends much of its time here.
@@ -307,8 +312,8 @@ fn read<E: EventTypes>(name: &str, data: &str) -> Result<E, serde_json::Error> {
 /// # Errors
 /// When the state is not a JSON object.
 pub fn encode_state<A: Aggregate>(state: &A::State) -> Result<RecordedState, EncodeError> {
-    let data =
-        serde_json::to_string(state).map_err(|source| EncodeError::Json { what: A::CATEGORY, source })?;
+    let data = serde_json::to_string(state)
+        .map_err(|source| EncodeError::Json { what: A::CATEGORY, source })?;
     if !data.starts_with('{') {
         return Err(EncodeError::NoObject(A::CATEGORY));
     }
@@ -342,7 +347,10 @@ mod tests {
     fn the_data_of_an_event_is_read_without_its_type_and_as_with_it() {
         for (name, data) in [
             ("TankFilled", r#"{"amount":1,"level":2,"on":"2026-11-22"}"#),
-            ("TankFilled", r#"{"amount":1,"level":2,"note":"A \u00e9","on":"2026-11-22","later":[1,{}]}"#),
+            (
+                "TankFilled",
+                r#"{"amount":1,"level":2,"note":"A \u00e9","on":"2026-11-22","later":[1,{}]}"#,
+            ),
             ("TankFilled", r#"{"amount":1,"on":"2026-11-22"}"#),
             ("TankFilled", r#"{"amount":1.5,"level":2,"on":"2026-11-22"}"#),
             ("TankScrapped", r#"{"on":"2026-11-22"}"#),
@@ -374,8 +382,9 @@ mod tests {
         let read = |name: &str, schema, data: &str| {
             let known = Event::TYPES.iter().find(|known| known.has_name(name))?;
             let upcasters = &known.upcasters[schema as usize - 1..];
-            let data =
-                upcasters.iter().fold(serde_json::from_str(data).unwrap(), |data, upcast| upcast(data));
+            let data = upcasters
+                .iter()
+                .fold(serde_json::from_str(data).unwrap(), |data, upcast| upcast(data));
             Event::read(known.name, data).ok()
         };
         for (name, schema, data, by) in [
@@ -393,13 +402,19 @@ mod tests {
     /// Rule 14: code that logs an error also logs its causes.
     #[test]
     fn rule_14_neither_an_error_nor_its_causes_quote_the_payload() {
-        for data in
-            [r#"{"amount":"secret!"}"#, r#""secret!""#, r#"{"amount":1,"level":"secret!","on":"2026-11-22"}"#]
-        {
-            let stored = RecordedEvent { event_type: "TankFilled".into(), schema: 1, data: data.into() };
+        for data in [
+            r#"{"amount":"secret!"}"#,
+            r#""secret!""#,
+            r#"{"amount":1,"level":"secret!","on":"2026-11-22"}"#,
+        ] {
+            let stored =
+                RecordedEvent { event_type: "TankFilled".into(), schema: 1, data: data.into() };
             let malformed = || decode::<Tank>(&stored).unwrap_err();
-            let load =
-                LoadError::Decode { stream: Tank::stream("1").unwrap(), version: 1, source: malformed() };
+            let load = LoadError::Decode {
+                stream: Tank::stream("1").unwrap(),
+                version: 1,
+                source: malformed(),
+            };
             for error in [
                 Causes(&malformed()).to_string(),
                 Causes(&ChangesError::from(malformed())).to_string(),

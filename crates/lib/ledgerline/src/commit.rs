@@ -42,7 +42,12 @@ impl Commit {
         let meta = [actor, correlation_id, causation_id, source_address, trace_id];
         let meta = meta.iter().map(|value| value.as_ref().map_or(0, String::len));
         let numbers = size_of::<u64>() + size_of::<Timestamp>();
-        stream.as_str().len() + numbers + command.len() + state + events.sum::<usize>() + meta.sum::<usize>()
+        stream.as_str().len()
+            + numbers
+            + command.len()
+            + state
+            + events.sum::<usize>()
+            + meta.sum::<usize>()
     }
 }
 

@@ -10,7 +10,9 @@ pub mod event_log;
 pub mod idempotency_store;
 pub mod snapshot_store;
 
-use crate::{Commit, Consistency, EventLog, IdempotencyRecord, Meta, Range, RecordedEvent, StreamId};
+use crate::{
+    Commit, Consistency, EventLog, IdempotencyRecord, Meta, Range, RecordedEvent, StreamId,
+};
 
 /// Writes one `#[tokio::test]` for each test of the contract. The argument makes an empty store.
 #[macro_export]
@@ -71,7 +73,12 @@ pub fn commit(stream: &StreamId, version: u64) -> Commit {
 }
 
 fn request(key: &str, answer: &str) -> IdempotencyRecord {
-    IdempotencyRecord { key: key.into(), fingerprint: "f".into(), answer: answer.into(), expires: 100 }
+    IdempotencyRecord {
+        key: key.into(),
+        fingerprint: "f".into(),
+        answer: answer.into(),
+        expires: 100,
+    }
 }
 
 const ALL: Range = Range { after: 0, up_to: u64::MAX, limit: None };

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 
-pub use self::execution::{ExecuteError, Execution, Host, Idempotency, Outcome, Pause, Precondition};
+pub use self::execution::{
+    ExecuteError, Execution, Host, Idempotency, Outcome, Pause, Precondition,
+};
 use crate::{
-    Aggregate, AppendError, Cache, Commit, Consistency, EncodeError, EventLog, EventStore, IdempotencyStore,
-    LoadError, Loaded, Range, RecordedEvent, Refusal, RefusalKind, StoreError, StreamId, encode,
-    encode_state, load,
+    Aggregate, AppendError, Cache, Commit, Consistency, EncodeError, EventLog, EventStore,
+    IdempotencyStore, LoadError, Loaded, Range, RecordedEvent, Refusal, RefusalKind, StoreError,
+    StreamId, encode, encode_state, load,
 };
 
 /// The number of times that a command is decided again after a lost race, before the client is told to try later (rule 11).
@@ -168,7 +170,11 @@ enum Lost<A: Aggregate> {
 
 impl<A: Aggregate, S: EventStore> Race<'_, A, S> {
     /// Reads the stream's newest commits, and finds out whose commit won.
-    async fn lost(&self, loaded: Loaded<A>, attempt: Box<Attempt<A>>) -> Result<Lost<A>, ExecuteError> {
+    async fn lost(
+        &self,
+        loaded: Loaded<A>,
+        attempt: Box<Attempt<A>>,
+    ) -> Result<Lost<A>, ExecuteError> {
         let Self { store, cache, execution, before } = *self;
         let (caught_up, winner) = catch_up(store, execution.stream, loaded).await?;
         cache.put(execution.stream, &caught_up);
@@ -179,7 +185,9 @@ impl<A: Aggregate, S: EventStore> Race<'_, A, S> {
             // Without a record, nobody can tell (rule 4). The next command decides on this state.
             winner => winner?,
         };
-        if let Some(winner) = winner.as_ref().filter(|winner| winner.command == attempt.commit.command) {
+        if let Some(winner) =
+            winner.as_ref().filter(|winner| winner.command == attempt.commit.command)
+        {
             if attempt.is(winner) && attempt.commit.at == winner.at {
                 // The winner is our own append, whose reply was lost (rule 4).
                 return Ok(Lost::Answered(Outcome::Committed(attempt.after)));
@@ -206,7 +214,8 @@ impl<A: Aggregate, S: EventStore> Race<'_, A, S> {
 }
 
 /// A stream that has no commit has no state that anybody could write again.
-const NOTHING_TO_REPLAY: Refusal = Refusal::not_found("unknown-stream", "there is nothing of this name");
+const NOTHING_TO_REPLAY: Refusal =
+    Refusal::not_found("unknown-stream", "there is nothing of this name");
 
 /// The reason why there is nothing to append.
 enum NoAppend {
@@ -215,7 +224,10 @@ enum NoAppend {
     PreconditionFailed,
 }
 
-fn decide<A: Aggregate>(execution: &Execution<'_, A>, loaded: &Loaded<A>) -> Result<Vec<A::Event>, NoAppend> {
+fn decide<A: Aggregate>(
+    execution: &Execution<'_, A>,
+    loaded: &Loaded<A>,
+) -> Result<Vec<A::Event>, NoAppend> {
     let decision = match execution.command {
         Some(command) => A::decide(&loaded.state, command, execution.context),
         None if loaded.version == 0 => Err(NOTHING_TO_REPLAY),
@@ -286,7 +298,9 @@ async fn append<A: Aggregate>(
         Err(AppendError::Busy) => Ok(Appended::Busy),
         Err(AppendError::TooLarge { bytes, limit }) => Err(ExecuteError::TooLarge { bytes, limit }),
         Err(AppendError::TooMany { .. }) => Err(ExecuteError::Store(one_is_too_many())),
-        Err(AppendError::Store(error @ (StoreError::Unavailable(_) | StoreError::Throttled(_)))) => {
+        Err(AppendError::Store(
+            error @ (StoreError::Unavailable(_) | StoreError::Throttled(_)),
+        )) => {
             // The commit may have been stored all the same, by a try before the last one: the log is read before the client is told to try again. The
             // events are compared too, because another request under the same client's key has the same command id.
             match store.get(execution.stream, attempt.commit.version).await {
@@ -308,7 +322,10 @@ fn prepare<A: Aggregate>(
     let mut commit = Commit {
         stream: execution.stream.clone(),
         version: loaded.version + 1,
-        events: events.iter().map(encode::<A>).collect::<Result<Vec<RecordedEvent>, EncodeError>>()?,
+        events: events
+            .iter()
+            .map(encode::<A>)
+            .collect::<Result<Vec<RecordedEvent>, EncodeError>>()?,
         state: None,
         command: execution.command_id.to_owned(),
         at: execution.context.at,
@@ -318,7 +335,8 @@ fn prepare<A: Aggregate>(
     // more commits than fit in its first page.
     let bytes = (host.stored_bytes)(&commit);
     commit.state = Some(encode_state::<A>(&state)?);
-    let free = (host.stored_bytes)(&commit).div_ceil(WRITE_UNIT_BYTES) <= bytes.div_ceil(WRITE_UNIT_BYTES);
+    let free =
+        (host.stored_bytes)(&commit).div_ceil(WRITE_UNIT_BYTES) <= bytes.div_ceil(WRITE_UNIT_BYTES);
     let due = commit.version - loaded.embedded >= A::SNAPSHOT_EVERY;
     // Whoever follows states needs the state of a replay, which has nothing else.
     if !free && !due && execution.command.is_some() {
@@ -368,7 +386,9 @@ async fn conclude<A: Aggregate>(
         let record = |answer| idempotency.record(execution.now(), answer);
         // A request that succeeded and is sent again may be refused because of its own success: its first answer is returned instead.
         let remembered = match &no_append {
-            NoAppend::Unchanged => store.record_response(&record(Ok((&loaded.state, loaded.version)))).await,
+            NoAppend::Unchanged => {
+                store.record_response(&record(Ok((&loaded.state, loaded.version)))).await
+            }
             NoAppend::Refused(refusal) => store.record_response(&record(Err(refusal))).await,
             // A failed precondition is not remembered, because it does not answer what was asked: the client may use the same key again with the
             // right version.
@@ -382,7 +402,9 @@ async fn conclude<A: Aggregate>(
                 }
             }
             Err(AppendError::Store(error)) => return Err(error.into()),
-            Err(AppendError::Busy | AppendError::VersionTaken) => return Err(ExecuteError::Contended),
+            Err(AppendError::Busy | AppendError::VersionTaken) => {
+                return Err(ExecuteError::Contended);
+            }
             Err(AppendError::TooLarge { bytes, limit }) => {
                 return Err(ExecuteError::TooLarge { bytes, limit });
             }
@@ -392,7 +414,9 @@ async fn conclude<A: Aggregate>(
     match no_append {
         NoAppend::Unchanged => Ok(Outcome::Unchanged(loaded)),
         NoAppend::Refused(refusal) => Err(ExecuteError::Refused(refusal)),
-        NoAppend::PreconditionFailed => Err(ExecuteError::PreconditionFailed { version: loaded.version }),
+        NoAppend::PreconditionFailed => {
+            Err(ExecuteError::PreconditionFailed { version: loaded.version })
+        }
     }
 }
 

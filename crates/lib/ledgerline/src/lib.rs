@@ -28,25 +28,25 @@ pub use cache::Cache;
 pub use causes::Causes;
 pub use changes::{Changes, ChangesError, Write};
 pub use codec::{
-    DecodeError, EncodeError, EventType, EventTypes, RecordedEvent, RecordedState, decode, decode_state,
-    encode, encode_state, upcast, with_field,
+    DecodeError, EncodeError, EventType, EventTypes, RecordedEvent, RecordedState, decode,
+    decode_state, encode, encode_state, upcast, with_field,
 };
 pub use commit::{Commit, Meta};
 pub use execute::{
-    CONFLICTS, ExecuteError, Execution, Host, Idempotency, Outcome, Pause, Precondition, REPLAYED, RETRIES,
-    execute,
+    CONFLICTS, ExecuteError, Execution, Host, Idempotency, Outcome, Pause, Precondition, REPLAYED,
+    RETRIES, execute,
 };
 pub use load::{History, LoadError, Loaded, history, load};
 pub use memory::MemoryStore;
 pub use refusal::{Refusal, RefusalKind};
 pub use states::states;
 pub use store::{
-    AppendError, Consistency, EventLog, EventStore, FoldedCommit, IdempotencyRecord, IdempotencyStore, Page,
-    Range, SnapshotStore, StoreError, append_all_once,
+    AppendError, Consistency, EventLog, EventStore, FoldedCommit, IdempotencyRecord,
+    IdempotencyStore, Page, Range, SnapshotStore, StoreError, append_all_once,
 };
 pub use stream::{InvalidStreamId, StreamId};
 pub use values::{Id, Invalid, LongText, Number, Text, ValueObject};
 pub use view::{
-    ChangesOf, Index, LogTable, LogView, OrderedChanges, OrderedView, Projection, RowOf, StateTable,
-    StateView,
+    ChangesOf, Index, LogTable, LogView, OrderedChanges, OrderedView, Projection, RowOf,
+    StateTable, StateView,
 };

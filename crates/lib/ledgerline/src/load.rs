@@ -1,8 +1,8 @@
 //! From commits to states: one reverse query at any length of the stream.
 
 use crate::{
-    Aggregate, Commit, Consistency, DecodeError, EventLog, FoldedCommit, Range, RecordedEvent, RecordedState,
-    SnapshotStore, StoreError, StreamId, decode, decode_state, encode_state, fold,
+    Aggregate, Commit, Consistency, DecodeError, EventLog, FoldedCommit, Range, RecordedEvent,
+    RecordedState, SnapshotStore, StoreError, StreamId, decode, decode_state, encode_state, fold,
 };
 
 /// After this many commits without a state, the kept state is looked for. With a smaller number, a few missing states would already cost one more
@@ -49,14 +49,19 @@ impl<A: Aggregate> Loaded<A> {
     /// When an event cannot be read, or a commit between them is missing.
     pub fn after(commits: &[Commit]) -> Result<Option<Self>, LoadError> {
         let embedded = |commit: &Commit| commit.state.as_ref().and_then(decode_state::<A>);
-        let newest =
-            commits.iter().enumerate().rev().find_map(|(place, commit)| Some((place, embedded(commit)?)));
+        let newest = commits
+            .iter()
+            .enumerate()
+            .rev()
+            .find_map(|(place, commit)| Some((place, embedded(commit)?)));
         let (mut loaded, rest) = match newest {
             Some((place, state)) => {
                 let version = commits[place].version;
                 (Self { version, state, embedded: version }, &commits[place + 1..])
             }
-            None if commits.first().is_some_and(|first| first.version == 1) => (Self::nothing(), commits),
+            None if commits.first().is_some_and(|first| first.version == 1) => {
+                (Self::nothing(), commits)
+            }
             None => return Ok(None),
         };
         rest.iter().try_for_each(|commit| loaded.apply(commit))?;
@@ -103,7 +108,11 @@ impl<A: Aggregate> Loaded<A> {
             one = [decode::<A>(event).map_err(unreadable)?];
             &one
         } else {
-            some = events.iter().map(decode::<A>).collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+            some = events
+                .iter()
+                .map(decode::<A>)
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(unreadable)?;
             &some
         };
         let before = std::mem::replace(&mut self.state, A::initial());
@@ -248,7 +257,9 @@ pub async fn history<A: Aggregate>(
                 break known;
             }
         }
-        if (newest_first.len() >= NEAR as usize || pages >= NEAR_PAGES) && range.up_to <= base_at_most {
+        if (newest_first.len() >= NEAR as usize || pages >= NEAR_PAGES)
+            && range.up_to <= base_at_most
+        {
             break fold_forward(store, stream, known, range.up_to).await?;
         }
     };
@@ -304,8 +315,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        AppendError, IdempotencyRecord, IdempotencyStore, MemoryStore, Page, RecordedEvent, RecordedState,
-        contract::commit, tank::Tank,
+        AppendError, IdempotencyRecord, IdempotencyStore, MemoryStore, Page, RecordedEvent,
+        RecordedState, contract::commit, tank::Tank,
     };
 
     fn closed(version: u64, state_schema: Option<u32>) -> Commit {
@@ -325,7 +336,10 @@ mod tests {
     fn rule_2_a_hole_is_named() {
         let mut loaded = Loaded::<Tank> { version: 4, ..Loaded::nothing() };
         let hole = loaded.apply(&closed(7, None));
-        assert!(matches!(hole, Err(LoadError::Store(StoreError::Corrupt { version: 5, .. }))), "{hole:?}");
+        assert!(
+            matches!(hole, Err(LoadError::Store(StoreError::Corrupt { version: 5, .. }))),
+            "{hole:?}"
+        );
         assert_eq!(loaded.version, 4);
     }
 
@@ -342,7 +356,10 @@ mod tests {
             let loaded = Loaded::<Tank>::after(&commits).unwrap();
             assert_eq!(loaded.map(|loaded| loaded.version), expected, "{commits:?}");
         }
-        assert!(Loaded::<Tank>::after(&[closed(1, None), closed(3, None)]).is_err(), "there is a hole");
+        assert!(
+            Loaded::<Tank>::after(&[closed(1, None), closed(3, None)]).is_err(),
+            "there is a hole"
+        );
     }
 
     #[test]
@@ -372,7 +389,8 @@ mod tests {
                 Ordering::Relaxed,
             );
             self.most.fetch_max(page.commits.len(), Ordering::Relaxed);
-            let commits = page.commits.into_iter().map(|commit| Commit { state: None, ..commit }).collect();
+            let commits =
+                page.commits.into_iter().map(|commit| Commit { state: None, ..commit }).collect();
             Ok(Page { commits, ..page })
         }
     }
@@ -387,7 +405,12 @@ mod tests {
             self.page(self.inner.read(stream, range, consistency).await?)
         }
 
-        async fn read_forwards(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
+        async fn read_forwards(
+            &self,
+            stream: &StreamId,
+            after: u64,
+            up_to: u64,
+        ) -> Result<Page, StoreError> {
             self.page(self.inner.read_forwards(stream, after, up_to).await?)
         }
 
@@ -447,13 +470,16 @@ mod tests {
         let inner = MemoryStore::default();
         for version in 1..=commits {
             let data = match version {
-                1 => r#"{"site":"North","liquid":"water","installedBy":null,"on":"2026-11-21"}"#.to_owned(),
+                1 => r#"{"site":"North","liquid":"water","installedBy":null,"on":"2026-11-21"}"#
+                    .to_owned(),
                 _ => format!(r#"{{"amount":1,"level":{version},"on":"2026-11-21"}}"#),
             };
-            let (event_type, schema) = if version == 1 { ("TankInstalled", 2) } else { ("TankFilled", 1) };
+            let (event_type, schema) =
+                if version == 1 { ("TankInstalled", 2) } else { ("TankFilled", 1) };
             let event = RecordedEvent { event_type: event_type.into(), schema, data };
-            let appended =
-                inner.append(&Commit { events: vec![event], ..commit(&stream, version) }, None).await;
+            let appended = inner
+                .append(&Commit { events: vec![event], ..commit(&stream, version) }, None)
+                .await;
             assert!(appended.is_ok());
         }
         (Long { inner, pages: AtomicUsize::new(0), most: AtomicUsize::new(0) }, stream)
@@ -492,7 +518,8 @@ mod tests {
         store.pages.store(1_000, Ordering::Relaxed);
         assert!(load::<Tank>(&store, &stream, None, Consistency::Strong).await.is_ok());
         for (asked, at_most) in [(1_500, 1_499), (3_000, 2_999), (2, 1)] {
-            let history = history::<Tank>(&store, &stream, None, at_most, asked, Consistency::Strong).await;
+            let history =
+                history::<Tank>(&store, &stream, None, at_most, asked, Consistency::Strong).await;
             let history = history.unwrap_or_else(|error| unreachable!("{error}"));
             assert!(history.base.version <= at_most, "{asked}");
             assert_eq!(
@@ -511,7 +538,10 @@ mod tests {
         assert!(store.save_snapshot(&stream, 101, &state).await.is_ok());
         store.pages.store(100, Ordering::Relaxed);
         let loaded = load::<Tank>(&store, &stream, None, Consistency::Eventual).await;
-        assert_eq!(loaded.map(|loaded| (loaded.version, loaded.state.level())).ok(), Some((100, 100)));
+        assert_eq!(
+            loaded.map(|loaded| (loaded.version, loaded.state.level())).ok(),
+            Some((100, 100))
+        );
     }
 
     /// A kept state of another schema, or one that cannot be read, is ignored.

@@ -282,7 +282,11 @@ impl From<view::LogTable> for Table {
 impl Table {
     /// A table with these keys, of which a function does nothing yet.
     #[must_use]
-    pub const fn new(variable: &'static str, partition: &'static str, sort: Option<&'static str>) -> Self {
+    pub const fn new(
+        variable: &'static str,
+        partition: &'static str,
+        sort: Option<&'static str>,
+    ) -> Self {
         Self {
             variable: Name::Borrowed(variable),
             partition: Name::Borrowed(partition),
@@ -413,21 +417,29 @@ impl Manifest {
         let is_word = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         let of_indexes = self.tables.iter().flat_map(|table| &table.indexes);
         let of_indexes = of_indexes.flat_map(|index| [&index.name, &index.partition, &index.sort]);
-        let keys = self.tables.iter().flat_map(|table| [Some(&table.partition), table.sort.as_ref()]);
-        all("name of a key or index", keys.flatten().chain(of_indexes), |text| text.chars().all(is_word))?;
+        let keys =
+            self.tables.iter().flat_map(|table| [Some(&table.partition), table.sort.as_ref()]);
+        all("name of a key or index", keys.flatten().chain(of_indexes), |text| {
+            text.chars().all(is_word)
+        })?;
         let actions = self.calls.iter().map(|call| &call.action);
         let is_of_action = |c: char| is_word(c) || c == ':';
         all("action", actions, |text| text.chars().all(is_of_action))?;
-        let categories: Vec<_> = self.categories().into_iter().map(|of| of.to_owned().into()).collect();
+        let categories: Vec<_> =
+            self.categories().into_iter().map(|of| of.to_owned().into()).collect();
         all("category", categories.iter(), |text| StreamId::new(text, "1").is_ok())?;
         let events = match &self.source {
             Source::States { events, .. } => Some(events),
-            Source::Http(_) | Source::Queue(_) | Source::Stream | Source::Sequence(_) | Source::Schedule => {
-                None
-            }
+            Source::Http(_)
+            | Source::Queue(_)
+            | Source::Stream
+            | Source::Sequence(_)
+            | Source::Schedule => None,
         };
         let events = events.into_iter().flatten();
-        all("name of an event or metric", events.chain(&self.metrics), |text| text.chars().all(is_word))?;
+        all("name of an event or metric", events.chain(&self.metrics), |text| {
+            text.chars().all(is_word)
+        })?;
         // A list of keys is a text with commas between them, and `*` alone would be every key.
         let patterns = self.tables.iter().flat_map(|table| table.actions.values().flatten());
         let is_of_pattern = |c: char| is_word(c) || "*/ ".contains(c);
@@ -480,9 +492,10 @@ fn all<'n>(
     is_one: impl Fn(&str) -> bool,
 ) -> Result<(), InvalidManifest> {
     match texts.into_iter().find(|text| text.is_empty() || text.len() > LONGEST || !is_one(text)) {
-        Some(text) => {
-            Err(InvalidManifest { what, text: text.chars().take(80).flat_map(char::escape_debug).collect() })
-        }
+        Some(text) => Err(InvalidManifest {
+            what,
+            text: text.chars().take(80).flat_map(char::escape_debug).collect(),
+        }),
         None => Ok(()),
     }
 }

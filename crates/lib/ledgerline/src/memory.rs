@@ -6,8 +6,8 @@ use std::{
 };
 
 use crate::{
-    AppendError, Commit, Consistency, EventLog, Host, IdempotencyRecord, IdempotencyStore, Page, Range,
-    RecordedState, SnapshotStore, StoreError, StreamId,
+    AppendError, Commit, Consistency, EventLog, Host, IdempotencyRecord, IdempotencyStore, Page,
+    Range, RecordedState, SnapshotStore, StoreError, StreamId,
 };
 
 /// Streams in memory. Pages end after 100 commits, so that paging is exercised.
@@ -23,7 +23,11 @@ struct Tables {
 
 impl Tables {
     fn check(&self, request: &IdempotencyRecord) -> Result<(), AppendError> {
-        if self.requests.contains_key(&request.key) { Err(AppendError::RequestTaken) } else { Ok(()) }
+        if self.requests.contains_key(&request.key) {
+            Err(AppendError::RequestTaken)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -31,7 +35,8 @@ const PAGE: usize = 100;
 
 impl MemoryStore {
     /// A store in memory does not wait: no other writer finishes anything meanwhile.
-    pub const HOST: Host = Host { pause: |_| Box::pin(std::future::ready(())), stored_bytes: Commit::bytes };
+    pub const HOST: Host =
+        Host { pause: |_| Box::pin(std::future::ready(())), stored_bytes: Commit::bytes };
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -39,7 +44,12 @@ impl MemoryStore {
 }
 
 impl EventLog for MemoryStore {
-    async fn read(&self, stream: &StreamId, range: Range, _: Consistency) -> Result<Page, StoreError> {
+    async fn read(
+        &self,
+        stream: &StreamId,
+        range: Range,
+        _: Consistency,
+    ) -> Result<Page, StoreError> {
         if range.after >= range.up_to {
             return Ok(Page { commits: Vec::new(), complete: true });
         }
@@ -55,7 +65,12 @@ impl EventLog for MemoryStore {
         Ok(Page { commits, complete })
     }
 
-    async fn read_forwards(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
+    async fn read_forwards(
+        &self,
+        stream: &StreamId,
+        after: u64,
+        up_to: u64,
+    ) -> Result<Page, StoreError> {
         if after >= up_to {
             return Ok(Page { commits: Vec::new(), complete: true });
         }
@@ -71,7 +86,11 @@ impl EventLog for MemoryStore {
         Ok(self.tables().commits.get(&(stream.clone(), version)).cloned())
     }
 
-    async fn append(&self, commit: &Commit, request: Option<&IdempotencyRecord>) -> Result<(), AppendError> {
+    async fn append(
+        &self,
+        commit: &Commit,
+        request: Option<&IdempotencyRecord>,
+    ) -> Result<(), AppendError> {
         self.append_all(std::slice::from_ref(commit), request).await
     }
 

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
-    Aggregate, Aggregates, Commit, EventTypes, RecordedEvent, RecordedState, Visitor, decode, decode_state,
-    encode, encode_state, fold,
+    Aggregate, Aggregates, Commit, EventTypes, RecordedEvent, RecordedState, Visitor, decode,
+    decode_state, encode, encode_state, fold,
 };
 
 /// The numbers of shapes in a corpus.
@@ -58,7 +58,8 @@ struct State {
 /// When the corpus lacks a shape that the aggregate's code has, or the code does not read a shape
 /// as the corpus says. The text names the shape, and what to do.
 pub fn check<A: Aggregate>(corpus: &str) -> Result<Counts, String> {
-    let Corpus { events, states } = serde_json::from_str(corpus).map_err(|error| error.to_string())?;
+    let Corpus { events, states } =
+        serde_json::from_str(corpus).map_err(|error| error.to_string())?;
     check_events::<A>(&events)?;
     check_states::<A>(&states)?;
     Ok(Counts { events: events.len(), states: states.len() })
@@ -74,20 +75,28 @@ fn check_events<A: Aggregate>(shapes: &[Event]) -> Result<(), String> {
         }
         for schema in 1..=known.schema {
             if !shapes.iter().filter(of_type).any(|shape| shape.schema == schema) {
-                return Err(format!("schema {schema} of {} is not in its file of shapes", known.name));
+                return Err(format!(
+                    "schema {schema} of {} is not in its file of shapes",
+                    known.name
+                ));
             }
         }
     }
     let mut events = Vec::new();
     for Event { event_type, schema, data, now } in shapes {
-        let stored =
-            RecordedEvent { event_type: event_type.clone(), schema: *schema, data: data.to_string() };
+        let stored = RecordedEvent {
+            event_type: event_type.clone(),
+            schema: *schema,
+            data: data.to_string(),
+        };
         let event = decode::<A>(&stored).map_err(|error| {
             format!("{error}: a changed event has the next schema number (docs/recipes.md, \"Add a field to an event\")")
         })?;
         let again = encode::<A>(&event).map_err(|error| error.to_string())?;
-        let (expected, found) =
-            (now.as_ref().unwrap_or(data), serde_json::from_str(&again.data).unwrap_or(Value::Null));
+        let (expected, found) = (
+            now.as_ref().unwrap_or(data),
+            serde_json::from_str(&again.data).unwrap_or(Value::Null),
+        );
         if !event.event_type().has_name(event_type) || found != *expected {
             return Err(format!(
                 "{event_type}, schema {schema}, is read as {found}, not {expected}: a changed event has the next schema number (docs/recipes.md, \"Add a field to an event\")"
@@ -199,7 +208,8 @@ pub fn unreadable<L: Aggregates>(commit: &Commit) -> Option<String> {
 /// When a row cannot be read, or the last one does not have the shape that this code writes.
 #[track_caller]
 pub fn check_rows<Row: Debug + Serialize + DeserializeOwned>(rows: &str) {
-    let rows: Vec<Value> = serde_json::from_str(rows).unwrap_or_else(|error| panic!("the rows: {error}"));
+    let rows: Vec<Value> =
+        serde_json::from_str(rows).unwrap_or_else(|error| panic!("the rows: {error}"));
     let mut written = Value::Null;
     for (row, number) in rows.iter().zip(1..) {
         let read: Row = serde_json::from_value(row.clone()).unwrap_or_else(|error| {
@@ -208,7 +218,8 @@ pub fn check_rows<Row: Debug + Serialize + DeserializeOwned>(rows: &str) {
                  Give the field a default: #[serde(default)]"
             )
         });
-        written = serde_json::to_value(&read).unwrap_or_else(|error| panic!("row {number}: {error}"));
+        written =
+            serde_json::to_value(&read).unwrap_or_else(|error| panic!("row {number}: {error}"));
     }
     assert_eq!(
         rows.last(),

@@ -3,7 +3,8 @@
 use std::fmt::Debug;
 
 use crate::{
-    Aggregate, Context, Refusal, ValueObject, decode, decode_state, encode, encode_state, fold, values,
+    Aggregate, Context, Refusal, ValueObject, decode, decode_state, encode, encode_state, fold,
+    values,
 };
 
 /// Starts a test with the history of the stream.
@@ -40,8 +41,14 @@ impl<A: Aggregate> Given<A> {
 #[track_caller]
 fn listed<A: Aggregate>(result: Result<Vec<A::Event>, Refusal>) -> Result<Vec<A::Event>, Refusal> {
     if let Err(refusal) = &result {
-        let listed = |known: &Refusal| (known.code(), known.kind()) == (refusal.code(), refusal.kind());
-        assert!(A::REFUSALS.iter().any(listed), "REFUSALS of {} lacks {}", A::CATEGORY, refusal.code());
+        let listed =
+            |known: &Refusal| (known.code(), known.kind()) == (refusal.code(), refusal.kind());
+        assert!(
+            A::REFUSALS.iter().any(listed),
+            "REFUSALS of {} lacks {}",
+            A::CATEGORY,
+            refusal.code()
+        );
     }
     result
 }
@@ -83,7 +90,11 @@ where
         }
         state = fold::<A>(state, &events);
         let stored = encode_state::<A>(&state).unwrap_or_else(|error| panic!("{state:?}: {error}"));
-        assert_eq!(decode_state::<A>(&stored).as_ref(), Some(&state), "a state is read as it was written");
+        assert_eq!(
+            decode_state::<A>(&stored).as_ref(),
+            Some(&state),
+            "a state is read as it was written"
+        );
         log.extend(events);
     }
     assert_eq!(fold::<A>(A::initial(), &log), state, "the fold of all events is the state");
@@ -152,7 +163,9 @@ where
     #[track_caller]
     pub fn then_refused(self, expected: &Refusal) {
         match self.result {
-            Ok(events) => panic!("expected the refusal {expected:?}, but the command gave {events:?}"),
+            Ok(events) => {
+                panic!("expected the refusal {expected:?}, but the command gave {events:?}")
+            }
             Err(refusal) => assert_eq!(&refusal, expected),
         }
     }

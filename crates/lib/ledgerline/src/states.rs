@@ -1,7 +1,8 @@
 //! The states of commits that do not carry one.
 
 use crate::{
-    Aggregate, Commit, Consistency, EventLog, LoadError, SnapshotStore, StoreError, decode_state, history,
+    Aggregate, Commit, Consistency, EventLog, LoadError, SnapshotStore, StoreError, decode_state,
+    history,
 };
 
 /// The state after each of these commits of one stream, given in ascending order: from the commit itself if it embeds one, otherwise folded from the
@@ -19,8 +20,15 @@ pub async fn states<A: Aggregate>(
         return Ok(commits.iter().filter_map(|commit| embedded(commit)).collect());
     };
     let last = missing.next_back().unwrap_or(first);
-    let read = history::<A>(store, &first.stream, None, first.version - 1, last.version, Consistency::Strong)
-        .await?;
+    let read = history::<A>(
+        store,
+        &first.stream,
+        None,
+        first.version - 1,
+        last.version,
+        Consistency::Strong,
+    )
+    .await?;
     let mut folded = read.base;
     let mut log = read.steps.iter().peekable();
     let mut states = Vec::with_capacity(commits.len());

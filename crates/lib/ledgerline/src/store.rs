@@ -158,12 +158,15 @@ pub trait EventLog: Send + Sync {
     fn get_all(
         &self,
         names: &[(&StreamId, u64)],
-    ) -> impl Future<Output = Result<Vec<Result<Option<Commit>, StoreError>>, StoreError>> + Send {
+    ) -> impl Future<Output = Result<Vec<Result<Option<Commit>, StoreError>>, StoreError>> + Send
+    {
         async move {
             let mut found = Vec::new();
             for &(stream, version) in names {
                 match self.get(stream, version).await {
-                    Err(error) if !matches!(error, StoreError::Corrupt { .. }) => return Err(error),
+                    Err(error) if !matches!(error, StoreError::Corrupt { .. }) => {
+                        return Err(error);
+                    }
                     commit => found.push(commit),
                 }
             }
@@ -239,7 +242,8 @@ pub async fn append_all_once(
     }
     for commit in commits {
         match store.get(&commit.stream, commit.version).await {
-            Ok(Some(stored)) if stored.command == commit.command && stored.events == commit.events => {}
+            Ok(Some(stored))
+                if stored.command == commit.command && stored.events == commit.events => {}
             Ok(_) | Err(_) => return Err(error),
         }
     }
@@ -257,7 +261,10 @@ pub struct Page<C = Commit> {
 
 impl Page {
     fn for_fold(self) -> Page<FoldedCommit> {
-        Page { commits: self.commits.into_iter().map(FoldedCommit::from).collect(), complete: self.complete }
+        Page {
+            commits: self.commits.into_iter().map(FoldedCommit::from).collect(),
+            complete: self.complete,
+        }
     }
 }
 

@@ -86,7 +86,9 @@ impl TryFrom<String> for StreamId {
         let (category, id) = name.split_once('-').ok_or(InvalidStreamId::Id)?;
         if category == ALL {
             let partition: u16 = id.parse().map_err(|_| InvalidStreamId::Id)?;
-            return Some(Self::all(partition)).filter(|all| all.name == name).ok_or(InvalidStreamId::Id);
+            return Some(Self::all(partition))
+                .filter(|all| all.name == name)
+                .ok_or(InvalidStreamId::Id);
         }
         check(category, id)?;
         let category_length = category.len();

@@ -205,17 +205,21 @@ impl Aggregate for Tank {
 
     fn evolve(state: State, event: &Event) -> State {
         match event {
-            Event::TankInstalled { site, liquid, installed_by, on: _ } => State::Installed(Installed {
-                site: site.clone(),
-                liquid: liquid.clone(),
-                installed_by: installed_by.clone(),
-                level: 0,
-            }),
+            Event::TankInstalled { site, liquid, installed_by, on: _ } => {
+                State::Installed(Installed {
+                    site: site.clone(),
+                    liquid: liquid.clone(),
+                    installed_by: installed_by.clone(),
+                    level: 0,
+                })
+            }
             Event::TankFilled { level, amount: _, note: _, on: _ }
             | Event::TankDrawn { level, amount: _, note: _, on: _ } => {
                 state.with(|tank| Installed { level: *level, ..tank })
             }
-            Event::TankMoved { site } => state.with(|tank| Installed { site: site.clone(), ..tank }),
+            Event::TankMoved { site } => {
+                state.with(|tank| Installed { site: site.clone(), ..tank })
+            }
             Event::TankScrapped { on: _ } => match state {
                 State::Installed(tank) | State::Scrapped(tank) => State::Scrapped(tank),
                 State::Absent => State::Absent,
@@ -260,9 +264,8 @@ impl Aggregate for Tank {
             Command::Scrap => match tank?.level {
                 0 => Event::TankScrapped { on },
                 level => {
-                    return Err(
-                        NOT_EMPTY.saying(format_args!("the level is {level}, a tank is scrapped at 0"))
-                    );
+                    return Err(NOT_EMPTY
+                        .saying(format_args!("the level is {level}, a tank is scrapped at 0")));
                 }
             },
         };

@@ -58,7 +58,9 @@ pub fn try_new<V: ValueObject>(plain: impl Into<V::Plain>) -> Result<V, Invalid>
 ///
 /// # Errors
 /// The error text of its rule, whatever is wrong with the data.
-pub fn deserialize<'de, V: ValueObject, D: Deserializer<'de>>(deserializer: D) -> Result<V, D::Error> {
+pub fn deserialize<'de, V: ValueObject, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<V, D::Error> {
     let plain = V::Plain::of_json(Value::deserialize(deserializer)?);
     plain.and_then(V::read).ok_or_else(|| D::Error::custom(V::expected()))
 }
@@ -165,14 +167,23 @@ fn is_visible(text: &str) -> bool {
     let mut before = None;
     for c in text.chars() {
         let belongs = match c {
-            '\u{200c}' | '\u{200d}' | '\u{fe00}'..='\u{fe0f}' | '\u{e0100}'..='\u{e01ef}' => before.is_some(),
-            '\u{e0020}'..='\u{e007f}' => {
-                before.is_some_and(|before| before == FLAG || ('\u{e0020}'..='\u{e007e}').contains(&before))
+            '\u{200c}' | '\u{200d}' | '\u{fe00}'..='\u{fe0f}' | '\u{e0100}'..='\u{e01ef}' => {
+                before.is_some()
             }
-            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' => false,
-            '\u{180b}'..='\u{180f}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' => false,
+            '\u{e0020}'..='\u{e007f}' => before.is_some_and(|before| {
+                before == FLAG || ('\u{e0020}'..='\u{e007e}').contains(&before)
+            }),
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}'
+            | '\u{17b5}' => false,
+            '\u{180b}'..='\u{180f}'
+            | '\u{200b}'
+            | '\u{200e}'
+            | '\u{200f}'
+            | '\u{202a}'..='\u{202e}' => false,
             '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' => false,
-            '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' => false,
+            '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' => {
+                false
+            }
             '\u{e0000}'..='\u{e0fff}' => false,
             _ => true,
         };
@@ -238,8 +249,8 @@ impl<const MAX: usize> ValueObject for LongText<MAX> {
     }
 
     fn read(text: String) -> Option<Self> {
-        let clean =
-            text.chars().count() <= MAX && !text.chars().any(|c| is_control(c) && !matches!(c, '\n' | '\t'));
+        let clean = text.chars().count() <= MAX
+            && !text.chars().any(|c| is_control(c) && !matches!(c, '\n' | '\t'));
         clean.then_some(Self(text))
     }
 }
@@ -358,9 +369,13 @@ mod tests {
     fn ids_have_one_spelling() {
         let id = Id::new("163082D2-B005-45D7-9EB6-AA1F83EFD55D").unwrap();
         assert_eq!(id.get(), "163082d2-b005-45d7-9eb6-aa1f83efd55d");
-        for bad in
-            ["", "1", "163082d2b00545d79eb6aa1f83efd55d", "{163082d2-b005-45d7-9eb6-aa1f83efd55d}", "../x"]
-        {
+        for bad in [
+            "",
+            "1",
+            "163082d2b00545d79eb6aa1f83efd55d",
+            "{163082d2-b005-45d7-9eb6-aa1f83efd55d}",
+            "../x",
+        ] {
             assert!(!is_read::<Id>(&json!(bad)), "{bad}");
         }
     }

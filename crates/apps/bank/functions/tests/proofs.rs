@@ -80,7 +80,13 @@ fn requested(id: &str, amount: i64) -> Vec<Commit> {
 fn request(id: &str, amount: i64) -> transfer::Command {
     let from = valid(payer(id));
     let to = valid(receiver(id));
-    transfer::Command::Request { from, to, amount: valid(amount), currency: valid("EUR"), reference: None }
+    transfer::Command::Request {
+        from,
+        to,
+        amount: valid(amount),
+        currency: valid("EUR"),
+        reference: None,
+    }
 }
 
 /// The account that a transfer's money comes from.
@@ -95,14 +101,17 @@ fn receiver(transfer: &str) -> String {
 
 /// A UUID, the same for the same name.
 fn account_id(name: &str) -> String {
-    let mut rng = Rng::with_seed(name.bytes().fold(0, |seed, byte| seed.wrapping_mul(257) + u64::from(byte)));
+    let mut rng =
+        Rng::with_seed(name.bytes().fold(0, |seed, byte| seed.wrapping_mul(257) + u64::from(byte)));
     uuid::Uuid::from_u128(rng.u128(..)).to_string()
 }
 
 // --- The process manager ----------------------------------------------------------------------------------------
 
 /// An instance of the process manager.
-fn transfers_at(wire: &Wire) -> QueueRunner<DynamoDbStore, ProcessManager<Transfers<DynamoDbStore>>> {
+fn transfers_at(
+    wire: &Wire,
+) -> QueueRunner<DynamoDbStore, ProcessManager<Transfers<DynamoDbStore>>> {
     manager(wire, "TransferPositionsTable", Transfers::new(World::store_at(wire)))
 }
 
@@ -158,7 +167,8 @@ fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
         let received = rng.u32(0..4) > 0;
         let accounts = [(payer(&id), 40), (receiver(&id), 1)];
         let opened = accounts.iter().filter(|(account, _)| received || *account == accounts[0].0);
-        let mut log: Vec<_> = opened.flat_map(|(account, amount)| balance(account, *amount)).collect();
+        let mut log: Vec<_> =
+            opened.flat_map(|(account, amount)| balance(account, *amount)).collect();
         log.extend(requested(&id, amount));
         let stream = log[log.len() - 1].stream.clone();
         for commit in &log {
@@ -187,7 +197,8 @@ fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
             }
         }
         let ended = load::<Transfer>(&store, &stream, None, Consistency::Strong).await;
-        let status = transfers::Status::of(&ended.map_err(|error| finding(error.to_string()))?.state);
+        let status =
+            transfers::Status::of(&ended.map_err(|error| finding(error.to_string()))?.state);
         let mut balances = Vec::new();
         for (account, _) in &accounts {
             let stream = Account::stream(account).map_err(|error| finding(error.to_string()))?;
@@ -203,7 +214,9 @@ fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
             (false, false) => (Status::Refused, vec![40, 0]),
         };
         if (status, balances.clone()) != (Some(expected.0), expected.1.clone()) {
-            return Err(finding(format!("{amount} moved: {status:?}, {balances:?}, not {expected:?}")));
+            return Err(finding(format!(
+                "{amount} moved: {status:?}, {balances:?}, not {expected:?}"
+            )));
         }
         Ok(())
     })

@@ -26,14 +26,18 @@ async fn an_account_lives_from_opening_to_closing() {
     let open = json!({ "accountId": &id, "owner": "Doe, Jane & Söhne", "currency": "EUR" });
     let opened = bank.post("/accounts", open.clone()).await;
     assert_eq!(opened.status, StatusCode::CREATED);
-    assert_eq!((opened.etag(), opened.headers["location"].as_str()), (Some("\"1\""), account.as_str()));
+    assert_eq!(
+        (opened.etag(), opened.headers["location"].as_str()),
+        (Some("\"1\""), account.as_str())
+    );
     assert_eq!(opened.body, json!({ "accountId": &id, "version": 1 }));
     let again = bank.post("/accounts", open).await;
     assert_eq!((again.status, again.problem()), (StatusCode::CONFLICT, "account-exists"));
 
     // Credited and debited; the caller reads what was written.
-    let credited =
-        bank.post(&format!("{account}/credits"), json!({ "amount": 5000, "reference": "salary" })).await;
+    let credited = bank
+        .post(&format!("{account}/credits"), json!({ "amount": 5000, "reference": "salary" }))
+        .await;
     assert_eq!((credited.status, credited.etag()), (StatusCode::OK, Some("\"2\"")));
     assert_eq!(credited.body, json!({ "version": 2, "totalBalance": 5000 }));
     let too_much = bank.post(&format!("{account}/debits"), json!({ "amount": 5001 })).await;
@@ -61,15 +65,19 @@ async fn an_account_lives_from_opening_to_closing() {
     assert_eq!((known.status, known.etag()), (StatusCode::NOT_MODIFIED, Some(tag)));
     // A version is no representation: a view that is rebuilt may show another one of it.
     for other in ["\"2\"", "\"3\"", "\"3.00000000\""] {
-        let shown = bank.call(Method::GET, &account, &[("if-none-match", other)], String::new()).await;
+        let shown =
+            bank.call(Method::GET, &account, &[("if-none-match", other)], String::new()).await;
         assert_eq!((shown.status, shown.etag()), (StatusCode::OK, Some(tag)), "{other}");
     }
 
     let listed = bank.get(&format!("{account}/transactions?minVersion=3&limit=1")).await;
     let first = &listed.body["transactions"][0];
-    for (field, expected) in
-        [("version", json!(3)), ("kind", json!("debit")), ("amount", json!(4000)), ("balance", json!(1000))]
-    {
+    for (field, expected) in [
+        ("version", json!(3)),
+        ("kind", json!("debit")),
+        ("amount", json!(4000)),
+        ("balance", json!(1000)),
+    ] {
         assert_eq!(first[field], expected, "{field}");
     }
     let cursor = listed.body["cursor"].as_str().unwrap();
@@ -94,25 +102,38 @@ async fn an_account_lives_from_opening_to_closing() {
     assert_eq!(owned["owner"], "Doe, Jane & Söhne");
 
     // If-Match is honoured on every command.
-    let stale =
-        bank.post_with(&format!("{account}/credits"), &[("if-match", "\"2\"")], json!({ "amount": 1 })).await;
-    assert_eq!((stale.status, stale.problem()), (StatusCode::PRECONDITION_FAILED, "precondition-failed"));
+    let stale = bank
+        .post_with(&format!("{account}/credits"), &[("if-match", "\"2\"")], json!({ "amount": 1 }))
+        .await;
+    assert_eq!(
+        (stale.status, stale.problem()),
+        (StatusCode::PRECONDITION_FAILED, "precondition-failed")
+    );
     assert_eq!((stale.etag(), &stale.body["version"]), (Some("\"3\""), &json!(3)));
-    let matched =
-        bank.post_with(&format!("{account}/debits"), &[("if-match", tag)], json!({ "amount": 999 })).await;
+    let matched = bank
+        .post_with(&format!("{account}/debits"), &[("if-match", tag)], json!({ "amount": 999 }))
+        .await;
     assert_eq!(matched.version(), 4);
 
     // Closed when it is empty, and then for good.
     let full = bank.post(&format!("{account}/close"), json!({})).await;
-    assert_eq!((full.status, full.problem()), (StatusCode::UNPROCESSABLE_ENTITY, "balance-not-zero"));
+    assert_eq!(
+        (full.status, full.problem()),
+        (StatusCode::UNPROCESSABLE_ENTITY, "balance-not-zero")
+    );
     bank.post(&format!("{account}/debits"), json!({ "amount": 1 })).await;
     let closed = bank.call(Method::POST, &format!("{account}/close"), &[], String::new()).await;
     assert_eq!((closed.status, closed.version()), (StatusCode::OK, 6));
-    for (path, body) in
-        [("credits", json!({ "amount": 1 })), ("debits", json!({ "amount": 1 })), ("close", json!({}))]
-    {
+    for (path, body) in [
+        ("credits", json!({ "amount": 1 })),
+        ("debits", json!({ "amount": 1 })),
+        ("close", json!({})),
+    ] {
         let refused = bank.post(&format!("{account}/{path}"), body).await;
-        assert_eq!((refused.status, refused.problem()), (StatusCode::UNPROCESSABLE_ENTITY, "account-closed"));
+        assert_eq!(
+            (refused.status, refused.problem()),
+            (StatusCode::UNPROCESSABLE_ENTITY, "account-closed")
+        );
     }
     let shown = bank.get(&format!("{account}?minVersion=6")).await;
     assert_eq!(shown.body["status"], "closed");
@@ -128,7 +149,10 @@ async fn an_account_lives_from_opening_to_closing() {
     let missing = bank.post(&format!("{nobody}/credits"), json!({ "amount": 1 })).await;
     assert_eq!((missing.status, missing.problem()), (StatusCode::NOT_FOUND, "unknown-account"));
     let behind = bank.get(&format!("{account}?minVersion=7")).await;
-    assert_eq!((behind.status, behind.problem()), (StatusCode::SERVICE_UNAVAILABLE, "read-model-behind"));
+    assert_eq!(
+        (behind.status, behind.problem()),
+        (StatusCode::SERVICE_UNAVAILABLE, "read-model-behind")
+    );
     assert_eq!(behind.headers["retry-after"], "1");
 }
 
@@ -144,8 +168,11 @@ async fn a_request_sent_again_with_its_key_gets_its_first_answer_and_makes_one_c
 
     // The request is sent again at once, several times in parallel, and later, after other
     // commands.
-    let same = |answer: &Answer| (answer.status, answer.etag().map(ToOwned::to_owned), answer.body.clone());
-    let again = join_all((0..8).map(|_| bank.post_with(&path, &key, json!({ "amount": 100 })))).await;
+    let same = |answer: &Answer| {
+        (answer.status, answer.etag().map(ToOwned::to_owned), answer.body.clone())
+    };
+    let again =
+        join_all((0..8).map(|_| bank.post_with(&path, &key, json!({ "amount": 100 })))).await;
     bank.post(&format!("/accounts/{id}/credits"), json!({ "amount": 500 })).await;
     let later = bank.call(Method::POST, &path, &key, "{ \"amount\":  100 }".into()).await;
     for answer in again.iter().chain([&later]) {
@@ -156,15 +183,23 @@ async fn a_request_sent_again_with_its_key_gets_its_first_answer_and_makes_one_c
     assert_eq!((shown.version(), &shown.body["totalBalance"]), (4, &json!(500)));
 
     let other = bank.post_with(&path, &key, json!({ "amount": 99 })).await;
-    assert_eq!((other.status, other.problem()), (StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reused"));
+    assert_eq!(
+        (other.status, other.problem()),
+        (StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reused")
+    );
 
     // A creation without an id gives the same account again, and not a second one. A refusal stays
     // a refusal.
     let key = fresh_id();
     let key = [("idempotency-key", key.as_str())];
-    let opened = bank.post_with("/accounts", &key, json!({ "owner": "Bob", "currency": "USD" })).await;
-    let again = bank.post_with("/accounts", &key, json!({ "owner": "Bob", "currency": "USD" })).await;
-    assert_eq!((same(&opened), &opened.headers["location"]), (same(&again), &again.headers["location"]));
+    let opened =
+        bank.post_with("/accounts", &key, json!({ "owner": "Bob", "currency": "USD" })).await;
+    let again =
+        bank.post_with("/accounts", &key, json!({ "owner": "Bob", "currency": "USD" })).await;
+    assert_eq!(
+        (same(&opened), &opened.headers["location"]),
+        (same(&again), &again.headers["location"])
+    );
     let key = fresh_id();
     let key = [("idempotency-key", key.as_str())];
     let refused = bank.post_with(&path, &key, json!({ "amount": 501 })).await;
@@ -218,12 +253,17 @@ async fn bad_input_is_answered_with_a_problem_that_names_the_field_and_makes_no_
         );
         assert!(answer.body["detail"].as_str().is_some_and(|detail| !detail.is_empty()));
     }
-    let large =
-        bank.call(Method::POST, &credits, &[], format!("{{\"amount\":1{}}}", " ".repeat(70_000))).await;
+    let large = bank
+        .call(Method::POST, &credits, &[], format!("{{\"amount\":1{}}}", " ".repeat(70_000)))
+        .await;
     assert_eq!((large.status, large.problem()), (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large"));
     let key = "k".repeat(129);
-    let keyed = bank.post_with(&credits, &[("idempotency-key", &key)], json!({ "amount": 1 })).await;
-    assert_eq!((keyed.status, &keyed.body["field"]), (StatusCode::BAD_REQUEST, &json!("Idempotency-Key")));
+    let keyed =
+        bank.post_with(&credits, &[("idempotency-key", &key)], json!({ "amount": 1 })).await;
+    assert_eq!(
+        (keyed.status, &keyed.body["field"]),
+        (StatusCode::BAD_REQUEST, &json!("Idempotency-Key"))
+    );
     bank.shows_its_transactions(&id, 2).await;
     for (query, field) in [
         ("transactions?limit=0", "limit"),
@@ -274,9 +314,14 @@ async fn sixty_four_clients_debit_one_account_at_once() {
             }
         }
     };
-    let mut acknowledged: Vec<_> = join_all((0..64).map(debit)).await.into_iter().flatten().collect();
+    let mut acknowledged: Vec<_> =
+        join_all((0..64).map(debit)).await.into_iter().flatten().collect();
     acknowledged.sort_unstable();
-    assert_eq!(acknowledged, (3..=52).collect::<Vec<_>>(), "fifty debits, each with a version of its own");
+    assert_eq!(
+        acknowledged,
+        (3..=52).collect::<Vec<_>>(),
+        "fifty debits, each with a version of its own"
+    );
     let shown = eventually("the last debit is shown", async || {
         let shown = bank.get(&format!("/accounts/{id}?minVersion=52")).await;
         (shown.status == StatusCode::OK).then_some(shown)
@@ -316,11 +361,18 @@ async fn an_account_belongs_to_who_opened_it() {
         let hidden = stranger.get(&path).await;
         assert_eq!((hidden.status, hidden.problem()), (StatusCode::NOT_FOUND, "unknown-account"));
         let waited = stranger.get(&format!("{path}?minVersion=1")).await;
-        assert_eq!((waited.problem(), waited.etag()), ("read-model-behind", Some("\"0\"")), "{path}");
+        assert_eq!(
+            (waited.problem(), waited.etag()),
+            ("read-model-behind", Some("\"0\"")),
+            "{path}"
+        );
     }
     let again = json!({ "accountId": &id, "owner": "Eve", "currency": "EUR" });
     let taken = stranger.post_with("/accounts", &[("if-match", "\"9\"")], again).await;
-    assert_eq!((taken.status, taken.problem(), taken.etag()), (StatusCode::CONFLICT, "account-exists", None));
+    assert_eq!(
+        (taken.status, taken.problem(), taken.etag()),
+        (StatusCode::CONFLICT, "account-exists", None)
+    );
     let listed = stranger.get("/accounts?owner=Ada&limit=200").await;
     let listed = listed.body["accounts"].as_array().unwrap().clone();
     assert!(listed.iter().all(|row| row["accountId"] != id), "{listed:?}");
@@ -329,7 +381,8 @@ async fn an_account_belongs_to_who_opened_it() {
     let key = fresh_id();
     let key = [("idempotency-key", key.as_str())];
     let mine = bank.post_with(&format!("{account}/debits"), &key, json!({ "amount": 1 })).await;
-    let theirs = stranger.post_with(&format!("{account}/debits"), &key, json!({ "amount": 1 })).await;
+    let theirs =
+        stranger.post_with(&format!("{account}/debits"), &key, json!({ "amount": 1 })).await;
     assert_eq!((mine.status, theirs.status), (StatusCode::OK, StatusCode::FORBIDDEN));
 
     // A caller with the scope to read may not write.
@@ -366,7 +419,10 @@ async fn money_is_transferred_or_comes_back() {
             "transferId": &id, "fromAccountId": &from, "toAccountId": &to, "amount": amount, "currency": currency,
         });
         let requested = bank.post("/transfers", body).await;
-        assert_eq!((requested.status, &requested.body["status"]), (StatusCode::CREATED, &json!("requested")));
+        assert_eq!(
+            (requested.status, &requested.body["status"]),
+            (StatusCode::CREATED, &json!("requested"))
+        );
         id
     };
     let ends = async |id: &str, status: &str, reason: Option<&str>| {
@@ -378,7 +434,9 @@ async fn money_is_transferred_or_comes_back() {
         assert_eq!(answer.body["reason"].as_str(), reason);
     };
     let balance = async |api: &Api, id: &str, version: u64| {
-        api.get(&format!("/accounts/{id}?minVersion={version}")).await.body["totalBalance"].as_i64().unwrap()
+        api.get(&format!("/accounts/{id}?minVersion={version}")).await.body["totalBalance"]
+            .as_i64()
+            .unwrap()
     };
     let arrives = transfer(30, "EUR").await;
     ends(&arrives, "completed", None).await;
@@ -391,7 +449,8 @@ async fn money_is_transferred_or_comes_back() {
     other.post(&format!("/accounts/{to}/close"), json!({})).await;
     ends(&transfer(70, "EUR").await, "refunded", Some("not-accepted")).await;
     assert_eq!(balance(&bank, &from, 5).await, 70);
-    let to_itself = json!({ "fromAccountId": &from, "toAccountId": &from, "amount": 1, "currency": "EUR" });
+    let to_itself =
+        json!({ "fromAccountId": &from, "toAccountId": &from, "amount": 1, "currency": "EUR" });
     assert_eq!(bank.post("/transfers", to_itself).await.problem(), "same-account");
 }
 
@@ -436,7 +495,8 @@ async fn an_operator_settles_a_stuck_transfer_and_nobody_else_does() {
     assert_eq!(settle(&bank.no_operator()).await.problem(), "not-an-operator");
     // then they are refused, as they are where the scope is missing,
     let status = async |api: Api| {
-        let replays = api.post(&format!("/accounts/{other}/replays"), json!({ "reason": "a try" })).await;
+        let replays =
+            api.post(&format!("/accounts/{other}/replays"), json!({ "reason": "a try" })).await;
         (settle(&api).await.status, replays.status)
     };
     let forbidden = (StatusCode::FORBIDDEN, StatusCode::FORBIDDEN);
@@ -461,7 +521,8 @@ async fn a_program_reads_the_events_of_everybody_and_a_user_does_not() {
     eventually("the events are in the order", async || {
         let mut after = "beginning".to_owned();
         loop {
-            let page = program.get(&format!("/events?category=account&limit=1000&after={after}")).await;
+            let page =
+                program.get(&format!("/events?category=account&limit=1000&after={after}")).await;
             assert_eq!(page.status, StatusCode::OK, "{page:?}");
             let commits = page.body["commits"].as_array().unwrap();
             if commits.iter().any(|commit| commit["stream"] == format!("account-{id}")) {

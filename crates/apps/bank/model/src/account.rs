@@ -83,7 +83,9 @@ impl Opened {
         let total_balance = self.total_balance.saturating_add(amount);
         let (last_month, last_month_balance) = match self.last_month {
             Some(last) if month == last => (last, self.last_month_balance.saturating_add(amount)),
-            Some(last) if month == last.saturating_sub(1.month()) => (last, self.last_month_balance),
+            Some(last) if month == last.saturating_sub(1.month()) => {
+                (last, self.last_month_balance)
+            }
             Some(_) | None => (month, amount),
         };
         Self { total_balance, last_month: Some(last_month), last_month_balance, ..self }
@@ -184,7 +186,12 @@ fn credit(account: &Opened, booking: &Booking, booked_on: Date) -> Result<Event,
     if amount > MAX_MINOR_UNITS - account.total_balance {
         return Err(BALANCE_LIMIT);
     }
-    Ok(Event::AccountCredited { amount, balance: account.total_balance + amount, reference, booked_on })
+    Ok(Event::AccountCredited {
+        amount,
+        balance: account.total_balance + amount,
+        reference,
+        booked_on,
+    })
 }
 
 fn debit(account: &Opened, booking: &Booking, booked_on: Date) -> Result<Event, Refusal> {
@@ -192,9 +199,8 @@ fn debit(account: &Opened, booking: &Booking, booked_on: Date) -> Result<Event, 
     let reference = booking.reference.as_ref().map(ToString::to_string);
     let balance = account.total_balance;
     if amount > balance {
-        return Err(
-            INSUFFICIENT_FUNDS.saying(format_args!("the balance of {balance} does not cover {amount}"))
-        );
+        return Err(INSUFFICIENT_FUNDS
+            .saying(format_args!("the balance of {balance} does not cover {amount}")));
     }
     Ok(Event::AccountDebited { amount, balance: balance - amount, reference, booked_on })
 }
@@ -232,7 +238,9 @@ impl Aggregate for Account {
             // No decision leads here, but `evolve` has to take every event in every state.
             (
                 state,
-                Event::AccountCredited { .. } | Event::AccountDebited { .. } | Event::AccountClosed { .. },
+                Event::AccountCredited { .. }
+                | Event::AccountDebited { .. }
+                | Event::AccountClosed { .. },
             ) => state,
         }
     }
@@ -253,7 +261,9 @@ impl Aggregate for Account {
                 debit(in_currency(yours(state, context)?, currency)?, booking, on)
             }
             // Anybody may send money to the account: whose it is does not matter.
-            Command::Receive(booking, currency) => credit(in_currency(open(state)?, currency)?, booking, on),
+            Command::Receive(booking, currency) => {
+                credit(in_currency(open(state)?, currency)?, booking, on)
+            }
             Command::Close => match yours(state, context)?.total_balance {
                 0 => Ok(Event::AccountClosed { booked_on: on }),
                 balance => Err(BALANCE_NOT_ZERO
@@ -276,7 +286,10 @@ mod tests {
     use super::*;
 
     fn on(day: &str) -> Context {
-        Context { at: format!("{day}T12:00:00Z").parse::<Timestamp>().unwrap(), actor: Some("ada".into()) }
+        Context {
+            at: format!("{day}T12:00:00Z").parse::<Timestamp>().unwrap(),
+            actor: Some("ada".into()),
+        }
     }
 
     fn opened() -> Event {
@@ -320,7 +333,8 @@ mod tests {
 
         #[test]
         fn every_other_command_finds_nothing() {
-            for command in [Command::Credit(booking(1)), Command::Debit(booking(1)), Command::Close] {
+            for command in [Command::Credit(booking(1)), Command::Debit(booking(1)), Command::Close]
+            {
                 given::<Account>([]).when(command, &on("2026-11-21")).then_refused(&UNKNOWN);
             }
         }
@@ -359,7 +373,9 @@ mod tests {
                 .then([debited(5_000, 0, TODAY)]);
             given::<Account>([opened(), credited(5_000, 5_000, TODAY)])
                 .when(Command::Debit(booking(5_001)), &on("2026-11-21"))
-                .then_refused(&INSUFFICIENT_FUNDS.saying("the balance of 5000 does not cover 5001"));
+                .then_refused(
+                    &INSUFFICIENT_FUNDS.saying("the balance of 5000 does not cover 5001"),
+                );
         }
 
         #[test]
@@ -376,7 +392,9 @@ mod tests {
         fn it_is_closed_at_zero_only() {
             given::<Account>([opened(), credited(1, 1, TODAY)])
                 .when(Command::Close, &on("2026-11-21"))
-                .then_refused(&BALANCE_NOT_ZERO.saying("the balance is 1, an account is closed at 0"));
+                .then_refused(
+                    &BALANCE_NOT_ZERO.saying("the balance is 1, an account is closed at 0"),
+                );
             given::<Account>([opened(), credited(1, 1, TODAY), debited(1, 0, TODAY)])
                 .when(Command::Close, &on("2026-11-21"))
                 .then([closed()]);
@@ -413,8 +431,12 @@ mod tests {
                     .then_refused(&OTHER_CURRENCY.saying("the account is in EUR"));
             }
             for command in [send("EUR"), receive("EUR")] {
-                given::<Account>([]).when(command.clone(), &on("2026-11-21")).then_refused(&UNKNOWN);
-                given::<Account>([opened(), closed()]).when(command, &on("2026-11-21")).then_refused(&CLOSED);
+                given::<Account>([])
+                    .when(command.clone(), &on("2026-11-21"))
+                    .then_refused(&UNKNOWN);
+                given::<Account>([opened(), closed()])
+                    .when(command, &on("2026-11-21"))
+                    .then_refused(&CLOSED);
             }
         }
     }
@@ -433,7 +455,9 @@ mod tests {
                 booked_on: TODAY,
             };
             for history in [vec![opened()], vec![opened(), closed()], vec![nobodys]] {
-                for command in [Command::Credit(booking(1)), Command::Debit(booking(1)), Command::Close] {
+                for command in
+                    [Command::Credit(booking(1)), Command::Debit(booking(1)), Command::Close]
+                {
                     for stranger in [&eve, &nobody] {
                         given::<Account>(history.clone())
                             .when(command.clone(), stranger)
@@ -449,8 +473,11 @@ mod tests {
 
         #[test]
         fn every_change_is_refused() {
-            for command in [Command::Credit(booking(1)), Command::Debit(booking(1)), Command::Close] {
-                given::<Account>([opened(), closed()]).when(command, &on("2026-11-21")).then_refused(&CLOSED);
+            for command in [Command::Credit(booking(1)), Command::Debit(booking(1)), Command::Close]
+            {
+                given::<Account>([opened(), closed()])
+                    .when(command, &on("2026-11-21"))
+                    .then_refused(&CLOSED);
             }
         }
     }
@@ -497,7 +524,8 @@ mod tests {
             (1, r#"{"owner":"Ada","bookedOn":"2026-10-01"}"#),
             (2, r#"{"owner":"Ada","currency":"EUR","bookedOn":"2026-10-01"}"#),
         ] {
-            let stored = RecordedEvent { event_type: "AccountOpened".into(), schema, data: data.into() };
+            let stored =
+                RecordedEvent { event_type: "AccountOpened".into(), schema, data: data.into() };
             assert_eq!(decode::<Account>(&stored).unwrap(), expected, "schema {schema}");
         }
     }
@@ -509,7 +537,8 @@ mod tests {
             decode::<Account>(&newer).unwrap_err().to_string(),
             "event AccountOpened has schema 4, this program reads 1 to 3"
         );
-        let unknown = RecordedEvent { event_type: "AccountFrozen".into(), schema: 1, data: "{}".into() };
+        let unknown =
+            RecordedEvent { event_type: "AccountFrozen".into(), schema: 1, data: "{}".into() };
         assert!(decode::<Account>(&unknown).unwrap_err().to_string().contains("AccountFrozen"));
     }
 
@@ -553,7 +582,9 @@ mod tests {
             Command::Open(..) => Err(EXISTS),
             Command::Close => Err(CLOSED),
             Command::Credit(_) | Command::Debit(_) | Command::Send(..) | Command::Receive(..) => {
-                Ok("a second booking of the same amount may be meant; who repeats one sends its key again")
+                Ok(
+                    "a second booking of the same amount may be meant; who repeats one sends its key again",
+                )
             }
         }
     }

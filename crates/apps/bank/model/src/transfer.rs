@@ -148,9 +148,10 @@ impl State {
     #[must_use]
     pub fn under_way(&self) -> i64 {
         match self {
-            Self::Debited(order) | Self::Returning(order) | Self::Stuck(order) | Self::Settling(order) => {
-                order.amount
-            }
+            Self::Debited(order)
+            | Self::Returning(order)
+            | Self::Stuck(order)
+            | Self::Settling(order) => order.amount,
             Self::Unrequested
             | Self::Requested(_)
             | Self::Refused(_)
@@ -262,10 +263,15 @@ fn record(state: &State, step: Step, outcome: &Result<(), String>) -> Option<Eve
 }
 
 /// The decision of an operator; none if it was decided so already, and is done or under way.
-fn settle(state: &State, to: &Id, reason: &Reason, context: &Context) -> Result<Vec<Event>, Refusal> {
+fn settle(
+    state: &State,
+    to: &Id,
+    reason: &Reason,
+    context: &Context,
+) -> Result<Vec<Event>, Refusal> {
     let before = state.order().and_then(|order| order.settlement.as_ref());
-    let is_same =
-        before.is_some_and(|before| before.to_account_id == *to.get() && before.reason == *reason.get());
+    let is_same = before
+        .is_some_and(|before| before.to_account_id == *to.get() && before.reason == *reason.get());
     match state {
         State::Stuck(_) => Ok(vec![Event::TransferSettlementRequested {
             decision: before.map_or(0, |before| before.decision) + 1,
@@ -321,16 +327,24 @@ impl Aggregate for Transfer {
             Event::TransferDebited {} => state.becomes(State::Debited, None),
             Event::TransferRefused { reason } => state.becomes(State::Refused, Some(reason)),
             Event::TransferCompleted {} => state.becomes(State::Completed, None),
-            Event::TransferCreditRefused { reason } => state.becomes(State::Returning, Some(reason)),
+            Event::TransferCreditRefused { reason } => {
+                state.becomes(State::Returning, Some(reason))
+            }
             Event::TransferRefunded {} => {
                 // The reason stays: it says why the money came back.
                 let reason = state.order().and_then(|order| order.reason.clone());
                 state.becomes(State::Refunded, reason.as_ref())
             }
-            Event::TransferRefundRefused { reason } | Event::TransferSettlementRefused { reason } => {
+            Event::TransferRefundRefused { reason }
+            | Event::TransferSettlementRefused { reason } => {
                 state.becomes(State::Stuck, Some(reason))
             }
-            Event::TransferSettlementRequested { decision, to_account_id, reason, requested_by } => {
+            Event::TransferSettlementRequested {
+                decision,
+                to_account_id,
+                reason,
+                requested_by,
+            } => {
                 let settlement = Settlement {
                     decision: *decision,
                     to_account_id: to_account_id.clone(),
@@ -363,9 +377,13 @@ impl Aggregate for Transfer {
                     requested_by: context.actor.clone(),
                 }])
             }
-            Command::Settle { .. } | Command::Record { .. } if *state == State::Unrequested => Err(UNKNOWN),
+            Command::Settle { .. } | Command::Record { .. } if *state == State::Unrequested => {
+                Err(UNKNOWN)
+            }
             Command::Settle { to, reason } => settle(state, to, reason, context),
-            Command::Record { step, outcome } => Ok(record(state, *step, outcome).into_iter().collect()),
+            Command::Record { step, outcome } => {
+                Ok(record(state, *step, outcome).into_iter().collect())
+            }
         }
     }
 }
@@ -422,7 +440,12 @@ mod tests {
     fn settling(decision: u64, to: &str) -> Event {
         let reason = "agreed".into();
         let requested_by = Some("ada".into());
-        Event::TransferSettlementRequested { decision, to_account_id: to.into(), reason, requested_by }
+        Event::TransferSettlementRequested {
+            decision,
+            to_account_id: to.into(),
+            reason,
+            requested_by,
+        }
     }
 
     fn record(step: Step, outcome: Result<(), &str>) -> Command {
@@ -442,11 +465,14 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_decides_where_the_money_of_a_stuck_transfer_goes_and_decides_again_if_it_is_refused() {
+    fn an_operator_decides_where_the_money_of_a_stuck_transfer_goes_and_decides_again_if_it_is_refused()
+     {
         let ops = by_ada();
         given::<Transfer>(stuck()).when(settle(B, "agreed"), &ops).then([settling(1, B)]);
         let under_way = [stuck(), vec![settling(1, B)]].concat();
-        given::<Transfer>(under_way.clone()).when(settle(A, "agreed"), &ops).then_refused(&NOT_STUCK);
+        given::<Transfer>(under_way.clone())
+            .when(settle(A, "agreed"), &ops)
+            .then_refused(&NOT_STUCK);
         let refused = Event::TransferSettlementRefused { reason: "no".into() };
         let again = [under_way.clone(), vec![refused]].concat();
         given::<Transfer>(again.clone()).when(settle(A, "agreed"), &ops).then([settling(2, A)]);
@@ -497,10 +523,20 @@ mod tests {
             (vec![], Step::Debit, no(), refused("no")),
             (vec![Event::TransferDebited {}], Step::Credit, Ok(()), Event::TransferCompleted {}),
             (vec![Event::TransferDebited {}], Step::Credit, no(), returning()),
-            (vec![Event::TransferDebited {}, returning()], Step::Refund, Ok(()), Event::TransferRefunded {}),
+            (
+                vec![Event::TransferDebited {}, returning()],
+                Step::Refund,
+                Ok(()),
+                Event::TransferRefunded {},
+            ),
             (vec![Event::TransferDebited {}, returning()], Step::Refund, no(), refund_refused()),
             (settling_now(), Step::Settle(1), Ok(()), Event::TransferSettled {}),
-            (settling_now(), Step::Settle(1), no(), Event::TransferSettlementRefused { reason: "no".into() }),
+            (
+                settling_now(),
+                Step::Settle(1),
+                no(),
+                Event::TransferSettlementRefused { reason: "no".into() },
+            ),
         ] {
             let history = [vec![requested()], history].concat();
             assert_eq!(Step::after(history.last().unwrap()), Some(step));

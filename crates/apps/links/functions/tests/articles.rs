@@ -48,7 +48,8 @@ async fn a_user_is_a_row_for_each_event_in_its_envelope() {
 #[tokio::test]
 async fn a_registration_is_welcomed_with_one_mail() {
     let local = LocalStack::start(None).await;
-    let registered = local.post("/users", json!({ "name": "Ada", "email": "example@example.com" })).await;
+    let registered =
+        local.post("/users", json!({ "name": "Ada", "email": "example@example.com" })).await;
     assert_eq!(registered.status, StatusCode::CREATED);
     let mailbox = Api::new(local.aws_url(), None);
     let mails = async || mailbox.get("/mailbox?to=example@example.com").await.body["mails"].clone();
@@ -84,12 +85,20 @@ fn the_reducer_adds_and_removes_those_whom_a_user_follows() {
         followed_user_id: other.into(),
         following,
     };
-    let unfollowed =
-        Event::UserUnfollowed { user_id: "ada".into(), unfollowed_user_id: "bob".into(), following: 1 };
-    let registered =
-        Event::UserRegistered { user_id: "ada".into(), name: "Ada".into(), email: "ada@example.com".into() };
+    let unfollowed = Event::UserUnfollowed {
+        user_id: "ada".into(),
+        unfollowed_user_id: "bob".into(),
+        following: 1,
+    };
+    let registered = Event::UserRegistered {
+        user_id: "ada".into(),
+        name: "Ada".into(),
+        email: "ada@example.com".into(),
+    };
     let events = [registered, followed("bob", 1), followed("cleo", 2), unfollowed];
-    let State::Registered(user) = ledgerline::fold::<User>(User::initial(), &events) else { panic!() };
+    let State::Registered(user) = ledgerline::fold::<User>(User::initial(), &events) else {
+        panic!()
+    };
     assert_eq!(user.follows.keys().collect::<Vec<_>>(), ["cleo"]);
 }
 
@@ -101,10 +110,14 @@ async fn of_two_follows_at_once_one_is_stored() {
     let follow = user(Action::Follow(valid("bob")));
     // Two instances, which know nothing of each other.
     let (one, two) = (cold::<User>(), cold::<User>());
-    let both = join_all([&one, &two].map(|cache| send(&store, cache, &stream, &follow, false))).await;
+    let both =
+        join_all([&one, &two].map(|cache| send(&store, cache, &stream, &follow, false))).await;
     // The one that lost decides again, and finds that there is nothing left to do.
     assert_eq!(both, [Ok(2), Ok(2)]);
-    assert_eq!(event_types(&commits(&store, &stream).await), [["UserRegistered"], ["UserFollowed"]]);
+    assert_eq!(
+        event_types(&commits(&store, &stream).await),
+        [["UserRegistered"], ["UserFollowed"]]
+    );
 }
 
 /// "Snapshots": a user with a thousand events is loaded with one query of one read unit.
@@ -166,8 +179,10 @@ async fn a_handler_that_fails_stops_no_other_and_catches_up() {
         let api = Api::new(local.url.clone(), Some(token.into()));
         api.post("/users", json!({ "name": token, "email": "x@example.com" })).await;
     }
-    let (ada, bob) =
-        (Api::new(local.url.clone(), Some("ada".into())), Api::new(local.url.clone(), Some("bob".into())));
+    let (ada, bob) = (
+        Api::new(local.url.clone(), Some("ada".into())),
+        Api::new(local.url.clone(), Some("bob".into())),
+    );
     ada.call(Method::PUT, "/users/ada/follows/bob", &[], String::new()).await;
     // The handler of feeds is killed again and again while ratings come.
     for n in 0..10 {
@@ -175,7 +190,9 @@ async fn a_handler_that_fails_stops_no_other_and_catches_up() {
         let body = json!({ "linkUrl": format!("https://example.com/{n}"), "rating": 3 });
         assert_eq!(bob.post("/users/bob/ratings", body).await.status, StatusCode::OK);
     }
-    let count = async |path: &str, name: &str| ada.get(path).await.body[name].as_array().map_or(0, Vec::len);
+    let count = async |path: &str, name: &str| {
+        ada.get(path).await.body[name].as_array().map_or(0, Vec::len)
+    };
     for (path, name, expected) in [
         ("/users/bob/ratings", "ratings", 10),
         ("/links/ratings?url=https://example.com/3", "ratings", 1),

@@ -68,7 +68,8 @@ fn follows(name: &str, rng: &mut Rng) -> History<User> {
             false => Action::Unfollow(other),
         });
     }
-    let commands = actions.into_iter().map(|action| user::Command { user_id: valid(name), action }).collect();
+    let commands =
+        actions.into_iter().map(|action| user::Command { user_id: valid(name), action }).collect();
     History { id: name.into(), actor: name.into(), commands }
 }
 
@@ -81,7 +82,8 @@ fn follower(id: &str, other: &str) -> Vec<Commit> {
         Action::Unfollow(other()),
         Action::Follow(other()),
     ];
-    let commands = actions.into_iter().map(|action| user::Command { user_id: valid(id), action }).collect();
+    let commands =
+        actions.into_iter().map(|action| user::Command { user_id: valid(id), action }).collect();
     History::<User> { id: id.into(), actor: id.into(), commands }.commits_with_states()
 }
 
@@ -109,11 +111,14 @@ fn welcome() -> Case {
         let mails = LogRows::new(wire.dynamodb(), table("WelcomeEmailPositionsTable"), POSITIONS);
         let ses = aws_sdk_sesv2::Client::from_conf(ses(&wire.sdk_config()).build());
         let sender = Some("hello@example.com".to_owned());
-        let reaction = WelcomeEmail { mails: mails.clone(), ses, claim: SignedDuration::ZERO, sender };
+        let reaction =
+            WelcomeEmail { mails: mails.clone(), ses, claim: SignedDuration::ZERO, sender };
         ProcessManager { positions: mails, reaction }
     });
     case.right_if(|found, expected| {
-        let note = |outcome: &Outcome, status: &str| outcome.tables.values().any(|row| row.contains(status));
+        let note = |outcome: &Outcome, status: &str| {
+            outcome.tables.values().any(|row| row.contains(status))
+        };
         let same_rows = found.tables.keys().eq(expected.tables.keys());
         let honest = found == expected || (found.mails <= 1 && note(found, "unknown"));
         same_rows && honest && !note(found, "sending")

@@ -92,7 +92,11 @@ impl Log {
             *state = ledgerline::fold::<Link>(state.clone(), &events);
             *version += 1;
             let version = *version;
-            self.commit::<Link>(StreamId::new("link", &link::id(user, url)).unwrap(), version, &events);
+            self.commit::<Link>(
+                StreamId::new("link", &link::id(user, url)).unwrap(),
+                version,
+                &events,
+            );
         }
     }
 
@@ -131,9 +135,13 @@ fn log(steps: &[Step]) -> Log {
     }
     for step in steps {
         match *step {
-            Step::Rate(user, link, rating, more) => log.rate(USERS[user], LINKS[link], rating, more),
+            Step::Rate(user, link, rating, more) => {
+                log.rate(USERS[user], LINKS[link], rating, more)
+            }
             Step::Follow(user, other) => log.user(USERS[user], Action::Follow(valid(USERS[other]))),
-            Step::Unfollow(user, other) => log.user(USERS[user], Action::Unfollow(valid(USERS[other]))),
+            Step::Unfollow(user, other) => {
+                log.user(USERS[user], Action::Unfollow(valid(USERS[other])))
+            }
         }
     }
     log
@@ -215,7 +223,11 @@ impl<C: Consumer> World<C> {
 
 /// Delivers commits in this order, and then the last one of every stream, so that nothing is
 /// missing in the end.
-async fn deliver_all<C: Consumer>(world: &World<C>, commits: &[Commit], order: &[prop::sample::Index]) {
+async fn deliver_all<C: Consumer>(
+    world: &World<C>,
+    commits: &[Commit],
+    order: &[prop::sample::Index],
+) {
     for index in order {
         world.deliver(index.get(commits)).await.unwrap();
     }
@@ -300,8 +312,9 @@ async fn shown(world: &World<FeedProjector>) -> BTreeSet<(String, String, String
     let rows = world.rows(&feeds::TABLE).await;
     let mut shown = BTreeSet::new();
     for user in USERS {
-        let of =
-            |partition: String| rows.iter().filter(move |(key, _)| key.0 == partition).map(|(_, row)| row);
+        let of = |partition: String| {
+            rows.iter().filter(move |(key, _)| key.0 == partition).map(|(_, row)| row)
+        };
         let following: BTreeMap<_, _> = of(feeds::following(user))
             .map(|row| serde_json::from_value::<feeds::Follow>(Value::Object(row.clone())).unwrap())
             .map(|follow| (follow.entry, follow.following))
@@ -363,8 +376,12 @@ async fn a_crash_after_any_call_leaves_the_feeds_right() {
 /// entry of a new following.
 #[tokio::test]
 async fn an_entry_that_comes_too_late_is_not_shown() {
-    let log =
-        log(&[Step::Follow(0, 1), Step::Rate(1, 0, 4, false), Step::Unfollow(0, 1), Step::Follow(0, 1)]);
+    let log = log(&[
+        Step::Follow(0, 1),
+        Step::Rate(1, 0, 4, false),
+        Step::Unfollow(0, 1),
+        Step::Follow(0, 1),
+    ]);
     let world = World::new("FeedsTable", &log.commits, feed_projector).await;
     for commit in &log.commits {
         world.deliver(commit).await.unwrap();
@@ -470,8 +487,11 @@ async fn a_rating_is_one_write_for_each_list() {
     log.rate("bob", LINKS[0], 4, true);
     log.rate("bob", LINKS[0], 5, true);
     let commits = log.of(&["link"]);
-    for (id, view) in [("LinkRatingsTable", link_ratings::VIEW), ("UserRatingsTable", user_ratings::VIEW)] {
-        let world = World::new(id, &commits, |client, name| LogProjector::new(client, name, view)).await;
+    for (id, view) in
+        [("LinkRatingsTable", link_ratings::VIEW), ("UserRatingsTable", user_ratings::VIEW)]
+    {
+        let world =
+            World::new(id, &commits, |client, name| LogProjector::new(client, name, view)).await;
         // At its start, the function reads which generations there are.
         world.runner.consumer.generations().await.unwrap();
         assert_eq!(world.wire.operations(), ["GetItem"]);
@@ -495,8 +515,10 @@ async fn a_poisoned_stream_stops_its_own_group() {
     let log = log(&[Step::Rate(0, 0, 4, false), Step::Rate(1, 0, 2, false)]);
     let commits = log.of(&["link"]);
     let view = link_ratings::VIEW;
-    let world =
-        World::new("LinkRatingsTable", &commits, |client, name| LogProjector::new(client, name, view)).await;
+    let world = World::new("LinkRatingsTable", &commits, |client, name| {
+        LogProjector::new(client, name, view)
+    })
+    .await;
     let mut poisoned = commits[0].clone();
     poisoned.events[1].schema = 99;
     let records: Vec<_> = [("1", &poisoned), ("2", &commits[1]), ("3", &poisoned)]
@@ -512,7 +534,12 @@ async fn a_poisoned_stream_stops_its_own_group() {
     let event: aws_lambda_events::sqs::SqsEvent =
         serde_json::from_value(json!({ "Records": records })).unwrap();
     let response = world.runner.batch(&event.records).await;
-    let failed: Vec<_> = response.batch_item_failures.iter().map(|failed| &failed.item_identifier).collect();
+    let failed: Vec<_> =
+        response.batch_item_failures.iter().map(|failed| &failed.item_identifier).collect();
     assert_eq!(failed, ["1", "3"]);
-    assert_eq!(world.rows(&link_ratings::TABLE).await.len(), 2, "the other rating, and the sum of one");
+    assert_eq!(
+        world.rows(&link_ratings::TABLE).await.len(),
+        2,
+        "the other rating, and the sum of one"
+    );
 }

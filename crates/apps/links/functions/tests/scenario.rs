@@ -19,10 +19,14 @@ async fn a_feed_has_the_ratings_of_those_whom_one_follows_now() {
     let other = links.stranger();
     let bob = subject(&other).unwrap_or_else(|| "somebody-else".to_owned());
     for (api, id, name) in [(&*links, &me, "Ada"), (&other, &bob, "Bob")] {
-        let registered =
-            api.post("/users", json!({ "name": name, "email": "success@simulator.amazonses.com" })).await;
+        let registered = api
+            .post("/users", json!({ "name": name, "email": "success@simulator.amazonses.com" }))
+            .await;
         // An earlier run may have registered them.
-        assert!([StatusCode::CREATED, StatusCode::CONFLICT].contains(&registered.status), "{registered:?}");
+        assert!(
+            [StatusCode::CREATED, StatusCode::CONFLICT].contains(&registered.status),
+            "{registered:?}"
+        );
         if registered.status == StatusCode::CREATED {
             assert_eq!(registered.body["userId"], **id);
         }
@@ -33,11 +37,17 @@ async fn a_feed_has_the_ratings_of_those_whom_one_follows_now() {
     };
     assert_eq!(follow(Method::DELETE).await.status, StatusCode::OK);
     let url = format!("https://example.com/{}", fresh_id());
-    let rate = async |api: &Api, id: &str, body: Value| api.post(&format!("/users/{id}/ratings"), body).await;
+    let rate = async |api: &Api, id: &str, body: Value| {
+        api.post(&format!("/users/{id}/ratings"), body).await
+    };
     let rated =
-        rate(&other, &bob, json!({ "linkUrl": &url, "rating": 4, "title": "It", "tags": ["x"] })).await;
+        rate(&other, &bob, json!({ "linkUrl": &url, "rating": 4, "title": "It", "tags": ["x"] }))
+            .await;
     assert_eq!((rated.status, rated.version()), (StatusCode::OK, 1), "{rated:?}");
-    assert_eq!(rate(&links, &bob, json!({ "linkUrl": &url, "rating": 1 })).await.problem(), "not-you");
+    assert_eq!(
+        rate(&links, &bob, json!({ "linkUrl": &url, "rating": 1 })).await.problem(),
+        "not-you"
+    );
     for (body, field) in [
         (json!({ "linkUrl": &url, "rating": 6 }), "rating"),
         (json!({ "linkUrl": "ftp://x", "rating": 1 }), "linkUrl"),
@@ -57,11 +67,15 @@ async fn a_feed_has_the_ratings_of_those_whom_one_follows_now() {
     let followed = follow(Method::PUT).await;
     assert_eq!(follow(Method::PUT).await.version(), followed.version());
     let entry = eventually("it is brought in", async || in_feed().await).await;
-    assert_eq!((&entry["userId"], &entry["rating"], &entry["title"]), (&json!(bob), &json!(4), &json!("It")));
+    assert_eq!(
+        (&entry["userId"], &entry["rating"], &entry["title"]),
+        (&json!(bob), &json!(4), &json!("It"))
+    );
     // Later ratings come into the feed too; another rating of a link is shown where the first one
     // was.
     rate(&other, &bob, json!({ "linkUrl": &url, "rating": 2 })).await;
-    eventually("it is rated again", async || in_feed().await.filter(|entry| entry["rating"] == 2)).await;
+    eventually("it is rated again", async || in_feed().await.filter(|entry| entry["rating"] == 2))
+        .await;
     let newer = format!("https://example.com/{}", fresh_id());
     rate(&other, &bob, json!({ "linkUrl": &newer, "rating": 5 })).await;
     let newest = eventually("the newest is first", async || {
@@ -70,7 +84,10 @@ async fn a_feed_has_the_ratings_of_those_whom_one_follows_now() {
     })
     .await;
     let cursor = newest.body["cursor"].as_str().expect("there is more");
-    assert_eq!(links.get(&format!("{feed}?limit=1&cursor={cursor}")).await.body["feed"][0]["linkUrl"], *url);
+    assert_eq!(
+        links.get(&format!("{feed}?limit=1&cursor={cursor}")).await.body["feed"][0]["linkUrl"],
+        *url
+    );
     assert_eq!(other.get(&feed).await.problem(), "not-you");
 
     // The average counts everybody once.
@@ -78,12 +95,17 @@ async fn a_feed_has_the_ratings_of_those_whom_one_follows_now() {
     let of_link = format!("/links/ratings?url={url}");
     eventually("both count once", async || {
         let all = links.get(&of_link).await.body;
-        (all["count"] == 2 && all["average"] == 3.5 && all["ratings"].as_array()?.len() == 2).then_some(())
+        (all["count"] == 2 && all["average"] == 3.5 && all["ratings"].as_array()?.len() == 2)
+            .then_some(())
     })
     .await;
     let mine = links.get(&format!("/users/{me}/ratings?limit=200")).await;
-    let mine =
-        mine.body["ratings"].as_array().unwrap().iter().filter(|rating| rating["linkUrl"] == *url).count();
+    let mine = mine.body["ratings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|rating| rating["linkUrl"] == *url)
+        .count();
     assert_eq!(mine, 1);
 
     follow(Method::DELETE).await;

@@ -43,7 +43,8 @@ impl World {
     async fn new() -> Self {
         let ses = Ses::default();
         let url = ses.start().await;
-        let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "WelcomeEmailPositionsTable"]).await;
+        let dynamodb =
+            ledgerline_testing::dynamodb(&["CommitsTable", "WelcomeEmailPositionsTable"]).await;
         // The log has the commits of the messages.
         let client = Client::new(&dynamodb.sdk_config());
         let log = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
@@ -62,14 +63,20 @@ impl World {
 
     /// A function whose calls to the table and to the provider are counted together, so that a
     /// crash can follow any of them.
-    fn function(&self, sender: Option<&str>) -> QueueRunner<DynamoDbStore, ProcessManager<WelcomeEmail>> {
+    fn function(
+        &self,
+        sender: Option<&str>,
+    ) -> QueueRunner<DynamoDbStore, ProcessManager<WelcomeEmail>> {
         let config = Builder::from(&self.dynamodb.sdk_config())
             .retry_config(RetryConfig::disabled())
             .interceptor(self.crash.clone())
             .interceptor(self.wire.clone());
         let client = Client::from_conf(config.build());
-        let positions =
-            LogRows::new(client.clone(), ledgerline_testing::table("WelcomeEmailPositionsTable"), POSITIONS);
+        let positions = LogRows::new(
+            client.clone(),
+            ledgerline_testing::table("WelcomeEmailPositionsTable"),
+            POSITIONS,
+        );
         // The client is made as the function makes it, from a configuration that gives little time,
         // as for a database.
         let impatient =
@@ -149,7 +156,10 @@ async fn a_new_user_gets_one_mail() {
     let mails = world.ses.mails();
     assert_eq!(mails.as_array().unwrap().len(), 1);
     assert_eq!(mails[0]["to"], serde_json::json!(["ada@example.com"]));
-    assert_eq!((&mails[0]["from"], &mails[0]["subject"]), (&"hello@example.com".into(), &"Welcome".into()));
+    assert_eq!(
+        (&mails[0]["from"], &mails[0]["subject"]),
+        (&"hello@example.com".into(), &"Welcome".into())
+    );
 }
 
 /// An entry costs a read of the commit that it names and one of the position. If commits were
@@ -192,8 +202,15 @@ async fn a_crash_after_any_call_never_sends_two_mails() {
     }
     // The function ended after no call, the commit, the position, the claim, the mail, the record,
     // and not at all.
-    let expected =
-        [(1, "sent"), (1, "sent"), (1, "sent"), (0, "unknown"), (1, "unknown"), (1, "sent"), (1, "sent")];
+    let expected = [
+        (1, "sent"),
+        (1, "sent"),
+        (1, "sent"),
+        (0, "unknown"),
+        (1, "unknown"),
+        (1, "sent"),
+        (1, "sent"),
+    ];
     assert_eq!(outcomes, expected.map(|(mails, status)| (mails, status.to_owned())));
 }
 
@@ -222,9 +239,11 @@ async fn two_instances_at_once_send_one_mail_and_lose_none() {
 /// again.
 #[tokio::test]
 async fn a_mail_that_was_not_taken_is_sent_later() {
-    for (status, code) in
-        [(429, "TooManyRequestsException"), (403, "AccessDeniedException"), (400, "ThrottlingException")]
-    {
+    for (status, code) in [
+        (429, "TooManyRequestsException"),
+        (403, "AccessDeniedException"),
+        (400, "ThrottlingException"),
+    ] {
         let world = World::new().await;
         world.ses.refuse(2, status, code);
         for _ in 0..2 {
@@ -240,7 +259,8 @@ async fn a_mail_that_was_not_taken_is_sent_later() {
 /// nothing.
 #[tokio::test]
 async fn a_mail_that_cannot_be_sent_is_set_aside() {
-    for (status, code, recorded) in [(400, "MessageRejected", "refused"), (500, "InternalFailure", "unknown")]
+    for (status, code, recorded) in
+        [(400, "MessageRejected", "refused"), (500, "InternalFailure", "unknown")]
     {
         let world = World::new().await;
         world.ses.refuse(1, status, code);
@@ -288,12 +308,17 @@ async fn a_repair_sends_the_mail_that_an_outage_lost_and_no_mail_twice() {
     };
     // Given a mail to Ada, and an outage of a day when Eve registers,
     register(&links, "ada").await;
-    eventually("the mail to Ada is sent", async || (mails(&links).await.len() == 1).then_some(())).await;
+    eventually("the mail to Ada is sent", async || (mails(&links).await.len() == 1).then_some(()))
+        .await;
     let tool = Tool::at(&links);
-    eventually("every subscriber has every commit", async || (tool.found(&[]).0 == 0).then_some(())).await;
+    eventually("every subscriber has every commit", async || {
+        (tool.found(&[]).0 == 0).then_some(())
+    })
+    .await;
     for of in [".fifo", "SequenceTable", "events"] {
         let outage = json!({ "of": of, "seconds": 3_600 });
-        let begun = reqwest::Client::new().post(format!("{}/outages", links.aws_url())).json(&outage);
+        let begun =
+            reqwest::Client::new().post(format!("{}/outages", links.aws_url())).json(&outage);
         assert!(begun.send().await.unwrap().status().is_success());
     }
     let eve = register(&links, "eve").await;

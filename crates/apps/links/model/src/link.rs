@@ -120,7 +120,9 @@ impl Aggregate for Link {
             let (user_id, link_url) = whose();
             events.push(Event::LinkRated { user_id, link_url, rating, previous: state.rating });
         }
-        let tags = tags.as_ref().map(|tags| tags.get().iter().map(ToString::to_string).collect::<Vec<_>>());
+        let tags = tags
+            .as_ref()
+            .map(|tags| tags.get().iter().map(ToString::to_string).collect::<Vec<_>>());
         if let Some(tags) = tags.filter(|tags| *tags != state.tags) {
             let (user_id, link_url) = whose();
             events.push(Event::LinkTagged { user_id, link_url, tags });
@@ -203,7 +205,11 @@ mod tests {
                 link_url: link_url.clone(),
                 title: "Example".into(),
             },
-            Event::LinkImageUpdated { user_id, link_url, image: "https://example.com/i.png".into() },
+            Event::LinkImageUpdated {
+                user_id,
+                link_url,
+                image: "https://example.com/i.png".into(),
+            },
         ]);
     }
 

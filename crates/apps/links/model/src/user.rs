@@ -131,7 +131,9 @@ impl Aggregate for User {
                 follows: BTreeMap::new(),
                 followings: 0,
             }),
-            Event::UserEmailUpdated { email, .. } => state.with(|user| user.email.clone_from(email)),
+            Event::UserEmailUpdated { email, .. } => {
+                state.with(|user| user.email.clone_from(email))
+            }
             Event::UserFollowed { followed_user_id, following, .. } => state.with(|user| {
                 user.follows.insert(followed_user_id.clone(), *following);
                 user.followings = user.followings.max(*following);
@@ -154,9 +156,11 @@ impl Aggregate for User {
         let (id, event) = (user_id.to_string(), |event| Ok(vec![event]));
         match action {
             Action::Register(..) if user.is_ok() => Err(EXISTS),
-            Action::Register(name, email) => {
-                event(Event::UserRegistered { user_id: id, name: name.to_string(), email: email.to_string() })
-            }
+            Action::Register(name, email) => event(Event::UserRegistered {
+                user_id: id,
+                name: name.to_string(),
+                email: email.to_string(),
+            }),
             Action::UpdateEmail(email) => match user? {
                 user if user.email == *email.get() => Ok(Vec::new()),
                 _ => event(Event::UserEmailUpdated { user_id: id, email: email.to_string() }),
@@ -217,7 +221,11 @@ mod tests {
     }
 
     fn registered() -> Event {
-        Event::UserRegistered { user_id: "ada".into(), name: "Ada".into(), email: "ada@example.com".into() }
+        Event::UserRegistered {
+            user_id: "ada".into(),
+            name: "Ada".into(),
+            email: "ada@example.com".into(),
+        }
     }
 
     fn followed(other: &str, following: u64) -> Event {
@@ -255,8 +263,11 @@ mod tests {
     #[test]
     fn mails_go_where_the_user_says() {
         let elsewhere = Action::UpdateEmail(valid("ada@example.org"));
-        let updated = Event::UserEmailUpdated { user_id: "ada".into(), email: "ada@example.org".into() };
-        given::<User>([registered()]).when(ada(elsewhere.clone()), &by("ada")).then([updated.clone()]);
+        let updated =
+            Event::UserEmailUpdated { user_id: "ada".into(), email: "ada@example.org".into() };
+        given::<User>([registered()])
+            .when(ada(elsewhere.clone()), &by("ada"))
+            .then([updated.clone()]);
         given::<User>([registered(), updated]).when(ada(elsewhere), &by("ada")).then([]);
     }
 
@@ -270,7 +281,9 @@ mod tests {
     #[test]
     fn a_following_ends_and_the_next_one_has_another_number() {
         let history = [registered(), followed("bob", 1), followed("cleo", 2)];
-        given::<User>(history.clone()).when(unfollow("bob"), &by("ada")).then([unfollowed("bob", 1)]);
+        given::<User>(history.clone())
+            .when(unfollow("bob"), &by("ada"))
+            .then([unfollowed("bob", 1)]);
         given::<User>(history.clone()).when(unfollow("dora"), &by("ada")).then([]);
         let history = history.into_iter().chain([unfollowed("bob", 1)]);
         given::<User>(history).when(follow("bob"), &by("ada")).then([followed("bob", 3)]);
@@ -279,8 +292,10 @@ mod tests {
     #[test]
     fn a_thousand_are_followed_and_one_more_is_refused() {
         let many = (1..=MAX_FOLLOWS as u64).map(|n| followed(&format!("u{n}"), n));
-        let state =
-            fold::<User>(User::initial(), &[registered()].into_iter().chain(many).collect::<Vec<_>>());
+        let state = fold::<User>(
+            User::initial(),
+            &[registered()].into_iter().chain(many).collect::<Vec<_>>(),
+        );
         assert_eq!(User::decide(&state, &follow("one-more"), &by("ada")), Err(TOO_MANY));
         assert_eq!(User::decide(&state, &follow("u1"), &by("ada")), Ok(vec![]));
         // With ids as long as Cognito's (36 bytes), the whole state stays below 64 KB, which is less than a sixth of the 400 KB of an item.

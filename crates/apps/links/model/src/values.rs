@@ -41,8 +41,9 @@ impl UserId {
     /// The subject of an id in any spelling, if the id has one. `auth0:7c1` and `auth0:7C1` are one
     /// user. Otherwise a caller could follow a user who does not exist.
     fn subject(id: &str) -> Option<String> {
-        let is_escape =
-            |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+        let is_escape = |rest: &str| {
+            rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit())
+        };
         let escapes = id.split(':').skip(1);
         let subject = percent_decode_str(&id.replace(':', "%")).decode_utf8().ok()?.into_owned();
         escapes.into_iter().all(is_escape).then_some(subject)
@@ -100,7 +101,11 @@ impl TryFrom<Vec<Tag>> for Tags {
     type Error = String;
 
     fn try_from(tags: Vec<Tag>) -> Result<Self, String> {
-        if tags.len() > MAX_TAGS { Err(format!("a link has up to {MAX_TAGS} tags")) } else { Ok(Self(tags)) }
+        if tags.len() > MAX_TAGS {
+            Err(format!("a link has up to {MAX_TAGS} tags"))
+        } else {
+            Ok(Self(tags))
+        }
     }
 }
 
@@ -141,7 +146,8 @@ mod tests {
         ] {
             assert_eq!(WebUrl::new(text).ok().map(WebUrl::into_inner).as_deref(), url, "{text}");
         }
-        let long = |length: usize| WebUrl::new(format!("https://example.com/{}", "x".repeat(length - 20)));
+        let long =
+            |length: usize| WebUrl::new(format!("https://example.com/{}", "x".repeat(length - 20)));
         assert!(long(MAX_URL).is_ok() && long(MAX_URL + 1).is_err());
     }
 
@@ -161,7 +167,11 @@ mod tests {
             ("a:7C", Some("a:3A7C")),
             ("", None),
         ] {
-            assert_eq!(UserId::of_subject(subject).map(UserId::into_inner).as_deref(), id, "{subject}");
+            assert_eq!(
+                UserId::of_subject(subject).map(UserId::into_inner).as_deref(),
+                id,
+                "{subject}"
+            );
         }
         assert!(UserId::of_subject(&"x".repeat(128)).is_some());
         assert_eq!(UserId::of_subject(&"x".repeat(129)), None);

@@ -27,14 +27,16 @@ fn sample(name: &str) -> Value {
 async fn a_deleted_todo_stays_forgotten() {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "TodosTable"]).await;
     let client = Client::new(&dynamodb.sdk_config());
-    let table = StateRows::new(client.clone(), ledgerline_testing::table("TodosTable"), todos::TABLE);
+    let table =
+        StateRows::new(client.clone(), ledgerline_testing::table("TodosTable"), todos::TABLE);
     let log = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
     let stream = Todo::stream(ID).unwrap();
     for version in 1..=3 {
         log.append(&contract::commit(&stream, version), None).await.unwrap();
     }
     let projector = StateProjector { table: table.clone(), log, view: todos::VIEW };
-    let updated: EventBridgeEvent = serde_json::from_value(sample("todos-projector/updated")).unwrap();
+    let updated: EventBridgeEvent =
+        serde_json::from_value(sample("todos-projector/updated")).unwrap();
     let mut deleted = updated.detail.clone();
     deleted["aggregate"]["lastKnownVersion"] = json!(3);
     deleted["aggregate"]["status"] = json!("deleted");

@@ -24,9 +24,14 @@ async fn a_todo_is_changed_by_who_has_seen_it() {
     assert_eq!(todos.post("/todo", create).await.problem(), "todo-exists");
     let change = async |if_match: Option<&str>, path: &str| {
         let headers: Vec<_> = if_match.map(|tag| ("If-Match", tag)).into_iter().collect();
-        todos.post_with(path, &headers, json!({ "title": "TODO", "message": "Make 2 coffees" })).await
+        todos
+            .post_with(path, &headers, json!({ "title": "TODO", "message": "Make 2 coffees" }))
+            .await
     };
-    assert_eq!(change(Some("\"1\""), &format!("/todo/{}", fresh_id())).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(
+        change(Some("\"1\""), &format!("/todo/{}", fresh_id())).await.status,
+        StatusCode::NOT_FOUND
+    );
     assert_eq!(change(None, &todo).await.status, StatusCode::PRECONDITION_REQUIRED);
     assert_eq!(change(Some("\"1\""), &todo).await.etag(), Some("\"2\""));
     assert_eq!(change(Some("\"1\""), &todo).await.status, StatusCode::PRECONDITION_FAILED);
@@ -48,7 +53,8 @@ async fn a_todo_is_changed_by_who_has_seen_it() {
     assert_eq!(todos.get(&format!("{todo}?minVersion=3")).await.problem(), "unknown-todo");
     eventually("it is listed no more", async || (!is_listed().await).then_some(())).await;
     assert_eq!(change(Some("\"3\""), &todo).await.problem(), "unknown-todo");
-    let without = todos.post("/todo", json!({ "id": fresh_id(), "title": "TODO", "message": null })).await;
+    let without =
+        todos.post("/todo", json!({ "id": fresh_id(), "title": "TODO", "message": null })).await;
     assert_eq!(without.status, StatusCode::CREATED, "null is no message");
     let again = todos.post("/todo", json!({ "id": &id, "title": "Again" })).await;
     assert_eq!(again.problem(), "todo-exists");
@@ -73,15 +79,19 @@ async fn of_two_changes_at_once_one_is_told_that_it_lost() {
         let path = format!("/todo/{id}");
         let change = |title: &'static str| {
             let (todos, path) = (&todos, &path);
-            async move { todos.post_with(path, &[("If-Match", "\"1\"")], json!({ "title": title })).await }
+            async move {
+                todos.post_with(path, &[("If-Match", "\"1\"")], json!({ "title": title })).await
+            }
         };
         let answers = join_all(["One", "Two", "Three", "Four"].map(change)).await;
         let won = answers.iter().filter(|answer| answer.status == StatusCode::OK).count();
         assert_eq!(won, 1, "{answers:?}");
-        lost.extend(answers.iter().filter(|answer| answer.status != StatusCode::OK).map(|answer| {
-            assert_eq!(answer.etag(), Some("\"2\""), "{answer:?}");
-            (answer.status, answer.problem().to_owned())
-        }));
+        lost.extend(answers.iter().filter(|answer| answer.status != StatusCode::OK).map(
+            |answer| {
+                assert_eq!(answer.etag(), Some("\"2\""), "{answer:?}");
+                (answer.status, answer.problem().to_owned())
+            },
+        ));
     }
     assert!(lost.iter().all(|answer| *answer == late || *answer == overtaken), "{lost:?}");
     assert!(lost.contains(&overtaken), "{lost:?}");

@@ -191,9 +191,15 @@ impl Aggregate for Todo {
             (State::Done(todo), Event::TodoUpdated { title, message }) => {
                 State::Done(Created { title: title.clone(), message: message.clone(), ..todo })
             }
-            (state, Event::TodoCompleted {}) => state.created().map_or(State::Uncreated, State::Done),
-            (state, Event::TodoReopened {}) => state.created().map_or(State::Uncreated, State::Open),
-            (state, Event::TodoDeleted {}) => state.created().map_or(State::Uncreated, State::Deleted),
+            (state, Event::TodoCompleted {}) => {
+                state.created().map_or(State::Uncreated, State::Done)
+            }
+            (state, Event::TodoReopened {}) => {
+                state.created().map_or(State::Uncreated, State::Open)
+            }
+            (state, Event::TodoDeleted {}) => {
+                state.created().map_or(State::Uncreated, State::Deleted)
+            }
             // No decision leads here, but `evolve` has to take every event in every state.
             (state @ (State::Uncreated | State::Deleted(_)), Event::TodoUpdated { .. }) => state,
         }
@@ -252,7 +258,9 @@ mod tests {
     fn it_is_created_once_and_its_id_stays_taken() {
         given::<Todo>([]).when(create(), &by("ada")).then([created()]);
         given::<Todo>([created()]).when(create(), &by("ada")).then_refused(&EXISTS);
-        given::<Todo>([created(), Event::TodoDeleted {}]).when(create(), &by("ada")).then_refused(&EXISTS);
+        given::<Todo>([created(), Event::TodoDeleted {}])
+            .when(create(), &by("ada"))
+            .then_refused(&EXISTS);
     }
 
     #[test]
@@ -273,7 +281,9 @@ mod tests {
 
     #[test]
     fn it_is_done_and_reopened() {
-        given::<Todo>([created()]).when(set(Status::Done), &by("ada")).then([Event::TodoCompleted {}]);
+        given::<Todo>([created()])
+            .when(set(Status::Done), &by("ada"))
+            .then([Event::TodoCompleted {}]);
         given::<Todo>([created()]).when(set(Status::Open), &by("ada")).then([]);
         given::<Todo>([created(), Event::TodoCompleted {}])
             .when(set(Status::Open), &by("ada"))

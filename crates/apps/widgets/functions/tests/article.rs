@@ -51,7 +51,8 @@ async fn widget_123_is_a_stream_of_four_events() {
         assert_eq!(send(&store, &cache, &widget_123(), &command, false).await, Ok(version));
     }
     let log = commits(&store, &widget_123()).await;
-    let expected = ["WidgetCreated", "WidgetNameChanged", "WidgetDescriptionChanged", "WidgetStockUpdated"];
+    let expected =
+        ["WidgetCreated", "WidgetNameChanged", "WidgetDescriptionChanged", "WidgetStockUpdated"];
     assert_eq!(event_types(&log), expected.map(|event| vec![event]));
     assert_eq!(log[1].events[0].data, r#"{"name":"Cog"}"#);
     // "Snapshot table", figure 5: the state of the newest event, with no table and no write of its
@@ -108,7 +109,8 @@ impl Article {
         let aggregate = aggregate.send().await.unwrap().item.unwrap();
         for (number, payload) in aggregate["last_events"].as_m().unwrap() {
             let put = self.client.put_item().table_name("event").item("PK", Self::key(123));
-            let put = put.item("SK", AttributeValue::N(number.clone())).item("payload", payload.clone());
+            let put =
+                put.item("SK", AttributeValue::N(number.clone())).item("payload", payload.clone());
             put.condition_expression("attribute_not_exists(PK)").send().await.unwrap();
         }
         let last = |table| {
@@ -172,11 +174,14 @@ async fn a_command_that_took_five_calls_takes_one_or_two() {
 async fn an_entry_with_a_state_of_the_version_before_is_projected() {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "WidgetsTable"]).await;
     let client = Client::new(&dynamodb.sdk_config());
-    let table = StateRows::new(client.clone(), ledgerline_testing::table("WidgetsTable"), VIEW.table);
+    let table =
+        StateRows::new(client.clone(), ledgerline_testing::table("WidgetsTable"), VIEW.table);
     let log = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
     let projector = StateProjector { table: table.clone(), log, view: VIEW };
-    let path =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../../../../events/widgets-projector/stock-updated.json");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../../../events/widgets-projector/stock-updated.json"
+    );
     let event: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let mut detail = event["detail"].clone();
     detail["aggregateSchema"] = json!(1);

@@ -31,7 +31,10 @@ async fn a_widget_changes_its_name_description_and_stock() {
         assert_eq!((changed.status, changed.version()), (StatusCode::OK, version), "{changed:?}");
     }
     let negative = widgets.post(&format!("{widget}/stock"), json!({ "stock": -1 })).await;
-    assert_eq!((negative.status, &negative.body["field"]), (StatusCode::BAD_REQUEST, &json!("stock")));
+    assert_eq!(
+        (negative.status, &negative.body["field"]),
+        (StatusCode::BAD_REQUEST, &json!("stock"))
+    );
     let stranger = widgets.stranger();
     assert_eq!(
         stranger.post(&format!("{widget}/name"), json!({ "name": "Mine" })).await.problem(),

@@ -129,19 +129,23 @@ impl Aggregate for Widget {
 
     fn evolve(state: State, event: &Event) -> State {
         match event {
-            Event::WidgetCreated { name, description, stock, created_by } => State::Created(Created {
-                name: name.clone(),
-                description: description.clone(),
-                stock: *stock,
-                created_by: created_by.clone(),
-            }),
+            Event::WidgetCreated { name, description, stock, created_by } => {
+                State::Created(Created {
+                    name: name.clone(),
+                    description: description.clone(),
+                    stock: *stock,
+                    created_by: created_by.clone(),
+                })
+            }
             Event::WidgetNameChanged { name } => {
                 state.with(|widget| Created { name: name.clone(), ..widget })
             }
             Event::WidgetDescriptionChanged { description } => {
                 state.with(|widget| Created { description: description.clone(), ..widget })
             }
-            Event::WidgetStockUpdated { stock } => state.with(|widget| Created { stock: *stock, ..widget }),
+            Event::WidgetStockUpdated { stock } => {
+                state.with(|widget| Created { stock: *stock, ..widget })
+            }
         }
     }
 
@@ -245,9 +249,9 @@ mod tests {
         for (state, command) in changes.into_iter().chain([(State::Uncreated, create())]) {
             let expected = match command {
                 Command::Create(..) => Err(EXISTS),
-                Command::ChangeName(_) | Command::ChangeDescription(_) | Command::UpdateStock(_) => {
-                    Ok(vec![])
-                }
+                Command::ChangeName(_)
+                | Command::ChangeDescription(_)
+                | Command::UpdateStock(_) => Ok(vec![]),
             };
             assert_eq!(decided_twice::<Widget>(&state, &command, &by("ada")), expected);
         }
@@ -256,8 +260,7 @@ mod tests {
     /// Any command, made of any values: `None` if one of the values is not allowed, because such a command cannot be made.
     fn any_command() -> impl Strategy<Value = Option<Command>> {
         let text = || prop_oneof![3 => "[a-z]{1,3}", 1 => ".*", 1 => Just("x".repeat(2_001))];
-        let stock =
-            prop_oneof![2 => 0..3_i64, 1 => any::<i64>(), 1 => Just(MAX_STOCK), 1 => Just(MAX_STOCK + 1)];
+        let stock = prop_oneof![2 => 0..3_i64, 1 => any::<i64>(), 1 => Just(MAX_STOCK), 1 => Just(MAX_STOCK + 1)];
         (0..5, text(), text(), stock).prop_map(|(kind, name, description, stock)| {
             let name = Name::new(name);
             let description = Description::new(description);

@@ -17,8 +17,8 @@ use ledgerline::{
 };
 
 use super::{
-    CommitChanges, LogRows, MAX_TRANSACTION_ITEMS, POSITION, POSITION_ENTRY, Position, RowKey, TableError,
-    batch, invalid,
+    CommitChanges, LogRows, MAX_TRANSACTION_ITEMS, POSITION, POSITION_ENTRY, Position, RowKey,
+    TableError, batch, invalid,
     log_rows::Guard,
     number, number_of,
     position::{Condition, position_below, position_equals},
@@ -85,7 +85,12 @@ impl CommitBatch {
     }
 
     /// The first changes of a commit, which do not move the position.
-    pub(super) fn begun(stream: &StreamId, version: u64, changes: Changes, progress: Option<String>) -> Self {
+    pub(super) fn begun(
+        stream: &StreamId,
+        version: u64,
+        changes: Changes,
+        progress: Option<String>,
+    ) -> Self {
         let from = version.saturating_sub(1);
         let step = Move { from, to: from, last_row: from, progress };
         Self { moves: BTreeMap::from([(stream.clone(), step)]), changes, bytes: 0 }
@@ -128,7 +133,11 @@ impl LogRows {
     /// # Errors
     /// When the batch has to be written first, because one transaction would not take both. The changes are
     /// returned.
-    pub fn try_add(&self, batch: &mut CommitBatch, commit: CommitChanges<'_>) -> Result<(), Changes> {
+    pub fn try_add(
+        &self,
+        batch: &mut CommitBatch,
+        commit: CommitChanges<'_>,
+    ) -> Result<(), Changes> {
         let CommitChanges { stream, version, changes } = commit;
         // Rows that are inserted need no transaction.
         if self.guard == Guard::Transaction {
@@ -206,7 +215,8 @@ impl LogRows {
                 "a row that is inserted is in the partition of its stream's id".into(),
             ));
         }
-        let mut units = self.view.put_items(first_rows).await? + self.view.put_items(last_rows).await?;
+        let mut units =
+            self.view.put_items(first_rows).await? + self.view.put_items(last_rows).await?;
         let mut further = BTreeMap::new();
         for (stream, to) in positions {
             let position = self.view.position_item(stream, &Position::at(to))?;
@@ -221,7 +231,8 @@ impl LogRows {
         let mut positions = Vec::new();
         for (stream, step) in &batch.moves {
             let position = Position { position: step.to, progress: step.progress.clone() };
-            positions.push((self.view.position_item(stream, &position)?, position_equals(step.from)));
+            positions
+                .push((self.view.position_item(stream, &position)?, position_equals(step.from)));
         }
         if batch.changes.is_empty() && positions.len() == 1 {
             let (item, condition) = positions.remove(0);
@@ -242,7 +253,9 @@ impl LogRows {
                 .condition_expression(expression)
                 .expression_attribute_names("#position", POSITION)
                 .set_expression_attribute_values(Some(values))
-                .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+                .return_values_on_condition_check_failure(
+                    ReturnValuesOnConditionCheckFailure::AllOld,
+                )
                 .build()
                 .map_err(invalid)?;
             writes.push(TransactWriteItem::builder().put(guarded).build());
@@ -251,27 +264,34 @@ impl LogRows {
             writes.push(self.write(key, change)?);
         }
         let write = self.view.client.transact_write_items().set_transact_items(Some(writes));
-        let error = match write.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await {
+        let error = match write.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await
+        {
             Ok(output) => {
                 let units = batch::units_of(output.consumed_capacity());
                 return Ok(Applied::Written { units, further: BTreeMap::new() });
             }
             Err(error) => error,
         };
-        let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) = error.as_service_error()
+        let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =
+            error.as_service_error()
         else {
             return Err(table_error(error));
         };
         // Nothing but a position has a condition.
         let mut reasons = cancelled.cancellation_reasons().iter();
-        if let Some(guard) = reasons.find(|reason| reason.code() == Some("ConditionalCheckFailed")) {
+        if let Some(guard) = reasons.find(|reason| reason.code() == Some("ConditionalCheckFailed"))
+        {
             return Ok(Applied::PositionIs(number_of(guard.item(), POSITION)));
         }
         Err(refused(cancelled).unwrap_or_else(|| table_error(error)))
     }
 
     /// One change, as a part of a transaction.
-    pub(super) fn write(&self, key: &Key, change: &Change) -> Result<TransactWriteItem, TableError> {
+    pub(super) fn write(
+        &self,
+        key: &Key,
+        change: &Change,
+    ) -> Result<TransactWriteItem, TableError> {
         let item = TransactWriteItem::builder();
         let key = self.view.key(RowKey::from(key));
         let name = &self.view.name;
@@ -307,7 +327,9 @@ impl LogRows {
                     false => format!("{word} {} ", parts.join(", ")),
                 };
                 let expression = clause("SET", sets) + &clause("ADD", adds);
-                item.update(update.update_expression(expression.trim_end()).build().map_err(invalid)?)
+                item.update(
+                    update.update_expression(expression.trim_end()).build().map_err(invalid)?,
+                )
             }
         }
         .build())

@@ -5,7 +5,8 @@ use std::time::Duration;
 use aws_sdk_dynamodb::{
     Client,
     types::{
-        ConsumedCapacity, DeleteRequest, KeysAndAttributes, PutRequest, ReturnConsumedCapacity, WriteRequest,
+        ConsumedCapacity, DeleteRequest, KeysAndAttributes, PutRequest, ReturnConsumedCapacity,
+        WriteRequest,
     },
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
@@ -105,17 +106,24 @@ impl ViewTable {
                 .await
                 .map_err(table_error)?;
             units += units_of(output.consumed_capacity());
-            writes = output.unprocessed_items.unwrap_or_default().remove(&self.name).unwrap_or_default();
+            writes =
+                output.unprocessed_items.unwrap_or_default().remove(&self.name).unwrap_or_default();
             if writes.is_empty() {
                 return Ok(units);
             }
-            tokio::time::sleep(delays.next().ok_or_else(|| TableError::Throttled(unprocessed(&self.name)))?)
-                .await;
+            tokio::time::sleep(
+                delays.next().ok_or_else(|| TableError::Throttled(unprocessed(&self.name)))?,
+            )
+            .await;
         }
     }
 
     /// The items with these keys, in no particular order, if they exist. No key may be in the list twice.
-    pub(crate) async fn items_of(&self, keys: Vec<Item>, strongly: bool) -> Result<Vec<Item>, TableError> {
+    pub(crate) async fn items_of(
+        &self,
+        keys: Vec<Item>,
+        strongly: bool,
+    ) -> Result<Vec<Item>, TableError> {
         items_of(&self.client, &self.name, keys, strongly).await.map_err(of_table)
     }
 }
@@ -149,7 +157,10 @@ pub(crate) async fn items_of(
                 Some(left) if !left.keys().is_empty() => left.keys,
                 Some(_) | None => break,
             };
-            tokio::time::sleep(delays.next().ok_or_else(|| Failure::Throttled(unprocessed(table)))?).await;
+            tokio::time::sleep(
+                delays.next().ok_or_else(|| Failure::Throttled(unprocessed(table)))?,
+            )
+            .await;
         }
     }
     Ok(found)

@@ -10,7 +10,8 @@ use std::{
 
 use aws_sdk_dynamodb::{
     operation::{
-        put_item::PutItemError, transact_write_items::TransactWriteItemsError, update_item::UpdateItemError,
+        put_item::PutItemError, transact_write_items::TransactWriteItemsError,
+        update_item::UpdateItemError,
     },
     types::{AttributeValue, Put, ReturnConsumedCapacity, ReturnValue, TransactWriteItem},
 };
@@ -20,8 +21,8 @@ use ledgerline::{Changes, StreamId, all::CLOCK_SKEW};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Item, LogRows, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, RowKey, TableError, from_item, invalid,
-    number, refused, to_item,
+    Item, LogRows, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, RowKey, TableError, from_item,
+    invalid, number, refused, to_item,
 };
 use crate::error::table_error;
 
@@ -56,7 +57,12 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Whether another holder has it at `now`. `holding` is the time for which a holder takes it.
     #[must_use]
-    pub fn is_held_by_another(&self, holder: &str, now: Timestamp, holding: SignedDuration) -> bool {
+    pub fn is_held_by_another(
+        &self,
+        holder: &str,
+        now: Timestamp,
+        holding: SignedDuration,
+    ) -> bool {
         let (now, longest) = (now.as_millisecond(), longest(now, holding).as_millisecond());
         self.holder != holder && (now + 1..=longest).contains(&self.until)
     }
@@ -214,8 +220,9 @@ impl LogRows {
     /// # Errors
     /// When the table fails.
     pub async fn give_back_checkpoint(&self, taken: &Checkpoint) -> Result<(), TableError> {
-        let pauses =
-            ExponentialBuilder::default().with_min_delay(Duration::from_millis(100)).with_max_times(3);
+        let pauses = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(100))
+            .with_max_times(3);
         for pause in pauses.build() {
             let result = self
                 .view
@@ -261,12 +268,16 @@ impl LogRows {
             .expression_attribute_names("#fence", "$fence")
             .expression_attribute_names("#moves", "$moves")
             .set_expression_attribute_values(Some(unmoved(from)));
-        let mut writes = vec![TransactWriteItem::builder().put(guarded.build().map_err(invalid)?).build()];
+        let mut writes =
+            vec![TransactWriteItem::builder().put(guarded.build().map_err(invalid)?).build()];
         for (stream, StreamPosition { position, memory }) in positions {
             let position = Position { position: *position, progress: memory.clone() };
             let item = self.view.position_item(stream, &position)?;
-            let put =
-                Put::builder().table_name(&self.view.name).set_item(Some(item)).build().map_err(invalid)?;
+            let put = Put::builder()
+                .table_name(&self.view.name)
+                .set_item(Some(item))
+                .build()
+                .map_err(invalid)?;
             writes.push(TransactWriteItem::builder().put(put).build());
         }
         for (key, change) in changes.iter() {
@@ -274,10 +285,12 @@ impl LogRows {
         }
         // The SDK sends a token with it, by which DynamoDB knows a try whose reply was lost.
         let write = self.view.client.transact_write_items().set_transact_items(Some(writes));
-        let Err(error) = write.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await else {
+        let Err(error) = write.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await
+        else {
             return Ok(true);
         };
-        let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) = error.as_service_error()
+        let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =
+            error.as_service_error()
         else {
             return Err(table_error(error));
         };
@@ -321,5 +334,8 @@ fn text<'i>(item: &'i Item, name: &str) -> &'i str {
 const UNMOVED: &str = "#fence = :fence AND #moves = :moves";
 
 fn unmoved(from: &Checkpoint) -> Item {
-    HashMap::from([(":fence".to_owned(), number(from.fence)), (":moves".to_owned(), number(from.moves))])
+    HashMap::from([
+        (":fence".to_owned(), number(from.fence)),
+        (":moves".to_owned(), number(from.moves)),
+    ])
 }

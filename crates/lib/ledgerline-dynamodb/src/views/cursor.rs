@@ -17,7 +17,10 @@ pub struct InvalidCursor;
 pub(crate) fn write(key: &Item, query: &List<'_>) -> Result<String, TableError> {
     let mut rest = BTreeMap::new();
     for (name, value) in key.iter().filter(|(name, _)| *name != query.partition.0) {
-        rest.insert(name, value.as_s().map_err(|_| TableError::Row(format!("the key {name} is no text")))?);
+        rest.insert(
+            name,
+            value.as_s().map_err(|_| TableError::Row(format!("the key {name} is no text")))?,
+        );
     }
     let name = LIST.to_owned();
     let list = checksum(query);
@@ -42,7 +45,8 @@ const MAX_KEY_BYTES: usize = 1024;
 
 pub(crate) fn read(cursor: &str, query: &List<'_>) -> Result<Item, InvalidCursor> {
     let json = BASE64_URL_SAFE_NO_PAD.decode(cursor).map_err(|_| InvalidCursor)?;
-    let mut rest: BTreeMap<String, String> = serde_json::from_slice(&json).map_err(|_| InvalidCursor)?;
+    let mut rest: BTreeMap<String, String> =
+        serde_json::from_slice(&json).map_err(|_| InvalidCursor)?;
     // A cursor of an earlier version has no checksum: it may be under way while functions are
     // replaced.
     if rest.remove(LIST).is_some_and(|list| list != checksum(query)) {
@@ -58,7 +62,8 @@ pub(crate) fn read(cursor: &str, query: &List<'_>) -> Result<Item, InvalidCursor
     {
         return Err(InvalidCursor);
     }
-    let mut key: Item = rest.into_iter().map(|(name, value)| (name, AttributeValue::S(value))).collect();
+    let mut key: Item =
+        rest.into_iter().map(|(name, value)| (name, AttributeValue::S(value))).collect();
     key.insert(query.partition.0.to_owned(), AttributeValue::S(query.partition.1.to_owned()));
     Ok(key)
 }
@@ -107,7 +112,8 @@ mod tests {
 
     #[test]
     fn a_cursor_into_an_index_has_the_keys_of_both() {
-        let query = List { partition: ("installedBy", "me"), keys: &["listing", "tankId"], ..QUERY };
+        let query =
+            List { partition: ("installedBy", "me"), keys: &["listing", "tankId"], ..QUERY };
         let text = |text: &str| AttributeValue::S(text.to_owned());
         let key = Item::from([
             ("installedBy".into(), text("me")),

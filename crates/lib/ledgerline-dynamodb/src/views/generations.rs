@@ -19,8 +19,8 @@ use ledgerline::StreamId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    Item, KeyNames, POSITION_ENTRY, RowKey, TableError, ViewTable, checkpoint::CHECKPOINT, from_item, number,
-    to_item,
+    Item, KeyNames, POSITION_ENTRY, RowKey, TableError, ViewTable, checkpoint::CHECKPOINT,
+    from_item, number, to_item,
 };
 use crate::error::table_error;
 
@@ -132,14 +132,17 @@ impl Generations {
     /// The number of the one that queries read at this time.
     #[must_use]
     pub fn active_at(&self, now: Timestamp) -> u32 {
-        self.previous.filter(|previous| now < previous.until).map_or(self.active, |previous| previous.active)
+        self.previous
+            .filter(|previous| now < previous.until)
+            .map_or(self.active, |previous| previous.active)
     }
 
     /// The numbers of those that projectors write. The one that is read comes last: at the moment when reads go over to the other one, that one has everything that was ever shown.
     #[must_use]
     pub fn written_at(&self, now: Timestamp) -> Vec<u32> {
         let other = self.standby.as_ref().filter(|other| other.phase != Phase::Dropping);
-        let mut numbers: Vec<_> = other.map(|other| other.number).into_iter().chain([self.active]).collect();
+        let mut numbers: Vec<_> =
+            other.map(|other| other.number).into_iter().chain([self.active]).collect();
         numbers.sort_by_key(|number| *number == self.active_at(now));
         numbers
     }
@@ -168,10 +171,13 @@ impl Generations {
     /// When there is no such other one, or reads are about to go over.
     pub fn switched(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
         if self.active_at(now) != self.active {
-            return Err(InvalidTransition("the reads are about to go over: try again in some seconds"));
+            return Err(InvalidTransition(
+                "the reads are about to go over: try again in some seconds",
+            ));
         }
         let to = self.in_phase(Phase::Building).or(self.in_phase(Phase::Kept));
-        let active = to.ok_or(InvalidTransition("there is no other generation that could be read"))?;
+        let active =
+            to.ok_or(InvalidTransition("there is no other generation that could be read"))?;
         let previous = Some(Previous { active: self.active, until: now + SWITCHING });
         Ok(Self { active, previous, ..self.with(self.active, Phase::Kept, now) })
     }
@@ -182,9 +188,12 @@ impl Generations {
     /// When there is no other one, or it is still read.
     pub fn dropping(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
         if self.active_at(now) != self.active {
-            return Err(InvalidTransition("the reads are about to go over: try again in some seconds"));
+            return Err(InvalidTransition(
+                "the reads are about to go over: try again in some seconds",
+            ));
         }
-        let other = self.standby.as_ref().ok_or(InvalidTransition("there is no other generation"))?;
+        let other =
+            self.standby.as_ref().ok_or(InvalidTransition("there is no other generation"))?;
         // Since the first time: whoever goes on with it need not wait again.
         let since = if other.phase == Phase::Dropping { other.since } else { now };
         Ok(self.with(other.number, Phase::Dropping, since))
@@ -301,7 +310,9 @@ impl ViewTable {
             .put_item()
             .table_name(&self.name)
             .set_item(Some(item))
-            .condition_expression("#moves = :moves OR (attribute_not_exists(#moves) AND :moves = :none)")
+            .condition_expression(
+                "#moves = :moves OR (attribute_not_exists(#moves) AND :moves = :none)",
+            )
             .expression_attribute_names("#moves", "$moves")
             .expression_attribute_values(":moves", number(from.moves))
             .expression_attribute_values(":none", number(0))
@@ -311,7 +322,9 @@ impl ViewTable {
         let Err(error) = result else { return Ok(true) };
         match error.as_service_error() {
             // Perhaps by an earlier try of this very call, whose reply was lost.
-            Some(PutItemError::ConditionalCheckFailedException(_)) => Ok(self.generations().await? == to),
+            Some(PutItemError::ConditionalCheckFailedException(_)) => {
+                Ok(self.generations().await? == to)
+            }
             Some(_) | None => Err(table_error(error)),
         }
     }
@@ -352,7 +365,11 @@ impl ViewTable {
     }
 
     /// Puts the sign of this generation before these partition keys.
-    pub(super) fn name_keys<'n>(&self, item: &mut Item, partitions: impl IntoIterator<Item = &'n str>) {
+    pub(super) fn name_keys<'n>(
+        &self,
+        item: &mut Item,
+        partitions: impl IntoIterator<Item = &'n str>,
+    ) {
         for name in partitions {
             if let Some(AttributeValue::S(key)) = item.get(name) {
                 let key = self.partition(key);
@@ -362,7 +379,11 @@ impl ViewTable {
     }
 
     /// Puts the sign of this generation before the keys of a cursor, which has texts as they are stored.
-    pub(super) fn sign_keys<'n>(&self, item: &mut Item, partitions: impl IntoIterator<Item = &'n str>) {
+    pub(super) fn sign_keys<'n>(
+        &self,
+        item: &mut Item,
+        partitions: impl IntoIterator<Item = &'n str>,
+    ) {
         for name in partitions {
             if let Some(AttributeValue::S(key)) = item.get(name) {
                 let key = self.signed(key);
@@ -373,7 +394,11 @@ impl ViewTable {
 
     /// Takes the sign of this generation from the keys of a cursor. A text stays as it is stored: an
     /// earlier version stored texts that this version escapes, and a cursor leads back to its row.
-    pub(super) fn unsign_keys<'n>(&self, item: &mut Item, partitions: impl IntoIterator<Item = &'n str>) {
+    pub(super) fn unsign_keys<'n>(
+        &self,
+        item: &mut Item,
+        partitions: impl IntoIterator<Item = &'n str>,
+    ) {
         for name in partitions {
             if let Some(AttributeValue::S(key)) = item.get_mut(name) {
                 *key = self.unsigned(key).to_owned();
@@ -387,7 +412,11 @@ impl ViewTable {
     }
 
     /// Takes the sign of this generation from these partition keys, and what a text was escaped with.
-    pub(super) fn bare_keys<'n>(&self, item: &mut Item, partitions: impl IntoIterator<Item = &'n str>) {
+    pub(super) fn bare_keys<'n>(
+        &self,
+        item: &mut Item,
+        partitions: impl IntoIterator<Item = &'n str>,
+    ) {
         for name in partitions {
             if let Some(AttributeValue::S(key)) = item.get_mut(name) {
                 *key = unescaped(self.unsigned(key)).to_owned();
@@ -412,9 +441,9 @@ const ESCAPE: &str = "$0/";
 /// Whether a text would be taken for a key of this program: the sign of a generation, or the name of an item beside the rows.
 fn is_taken_for_ours(text: &str) -> bool {
     let Some(rest) = text.strip_prefix('$') else { return false };
-    let is_sign = rest
-        .split_once('/')
-        .is_some_and(|(digits, _)| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()));
+    let is_sign = rest.split_once('/').is_some_and(|(digits, _)| {
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    });
     is_sign || [GENERATIONS, CHECKPOINT].contains(&text) || text.starts_with(PART)
 }
 
@@ -452,8 +481,10 @@ pub(super) fn generation_of(key: &str) -> Option<u32> {
 /// The key of an item that is no row.
 pub(super) fn beside(keys: &KeyNames, name: &str) -> Item {
     let partition = (keys.partition.to_string(), AttributeValue::S(name.to_owned()));
-    let sort =
-        keys.sort.as_ref().map(|sort| (sort.to_string(), AttributeValue::S(POSITION_ENTRY.to_owned())));
+    let sort = keys
+        .sort
+        .as_ref()
+        .map(|sort| (sort.to_string(), AttributeValue::S(POSITION_ENTRY.to_owned())));
     [partition].into_iter().chain(sort).collect()
 }
 

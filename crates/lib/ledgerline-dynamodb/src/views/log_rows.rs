@@ -14,8 +14,8 @@ use ledgerline::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    Applied, CommitBatch, Item, Position, RowKey, TableError, ViewTable, apply::DELIVERY_PAUSE, to_item,
-    written,
+    Applied, CommitBatch, Item, Position, RowKey, TableError, ViewTable, apply::DELIVERY_PAUSE,
+    to_item, written,
 };
 use crate::error::table_error;
 
@@ -116,7 +116,10 @@ impl LogRows {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn read<T: DeserializeOwned>(&self, key: RowKey<'_>) -> Result<Option<T>, TableError> {
+    pub async fn read<T: DeserializeOwned>(
+        &self,
+        key: RowKey<'_>,
+    ) -> Result<Option<T>, TableError> {
         self.read_row(key, true).await
     }
 
@@ -172,7 +175,12 @@ impl LogRows {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn delete_if(&self, key: RowKey<'_>, field: &str, value: &str) -> Result<bool, TableError> {
+    pub async fn delete_if(
+        &self,
+        key: RowKey<'_>,
+        field: &str,
+        value: &str,
+    ) -> Result<bool, TableError> {
         let delete = self.view.client.delete_item().table_name(&self.view.name);
         let result = delete
             .set_key(Some(self.view.key(key)))
@@ -252,7 +260,10 @@ impl LogRows {
     /// position, and maybe some rows of the next one (rule 9).
     /// After a crash between two calls, the commit comes again and writes its rows again. A commit without rows
     /// writes the position as an item beside the rows.
-    async fn insert(&self, commits: Vec<CommitChanges<'_>>) -> Result<Vec<(Delivery, u64)>, TableError> {
+    async fn insert(
+        &self,
+        commits: Vec<CommitChanges<'_>>,
+    ) -> Result<Vec<(Delivery, u64)>, TableError> {
         let mut verdicts = Vec::new();
         let mut positions = BTreeMap::new();
         // The first batch has the first commit of each stream, the second one the second, and so on: each has
@@ -263,7 +274,9 @@ impl LogRows {
         for CommitChanges { stream, version, changes } in commits {
             let position = match positions.entry(stream) {
                 Entry::Occupied(found) => found.into_mut(),
-                Entry::Vacant(unknown) => unknown.insert(self.position_before(stream, version).await?),
+                Entry::Vacant(unknown) => {
+                    unknown.insert(self.position_before(stream, version).await?)
+                }
             };
             let verdict = check(*position, version);
             if verdict == Delivery::Next {

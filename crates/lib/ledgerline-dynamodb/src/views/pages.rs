@@ -6,7 +6,9 @@ use aws_sdk_dynamodb::types::{AttributeValue, ReturnConsumedCapacity};
 use ledgerline::{Index, Projection};
 use serde::de::DeserializeOwned;
 
-use super::{Item, LogRows, StateRows, TOMBSTONE, TableError, ViewTable, cursor, deserialized, generations};
+use super::{
+    Item, LogRows, StateRows, TOMBSTONE, TableError, ViewTable, cursor, deserialized, generations,
+};
 use crate::error::table_error;
 
 /// A page of rows.
@@ -104,7 +106,10 @@ impl LogRows {
     ///
     /// # Errors
     /// When the table fails, or the cursor does not come from a page of this query.
-    pub async fn page<T: DeserializeOwned>(&self, query: &PageQuery<'_>) -> Result<Page<T>, TableError> {
+    pub async fn page<T: DeserializeOwned>(
+        &self,
+        query: &PageQuery<'_>,
+    ) -> Result<Page<T>, TableError> {
         let PageQuery { partition, starts_with, newest_first, limit, cursor } = *query;
         let list = List {
             index: None,
@@ -161,7 +166,8 @@ impl StateRows {
         // As the table has them: with the generation.
         let id = |item: &Item| item.get(key).and_then(|id| id.as_s().ok()).cloned();
         let ids: Vec<_> = items.iter().filter_map(id).collect();
-        let keys = ids.iter().map(|id| HashMap::from([(key.to_owned(), AttributeValue::S(id.clone()))]));
+        let keys =
+            ids.iter().map(|id| HashMap::from([(key.to_owned(), AttributeValue::S(id.clone()))]));
         let found = self.view.items_of(keys.collect(), false).await?.into_iter();
         let mut found: HashMap<_, _> = found.filter_map(|item| Some((id(&item)?, item))).collect();
         let partition = self.view.partition(list.partition.1);
@@ -173,7 +179,9 @@ impl StateRows {
             }
         });
         let begins = |item: &Item, prefix: &AttributeValue| match (item.get(list.sort()), prefix) {
-            (Some(AttributeValue::S(sort)), AttributeValue::S(prefix)) => sort.starts_with(prefix.as_str()),
+            (Some(AttributeValue::S(sort)), AttributeValue::S(prefix)) => {
+                sort.starts_with(prefix.as_str())
+            }
             (_, _) => false,
         };
         let is_there = |item: &Item| {
@@ -204,7 +212,11 @@ impl ViewTable {
     /// The items of a page.
     async fn items(&self, list: &List<'_>) -> Result<Items, TableError> {
         let prefix = list.starts_with.map(|prefix| {
-            if list.is_sorted_by_partition() { generations::escaped(prefix) } else { Cow::Borrowed(prefix) }
+            if list.is_sorted_by_partition() {
+                generations::escaped(prefix)
+            } else {
+                Cow::Borrowed(prefix)
+            }
         });
         let list = &List { starts_with: prefix.as_deref(), ..*list };
         let partitions = list.partitions.iter().copied();

@@ -12,8 +12,8 @@ use aws_sdk_dynamodb::{
 use ledgerline::StreamId;
 
 use super::{
-    Item, LogRows, POSITION, POSITION_ENTRY, Position, RowKey, TableError, VERSION, ViewTable, from_item,
-    number, number_of, to_item,
+    Item, LogRows, POSITION, POSITION_ENTRY, Position, RowKey, TableError, VERSION, ViewTable,
+    from_item, number, number_of, to_item,
 };
 use crate::error::table_error;
 
@@ -92,7 +92,8 @@ impl ViewTable {
 
     async fn position(&self, stream: &StreamId, strongly: bool) -> Result<u64, TableError> {
         let beside = self.position_beside(stream, strongly);
-        let (beside, newest) = futures::try_join!(beside, self.position_in_newest_row(stream, strongly))?;
+        let (beside, newest) =
+            futures::try_join!(beside, self.position_in_newest_row(stream, strongly))?;
         Ok(beside.position.max(newest))
     }
 
@@ -132,7 +133,11 @@ impl ViewTable {
     }
 
     /// The item with a position in a stream, in this generation.
-    pub(super) fn position_item(&self, stream: &StreamId, position: &Position) -> Result<Item, TableError> {
+    pub(super) fn position_item(
+        &self,
+        stream: &StreamId,
+        position: &Position,
+    ) -> Result<Item, TableError> {
         let mut item = to_item(position)?;
         item.extend(self.key(RowKey { partition: stream.as_str(), sort: POSITION_ENTRY }));
         Ok(item)

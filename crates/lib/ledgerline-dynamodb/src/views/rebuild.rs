@@ -57,7 +57,9 @@ impl ViewTable {
     /// # Errors
     /// When the table fails.
     pub async fn part(&self, name: &str) -> Result<SegmentProgress, TableError> {
-        self.item(self.beside(name), true).await?.map_or_else(|| Ok(SegmentProgress::default()), from_item)
+        self.item(self.beside(name), true)
+            .await?
+            .map_or_else(|| Ok(SegmentProgress::default()), from_item)
     }
 
     /// Notes how far the rebuild got.
@@ -68,7 +70,10 @@ impl ViewTable {
         let mut item = to_item(part)?;
         item.extend(self.beside(name));
         let put = self.client.put_item().table_name(&self.name).set_item(Some(item));
-        put.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await.map_err(table_error)?;
+        put.return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(table_error)?;
         Ok(())
     }
 
@@ -76,7 +81,10 @@ impl ViewTable {
     ///
     /// # Errors
     /// When the table fails. Some of the rows may have been deleted.
-    pub async fn clear(&self, after: Option<HashMap<String, AttributeValue>>) -> Result<Cleared, TableError> {
+    pub async fn clear(
+        &self,
+        after: Option<HashMap<String, AttributeValue>>,
+    ) -> Result<Cleared, TableError> {
         let mut scan = self
             .client
             .scan()

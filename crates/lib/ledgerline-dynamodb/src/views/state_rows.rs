@@ -5,7 +5,10 @@ use std::collections::HashMap;
 use aws_sdk_dynamodb::{
     Client,
     operation::put_item::PutItemError,
-    types::{AttributeValue, ConsumedCapacity, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure},
+    types::{
+        AttributeValue, ConsumedCapacity, ReturnConsumedCapacity,
+        ReturnValuesOnConditionCheckFailure,
+    },
 };
 use ledgerline::StateTable;
 use serde::{Serialize, de::DeserializeOwned};
@@ -100,7 +103,12 @@ impl StateRows {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn forget(&self, id: &str, version: u64, expires: i64) -> Result<(Overwrite, f64), TableError> {
+    pub async fn forget(
+        &self,
+        id: &str,
+        version: u64,
+        expires: i64,
+    ) -> Result<(Overwrite, f64), TableError> {
         let tombstone = HashMap::from([
             (self.keys.key.to_owned(), AttributeValue::S(id.to_owned())),
             (TOMBSTONE.to_owned(), AttributeValue::N(expires.to_string())),
@@ -108,7 +116,11 @@ impl StateRows {
         self.overwrite(tombstone, version).await
     }
 
-    async fn overwrite(&self, mut item: Item, version: u64) -> Result<(Overwrite, f64), TableError> {
+    async fn overwrite(
+        &self,
+        mut item: Item,
+        version: u64,
+    ) -> Result<(Overwrite, f64), TableError> {
         item.insert(VERSION.into(), number(version));
         self.view.name_keys(&mut item, self.keys.partitions());
         let result = self
@@ -133,7 +145,8 @@ impl StateRows {
         };
         match error.as_service_error() {
             Some(PutItemError::ConditionalCheckFailedException(failed)) => {
-                let shows = failed.item().and_then(|row| row.get(VERSION)?.as_n().ok()?.parse().ok());
+                let shows =
+                    failed.item().and_then(|row| row.get(VERSION)?.as_n().ok()?.parse().ok());
                 // A write that is refused by its condition costs as much as one that is not.
                 Ok((Overwrite::Shows(shows.unwrap_or(version)), 1.0))
             }
@@ -146,7 +159,10 @@ impl StateRows {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn shown<T: DeserializeOwned>(&self, id: &str) -> Result<(u64, Option<T>), TableError> {
+    pub async fn shown<T: DeserializeOwned>(
+        &self,
+        id: &str,
+    ) -> Result<(u64, Option<T>), TableError> {
         let key = HashMap::from([(self.keys.key.to_owned(), self.view.partition(id))]);
         let Some(item) = self.view.item(key, false).await? else { return Ok((0, None)) };
         let version = number_of(Some(&item), VERSION);

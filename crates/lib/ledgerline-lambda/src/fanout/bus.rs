@@ -62,7 +62,10 @@ impl Bus {
                 .build();
             let bytes = size(&entry);
             if bytes > self.max_bytes {
-                return Err(format!("the entry has {bytes} bytes, the limit is {}", self.max_bytes));
+                return Err(format!(
+                    "the entry has {bytes} bytes, the limit is {}",
+                    self.max_bytes
+                ));
             }
             entries.push(entry);
         }
@@ -94,7 +97,9 @@ impl Bus {
                     results.get(place).and_then(|result| result.error_code()).unwrap_or_default()
                 };
                 let failed: Vec<_> = (0..entries.len())
-                    .filter(|place| results.get(*place).is_none_or(|result| result.event_id().is_none()))
+                    .filter(|place| {
+                        results.get(*place).is_none_or(|result| result.event_id().is_none())
+                    })
                     .map(|place| match code(place) {
                         permanent @ ("MalformedDetail"
                         | "InvalidArgument"
@@ -108,7 +113,12 @@ impl Bus {
                 if let Some((place, _)) = failed.first() {
                     let message = results.get(*place).and_then(|result| result.error_message());
                     let code = code(*place);
-                    tracing::warn!(failed = failed.len(), code, message, "the bus did not accept entries");
+                    tracing::warn!(
+                        failed = failed.len(),
+                        code,
+                        message,
+                        "the bus did not accept entries"
+                    );
                 }
                 failed
             }

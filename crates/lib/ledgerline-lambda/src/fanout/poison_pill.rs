@@ -48,7 +48,11 @@ pub(super) struct PoisonPillGuard<'a> {
 impl<'a> PoisonPillGuard<'a> {
     /// Counts an attempt at a batch; `now` is in seconds since 1970. `None` if the batch is empty, or not late, or the
     /// attempt could not be counted: then all of its records are passed on.
-    pub(super) async fn if_late(store: &'a DynamoDbStore, records: &[Record], now: i64) -> Option<Self> {
+    pub(super) async fn if_late(
+        store: &'a DynamoDbStore,
+        records: &[Record],
+        now: i64,
+    ) -> Option<Self> {
         let first = records.first()?;
         first.created.filter(|created| now.saturating_sub(*created) >= LATE)?;
         let what = format!("fanout/{}", first.sequence_number);
@@ -80,7 +84,9 @@ mod tests {
     #[test]
     fn half_of_a_batch_is_left_out_at_each_try_and_one_record_has_three_by_itself() {
         let plans = |records| {
-            (0..).map(move |tries| plan(records, tries)).take_while(|plan| *plan != Plan::Quarantine)
+            (0..)
+                .map(move |tries| plan(records, tries))
+                .take_while(|plan| *plan != Plan::Quarantine)
         };
         assert_eq!(plans(1).collect::<Vec<_>>(), [Plan::First(1); 3]);
         assert_eq!(plans(10).collect::<Vec<_>>(), [10, 5, 2, 1, 1, 1, 1].map(Plan::First));

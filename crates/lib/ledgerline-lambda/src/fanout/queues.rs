@@ -39,17 +39,24 @@ impl Queues {
     /// Opens the connection with an empty call. SQS refuses the call, but the connection stays open for the first commit.
     pub(crate) async fn connect(&self) {
         if let Some(url) = self.queues.keys().next() {
-            let _ =
-                self.client.send_message_batch().queue_url(url).set_entries(Some(Vec::new())).send().await;
+            let _ = self
+                .client
+                .send_message_batch()
+                .queue_url(url)
+                .set_entries(Some(Vec::new()))
+                .send()
+                .await;
         }
     }
 
     /// Sends the commits to every queue that wants their category. `run` is the name of the replay, if they come from one.
     pub(crate) async fn send(&self, commits: &[(usize, &Commit)], run: Option<&str>) -> SendReport {
         let queues = futures::future::join_all(self.queues.iter().map(|(url, categories)| {
-            let wanted =
-                |commit: &Commit| categories.iter().any(|category| category == commit.stream.category());
-            let commits: Vec<_> = commits.iter().filter(|(_, commit)| wanted(commit)).copied().collect();
+            let wanted = |commit: &Commit| {
+                categories.iter().any(|category| category == commit.stream.category())
+            };
+            let commits: Vec<_> =
+                commits.iter().filter(|(_, commit)| wanted(commit)).copied().collect();
             self.send_to(url, commits, run)
         }));
         let mut sent = SendReport::default();
@@ -57,7 +64,12 @@ impl Queues {
         sent
     }
 
-    async fn send_to(&self, url: &str, commits: Vec<(usize, &Commit)>, run: Option<&str>) -> SendReport {
+    async fn send_to(
+        &self,
+        url: &str,
+        commits: Vec<(usize, &Commit)>,
+        run: Option<&str>,
+    ) -> SendReport {
         let mut sent = SendReport::default();
         for turn in waves(commits) {
             if sent.failed.first.is_some() {
@@ -74,7 +86,8 @@ impl Queues {
                     call.iter().for_each(|message| sent.failed.note(message.index));
                     continue;
                 }
-                let left = send_all(call, async |messages| self.send_batch(url, messages).await).await;
+                let left =
+                    send_all(call, async |messages| self.send_batch(url, messages).await).await;
                 sent.take(left.into_iter().map(|(message, refusal)| (message.index, refusal)));
             }
         }
@@ -83,8 +96,9 @@ impl Queues {
 
     fn message(&self, index: usize, commit: &Commit, run: Option<&str>) -> Outgoing {
         let whole = Message::Commit(Box::new(Commit { state: None, ..commit.clone() }));
-        let mut body =
-            serde_json::to_string(&whole).map(|body| within_sqs_alphabet(&body)).unwrap_or_default();
+        let mut body = serde_json::to_string(&whole)
+            .map(|body| within_sqs_alphabet(&body))
+            .unwrap_or_default();
         if body.is_empty() || body.len() > self.max_bytes {
             let reference = Reference { stream: commit.stream.clone(), version: commit.version };
             body = serde_json::to_string(&reference).unwrap_or_default();
@@ -121,9 +135,11 @@ impl Queues {
         }
         match batch.send().await {
             Ok(answer) => {
-                let taken: Vec<_> = answer.successful().iter().map(|entry| entry.id().to_owned()).collect();
+                let taken: Vec<_> =
+                    answer.successful().iter().map(|entry| entry.id().to_owned()).collect();
                 let refusal = |place: usize| {
-                    let entry = answer.failed().iter().find(|entry| entry.id() == place.to_string());
+                    let entry =
+                        answer.failed().iter().find(|entry| entry.id() == place.to_string());
                     match entry {
                         Some(entry) if is_permanent(entry.code()) => {
                             EntryFailure::Permanent(entry.code().to_owned())
@@ -131,13 +147,19 @@ impl Queues {
                         Some(_) | None => EntryFailure::Transient,
                     }
                 };
-                let missing = (0..messages.len()).filter(|place| !taken.contains(&place.to_string()));
+                let missing =
+                    (0..messages.len()).filter(|place| !taken.contains(&place.to_string()));
                 let failed: Vec<_> = missing.map(|place| (place, refusal(place))).collect();
                 if !failed.is_empty() {
                     let first = answer.failed().first();
                     let (code, message) =
                         (first.map(|entry| entry.code()), first.and_then(|entry| entry.message()));
-                    tracing::warn!(failed = failed.len(), code, message, "the queue did not accept messages");
+                    tracing::warn!(
+                        failed = failed.len(),
+                        code,
+                        message,
+                        "the queue did not accept messages"
+                    );
                 }
                 failed
             }
@@ -173,7 +195,10 @@ fn waves(commits: Vec<(usize, &Commit)>) -> Vec<Vec<(usize, &Commit)>> {
 fn is_permanent(code: &str) -> bool {
     matches!(
         code,
-        "InvalidMessageContents" | "InvalidParameterValue" | "MessageTooLong" | "BatchRequestTooLong"
+        "InvalidMessageContents"
+            | "InvalidParameterValue"
+            | "MessageTooLong"
+            | "BatchRequestTooLong"
     )
 }
 

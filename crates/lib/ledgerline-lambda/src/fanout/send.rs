@@ -62,7 +62,11 @@ pub(crate) async fn send_all<T: Clone>(
 }
 
 /// Cuts entries into calls: at most ten in each, and together at most `max_bytes`.
-pub(crate) fn chunks<T: Clone>(entries: &[T], max_bytes: usize, size: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+pub(crate) fn chunks<T: Clone>(
+    entries: &[T],
+    max_bytes: usize,
+    size: impl Fn(&T) -> usize,
+) -> Vec<Vec<T>> {
     const MAX_ENTRIES: usize = 10;
     let mut calls: Vec<Vec<T>> = Vec::new();
     let mut bytes = 0;
@@ -116,8 +120,11 @@ mod tests {
             }));
             assert_eq!(left, []);
             let failed: Vec<_> = (0..10).filter(|place| mask & (1 << place) != 0).collect();
-            let expected =
-                if failed.is_empty() { vec![(0..10).collect()] } else { vec![(0..10).collect(), failed] };
+            let expected = if failed.is_empty() {
+                vec![(0..10).collect()]
+            } else {
+                vec![(0..10).collect(), failed]
+            };
             assert_eq!(sent.into_inner(), expected);
         }
     }
@@ -132,7 +139,10 @@ mod tests {
             let never = place('c').map(|place| (place, EntryFailure::Permanent("no".into())));
             kept.into_iter().chain(never).collect()
         }));
-        assert_eq!(left, [('c', EntryFailure::Permanent("no".into())), ('a', EntryFailure::Transient)]);
+        assert_eq!(
+            left,
+            [('c', EntryFailure::Permanent("no".into())), ('a', EntryFailure::Transient)]
+        );
         assert_eq!(calls.into_inner(), 1 + MAX_RESENDS);
     }
 

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
 use futures::{FutureExt, future::LocalBoxFuture};
 use ledgerline::{
-    Aggregate, Aggregates, Causes, Commit, EventStore, LoadError, RecordedState, StoreError, Visitor,
-    decode_state, encode_state, states,
+    Aggregate, Aggregates, Causes, Commit, EventStore, LoadError, RecordedState, StoreError,
+    Visitor, decode_state, encode_state, states,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -79,7 +79,8 @@ async fn recorded_states<A: Aggregate>(
             || state.schema == A::STATE_SCHEMA && decode_state::<A>(state).is_some()
     };
     let embedded = |commit: &Commit| commit.state.clone().filter(is_right);
-    let wanting: Vec<_> = commits.iter().copied().filter(|commit| embedded(commit).is_none()).collect();
+    let wanting: Vec<_> =
+        commits.iter().copied().filter(|commit| embedded(commit).is_none()).collect();
     let Ok(folded) = timeout_at(until, states::<A>(store, &wanting)).await else {
         // The fold keeps its state on the way (every 2,000 commits), so the next invocation goes on from there.
         let stream = &commits[0].stream;
@@ -94,7 +95,10 @@ async fn recorded_states<A: Aggregate>(
             let version = commits[0].version;
             let error = Causes(&error).to_string();
             tracing::warn!(%stream, version, error, "a commit cannot be read: it goes without its state");
-            return commits.iter().map(|commit| Ok(embedded(commit).unwrap_or_else(unknown_state))).collect();
+            return commits
+                .iter()
+                .map(|commit| Ok(embedded(commit).unwrap_or_else(unknown_state)))
+                .collect();
         }
         Err(error) => {
             let missing = match &error {
@@ -106,13 +110,15 @@ async fn recorded_states<A: Aggregate>(
                     Unavailable::Transient
                 }
             };
-            return commits.iter().map(|commit| embedded(commit).ok_or_else(|| missing.clone())).collect();
+            return commits
+                .iter()
+                .map(|commit| embedded(commit).ok_or_else(|| missing.clone()))
+                .collect();
         }
     };
     let mut next = || match folded.next() {
-        Some(state) => {
-            encode_state::<A>(&state).map_err(|error| Unavailable::Permanent(Causes(&error).to_string()))
-        }
+        Some(state) => encode_state::<A>(&state)
+            .map_err(|error| Unavailable::Permanent(Causes(&error).to_string())),
         None => Err(Unavailable::Transient),
     };
     commits.iter().map(|commit| embedded(commit).map_or_else(&mut next, Ok)).collect()

@@ -53,7 +53,8 @@ impl Views {
     /// Opens the connection with a dry run, which invokes nothing.
     pub(crate) async fn connect(&self) {
         if let Some(function) = self.functions.keys().next() {
-            let _ = self.client.invoke().function_name(function).invocation_type(DryRun).send().await;
+            let _ =
+                self.client.invoke().function_name(function).invocation_type(DryRun).send().await;
         }
     }
 
@@ -64,10 +65,11 @@ impl Views {
 
     /// Hands the states to every function that wants their category.
     pub(crate) async fn send(&self, states: &[State]) -> SendReport {
-        let functions = futures::future::join_all(self.functions.iter().map(|(function, categories)| {
-            let wanted = states.iter().filter(|state| categories.contains(&state.category));
-            self.send_to(function, wanted.cloned().collect())
-        }));
+        let functions =
+            futures::future::join_all(self.functions.iter().map(|(function, categories)| {
+                let wanted = states.iter().filter(|state| categories.contains(&state.category));
+                self.send_to(function, wanted.cloned().collect())
+            }));
         let mut sent = SendReport::default();
         functions.await.into_iter().for_each(|function| sent.merge(function));
         sent
@@ -98,16 +100,23 @@ impl Views {
                 return all_refused(states.len());
             }
         };
-        let call = self.client.invoke().function_name(function).invocation_type(Event).payload(payload);
+        let call =
+            self.client.invoke().function_name(function).invocation_type(Event).payload(payload);
         let Err(error) = call.send().await else { return Vec::new() };
         let reason = throttle_reason(&error);
         tracing::warn!(function, error = %Causes(&error), reason, "the function of a view did not accept an invocation");
         match error.as_service_error() {
             Some(
-                InvokeError::RequestTooLargeException(_) | InvokeError::InvalidRequestContentException(_),
+                InvokeError::RequestTooLargeException(_)
+                | InvokeError::InvalidRequestContentException(_),
             ) => {
-                let code = error.as_service_error().and_then(|error| error.meta().code()).unwrap_or_default();
-                (0..states.len()).map(|place| (place, EntryFailure::Permanent(code.to_owned()))).collect()
+                let code = error
+                    .as_service_error()
+                    .and_then(|error| error.meta().code())
+                    .unwrap_or_default();
+                (0..states.len())
+                    .map(|place| (place, EntryFailure::Permanent(code.to_owned())))
+                    .collect()
             }
             Some(_) | None => all_refused(states.len()),
         }
@@ -117,6 +126,8 @@ impl Views {
 /// The limit that Lambda names when it throttles an invocation, such as `ConcurrentInvocationLimitExceeded` of the
 /// account or `ReservedFunctionConcurrentInvocationLimitExceeded` of the function.
 pub(crate) fn throttle_reason(error: &SdkError<InvokeError>) -> Option<&str> {
-    let InvokeError::TooManyRequestsException(throttled) = error.as_service_error()? else { return None };
+    let InvokeError::TooManyRequestsException(throttled) = error.as_service_error()? else {
+        return None;
+    };
     throttled.reason().map(|reason| reason.as_str())
 }

@@ -80,7 +80,13 @@ impl Problem {
     /// A problem of this kind.
     #[must_use]
     pub fn new(kind: ProblemType, detail: impl Into<String>) -> Self {
-        Self { status: kind.status, code: kind.code, detail: detail.into(), field: None, version: None }
+        Self {
+            status: kind.status,
+            code: kind.code,
+            detail: detail.into(),
+            field: None,
+            version: None,
+        }
     }
 
     /// A part of the request is malformed.

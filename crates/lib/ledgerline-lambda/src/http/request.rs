@@ -56,7 +56,8 @@ fn bytes(text: &str, is_base64: bool) -> Result<Vec<u8>, Problem> {
 /// a request to a function URL.
 fn caller(event: &ApiGatewayV2httpRequest) -> Option<String> {
     let authorizer = event.request_context.authorizer.as_ref()?;
-    let of_token = authorizer.jwt.as_ref().and_then(|jwt| jwt.claims.get("sub").map(String::as_str));
+    let of_token =
+        authorizer.jwt.as_ref().and_then(|jwt| jwt.claims.get("sub").map(String::as_str));
     let of_iam = || authorizer.iam.as_ref()?.user_arn.as_deref().map(principal);
     let caller = of_token.or_else(of_iam)?;
     (1..=MAX_SUBJECT).contains(&caller.len()).then(|| caller.to_owned())
@@ -66,7 +67,8 @@ fn meta(event: &ApiGatewayV2httpRequest, actor: Option<String>) -> Meta {
     let context = &event.request_context;
     // The client chooses this header, so its value is used only if it is harmless in a log and in
     // an item.
-    let is_harmless = |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
+    let is_harmless =
+        |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
     let header = |name| event.headers.get(name).and_then(|value| value.to_str().ok());
     let given = header("x-correlation-id").filter(is_harmless).map(ToOwned::to_owned);
     Meta {
@@ -178,7 +180,8 @@ impl HttpRequest {
         name: &str,
         range: RangeInclusive<N>,
     ) -> Result<Option<N>, Problem> {
-        let expected = format!("{name} is a whole number from {} to {}", range.start(), range.end());
+        let expected =
+            format!("{name} is a whole number from {} to {}", range.start(), range.end());
         match self.query_value::<N>(name, &expected)? {
             Some(number) if !range.contains(&number) => Err(Problem::field(name, expected)),
             number => Ok(number),
@@ -201,7 +204,9 @@ impl HttpRequest {
     /// without it.
     pub fn header(&self, name: &str) -> Result<Option<&str>, Problem> {
         let value = self.event.headers.get(name).map(HeaderValue::to_str).transpose();
-        value.map_err(|_| Problem::field(name, format!("the header {name} has characters outside ASCII")))
+        value.map_err(|_| {
+            Problem::field(name, format!("the header {name} has characters outside ASCII"))
+        })
     }
 
     /// The body.
@@ -236,7 +241,8 @@ impl HttpRequest {
                 // The line and the column are left out: the field's name says where the error is,
                 // and people do not count columns.
                 let message = inner.to_string();
-                let detail = message.rsplit_once(" at line ").map_or(message.as_str(), |(detail, _)| detail);
+                let detail =
+                    message.rsplit_once(" at line ").map_or(message.as_str(), |(detail, _)| detail);
                 Problem { field, ..malformed(detail.to_owned()) }
             } else {
                 malformed(format!("the body is not JSON: {inner}"))

@@ -94,7 +94,8 @@ impl From<Problem> for Response {
     fn from(problem: Problem) -> Self {
         let mut response = Self::json(problem.status, problem.body());
         response.headers.push((header::CONTENT_TYPE, "application/problem+json".into()));
-        let again = [UNAVAILABLE.code, READ_MODEL_BEHIND.code, TOO_MANY_REQUESTS.code, CONTENDED.code];
+        let again =
+            [UNAVAILABLE.code, READ_MODEL_BEHIND.code, TOO_MANY_REQUESTS.code, CONTENDED.code];
         if again.contains(&problem.code) {
             response.headers.push((header::RETRY_AFTER, "1".into()));
         }

@@ -90,6 +90,10 @@ impl ApplyError {
     /// The error for a commit whose event cannot be read, or whose row cannot be written.
     #[must_use]
     pub fn changes(commit: &Commit, source: impl Into<ChangesError>) -> Self {
-        Self::Changes { stream: commit.stream.clone(), version: commit.version, source: source.into() }
+        Self::Changes {
+            stream: commit.stream.clone(),
+            version: commit.version,
+            source: source.into(),
+        }
     }
 }

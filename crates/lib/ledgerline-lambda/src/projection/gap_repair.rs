@@ -16,7 +16,11 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
     /// Applies the commit in a generation that is not read. Each commit repairs one window of a gap,
     /// so that a gap of a whole history delays neither the messages behind this one nor the active
     /// generation. The rebuild or the next commits repair the rest.
-    pub(super) async fn apply_to_standby(&self, other: &C, commit: &Commit) -> Result<(), ApplyError> {
+    pub(super) async fn apply_to_standby(
+        &self,
+        other: &C,
+        commit: &Commit,
+    ) -> Result<(), ApplyError> {
         let (Delivery::Gap, position) = other.apply(commit).await? else { return Ok(()) };
         let up_to = position.saturating_add(REPAIR_WINDOW).min(commit.version);
         match self.repair(other, &commit.stream, position, up_to).await {
@@ -93,10 +97,15 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                 match consumer.apply(commit).await? {
                     // Only the commit that waited longest is measured: a metric has room for a
                     // hundred values at once, and a gap may be a whole history.
-                    (Delivery::Next, applied) if applied == first + 1 => metrics::projected(commit.at),
+                    (Delivery::Next, applied) if applied == first + 1 => {
+                        metrics::projected(commit.at)
+                    }
                     (Delivery::Next | Delivery::Duplicate, _) => {}
                     (Delivery::Gap, position) => {
-                        return Err(ApplyError::Missing { stream: stream.clone(), version: position + 1 });
+                        return Err(ApplyError::Missing {
+                            stream: stream.clone(),
+                            version: position + 1,
+                        });
                     }
                 }
             }

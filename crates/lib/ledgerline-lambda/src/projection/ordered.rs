@@ -24,7 +24,8 @@ use ledgerline::{
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
 };
 use ledgerline_dynamodb::{
-    Checkpoint, DynamoDbStore, LogRows, MAX_CHANGES, NextCheckpoint, OrderedRows, Phase, StreamPosition,
+    Checkpoint, DynamoDbStore, LogRows, MAX_CHANGES, NextCheckpoint, OrderedRows, Phase,
+    StreamPosition,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -98,7 +99,8 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
         let sequence = DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?);
         let table = LogRows::new(client.clone(), config::text(view.table.variable)?, view.table);
         let log = crate::store(client).await?;
-        let subscriber = Arc::new(Subscriber::new(view, table, sequence, log, grants::partitions()?));
+        let subscriber =
+            Arc::new(Subscriber::new(view, table, sequence, log, grants::partitions()?));
         Ok(handler(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
             let subscriber = Arc::clone(&subscriber);
             async move {
@@ -196,7 +198,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         log: DynamoDbStore,
         partitions: u16,
     ) -> Self {
-        let categories: BTreeSet<_> = view.of.iter().map(|category| (*category).to_owned()).collect();
+        let categories: BTreeSet<_> =
+            view.of.iter().map(|category| (*category).to_owned()).collect();
         let filter = Filter { categories, events: BTreeSet::new() };
         let subscription = Subscription { sequence, log, partitions, filter, limit: PAGE };
         Self {
@@ -361,7 +364,10 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     }
 
     /// Whether an operator has skipped a commit. It is asked only for one that cannot be applied.
-    async fn is_skipped(&self, (stream, version): &(StreamId, u64)) -> Result<bool, SubscribeError> {
+    async fn is_skipped(
+        &self,
+        (stream, version): &(StreamId, u64),
+    ) -> Result<bool, SubscribeError> {
         let generations = self.table.view().generations().await?;
         Ok(generations.skips(stream, *version))
     }
@@ -419,7 +425,9 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
                     }
                     match added {
                         Ok(reached) => _ = known.insert(commit.stream.clone(), reached),
-                        Err(error) => return self.end_before(checkpoint, cursor, &work, error).await,
+                        Err(error) => {
+                            return self.end_before(checkpoint, cursor, &work, error).await;
+                        }
                     }
                     work = with;
                 }
@@ -519,9 +527,10 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         let state = serde_json::to_string(&work.state).map_err(|_| SubscribeError::Kept)?;
         // What an earlier version has let grow may shrink.
         let before = before.map_or(0, str::len);
-        for (what, bytes, before) in
-            [("state", state.len(), work.state_bytes), ("memory of the stream", memory.len(), before)]
-        {
+        for (what, bytes, before) in [
+            ("state", state.len(), work.state_bytes),
+            ("memory of the stream", memory.len(), before),
+        ] {
             if bytes > MAX_KEPT.max(before) {
                 let stream = commit.stream.clone();
                 let version = commit.version;
@@ -530,8 +539,10 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         }
         work.state_bytes = state.len();
         // `null` is that of a view that remembers nothing.
-        let reached =
-            StreamPosition { position: commit.version, memory: Some(memory).filter(|text| text != "null") };
+        let reached = StreamPosition {
+            position: commit.version,
+            memory: Some(memory).filter(|text| text != "null"),
+        };
         work.positions.insert(commit.stream.clone(), reached.clone());
         work.applied.push((commit.stream.clone(), commit.version, commit.at));
         Ok(reached)
@@ -567,7 +578,9 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         }
         // The commits of a generation that is being made are as old as the log, and nobody waits for them.
         let measured = work.applied.first().filter(|_| self.is_read);
-        if let Some((_, _, at)) = measured.filter(|_| !self.has_measured.swap(true, Ordering::Relaxed)) {
+        if let Some((_, _, at)) =
+            measured.filter(|_| !self.has_measured.swap(true, Ordering::Relaxed))
+        {
             metrics::projected(*at);
         }
         Ok(true)
@@ -577,13 +590,19 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     fn note_what_is_kept(&self, state: &str, work: &Work<State>) {
         let memories = work.positions.values().filter_map(|reached| reached.memory.as_ref());
         let most = memories.map(String::len).chain([state.len()]).max().unwrap_or(0);
-        if self.is_read && most >= MUCH_KEPT && !self.has_measured_kept.swap(true, Ordering::Relaxed) {
+        if self.is_read
+            && most >= MUCH_KEPT
+            && !self.has_measured_kept.swap(true, Ordering::Relaxed)
+        {
             metrics::kept_by_subscription(most);
         }
     }
 
     /// The positions in the streams of a page.
-    async fn positions(&self, page: &Page) -> Result<BTreeMap<StreamId, StreamPosition>, SubscribeError> {
+    async fn positions(
+        &self,
+        page: &Page,
+    ) -> Result<BTreeMap<StreamId, StreamPosition>, SubscribeError> {
         let streams = page.delivered.iter().map(|delivered| &delivered.entry.stream).collect();
         Ok(self.table.reached_in(&streams).await?)
     }

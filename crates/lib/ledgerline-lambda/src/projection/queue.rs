@@ -62,7 +62,10 @@ pub trait Consumer: Sized {
     /// verdict on each commit with the position, or nothing at all. The runner gives every commit
     /// behind a gap to [`apply`](Self::apply), and after an error all of them. It may be dropped at
     /// any call.
-    fn apply_batch(&self, _: &[&Commit]) -> impl Future<Output = Result<Vec<(Delivery, u64)>, ApplyError>> {
+    fn apply_batch(
+        &self,
+        _: &[&Commit],
+    ) -> impl Future<Output = Result<Vec<(Delivery, u64)>, ApplyError>> {
         std::future::ready(Ok(Vec::new()))
     }
 
@@ -108,10 +111,13 @@ pub async fn run<C: Consumer + 'static>(
         Ok(handler(move |LambdaEvent { payload: event, context }: LambdaEvent<Event>| {
             let runner = Arc::clone(&runner);
             async move {
-                let left = context.deadline().duration_since(SystemTime::now()).unwrap_or(INVOCATION);
+                let left =
+                    context.deadline().duration_since(SystemTime::now()).unwrap_or(INVOCATION);
                 Ok(match event.rebuild {
                     None => Answer::Handled(runner.batch_within(&event.records, left).await),
-                    Some(asked) => Answer::Rebuilt(runner.consumer.rebuild(&runner.store, &asked).await?),
+                    Some(asked) => {
+                        Answer::Rebuilt(runner.consumer.rebuild(&runner.store, &asked).await?)
+                    }
                 })
             }
         }))
@@ -192,11 +198,18 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                 Ok(Message::Reference(_)) | Err(_) => None,
             };
             // A panic at one message must not fail the whole batch.
-            let applied_message = AssertUnwindSafe(self.apply_message(read, outcomes[place], &generations))
-                .catch_unwind()
-                .await;
+            let applied_message =
+                AssertUnwindSafe(self.apply_message(read, outcomes[place], &generations))
+                    .catch_unwind()
+                    .await;
             let mut failed = |error: &str| {
-                tracing::error!(stream = group, message_id = id, correlation_id, error, "projection");
+                tracing::error!(
+                    stream = group,
+                    message_id = id,
+                    correlation_id,
+                    error,
+                    "projection"
+                );
                 stopped.insert(group);
                 response.add_failure(id);
             };
@@ -257,7 +270,8 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
             Ok(Ok(Ok(verdicts))) => {
                 for (place, (verdict, position)) in places.into_iter().zip(verdicts) {
                     // A commit before the gap may be one that is applied alone.
-                    outcomes[place] = Some((verdict, position)).filter(|_| verdict != Delivery::Gap);
+                    outcomes[place] =
+                        Some((verdict, position)).filter(|_| verdict != Delivery::Gap);
                 }
                 return outcomes;
             }
@@ -316,7 +330,8 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
 /// Reads the body of a message. A panic at one message must not fail the whole batch.
 fn read(message: &SqsMessage) -> Result<Message, String> {
     let body = message.body.as_deref().unwrap_or_default();
-    std::panic::catch_unwind(|| Message::read(body)).unwrap_or_else(|_| Err("its reading panics".to_owned()))
+    std::panic::catch_unwind(|| Message::read(body))
+        .unwrap_or_else(|_| Err("its reading panics".to_owned()))
 }
 
 /// The group of a message. A message without a group stands alone.
@@ -416,7 +431,8 @@ mod tests {
             message.body = Some(serde_json::to_string(&commit).unwrap());
             message
         };
-        let runner = QueueRunner { store: MemoryStore::default(), consumer: Stuck(Counter(Mutex::new(0))) };
+        let runner =
+            QueueRunner { store: MemoryStore::default(), consumer: Stuck(Counter(Mutex::new(0))) };
         // Without the limit, the test fails here and does not wait for ever.
         let batch = [message(1), message(2)];
         let response = tokio::time::timeout(INVOCATION, runner.batch(&batch)).await.unwrap();
@@ -466,7 +482,8 @@ mod tests {
                 };
                 let batch: Vec<_> = left.iter().map(message).collect();
                 // The function has ended: none of them is known to be done.
-                let answer = tokio::time::timeout(Duration::from_mins(1), runner.batch(&batch)).await;
+                let answer =
+                    tokio::time::timeout(Duration::from_mins(1), runner.batch(&batch)).await;
                 let Ok(answer) = answer else { continue };
                 let failed = |place: &usize| {
                     let id = place.to_string();
@@ -477,7 +494,11 @@ mod tests {
             assert_eq!(left, [deadly], "all others are done, and gone from the queue");
             assert_eq!(runner.consumer.done.lock().unwrap().len(), 9);
             // None of them is a dead letter, or near it.
-            let most = (0..10).filter(|place| *place != deadly).map(|place| receives[place]).max().unwrap();
+            let most = (0..10)
+                .filter(|place| *place != deadly)
+                .map(|place| receives[place])
+                .max()
+                .unwrap();
             assert!(most <= 30, "{deadly}: {receives:?}");
         }
     }
@@ -492,8 +513,11 @@ mod tests {
     #[test]
     fn a_batch_is_processed_whole_before_its_fifth_receive() {
         let tried = |receives: [usize; 3]| {
-            let messages: Vec<_> =
-                receives.into_iter().enumerate().map(|(place, receives)| received(place, receives)).collect();
+            let messages: Vec<_> = receives
+                .into_iter()
+                .enumerate()
+                .map(|(place, receives)| received(place, receives))
+                .collect();
             super::tried(&messages)
         };
         assert_eq!(tried([1, 1, 1]), [0, 1, 2]);
@@ -508,7 +532,8 @@ mod tests {
         for outage in [5, 6, 17, 60, 87] {
             let mut left: Vec<usize> = (0..8).collect();
             for receives in outage..outage + 3 {
-                let mut messages: Vec<_> = left.iter().map(|place| received(*place, receives)).collect();
+                let mut messages: Vec<_> =
+                    left.iter().map(|place| received(*place, receives)).collect();
                 messages.extend([received(8, 1), received(9, 1)]);
                 let tried = super::tried(&messages);
                 let is_tried = |place: usize| {
@@ -531,7 +556,8 @@ mod tests {
             let message = Message::Commit(Box::new(commit(version)));
             runner.apply_message(Ok(message), None, &[]).await
         };
-        let runner = QueueRunner { store: MemoryStore::default(), consumer: Counter(Mutex::new(5)) };
+        let runner =
+            QueueRunner { store: MemoryStore::default(), consumer: Counter(Mutex::new(5)) };
         for version in 1..=3 {
             runner.store.append(&commit(version), None).await.unwrap();
         }

@@ -270,7 +270,8 @@ pub(crate) async fn rebuild(
         next = read;
         failed.extend(made.failed);
         // What comes before the first stream that was left is done, and is not read again.
-        let done = ends.iter().position(|end| made.left.contains(&end.stream)).unwrap_or(ends.len());
+        let done =
+            ends.iter().position(|end| made.left.contains(&end.stream)).unwrap_or(ends.len());
         let is_whole = done == ends.len();
         let reached = ends[..done].last().map(|end| (end.stream.clone(), end.version));
         part = SegmentProgress {
@@ -283,7 +284,8 @@ pub(crate) async fn rebuild(
         table.put_part(&name, &part).await?;
         if let Some(units) = asked.write_units {
             // Whoever asks waits, so that nobody pays for a function that sleeps.
-            let due = Duration::try_from_secs_f64((part.writes - written_before) / units).unwrap_or_default();
+            let due = Duration::try_from_secs_f64((part.writes - written_before) / units)
+                .unwrap_or_default();
             pause = due.saturating_sub(began.elapsed());
         }
         if !is_whole {
@@ -292,7 +294,10 @@ pub(crate) async fn rebuild(
     }
     let SegmentProgress { is_done, commits, reads, writes, after: _ } = part;
     let pause = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
-    Ok(answer(RebuildResponse { is_done, commits, reads, writes, pause, failed: Vec::new() }, failed))
+    Ok(answer(
+        RebuildResponse { is_done, commits, reads, writes, pause, failed: Vec::new() },
+        failed,
+    ))
 }
 
 fn answer(rebuilt: RebuildResponse, failed: Vec<(StreamId, RebuildError)>) -> RebuildResponse {
@@ -314,7 +319,11 @@ struct End {
 impl End {
     fn of(commits: &[Commit]) -> Option<Self> {
         let last = commits.last()?;
-        Some(Self { stream: last.stream.clone(), version: last.version, commits: commits.len() as u64 })
+        Some(Self {
+            stream: last.stream.clone(),
+            version: last.version,
+            commits: commits.len() as u64,
+        })
     }
 }
 
@@ -323,7 +332,9 @@ fn by_stream(commits: Vec<Commit>) -> Vec<Vec<Commit>> {
     let mut streams: Vec<Vec<Commit>> = Vec::new();
     for commit in commits {
         match streams.last_mut() {
-            Some(list) if list.last().is_some_and(|last| last.stream == commit.stream) => list.push(commit),
+            Some(list) if list.last().is_some_and(|last| last.stream == commit.stream) => {
+                list.push(commit)
+            }
             Some(_) | None => streams.push(vec![commit]),
         }
     }

@@ -11,8 +11,8 @@ use futures::{FutureExt, StreamExt, TryStreamExt, future::LocalBoxFuture, stream
 use jiff::Timestamp;
 use lambda_runtime::LambdaEvent;
 use ledgerline::{
-    Aggregate, Causes, Commit, Consistency, EventLog, EventTypes, LoadError, Loaded, StateView, StoreError,
-    StreamId, load,
+    Aggregate, Causes, Commit, Consistency, EventLog, EventTypes, LoadError, Loaded, StateView,
+    StoreError, StreamId, load,
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
     upcast,
 };
@@ -65,7 +65,9 @@ const TOMBSTONE_SECONDS: i64 = 30 * 86_400;
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table.
-pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>) -> Result<(), Error> {
+pub async fn run<A: Aggregate, Row: Serialize + 'static>(
+    view: StateView<A, Row>,
+) -> Result<(), Error> {
     let build = async {
         let client = dynamodb().await;
         let log = DynamoDbStore::new(client.clone(), config::text("COMMITS_TABLE")?);
@@ -77,8 +79,8 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>
             let projector = Arc::clone(&projector);
             async move {
                 if let Some(asked) = event.get_mut("rebuild") {
-                    let asked: RebuildRequest =
-                        serde_path_to_error::deserialize(asked.take()).map_err(|error| malformed(&error))?;
+                    let asked: RebuildRequest = serde_path_to_error::deserialize(asked.take())
+                        .map_err(|error| malformed(&error))?;
                     return Ok(Answer::Rebuilt(projector.rebuild(&asked).await?));
                 }
                 projector.all(details(event)?).await.map(Answer::Handled)
@@ -92,7 +94,8 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>
 #[must_use]
 pub fn manifest<A: Aggregate, Row>(view: &StateView<A, Row>) -> Manifest {
     // A redelivered commit has its events under the names that they have in the log.
-    let events = A::Event::TYPES.iter().flat_map(|known| known.names()).map(Name::Borrowed).collect();
+    let events =
+        A::Event::TYPES.iter().flat_map(|known| known.names()).map(Name::Borrowed).collect();
     let source = Source::States { category: A::CATEGORY.into(), events };
     let table = Table::with(view.table, [Action::GetItem, Action::PutItem]);
     Manifest::new(source)
@@ -139,7 +142,8 @@ pub fn details(event: Value) -> Result<Vec<Value>, Error> {
     if event.get("Records").is_none() {
         return invoked(event);
     }
-    let messages: SqsEvent = serde_path_to_error::deserialize(event).map_err(|error| malformed(&error))?;
+    let messages: SqsEvent =
+        serde_path_to_error::deserialize(event).map_err(|error| malformed(&error))?;
     let of_message = |message: aws_lambda_events::sqs::SqsMessage| {
         let mut body: Value = serde_json::from_str(message.body.as_deref().unwrap_or_default())
             .map_err(|_| ProjectError::Malformed("body".to_owned()))?;
@@ -176,7 +180,9 @@ enum ProjectError {
     /// The row shows a version, or an entry is about one, that the log does not have: the log was restored to an earlier time.
     #[error("version {version} of {stream} is not in the log: it went backwards")]
     WentBack { stream: StreamId, version: u64 },
-    #[error("the state of {stream} has schema {schema}, this program reads {known}, and the fold failed")]
+    #[error(
+        "the state of {stream} has schema {schema}, this program reads {known}, and the fold failed"
+    )]
     Load { stream: StreamId, schema: u32, known: u32, source: LoadError },
     #[error("a panic")]
     Panic,
@@ -212,8 +218,9 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         for detail in details {
             // An operator who looks for a command that is not shown searches the logs by these two. Even an entry that cannot be read may
             // have them.
-            let stream =
-                detail["stream"].as_str().and_then(|stream| StreamId::try_from(stream.to_owned()).ok());
+            let stream = detail["stream"]
+                .as_str()
+                .and_then(|stream| StreamId::try_from(stream.to_owned()).ok());
             let correlation_id = detail["meta"]["correlationId"].as_str().map(ToOwned::to_owned);
             // A panic at one entry must not keep the others from their rows.
             let projected = AssertUnwindSafe(self.write(detail, &generations)).catch_unwind().await;
@@ -253,7 +260,8 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     }
 
     async fn write(&self, detail: Value, generations: &[u32]) -> Result<Projected, ProjectError> {
-        let entry: BusEntry = serde_path_to_error::deserialize(detail).map_err(|error| malformed(&error))?;
+        let entry: BusEntry =
+            serde_path_to_error::deserialize(detail).map_err(|error| malformed(&error))?;
         let stream = &entry.stream;
         let version = entry.aggregate.last_known_version;
         let (shown, state) =
@@ -262,7 +270,8 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         let mut overwritten = Overwrite::Written;
         for generation in generations {
             // The one that is read comes last, and it is the one that counts.
-            (overwritten, _) = self.show(&self.table.at(*generation), stream, shown, row.as_ref()).await?;
+            (overwritten, _) =
+                self.show(&self.table.at(*generation), stream, shown, row.as_ref()).await?;
         }
         if let Overwrite::Shows(newer) = overwritten
             && newer > shown
@@ -310,15 +319,23 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         state: Map<String, Value>,
     ) -> Result<(u64, A::State), ProjectError> {
         let state = Value::Object(state);
-        let carried = if schema == A::STATE_SCHEMA { Some(state) } else { upcast::<A>(schema, state) };
+        let carried =
+            if schema == A::STATE_SCHEMA { Some(state) } else { upcast::<A>(schema, state) };
         if let Some(state) = carried {
-            let state = serde_path_to_error::deserialize(state)
-                .map_err(|error| ProjectError::Malformed(format!("aggregate.{}", field_or_root(&error))))?;
+            let state = serde_path_to_error::deserialize(state).map_err(|error| {
+                ProjectError::Malformed(format!("aggregate.{}", field_or_root(&error)))
+            })?;
             return Ok((version, state));
         }
-        let loaded = load::<A>(&self.log, stream, None, Consistency::Strong).await.map_err(|source| {
-            ProjectError::Load { stream: stream.clone(), schema, known: A::STATE_SCHEMA, source }
-        })?;
+        let loaded =
+            load::<A>(&self.log, stream, None, Consistency::Strong).await.map_err(|source| {
+                ProjectError::Load {
+                    stream: stream.clone(),
+                    schema,
+                    known: A::STATE_SCHEMA,
+                    source,
+                }
+            })?;
         if loaded.version < version {
             return Err(ProjectError::WentBack { stream: stream.clone(), version });
         }
@@ -344,11 +361,14 @@ impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
     ) -> Result<Progress, TableError> {
         let table = &self.table.at(generation);
         let make = async |commits: Vec<Commit>| {
-            let Some(stream) = commits.first().map(|first| first.stream.clone()) else { return Ok(None) };
+            let Some(stream) = commits.first().map(|first| first.stream.clone()) else {
+                return Ok(None);
+            };
             if Instant::now() >= until {
                 return Ok(Some((stream, Err(RebuildError::TimeIsOver { writes: 0.0 }))));
             }
-            let loaded = if hole_in(&commits).is_some() { Ok(None) } else { Loaded::<A>::after(&commits) };
+            let loaded =
+                if hole_in(&commits).is_some() { Ok(None) } else { Loaded::<A>::after(&commits) };
             let made = match loaded {
                 Ok(Some(Loaded { version, state, embedded: _ })) => {
                     let row = (self.view.row)(stream.id(), version, state);

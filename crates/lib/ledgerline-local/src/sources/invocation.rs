@@ -112,7 +112,8 @@ impl TargetDelivery for Invocations {
             return Ok(());
         }
         // The bus waits for this answer with its next event, and not for the retries.
-        let (this, arn, id, event) = (self.clone(), target.arn.clone(), target.id.clone(), event.to_owned());
+        let (this, arn, id, event) =
+            (self.clone(), target.arn.clone(), target.id.clone(), event.to_owned());
         self.under_way.fetch_add(1, Ordering::SeqCst);
         tokio::spawn(async move {
             this.redeliver(&arn, &id, &event).await;
@@ -138,9 +139,11 @@ impl Invocations {
             };
             self.hops.line("rule", &format!("Lambda accepts no event for {arn}: {error}"));
             // An event that would be too old at its retry is not retried.
-            let is_old = first.elapsed() + delay > Duration::from_secs(maximum_event_age_in_seconds);
+            let is_old =
+                first.elapsed() + delay > Duration::from_secs(maximum_event_age_in_seconds);
             if is_old || retries >= maximum_retry_attempts {
-                let exhausted = if is_old { "MaximumEventAgeInSeconds" } else { "MaximumRetryAttempts" };
+                let exhausted =
+                    if is_old { "MaximumEventAgeInSeconds" } else { "MaximumRetryAttempts" };
                 self.give_up(rule, arn, event, &GivenUp { error, exhausted, retries }).await;
                 return;
             }
@@ -165,7 +168,8 @@ impl Invocations {
             ("EXHAUSTED_RETRY_CONDITION", exhausted),
             ("RETRY_ATTEMPTS", &retries.to_string()),
         ] {
-            let value = MessageAttributeValue::builder().data_type("String").string_value(value).build();
+            let value =
+                MessageAttributeValue::builder().data_type("String").string_value(value).build();
             let Ok(value) = value else { continue };
             send = send.message_attributes(name, value);
         }
@@ -205,7 +209,10 @@ async fn invoke(target: &AsyncTarget, event: &str, sqs: &aws_sdk_sqs::Client, ho
                 let took = started.elapsed().as_millis();
                 let by = target.function.name();
                 for event in events {
-                    hops.line("projector", &format!("{} by {by} in {took} ms{}", name(event), age(event)));
+                    hops.line(
+                        "projector",
+                        &format!("{} by {by} in {took} ms{}", name(event), age(event)),
+                    );
                 }
                 return;
             }
@@ -238,7 +245,9 @@ async fn invoke(target: &AsyncTarget, event: &str, sqs: &aws_sdk_sqs::Client, ho
         "responseContext": { "statusCode": 200, "executedVersion": "$LATEST", "functionError": "Unhandled" },
         "responsePayload": { "errorType": error.kind, "errorMessage": error.message },
     });
-    if let Err(error) = sqs.send_message().queue_url(queue).message_body(message.to_string()).send().await {
+    if let Err(error) =
+        sqs.send_message().queue_url(queue).message_body(message.to_string()).send().await
+    {
         let function = target.function.name();
         hops.line("invoke", &format!("the dead letter of {function} was not taken: {error}"));
     }

@@ -48,7 +48,9 @@ mod tests {
     #[test]
     fn answers_are_read_as_lambda_reads_them() {
         let sent = HashSet::from(["1", "2"]);
-        for success in ["null", "{}", r#"{"batchItemFailures":null}"#, r#"{"batchItemFailures":[]}"#] {
+        for success in
+            ["null", "{}", r#"{"batchItemFailures":null}"#, r#"{"batchItemFailures":[]}"#]
+        {
             assert_eq!(reported(success.as_bytes(), &sent), Reported::None, "{success}");
         }
         let one = reported(br#"{"batchItemFailures":[{"itemIdentifier":"2"}]}"#, &sent);

@@ -61,9 +61,11 @@ impl Mapping {
         if messages.is_empty() {
             return Ok(());
         }
-        let records: Vec<_> = messages.iter().map(|message| record(message, &self.source.queue)).collect();
+        let records: Vec<_> =
+            messages.iter().map(|message| record(message, &self.source.queue)).collect();
         let started = Instant::now();
-        let result = self.function.invoke(json!({ "Records": records }).to_string().into_bytes()).await;
+        let result =
+            self.function.invoke(json!({ "Records": records }).to_string().into_bytes()).await;
         let took = started.elapsed().as_millis();
         let failed = match result {
             Err(error) => {
@@ -72,7 +74,8 @@ impl Mapping {
             }
             Ok(_) if self.source.function_response_types.is_empty() => Reported::None,
             Ok(answer) => {
-                let sent = messages.iter().filter_map(|message| message.message_id.as_deref()).collect();
+                let sent =
+                    messages.iter().filter_map(|message| message.message_id.as_deref()).collect();
                 reported(&answer, &sent)
             }
         };
@@ -93,13 +96,14 @@ impl Mapping {
             if message.message_id.is_some_and(|id| failed.contains(&id)) {
                 continue;
             }
-            let body: Value =
-                serde_json::from_str(message.body.as_deref().unwrap_or_default()).unwrap_or_default();
+            let body: Value = serde_json::from_str(message.body.as_deref().unwrap_or_default())
+                .unwrap_or_default();
             // The body is a commit, or the dead letter of an asynchronous invocation, which has the
             // event in it, or that of a rule, which is the event.
             let event = ["/requestPayload/detail/lastEvent", "/detail/lastEvent"];
             let body = event.iter().find_map(|place| body.pointer(place)).unwrap_or(&body);
-            let text = format!("{} by {} in {took} ms{}", name(body), self.function.name(), age(body));
+            let text =
+                format!("{} by {} in {took} ms{}", name(body), self.function.name(), age(body));
             self.hops.line("projector", &text);
             entries.push(DeleteMessageBatchRequestEntry {
                 id: entries.len().to_string(),

@@ -79,7 +79,8 @@ impl Mapping {
         let records = gather(&self.source, &self.written, position, read).await?;
         let Some(last) = records.last() else { return Ok(false) };
         let last = sequence_number(last).to_owned();
-        let passed: Vec<_> = records.into_iter().filter(|record| self.filters.pass(record)).collect();
+        let passed: Vec<_> =
+            records.into_iter().filter(|record| self.filters.pass(record)).collect();
         if !passed.is_empty() {
             for record in passed.iter().filter(|_| self.is_first) {
                 self.hops.line("commit", &describe(record));
@@ -99,7 +100,8 @@ impl Mapping {
                 let mut record = serde_json::to_value(record)?;
                 record["eventSourceARN"] = json!(self.stream.arn);
                 // Lambda's JSON has whole seconds.
-                let created = record["dynamodb"]["ApproximateCreationDateTime"].as_f64().unwrap_or(0.0);
+                let created =
+                    record["dynamodb"]["ApproximateCreationDateTime"].as_f64().unwrap_or(0.0);
                 record["dynamodb"]["ApproximateCreationDateTime"] = json!(created.trunc() as i64);
                 Ok(record)
             })
@@ -122,7 +124,8 @@ impl Mapping {
 
     async fn invoke(&self, records: &[Value]) -> Outcome {
         let started = Instant::now();
-        let result = self.function.invoke(json!({ "Records": records }).to_string().into_bytes()).await;
+        let result =
+            self.function.invoke(json!({ "Records": records }).to_string().into_bytes()).await;
         let took = started.elapsed().as_millis();
         if let Err(error) = &result {
             self.hops.line("stream", &format!("{} failed: {error}", self.function.name()));
@@ -130,7 +133,9 @@ impl Mapping {
         let outcome = Outcome::of(&self.source, result.as_deref().ok(), records);
         match outcome.done(records.len()) {
             0 => {}
-            1 => self.hops.line(self.function.name(), &format!("{} in {took} ms", describe(&records[0]))),
+            1 => self
+                .hops
+                .line(self.function.name(), &format!("{} in {took} ms", describe(&records[0]))),
             done => self.hops.line(self.function.name(), &format!("{done} commits in {took} ms")),
         }
         outcome
@@ -138,7 +143,8 @@ impl Mapping {
 
     /// Sends the place of the records in the stream, as Lambda does, and not the records.
     async fn give_up(&self, records: &[Value], attempts: i64) {
-        self.hops.line("stream", &format!("gave up {} after {attempts} tries", describe(&records[0])));
+        self.hops
+            .line("stream", &format!("gave up {} after {attempts} tries", describe(&records[0])));
         let Some((sqs, queue)) = &self.on_failure else { return };
         let first = &records[0];
         let last = &records[records.len() - 1];
@@ -158,10 +164,12 @@ impl Mapping {
                 "streamArn": first["eventSourceARN"],
             },
         });
-        if let Err(error) = sqs.send_message().queue_url(queue).message_body(message.to_string()).send().await
+        if let Err(error) =
+            sqs.send_message().queue_url(queue).message_body(message.to_string()).send().await
         {
             let function = self.function.name();
-            self.hops.line("stream", &format!("the dead letter of {function} was not taken: {error}"));
+            self.hops
+                .line("stream", &format!("the dead letter of {function} was not taken: {error}"));
         }
     }
 }
@@ -231,7 +239,10 @@ impl<'a> Work<'a> {
         // If some records are done, another record is the first one now, so its retries begin.
         let attempts = if done > 0 { 0 } else { self.attempts };
         let limit = self.source.maximum_retry_attempts;
-        if rest.len() > 1 && self.source.bisect_batch_on_function_error && outcome == Outcome::Failed {
+        if rest.len() > 1
+            && self.source.bisect_batch_on_function_error
+            && outcome == Outcome::Failed
+        {
             // Splitting is no retry, so it is not counted; the halves stay in order. If the function reported a part of a batch, the batch is split
             // there and not halved.
             let (first, second) = rest.split_at(rest.len() / 2);
@@ -278,7 +289,8 @@ async fn gather(
     mut position: String,
     read: impl Fn(&str, usize) -> Result<Vec<Value>>,
 ) -> Result<Vec<Value>> {
-    let until = tokio::time::Instant::now() + Duration::from_secs(source.maximum_batching_window_in_seconds);
+    let until = tokio::time::Instant::now()
+        + Duration::from_secs(source.maximum_batching_window_in_seconds);
     let mut records = Vec::new();
     loop {
         records.extend(read(&position, source.batch_size - records.len())?);
@@ -353,7 +365,8 @@ mod tests {
             };
             let read = |after: &str, limit| {
                 let after = after.parse::<usize>().map_or(0, |last| last + 1);
-                let new: Vec<_> = records(there.get()).into_iter().skip(after).take(limit).collect();
+                let new: Vec<_> =
+                    records(there.get()).into_iter().skip(after).take(limit).collect();
                 looked.borrow_mut().extend(numbers(&new));
                 Ok(new)
             };
@@ -362,11 +375,16 @@ mod tests {
                 _ = writes => unreachable!(),
                 gathered = gather(&source, &written, String::new(), read) => gathered.unwrap(),
             };
-            assert_eq!((gathered.len(), began.elapsed().as_secs()), (expected, waited), "{window} {full}");
+            assert_eq!(
+                (gathered.len(), began.elapsed().as_secs()),
+                (expected, waited),
+                "{window} {full}"
+            );
             assert_eq!(looked.into_inner(), numbers(&gathered), "no record is read twice");
         }
         let source = source(r#", "MaximumBatchingWindowInSeconds": 3"#);
-        let nothing = gather(&source, &written, String::new(), |_, _| Ok(Vec::new())).await.unwrap();
+        let nothing =
+            gather(&source, &written, String::new(), |_, _| Ok(Vec::new())).await.unwrap();
         assert_eq!(nothing.len(), 0);
     }
 
@@ -379,9 +397,11 @@ mod tests {
 
     #[test]
     fn bisecting_gives_up_the_poisoned_record_alone_and_keeps_the_order() {
-        let (invoked, given_up) = settled(&source(r#", "BisectBatchOnFunctionError": true"#), false);
+        let (invoked, given_up) =
+            settled(&source(r#", "BisectBatchOnFunctionError": true"#), false);
         assert_eq!(given_up, [[6]]);
-        let done: Vec<_> = invoked.into_iter().filter(|batch| !batch.contains(&6)).flatten().collect();
+        let done: Vec<_> =
+            invoked.into_iter().filter(|batch| !batch.contains(&6)).flatten().collect();
         assert_eq!(done, [0, 1, 2, 3, 4, 5, 7, 8, 9]);
     }
 

@@ -82,7 +82,13 @@ impl Fault {
             Self::RequestsFail => requests_fail(stack).await,
             Self::StatesGivenUp => {
                 let policy = gives_up_into("tanks-LevelsDeadLetterQueue");
-                set_queue(stack, "tanks-LevelsRetryQueue", QueueAttributeName::RedrivePolicy, &policy).await;
+                set_queue(
+                    stack,
+                    "tanks-LevelsRetryQueue",
+                    QueueAttributeName::RedrivePolicy,
+                    &policy,
+                )
+                .await;
             }
             Self::RetryQueueGone => {
                 delete_queue(stack, "tanks-LevelsRetryQueue").await;
@@ -105,7 +111,8 @@ impl Fault {
             }
             Self::LogThrottled => {
                 stack.begin_outage("CommitsTable", "throttled", LASTING).await;
-                let refused = stack.post("/tanks", json!({ "site": "North", "liquid": "water" })).await;
+                let refused =
+                    stack.post("/tanks", json!({ "site": "North", "liquid": "water" })).await;
                 assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE, "{refused:?}");
             }
         }
@@ -142,11 +149,14 @@ async fn fanout_killed(stack: &LocalStack) {
     let kill = async {
         let mut line = 0;
         while !stack.was_cut_off("tank-fanout") {
-            eventually("the fanout works", async || stack.worked_since("tank-fanout", line).then_some(()))
-                .await;
+            eventually("the fanout works", async || {
+                stack.worked_since("tank-fanout", line).then_some(())
+            })
+            .await;
             line = stack.kill_instances("tank-fanout");
             eventually("the instance is gone", async || {
-                (stack.was_cut_off("tank-fanout") || stack.worked_since("tank-fanout", line)).then_some(())
+                (stack.was_cut_off("tank-fanout") || stack.worked_since("tank-fanout", line))
+                    .then_some(())
             })
             .await;
         }
@@ -163,10 +173,16 @@ async fn row_lost(stack: &LocalStack) {
     let (id, store) = (Uuid::new_v4().to_string(), stack.store());
     let first = store.get(&Tank::stream(&installed).unwrap(), 1).await.unwrap().unwrap();
     let at = Timestamp::now() - SignedDuration::from_hours(1);
-    let old = Commit { stream: Tank::stream(&id).unwrap(), at, command: Uuid::new_v4().to_string(), ..first };
+    let old = Commit {
+        stream: Tank::stream(&id).unwrap(),
+        at,
+        command: Uuid::new_v4().to_string(),
+        ..first
+    };
     store.append(&old, None).await.unwrap();
     settled(stack, &id).await;
-    let dynamodb = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
+    let dynamodb =
+        aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let delete = dynamodb.delete_item().table_name(table("LevelsTable"));
     delete.key("tankId", AttributeValue::S(id)).send().await.unwrap();
     // `$all`, by which the reconciler finds the stream, is a second behind the log.
@@ -188,7 +204,8 @@ async fn haul_stuck(stack: &LocalStack) {
         data: data.to_string(),
     };
     let [from, to, id] = std::array::from_fn(|_| Uuid::new_v4().to_string());
-    let requested = json!({ "fromTankId": from, "toTankId": to, "amount": 1, "requestedBy": "ada" });
+    let requested =
+        json!({ "fromTankId": from, "toTankId": to, "amount": 1, "requestedBy": "ada" });
     let commit = Commit {
         stream: StreamId::new("haul", &id).unwrap(),
         version: 1,
@@ -269,7 +286,8 @@ async fn failed(stack: &LocalStack, function: &str, since: Timestamp) {
     eventually(&format!("{function} fails"), async || {
         let lines = stack.lines_of("FunctionLogs", pattern, since).await;
         // Metrics with an alarm are lines of the level WARN as well.
-        let mut of_it = lines.iter().filter(|(name, line)| name == function && line["_aws"].is_null());
+        let mut of_it =
+            lines.iter().filter(|(name, line)| name == function && line["_aws"].is_null());
         of_it.next().map(drop)
     })
     .await;

@@ -17,7 +17,8 @@ pub(crate) struct Metric {
 
 impl Metric {
     fn of(metric: &Value, statistic: &Value, period: &Value) -> Self {
-        let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned();
+        let text =
+            |value: &Value| value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned();
         let dimensions = metric["Dimensions"].as_array().into_iter().flatten();
         Self {
             namespace: text(&metric["Namespace"]),
@@ -142,8 +143,9 @@ mod tests {
             });
             rings(&alarm, &BTreeMap::from([(String::new(), value)]))
         };
-        let rings_at =
-            |comparison| [None, Some(9.0), Some(10.0), Some(11.0)].map(|value| rings_at(comparison, value));
+        let rings_at = |comparison| {
+            [None, Some(9.0), Some(10.0), Some(11.0)].map(|value| rings_at(comparison, value))
+        };
         assert_eq!(rings_at("GreaterThanThreshold"), [false, false, false, true]);
         assert_eq!(rings_at("GreaterThanOrEqualToThreshold"), [false, false, true, true]);
     }

@@ -96,8 +96,11 @@ const BROKEN: [(&str, &str, &str); 3] = [
 #[test]
 fn every_alarm_of_the_template_has_a_fault_or_a_reason() {
     let template = Template::read();
-    let known: Vec<_> =
-        TABLE.iter().map(|(alarm, _)| *alarm).chain(NOT_ACTED_OUT.iter().map(|(alarm, _)| *alarm)).collect();
+    let known: Vec<_> = TABLE
+        .iter()
+        .map(|(alarm, _)| *alarm)
+        .chain(NOT_ACTED_OUT.iter().map(|(alarm, _)| *alarm))
+        .collect();
     let alarms = template.alarms();
     assert_eq!(known.iter().collect::<BTreeSet<_>>(), alarms.iter().collect());
     assert_eq!(known.len(), alarms.len(), "an alarm has one entry");
@@ -129,15 +132,18 @@ async fn no_alarm_rings_on_a_healthy_stack_and_faults_of_states_ring_theirs() {
     assert_eq!(healthy.ringing(&Template::read()).await, BTreeSet::new());
     // Commits that wait for anything would be old after ten minutes.
     let later = healthy.later(SignedDuration::from_mins(10));
-    eventually("nothing waits", async || later.ringing(&Template::read()).await.is_empty().then_some(()))
-        .await;
+    eventually("nothing waits", async || {
+        later.ringing(&Template::read()).await.is_empty().then_some(())
+    })
+    .await;
 
     act_out(&stack, &OF_STATES).await;
 }
 
 #[tokio::test]
 async fn faults_of_commits_and_requests_ring_their_alarms() {
-    let stack = LocalStack::start_as(&["--parameter-overrides", "CallerRequestsPerSecond=20"]).await;
+    let stack =
+        LocalStack::start_as(&["--parameter-overrides", "CallerRequestsPerSecond=20"]).await;
     act_out(&stack, &OF_COMMITS).await;
 }
 
@@ -146,7 +152,8 @@ async fn act_out(stack: &LocalStack, faults: &[Fault]) {
     let template = Template::read();
     for fault in faults {
         let observed = Observed::new(stack).later(fault.seen_after());
-        let alarms: Vec<_> = TABLE.iter().filter(|(_, of)| of == fault).map(|(alarm, _)| *alarm).collect();
+        let alarms: Vec<_> =
+            TABLE.iter().filter(|(_, of)| of == fault).map(|(alarm, _)| *alarm).collect();
         for alarm in &alarms {
             eventually(&format!("{alarm} is quiet before {fault:?}"), async || {
                 (!observed.rings(&template, alarm).await).then_some(())

@@ -17,7 +17,8 @@ use crate::{
 const CATEGORIES: [&str; 2] = ["haul", "tank"];
 
 /// The actions that write a table.
-const WRITES: [&str; 5] = ["BatchWriteItem", "DeleteItem", "PartiQLInsert", "PutItem", "UpdateItem"];
+const WRITES: [&str; 5] =
+    ["BatchWriteItem", "DeleteItem", "PartiQLInsert", "PutItem", "UpdateItem"];
 
 /// A stack, as CloudWatch sees it.
 #[derive(Debug)]
@@ -68,7 +69,9 @@ impl<'a> Observed<'a> {
             "AWS/SQS" => self.queue(template, metric).await,
             // The local stack is in no account, and has no quota.
             "AWS/Usage" => Vec::new(),
-            aws if aws.starts_with("AWS/") => panic!("{aws} has no values here: take them from the stack"),
+            aws if aws.starts_with("AWS/") => {
+                panic!("{aws} has no values here: take them from the stack")
+            }
             _ => {
                 let mut values = self.filtered(template, metric).await;
                 values.extend(self.embedded(metric).await);
@@ -111,7 +114,8 @@ impl<'a> Observed<'a> {
             let mut of_it = directives.filter(|directive| {
                 let named = directive["Metrics"].as_array().into_iter().flatten();
                 let sets = directive["Dimensions"].as_array().into_iter().flatten();
-                let mut sets = sets.map(|set| set.as_array().into_iter().flatten().filter_map(Value::as_str));
+                let mut sets =
+                    sets.map(|set| set.as_array().into_iter().flatten().filter_map(Value::as_str));
                 directive["Namespace"] == metric.namespace.as_str()
                     && named.into_iter().any(|one| one["Name"] == metric.name.as_str())
                     && sets.any(|set| set.collect::<BTreeSet<_>>() == names)
@@ -129,7 +133,10 @@ impl<'a> Observed<'a> {
     /// `AWS/ApiGateway` counts requests and answers of the server's fault: the lines of the access
     /// log.
     async fn api(&self, template: &Template, metric: &Metric) -> Vec<f64> {
-        assert_eq!(metric.dimensions, [("ApiId".to_owned(), template.name("HttpApi").to_owned())].into());
+        assert_eq!(
+            metric.dimensions,
+            [("ApiId".to_owned(), template.name("HttpApi").to_owned())].into()
+        );
         let pattern = match metric.name.as_str() {
             "Count" => "{ $.status >= 100 }",
             "5xx" => "{ $.status >= 500 }",
@@ -144,9 +151,11 @@ impl<'a> Observed<'a> {
     fn table(&self, metric: &Metric) -> Vec<f64> {
         assert_eq!(metric.name, "WriteThrottleEvents");
         let table = format!(":table/{}", metric.dimensions["TableName"]);
-        let is_write = |action: &str| WRITES.iter().any(|write| action == format!("dynamodb:{write}"));
+        let is_write =
+            |action: &str| WRITES.iter().any(|write| action == format!("dynamodb:{write}"));
         self.counted(metric, "throttled", |text| {
-            text.split_once(" on ").is_some_and(|(action, on)| is_write(action) && on.ends_with(&table))
+            text.split_once(" on ")
+                .is_some_and(|(action, on)| is_write(action) && on.ends_with(&table))
         })
     }
 
@@ -156,9 +165,8 @@ impl<'a> Observed<'a> {
     async fn function(&self, metric: &Metric) -> Vec<f64> {
         let function = metric.dimensions.get("FunctionName");
         match (metric.name.as_str(), function) {
-            ("Throttles", None) => {
-                self.counted(metric, "throttled", |text| text.starts_with("lambda:InvokeFunction on "))
-            }
+            ("Throttles", None) => self
+                .counted(metric, "throttled", |text| text.starts_with("lambda:InvokeFunction on ")),
             ("Errors", Some(function)) => {
                 let reports = r#"{ $.type = "platform.report" && $.record.status != "success" }"#;
                 let lines = self.stack.lines_of("FunctionLogs", reports, Self::since(metric)).await;
@@ -202,7 +210,8 @@ impl<'a> Observed<'a> {
                 let hops = self.stack.hops();
                 let is_applied = |commit: &Commit| {
                     let applied = format!("{} v{}{by}", commit.stream, commit.version);
-                    hops.iter().any(|(_, hop, text)| hop == "projector" && text.starts_with(&applied))
+                    hops.iter()
+                        .any(|(_, hop, text)| hop == "projector" && text.starts_with(&applied))
                 };
                 let log = self.log(&categories).await;
                 let oldest = log.iter().find(|commit| !is_applied(commit));
@@ -218,7 +227,8 @@ impl<'a> Observed<'a> {
     async fn messages(&self, queue: &str) -> Option<(f64, f64)> {
         let sqs = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&self.stack.aws_url()));
         let url = sqs.get_queue_url().queue_name(queue).send().await.ok()?.queue_url?;
-        let get = sqs.get_queue_attributes().queue_url(url).attribute_names(QueueAttributeName::All);
+        let get =
+            sqs.get_queue_attributes().queue_url(url).attribute_names(QueueAttributeName::All);
         let attributes = get.send().await.ok()?.attributes?;
         let number = |name| attributes[&name].parse::<f64>().unwrap();
         Some((
@@ -250,14 +260,20 @@ impl<'a> Observed<'a> {
             ago.rem_euclid(86_400) <= metric.period
         };
         let hops = self.stack.hops().into_iter();
-        let counted = hops.filter(|(time, name, text)| name == hop && is_of_period(*time) && is_of_it(text));
+        let counted =
+            hops.filter(|(time, name, text)| name == hop && is_of_period(*time) && is_of_it(text));
         counted.map(|_| 1.0).collect()
     }
 }
 
 /// Sets an attribute of a queue, so that the queue redelivers a message, or gives it up, within
 /// seconds and not within an hour and a half.
-pub(crate) async fn set_queue(stack: &LocalStack, queue: &str, name: QueueAttributeName, value: &Value) {
+pub(crate) async fn set_queue(
+    stack: &LocalStack,
+    queue: &str,
+    name: QueueAttributeName,
+    value: &Value,
+) {
     let sqs = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let url = sqs.get_queue_url().queue_name(queue).send().await.unwrap().queue_url.unwrap();
     let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);

@@ -40,7 +40,8 @@ impl Template {
         let resources = template.resources.into_iter();
         // The physical id of a queue is its URL, which ends with its name.
         let last = |physical: &str| physical.rsplit('/').next().unwrap_or_default().to_owned();
-        let mut names: BTreeMap<_, _> = resources.map(|found| (found.id, last(&found.physical))).collect();
+        let mut names: BTreeMap<_, _> =
+            resources.map(|found| (found.id, last(&found.physical))).collect();
         names.extend(template.functions.into_iter().map(|function| (function.id, function.binary)));
         Self { json: source.json(), stack: source.stack().to_owned(), names }
     }
@@ -74,11 +75,14 @@ impl Template {
         let (id, _) = self.names.iter().find(|(_, name)| *name == queue).unwrap();
         let consumes = |function: &Value| {
             let events = function["Properties"]["Events"].as_object().into_iter().flatten();
-            events.into_iter().any(|(_, event)| self.resolved(&event["Properties"]["Queue"]) == queue)
+            events
+                .into_iter()
+                .any(|(_, event)| self.resolved(&event["Properties"]["Queue"]) == queue)
         };
         let mut functions = resources(&self.json, &["AWS::Serverless::Function"]);
         let (function, _) = functions.find(|(_, function)| consumes(function)).unwrap();
-        let variables = &self.json["Resources"]["FanoutFunction"]["Properties"]["Environment"]["Variables"];
+        let variables =
+            &self.json["Resources"]["FanoutFunction"]["Properties"]["Environment"]["Variables"];
         let queues = variables["LOG_QUEUES"]["Fn::Sub"].as_str().unwrap();
         let line = queues.lines().find_map(|line| line.trim().strip_prefix(&format!("${{{id}}} ")));
         let categories = line.unwrap().split_whitespace().map(ToOwned::to_owned);
@@ -94,10 +98,15 @@ impl Template {
         }
         match (value, &value["Fn::GetAtt"]) {
             // The attribute is a name or an ARN, for which the name stands as well.
-            (_, Value::String(path)) => self.name(path.split('.').next().unwrap_or_default()).into(),
-            (_, Value::Array(parts)) => self.name(self.resolved(&parts[0]).as_str().unwrap()).into(),
+            (_, Value::String(path)) => {
+                self.name(path.split('.').next().unwrap_or_default()).into()
+            }
+            (_, Value::Array(parts)) => {
+                self.name(self.resolved(&parts[0]).as_str().unwrap()).into()
+            }
             (Value::Object(fields), _) => {
-                let fields = fields.iter().map(|(name, value)| (name.clone(), self.resolved(value)));
+                let fields =
+                    fields.iter().map(|(name, value)| (name.clone(), self.resolved(value)));
                 fields.collect::<Map<_, _>>().into()
             }
             (Value::Array(values), _) => values.iter().map(|value| self.resolved(value)).collect(),

@@ -39,7 +39,8 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     assert_eq!(ledger.run(&["dead-letters"]).0, 0, "there are none");
 
     // Their rows are deleted, as if the commits had never arrived.
-    let dynamodb = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
+    let dynamodb =
+        aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let sqs = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let text = |text: &str| AttributeValue::S(text.to_owned());
     for id in &ids[..2] {
@@ -47,7 +48,8 @@ async fn dead_letters_are_counted_redriven_and_parked() {
         delete.key("tankId", text(id)).send().await.unwrap();
     }
     for version in 2..=3 {
-        let delete = dynamodb.delete_item().table_name(table("ReadingsTable")).key("tankId", text(&ids[2]));
+        let delete =
+            dynamodb.delete_item().table_name(table("ReadingsTable")).key("tankId", text(&ids[2]));
         delete.key("entry", text(&format!("{version:020}#0000"))).send().await.unwrap();
     }
     let streams: Vec<_> = ids.iter().map(|id| format!("tank-{id}")).collect();
@@ -102,7 +104,8 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     let (code, parked) = act(&["Readings", "--park", "--stream", &streams[2]]);
     assert_eq!((code, &parked[0]["messages"]), (0, &json!(2)));
     let (_, parked) = ledger.run(&["dead-letters", "--parked"]);
-    let whys: Vec<_> = parked.iter().map(|line| (line["why"].as_str(), line["id"] == *id)).collect();
+    let whys: Vec<_> =
+        parked.iter().map(|line| (line["why"].as_str(), line["id"] == *id)).collect();
     assert!(whys.len() == 2 && whys.contains(&(Some("a test"), true)), "{parked:?}");
     assert_eq!(ledger.run(&["dead-letters", "Readings"]).0, 0);
 
@@ -127,15 +130,23 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     let id = listed.iter().find_map(|line| line["id"].as_str()).unwrap();
     assert_eq!(act(&["Fanout", "--discard", "--id", "another"]).0, 2);
     assert_eq!(act(&["Fanout", "--discard", "--id", id]).0, 0);
-    let records = dynamodb.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
-    let done: BTreeSet<_> = records.iter().map(|record| record["what"].as_s().unwrap().clone()).collect();
+    let records =
+        dynamodb.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
+    let done: BTreeSet<_> =
+        records.iter().map(|record| record["what"].as_s().unwrap().clone()).collect();
     assert!(done.contains(&format!("throw away: {id}")) && done.len() == 5, "{done:?}");
     // A commit that the fanout can never pass on comes back once, and the tool says so.
     stack.damage("tank-damaged").await;
-    eventually("it is set aside", async || (ledger.run(&["dead-letters", "Fanout"]).0 == 2).then_some(()))
-        .await;
+    eventually("it is set aside", async || {
+        (ledger.run(&["dead-letters", "Fanout"]).0 == 2).then_some(())
+    })
+    .await;
     let (code, done) = act(&["Fanout", "--redrive"]);
-    assert_eq!((code, &done[0]["messages"], &done[0]["cameBack"]), (2, &json!(1), &json!(1)), "{done:?}");
+    assert_eq!(
+        (code, &done[0]["messages"], &done[0]["cameBack"]),
+        (2, &json!(1), &json!(1)),
+        "{done:?}"
+    );
     for wrong in [
         &["dead-letters", "Nobody"][..],
         &["dead-letters", "Readings", "--write", "--why", "x"],
@@ -157,7 +168,8 @@ async fn queue(client: &aws_sdk_sqs::Client, name: &str) -> String {
 /// They become dead letters, others flow; the cause is found and mended; the messages go back,
 /// though the tool is killed at it.
 #[tokio::test]
-async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_cause_is_repaired() {
+async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_cause_is_repaired()
+{
     const FILLS: i64 = 9;
     let stack = LocalStack::start(None).await;
     let poisoned = install(&stack, 0).await;
@@ -174,7 +186,10 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
     let policy = get.send().await.unwrap().attributes.unwrap()[&Name::RedrivePolicy].clone();
     let mut policy: Value = serde_json::from_str(&policy).unwrap();
     policy["maxReceiveCount"] = json!(2);
-    let set = sqs.set_queue_attributes().queue_url(&url).attributes(Name::RedrivePolicy, policy.to_string());
+    let set = sqs
+        .set_queue_attributes()
+        .queue_url(&url)
+        .attributes(Name::RedrivePolicy, policy.to_string());
     set.attributes(Name::VisibilityTimeout, "1").send().await.unwrap();
     // The position of one tank is changed by hand. No commit of it can be applied any more.
     let position = async |value: AttributeValue| {
@@ -218,8 +233,15 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
 
     // Repair the position, and redrive them. The tool is killed when the first one is on its way.
     position(AttributeValue::N("1".into())).await;
-    let send_back =
-        ["dead-letters", "Readings", "--redrive", "--write", "--yes", "--why", "the position is repaired"];
+    let send_back = [
+        "dead-letters",
+        "Readings",
+        "--redrive",
+        "--write",
+        "--yes",
+        "--why",
+        "the position is repaired",
+    ];
     let mut tool = ledger.start(&send_back);
     // Without a pause between two looks: there are only a few to send.
     let records = async || {
@@ -232,19 +254,26 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
     tool.kill().unwrap();
     tool.wait().unwrap();
     assert_eq!(ledger.run(&["dead-letters"]).0, 2, "it was killed in the middle");
-    eventually("the others are sent, when those that the killed tool had can be had again", async || {
-        // As long as some are left, it does not say that all is done.
-        let is_done = ledger.run(&send_back).0 == 0;
-        let is_empty = ledger.run(&["dead-letters"]).0 == 0;
-        assert!(is_empty || !is_done, "it says that all is done");
-        is_done.then_some(())
-    })
+    eventually(
+        "the others are sent, when those that the killed tool had can be had again",
+        async || {
+            // As long as some are left, it does not say that all is done.
+            let is_done = ledger.run(&send_back).0 == 0;
+            let is_empty = ledger.run(&["dead-letters"]).0 == 0;
+            assert!(is_empty || !is_done, "it says that all is done");
+            is_done.then_some(())
+        },
+    )
     .await;
     for id in [&poisoned, &healthy] {
         settled(&stack, id).await;
     }
     let after = stack.logged(r#"{ $.level = "ERROR" && $.message = "projection" }"#).await;
-    assert_eq!(after.len(), failures.len(), "none failed, and none came before its turn: {after:?}");
+    assert_eq!(
+        after.len(),
+        failures.len(),
+        "none failed, and none came before its turn: {after:?}"
+    );
     let gaps = stack.logged(r#"{ $.outcome = "gap repaired" }"#).await;
     assert!(gaps.iter().all(|line| line["stream"] != *stream), "none was overtaken: {gaps:?}");
     assert_eq!(ledger.found(&[]), (0, BTreeSet::new()));

@@ -35,22 +35,30 @@ async fn missing_commits_are_found_and_sent_to_the_subscriber_that_lacks_them() 
     // been; a row shows more than the log has.
     let client = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let text = |text: &str| AttributeValue::S(text.to_owned());
-    let delete = client.delete_item().table_name(table("LevelsTable")).key("tankId", text(&tanks[0]));
+    let delete =
+        client.delete_item().table_name(table("LevelsTable")).key("tankId", text(&tanks[0]));
     delete.send().await.unwrap();
     for tank in [1, 2] {
         let delete = client.delete_item().table_name(table("ReadingsTable"));
         let delete = delete.key("tankId", text(&tanks[tank]));
         delete.key("entry", text("00000000000000000004#0000")).send().await.unwrap();
     }
-    let update = client.update_item().table_name(table("LevelsTable")).key("tankId", text(&tanks[3]));
     let update =
-        update.update_expression("SET #version = :version").expression_attribute_names("#version", "version");
-    update.expression_attribute_values(":version", AttributeValue::N("9".into())).send().await.unwrap();
+        client.update_item().table_name(table("LevelsTable")).key("tankId", text(&tanks[3]));
+    let update = update
+        .update_expression("SET #version = :version")
+        .expression_attribute_names("#version", "version");
+    update
+        .expression_attribute_values(":version", AttributeValue::N("9".into()))
+        .send()
+        .await
+        .unwrap();
 
     let who = "LevelsProjectorFunction";
     let log = "ReadingsProjectorFunction";
     let ahead = ("ahead".to_owned(), who.to_owned(), stream(3), 9);
-    let missing = |who: &str, tank, there| ("missing".to_owned(), who.to_owned(), stream(tank), there);
+    let missing =
+        |who: &str, tank, there| ("missing".to_owned(), who.to_owned(), stream(tank), there);
     let expected =
         BTreeSet::from([missing(who, 0, 0), missing(log, 1, 3), missing(log, 2, 3), ahead.clone()]);
     assert_eq!(ledger.found(&[]), (2, expected.clone()));
@@ -71,18 +79,37 @@ async fn missing_commits_are_found_and_sent_to_the_subscriber_that_lacks_them() 
         2,
         "it wants a reason"
     );
-    assert_eq!(ledger.run(&["redeliver", "--missing", "--younger", "0", "--write", "--why", "a test"]).0, 1);
+    assert_eq!(
+        ledger.run(&["redeliver", "--missing", "--younger", "0", "--write", "--why", "a test"]).0,
+        1
+    );
     assert_eq!(ledger.found(&[]), (2, expected));
 
     // What is ahead is left to somebody, so that it does not end well.
     assert_eq!(
-        ledger.run(&["redeliver", "--missing", "--younger", "0", "--write", "--yes", "--why", "a test"]).0,
+        ledger
+            .run(&[
+                "redeliver",
+                "--missing",
+                "--younger",
+                "0",
+                "--write",
+                "--yes",
+                "--why",
+                "a test"
+            ])
+            .0,
         2
     );
-    let records = client.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
-    let kept =
-        |name: &str| records.iter().map(|record| record[name].as_s().unwrap().clone()).collect::<Vec<_>>();
-    assert_eq!((kept("kind"), kept("why")), (vec!["reconcile".to_owned()], vec!["a test".to_owned()]));
+    let records =
+        client.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
+    let kept = |name: &str| {
+        records.iter().map(|record| record[name].as_s().unwrap().clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (kept("kind"), kept("why")),
+        (vec!["reconcile".to_owned()], vec!["a test".to_owned()])
+    );
     eventually("what was missing is there, and what is ahead is left to somebody", async || {
         (ledger.found(&[]) == (2, BTreeSet::from([ahead.clone()]))).then_some(())
     })
@@ -128,7 +155,9 @@ async fn lag_is_shown_and_commits_are_redelivered() {
 
     // Without --write, it is said what would be sent.
     let stream = format!("tank-{id}");
-    for arguments in [&["redeliver", &stream][..], &["redeliver", "--since", "2020-01-01T00:00:00Z"]] {
+    for arguments in
+        [&["redeliver", &stream][..], &["redeliver", "--since", "2020-01-01T00:00:00Z"]]
+    {
         let (code, said) = ledger.run(arguments);
         assert_eq!((code, &said[0]["commits"], &said[0]["streams"]), (0, &json!(2), &json!(1)));
     }
@@ -139,8 +168,10 @@ async fn lag_is_shown_and_commits_are_redelivered() {
     assert_eq!(ledger.run(&[&["redeliver", &stream][..], &sure].concat()).0, 0);
     settled(&stack, &id).await;
     assert_eq!(ledger.run(&[&["redeliver", &stream, "--order"][..], &sure].concat()).0, 0);
-    let records = client.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
-    let done: BTreeSet<_> = records.iter().map(|record| record["what"].as_s().unwrap().clone()).collect();
+    let records =
+        client.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
+    let done: BTreeSet<_> =
+        records.iter().map(|record| record["what"].as_s().unwrap().clone()).collect();
     let sent = |to: &str| format!("send 2 commits of 1 streams through {to}");
     assert_eq!(done, BTreeSet::from([sent("FanoutFunction"), sent("SequencerFunction")]));
     for wrong in [
@@ -176,8 +207,12 @@ async fn doctor_finds_what_is_deployed_differently_or_was_changed_by_hand() {
     let dynamodb = aws_sdk_dynamodb::Client::new(&sdk);
     let sqs = aws_sdk_sqs::Client::new(&sdk);
     dynamodb.delete_table().table_name(table("FillsTable")).send().await.unwrap();
-    let queue =
-        sqs.get_queue_url().queue_name(format!("{}.fifo", table("ReadingsQueue"))).send().await.unwrap();
+    let queue = sqs
+        .get_queue_url()
+        .queue_name(format!("{}.fifo", table("ReadingsQueue")))
+        .send()
+        .await
+        .unwrap();
     let set = sqs.set_queue_attributes().queue_url(queue.queue_url.unwrap());
     let arn = "arn:aws:sqs:us-east-1:000000000000:tanks-HaulDeadLetterQueue.fifo";
     let policy = json!({ "deadLetterTargetArn": arn, "maxReceiveCount": 3 }).to_string();
@@ -185,7 +220,8 @@ async fn doctor_finds_what_is_deployed_differently_or_was_changed_by_hand() {
     // Another team listens to what is not put on the bus.
     let events = aws_sdk_eventbridge::Client::new(&sdk);
     let pattern = json!({ "source": ["tanks.tank"], "detail-type": ["Filled"] }).to_string();
-    let rule = events.put_rule().name("theirs").event_bus_name("tanks-events").event_pattern(pattern);
+    let rule =
+        events.put_rule().name("theirs").event_bus_name("tanks-events").event_pattern(pattern);
     rule.send().await.unwrap();
     // And a commit comes that this code does not understand.
     stack.damage("tank-damaged").await;
@@ -197,7 +233,8 @@ async fn doctor_finds_what_is_deployed_differently_or_was_changed_by_hand() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("template.yaml");
     std::fs::write(&path, template).unwrap();
-    std::fs::copy(workspace().join("samconfig.toml"), folder.path().join("samconfig.toml")).unwrap();
+    std::fs::copy(workspace().join("samconfig.toml"), folder.path().join("samconfig.toml"))
+        .unwrap();
     let found = eventually("all of it is found", async || {
         let (code, found) = wrong(&ledger, &["--template", path.to_str().unwrap()]);
         (code == 2 && found.iter().any(|(name, _)| name.starts_with("tank-"))).then_some(found)
@@ -238,7 +275,11 @@ async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
     let update = update.key("tankId", AttributeValue::S(id.clone()));
     let update = update.update_expression("SET #level = :wrong");
     let update = update.expression_attribute_names("#level", "level");
-    update.expression_attribute_values(":wrong", AttributeValue::N("7".into())).send().await.unwrap();
+    update
+        .expression_attribute_values(":wrong", AttributeValue::N("7".into()))
+        .send()
+        .await
+        .unwrap();
     let ledger = Tool::at(&stack);
     let stream = format!("tank-{id}");
     let sure = ["--write", "--yes", "--why", "a wrong row"];
@@ -259,8 +300,10 @@ async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
     assert_eq!(ledger.run(&[&repair[..], &sure].concat()).0, 0);
     settled(&stack, &id).await;
     assert_eq!(ledger.run(&["dead-letters"]).0, 0);
-    eventually("nobody lacks the replay", async || (ledger.found(&[]) == (0, BTreeSet::new())).then_some(()))
-        .await;
+    eventually("nobody lacks the replay", async || {
+        (ledger.found(&[]) == (0, BTreeSet::new())).then_some(())
+    })
+    .await;
     // Nothing but a command of operators goes this way.
     let (code, commands) = ledger.run(&["command"]);
     let commands: Vec<_> = commands.iter().map(|row| row["command"].as_str().unwrap()).collect();
@@ -312,8 +355,10 @@ async fn streams_commits_and_traces_are_shown_without_payloads() {
     assert!(traced.iter().all(|commit| commit["data"].is_null()), "rule 14: {traced:?}");
     eventually("everything that follows has come to it", async || {
         let (_, traced) = ledger.run(&["trace", "the-delivery"]);
-        let in_each = |commit: &Value| (commit["in"].as_str().unwrap().to_owned(), commit["notYetIn"] == "");
-        (traced.len() == 5 && in_each(&traced[0]) == ("HaulFunction".to_owned(), true)).then_some(())
+        let in_each =
+            |commit: &Value| (commit["in"].as_str().unwrap().to_owned(), commit["notYetIn"] == "");
+        (traced.len() == 5 && in_each(&traced[0]) == ("HaulFunction".to_owned(), true))
+            .then_some(())
     })
     .await;
     let (_, with) = ledger.run(&["trace", "the-delivery", "--payloads"]);
@@ -327,13 +372,17 @@ async fn streams_commits_and_traces_are_shown_without_payloads() {
     // Of the log of functions, everything that has this phrase; and there are no versions of
     // functions here.
     let (code, logged) = ledger.run(&["logs", &format!("haul-{haul}"), "--since", "5m"]);
-    assert!(code == 0 && logged.iter().any(|line| line["said"]["message"] == "fanout"), "{logged:?}");
+    assert!(
+        code == 0 && logged.iter().any(|line| line["said"]["message"] == "fanout"),
+        "{logged:?}"
+    );
     assert_eq!(ledger.run(&["logs", "--failures"]), (0, Vec::new()));
     let (code, shown) = ledger.run(&["show", &tank]);
     assert_eq!((code, shown.len(), shown[2]["data"].is_null()), (0, 3, true));
     // The order is later than the log by a second.
     eventually("the tail has the commits of both tanks", async || {
-        let (_, tail) = ledger.run(&["tail", "--from", "beginning", "--once", "--category", "tank"]);
+        let (_, tail) =
+            ledger.run(&["tail", "--from", "beginning", "--once", "--category", "tank"]);
         (tail.len() == 5).then_some(())
     })
     .await;
@@ -412,7 +461,10 @@ async fn a_forged_record_gets_no_entry_and_a_wrong_entry_can_be_made_void() {
     let sure = ["--write", "--yes", "--why", "a faulty program"];
     assert_eq!(void(&format!("tank-{id}"), "1", &sure).0, 1);
     assert_eq!(void("tank-wrong", "7", &["--write", "--yes"]).0, 2);
-    assert_eq!(void("tank-wrong", "7", &[]).1[0]["is"], "not in the log: --write makes its entry void");
+    assert_eq!(
+        void("tank-wrong", "7", &[]).1[0]["is"],
+        "not in the log: --write makes its entry void"
+    );
     assert_eq!(last().await, 2);
     assert_eq!(void("tank-wrong", "7", &sure).1[0]["is"], "void");
     assert_eq!(void("tank-wrong", "7", &sure).1[0]["is"], "void already");

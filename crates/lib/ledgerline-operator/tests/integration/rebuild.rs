@@ -34,7 +34,8 @@ async fn spoil(client: &Client, ids: &[String]) {
             .expression_attribute_names("#level", "level");
         let wrong = AttributeValue::N("1000".into());
         update.expression_attribute_values(":wrong", wrong.clone()).send().await.unwrap();
-        let update = client.update_item().table_name(table("ReadingsTable")).key("tankId", text(id));
+        let update =
+            client.update_item().table_name(table("ReadingsTable")).key("tankId", text(id));
         let update = update.key("entry", text("00000000000000000002#0000"));
         let update = update.update_expression("SET amount = amount + :wrong");
         update.expression_attribute_values(":wrong", wrong).send().await.unwrap();
@@ -111,7 +112,8 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
         while !ends.load(Ordering::Relaxed) {
             // On a slow machine, a second may be too short for any part: after as many kills as are
             // asked for, the pauses grow, or the tool gives up in the end.
-            tokio::time::sleep(Duration::from_millis(1_000 + 100 * killed.saturating_sub(11))).await;
+            tokio::time::sleep(Duration::from_millis(1_000 + 100 * killed.saturating_sub(11)))
+                .await;
             stack.kill_instances("levels-projector");
             stack.kill_instances("readings-projector");
             killed += 1;
@@ -120,8 +122,9 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     };
     let views = ["LevelsProjectorFunction", "Readings"];
     let rebuilt = async {
-        let arguments =
-            |view| ["rebuild", "switch", view, "--write", "--yes", "--why", "wrong rows", "--parts", "3"];
+        let arguments = |view| {
+            ["rebuild", "switch", view, "--write", "--yes", "--why", "wrong rows", "--parts", "3"]
+        };
         // The tool itself is killed as soon as it has begun.
         for (view, id) in views.into_iter().zip(["LevelsTable", "ReadingsTable"]) {
             let mut first = ledger.start(&arguments(view));
@@ -169,7 +172,8 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     let cursor = first["cursor"].as_str().unwrap();
 
     // One can go back to the old rows, which are wrong, and as new as the others.
-    let (code, _) = ledger.run(&["rebuild", "rollback", views[0], "--write", "--yes", "--why", "a try"]);
+    let (code, _) =
+        ledger.run(&["rebuild", "rollback", views[0], "--write", "--yes", "--why", "a try"]);
     assert_eq!(code, 0);
     let last = &ids[TANKS - 1];
     assert_eq!(stack.get(&format!("/tanks/{last}")).await.body["level"], 2_000);
@@ -183,7 +187,15 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     let rows = generations(&client, "LevelsTable").await;
     assert_eq!((rows[""], rows["$1"] > TANKS), (TANKS, true), "{rows:?}");
     let drops = views.map(|view| {
-        Tool::end(ledger.start(&["rebuild", "drop", view, "--write", "--yes", "--why", "all is well"]))
+        Tool::end(ledger.start(&[
+            "rebuild",
+            "drop",
+            view,
+            "--write",
+            "--yes",
+            "--why",
+            "all is well",
+        ]))
     });
     for (code, _) in futures::future::join_all(drops).await {
         assert_eq!(code, 0);
@@ -212,9 +224,14 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     ] {
         assert_eq!(ledger.run(wrong).0, 1, "{wrong:?}");
     }
-    for wrong in [&["--write", "--yes"][..], &["--parts", "0"], &["--workers", "0"], &["--write-units", "0"]]
+    for wrong in
+        [&["--write", "--yes"][..], &["--parts", "0"], &["--workers", "0"], &["--write-units", "0"]]
     {
-        assert_eq!(ledger.run(&[&["rebuild", "switch", "Levels"], wrong].concat()).0, 2, "{wrong:?}");
+        assert_eq!(
+            ledger.run(&[&["rebuild", "switch", "Levels"], wrong].concat()).0,
+            2,
+            "{wrong:?}"
+        );
     }
 }
 
@@ -290,8 +307,11 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
     // The stock is waited for later: its function may take a minute, for which the tool waits.
     let stock = tokio::spawn(rebuild("Stock", &[]));
     let rebuilt = async {
-        let views =
-            [rebuild("Levels", &[]), rebuild("ReadingsProjector", &["--parts", "2"]), rebuild("Fills", &[])];
+        let views = [
+            rebuild("Levels", &[]),
+            rebuild("ReadingsProjector", &["--parts", "2"]),
+            rebuild("Fills", &[]),
+        ];
         let made = join_all(views).await;
         ends.store(true, Ordering::Relaxed);
         made
@@ -299,9 +319,12 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
     let client = Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let decided = async {
         eventually("the switch is decided", async || {
-            let query =
-                client.query().table_name(table("ReadingsTable")).key_condition_expression("tankId = :g");
-            let found = query.expression_attribute_values(":g", text("$generations")).send().await.unwrap();
+            let query = client
+                .query()
+                .table_name(table("ReadingsTable"))
+                .key_condition_expression("tankId = :g");
+            let found =
+                query.expression_attribute_values(":g", text("$generations")).send().await.unwrap();
             let is_decided = format!("{:?}", found.items()).contains("\"switch\"");
             // A rebuild that ended without a switch says below why.
             (is_decided || ends.load(Ordering::Relaxed)).then_some(())
@@ -334,7 +357,10 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
 
     let ended = litres_moved_once(&stack).await;
     eprintln!("{ended:?}");
-    assert!(["completed", "returned", "refused"].iter().all(|phase| ended.contains_key(*phase)), "{ended:?}");
+    assert!(
+        ["completed", "returned", "refused"].iter().all(|phase| ended.contains_key(*phase)),
+        "{ended:?}"
+    );
     join_all(ids.iter().map(|id| settled(&stack, id))).await;
     let (code, _) = stock.await.unwrap();
     assert_eq!(code, 0);

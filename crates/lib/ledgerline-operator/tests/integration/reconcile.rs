@@ -29,7 +29,10 @@ const VIEWS: [(&str, Option<&str>, &str); 2] = [
 type Item = BTreeMap<String, String>;
 
 /// All rows of a table, by their keys.
-async fn rows(client: &Client, (id, sort, _): (&str, Option<&str>, &str)) -> BTreeMap<[String; 2], Item> {
+async fn rows(
+    client: &Client,
+    (id, sort, _): (&str, Option<&str>, &str),
+) -> BTreeMap<[String; 2], Item> {
     let mut rows = BTreeMap::new();
     let mut items = client.scan().table_name(table(id)).into_paginator().items().send();
     while let Some(item) = items.next().await {
@@ -37,7 +40,10 @@ async fn rows(client: &Client, (id, sort, _): (&str, Option<&str>, &str)) -> BTr
         let key = |name: &str| item[name].as_s().unwrap().clone();
         let keys = [key("tankId"), sort.map_or_else(String::new, key)];
         // The attributes of an item come in any order.
-        rows.insert(keys, item.iter().map(|(name, value)| (name.clone(), format!("{value:?}"))).collect());
+        rows.insert(
+            keys,
+            item.iter().map(|(name, value)| (name.clone(), format!("{value:?}"))).collect(),
+        );
     }
     rows
 }
@@ -74,8 +80,9 @@ async fn lost_last_commits_are_found_and_mended(streams: usize, lost: usize) {
     for (place, (id, sort, who)) in VIEWS.into_iter().enumerate() {
         // Streams from everywhere, and others in each view.
         let ids = before[0].keys().map(|[id, _]| id).skip(place).step_by(streams / half).take(half);
-        let newest =
-            ids.map(|id| before[place].range([id.clone(), String::new()]..).rfind(|row| row.0[0] == *id));
+        let newest = ids.map(|id| {
+            before[place].range([id.clone(), String::new()]..).rfind(|row| row.0[0] == *id)
+        });
         let newest: Vec<_> = newest.map(|row| row.unwrap().0).collect();
         let delete = |keys: &&[String; 2]| {
             let delete = DeleteRequest::builder().key("tankId", AttributeValue::S(keys[0].clone()));
@@ -90,8 +97,9 @@ async fn lost_last_commits_are_found_and_mended(streams: usize, lost: usize) {
             client.batch_write_item().request_items(table(id), deletes).send().await.unwrap();
         }
         let there = u64::from(sort.is_some());
-        let missing =
-            |keys: &&[String; 2]| ("missing".to_owned(), who.to_owned(), format!("tank-{}", keys[0]), there);
+        let missing = |keys: &&[String; 2]| {
+            ("missing".to_owned(), who.to_owned(), format!("tank-{}", keys[0]), there)
+        };
         expected.extend(newest.iter().map(missing));
     }
     assert_eq!(expected.len(), lost);
@@ -105,7 +113,8 @@ async fn lost_last_commits_are_found_and_mended(streams: usize, lost: usize) {
         let (code, printed) = ledger.run(&[verb, &["--younger", "0"], &only, more].concat());
         let missing = differences(&printed);
         assert!(printed.iter().all(|line| line["what"] != "hole"));
-        let reads = printed.iter().find(|line| line["what"] == "cost").unwrap()["reads"].as_f64().unwrap();
+        let reads =
+            printed.iter().find(|line| line["what"] == "cost").unwrap()["reads"].as_f64().unwrap();
         (code, missing, reads)
     };
     let (code, found, reads) = reconcile(&[]);
@@ -148,7 +157,8 @@ async fn a_thousand_lost_commits_among_a_hundred_thousand_streams_are_repaired()
 }
 
 /// The tables of the subscribers.
-const BEHIND: [&str; 5] = ["LevelsTable", "ReadingsTable", "FillsTable", "StockTable", "HaulPositionsTable"];
+const BEHIND: [&str; 5] =
+    ["LevelsTable", "ReadingsTable", "FillsTable", "StockTable", "HaulPositionsTable"];
 
 /// The items behind the log that concern none of these streams. The checkpoint of the stock, which
 /// moves with any of them, is left out.
@@ -178,12 +188,16 @@ async fn commits_that_no_subscriber_heard_of_for_a_day_are_repaired_and_nothing_
     haul(&stack, &ids[0], &ids[1], 10).await;
     litres_moved_once(&stack).await;
     let ledger = Tool::at(&stack);
-    eventually("every subscriber has every commit", async || (ledger.found(&[]).0 == 0).then_some(())).await;
+    eventually("every subscriber has every commit", async || {
+        (ledger.found(&[]).0 == 0).then_some(())
+    })
+    .await;
 
     // Given an outage of everything behind the log, commands are answered as ever,
     for of in [".fifo", ":live", "events", "SequenceTable"] {
         let outage = json!({ "of": of, "seconds": 3_600 });
-        let begun = reqwest::Client::new().post(format!("{}/outages", stack.aws_url())).json(&outage);
+        let begun =
+            reqwest::Client::new().post(format!("{}/outages", stack.aws_url())).json(&outage);
         assert!(begun.send().await.unwrap().status().is_success());
     }
     fill(&stack, &ids[2], 5).await;
@@ -202,7 +216,8 @@ async fn commits_that_no_subscriber_heard_of_for_a_day_are_repaired_and_nothing_
     let about = [&ids[2], &ids[5], &moved, &ids[0], &ids[1]];
     let before = others(&client, &about).await;
     assert!(before.len() > 10, "{before:?}");
-    let missing = |who: &str, stream: String, there| ("missing".to_owned(), who.to_owned(), stream, there);
+    let missing =
+        |who: &str, stream: String, there| ("missing".to_owned(), who.to_owned(), stream, there);
     let mut expected = BTreeSet::new();
     for (id, there) in [(&ids[2], 2), (&ids[5], 0)] {
         for subscriber in [
@@ -228,8 +243,9 @@ async fn commits_that_no_subscriber_heard_of_for_a_day_are_repaired_and_nothing_
     let write = ["--write", "--yes", "--why", "an outage of a day"];
     let is_killed = async |arguments: &[&str]| {
         let before = records().await;
-        let mut tool =
-            ledger.start(&[&["redeliver", "--missing", "--younger", "0"], &write[..], arguments].concat());
+        let mut tool = ledger.start(
+            &[&["redeliver", "--missing", "--younger", "0"], &write[..], arguments].concat(),
+        );
         eventually("it sends", async || (records().await > before).then_some(())).await;
         tool.kill().unwrap();
         tool.wait().unwrap();
@@ -256,7 +272,10 @@ async fn commits_that_no_subscriber_heard_of_for_a_day_are_repaired_and_nothing_
     })
     .await;
     assert_eq!(litres_moved_once(&stack).await, BTreeMap::from([("completed".to_owned(), 2)]));
-    eventually("every subscriber has every commit", async || (ledger.found(&[]).0 == 0).then_some(())).await;
+    eventually("every subscriber has every commit", async || {
+        (ledger.found(&[]).0 == 0).then_some(())
+    })
+    .await;
     join_all(ids.iter().map(|id| settled(&stack, id))).await;
     stock_adds_up(&stack).await;
     let after = others(&client, &about).await;

@@ -34,7 +34,10 @@ pub(super) fn problems(source: &Source, manifests: &Manifests, runbook: &str) ->
             Some(weak) if weak.is_empty() => {
                 let place = source.place(&["Resources", &wanted.resource]);
                 let hint = wanted.hint();
-                problems.push(format!("{place}: rule 11: no alarm watches {} of {of}{hint}", wanted.metric));
+                problems.push(format!(
+                    "{place}: rule 11: no alarm watches {} of {of}{hint}",
+                    wanted.metric
+                ));
             }
             Some(weak) => problems.extend(weak.into_iter().map(|(id, (key, message))| {
                 let place = source.place(&["Resources", id, "Properties", key]);
@@ -48,7 +51,8 @@ pub(super) fn problems(source: &Source, manifests: &Manifests, runbook: &str) ->
         let place = |key| source.place(&["Resources", id, "Properties", key]);
         // An alarm may watch any metric that this check does not know.
         let is_known = |metric: &Value, namespace: &Value| {
-            wanted.iter().any(|wanted| *metric == wanted.metric.as_str()) || text_of(namespace) == Some(&own)
+            wanted.iter().any(|wanted| *metric == wanted.metric.as_str())
+                || text_of(namespace) == Some(&own)
         };
         let named = &alarm["Properties"];
         if is_known(&named["MetricName"], &named["Namespace"])
@@ -60,7 +64,8 @@ pub(super) fn problems(source: &Source, manifests: &Manifests, runbook: &str) ->
                 place("MetricName")
             ));
         }
-        let description = alarm["Properties"]["AlarmDescription"]["Fn::Sub"].as_str().unwrap_or_default();
+        let description =
+            alarm["Properties"]["AlarmDescription"]["Fn::Sub"].as_str().unwrap_or_default();
         match description.split_once("${RunbookUrl}#") {
             Some((_, anchor)) => match entries.iter().find(|entry| entry.anchor == anchor) {
                 None => problems.push(format!(
@@ -123,7 +128,13 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(resource: &str, namespace: &str, metric: &str, dimensions: &[(&str, String)], most: f64) -> Self {
+    fn new(
+        resource: &str,
+        namespace: &str,
+        metric: &str,
+        dimensions: &[(&str, String)],
+        most: f64,
+    ) -> Self {
         let mut dimensions: Vec<_> =
             dimensions.iter().map(|(name, value)| format!("{name}={value}")).collect();
         dimensions.sort_unstable();
@@ -148,7 +159,11 @@ impl Watched {
             let mut dimensions: Vec<_> = list(&metric["Dimensions"])
                 .into_iter()
                 .map(|given| {
-                    format!("{}={}", given["Name"].as_str().unwrap_or_default(), reference(&given["Value"]))
+                    format!(
+                        "{}={}",
+                        given["Name"].as_str().unwrap_or_default(),
+                        reference(&given["Value"])
+                    )
                 })
                 .collect();
             dimensions.sort_unstable();
@@ -175,15 +190,20 @@ impl Watched {
     fn weakness(&self, alarm: &Value) -> Option<(&'static str, String)> {
         let number = |key: &str| alarm[key].as_f64();
         let above = ["GreaterThanThreshold", "GreaterThanOrEqualToThreshold"];
-        if !alarm["ComparisonOperator"].as_str().is_some_and(|comparison| above.contains(&comparison)) {
+        if !alarm["ComparisonOperator"]
+            .as_str()
+            .is_some_and(|comparison| above.contains(&comparison))
+        {
             return Some(("ComparisonOperator", "write GreaterThanThreshold".into()));
         }
         if number("Threshold").is_none_or(|threshold| threshold > self.most) {
             return Some(("Threshold", format!("write a Threshold of at most {}", self.most)));
         }
         let parts = list(&alarm["Metrics"]);
-        let of_parts = parts.iter().map(|part| &part["MetricStat"]["Stat"]).filter(|stat| !stat.is_null());
-        let mut statistics = of_parts.chain(alarm["Metrics"].is_null().then_some(&alarm["Statistic"]));
+        let of_parts =
+            parts.iter().map(|part| &part["MetricStat"]["Stat"]).filter(|stat| !stat.is_null());
+        let mut statistics =
+            of_parts.chain(alarm["Metrics"].is_null().then_some(&alarm["Statistic"]));
         // A data point of a counter is one event, so that its maximum is 1 at most, however many there were.
         let is_level = self.metric.starts_with("Approximate") || self.metric.ends_with("Age");
         let allowed: &[&str] = if is_level { &["Sum", "Maximum"] } else { &["Sum"] };
@@ -200,7 +220,8 @@ impl Watched {
         }
         // Calls that fail or are throttled are tried again, so they need not wake anybody. Of its own metrics, the application decides.
         let can_wait = self.metric == "Throttles" || !self.namespace.starts_with("AWS/");
-        let topics: &[&str] = if can_wait { &["AlarmTopic", "NoticeTopic"] } else { &["AlarmTopic"] };
+        let topics: &[&str] =
+            if can_wait { &["AlarmTopic", "NoticeTopic"] } else { &["AlarmTopic"] };
         let tells = list(&alarm["AlarmActions"])
             .iter()
             .any(|action| topics.iter().any(|topic| action["Ref"] == *topic));
@@ -219,7 +240,8 @@ const LONGEST: f64 = 900.0;
 
 /// The lines that Lambda writes of invocations that failed or ran out of time. Where `SystemLogLevel` is `WARN`, it
 /// writes no other reports (Lambda Developer Guide, "System log level event mapping").
-const FAILED_INVOCATIONS: &str = r#"{ $.type = "platform.report" && $.record.status != "success" }"#;
+const FAILED_INVOCATIONS: &str =
+    r#"{ $.type = "platform.report" && $.record.status != "success" }"#;
 
 /// The filters of the functions' log that count these lines: logical id, and namespace and name of the metric.
 fn failed_invocations(template: &Value) -> impl Iterator<Item = (&str, &str, &str)> {
@@ -244,7 +266,13 @@ fn wanted(template: &Value, manifests: &Manifests, own: &str) -> Vec<Watched> {
     for (id, _) in resources(template, &["AWS::Serverless::HttpApi"]) {
         // The alarm is on the share of answers with 5xx among all requests, so both metrics are parts of its formula.
         for metric in ["5xx", "Count"] {
-            wanted.push(Watched::new(id, "AWS/ApiGateway", metric, &[("ApiId", id.to_owned())], 0.5));
+            wanted.push(Watched::new(
+                id,
+                "AWS/ApiGateway",
+                metric,
+                &[("ApiId", id.to_owned())],
+                0.5,
+            ));
         }
     }
     // Of all functions together: an alarm for each of them would cost a dollar a month for ten. The log says which
@@ -265,12 +293,19 @@ fn wanted(template: &Value, manifests: &Manifests, own: &str) -> Vec<Watched> {
                 Some("SQS") => {
                     let queue = reference(&properties["Queue"]);
                     match template["Resources"][&queue]["Properties"]["FifoQueue"] == true {
-                        true => wanted.push(Watched::queue(&queue, "ApproximateAgeOfOldestMessage", SECONDS)),
+                        true => wanted.push(Watched::queue(
+                            &queue,
+                            "ApproximateAgeOfOldestMessage",
+                            SECONDS,
+                        )),
                         // The age of the oldest message leaves out messages that were received three times, except in a FIFO queue
                         // (Amazon SQS Developer Guide, "Available CloudWatch metrics"). So the number of messages is watched.
                         false => wanted.extend(
-                            ["ApproximateNumberOfMessagesVisible", "ApproximateNumberOfMessagesNotVisible"]
-                                .map(|metric| Watched::queue(&queue, metric, FAILURES)),
+                            [
+                                "ApproximateNumberOfMessagesVisible",
+                                "ApproximateNumberOfMessagesNotVisible",
+                            ]
+                            .map(|metric| Watched::queue(&queue, metric, FAILURES)),
                         ),
                     }
                 }
@@ -297,7 +332,8 @@ fn wanted(template: &Value, manifests: &Manifests, own: &str) -> Vec<Watched> {
             wanted.push(Watched::new(id, own, metric, &dimensions, FAILURES));
         }
     }
-    for (id, _) in resources(template, &["AWS::SQS::Queue"]).filter(|(id, _)| id.ends_with("DeadLetterQueue"))
+    for (id, _) in
+        resources(template, &["AWS::SQS::Queue"]).filter(|(id, _)| id.ends_with("DeadLetterQueue"))
     {
         wanted.push(Watched::queue(id, "ApproximateNumberOfMessagesVisible", FAILURES));
     }

@@ -43,7 +43,11 @@ impl Template<'_> {
     fn must(&mut self, id: &str, keys: &[&str], found: &Value, expected: &Value) {
         if found != expected {
             // For an event, the message has only the path below the event's properties.
-            let path = if keys.first() == Some(&"Events") { keys.get(3..).unwrap_or_default() } else { keys };
+            let path = if keys.first() == Some(&"Events") {
+                keys.get(3..).unwrap_or_default()
+            } else {
+                keys
+            };
             self.wrong(id, keys, &format!("write {}: {expected}", path.join(".")));
         }
     }
@@ -51,13 +55,16 @@ impl Template<'_> {
     /// Tables that cannot be made again from others must stay when the stack is deleted, and must be restorable.
     fn tables(mut self) -> Self {
         for (id, table) in resources(self.json, &["AWS::DynamoDB::Table"]) {
-            if ![COMMITS, SEQUENCE, "RequestsTable"].contains(&id) && !id.ends_with("PositionsTable") {
+            if ![COMMITS, SEQUENCE, "RequestsTable"].contains(&id)
+                && !id.ends_with("PositionsTable")
+            {
                 continue;
             }
             let kept = ["Retain", "RetainExceptOnCreate"];
             for policy in ["DeletionPolicy", "UpdateReplacePolicy"] {
                 if !table[policy].as_str().is_some_and(|policy| kept.contains(&policy)) {
-                    let message = format!("its rows would be deleted with the stack: {policy}: Retain");
+                    let message =
+                        format!("its rows would be deleted with the stack: {policy}: Retain");
                     self.wrong(id, &[], &message);
                 }
             }
@@ -113,8 +120,8 @@ impl Template<'_> {
             .collect();
         for (id, function) in functions() {
             // The function takes states if the fanout or a rule of the bus invokes it, asynchronously.
-            let takes_states =
-                views.contains(&format!("${{{id}}}")) || events(function, "EventBridgeRule").next().is_some();
+            let takes_states = views.contains(&format!("${{{id}}}"))
+                || events(function, "EventBridgeRule").next().is_some();
             let taken: Vec<_> = events(function, "SQS")
                 .filter_map(|(_, properties)| referred(&properties["Queue"]))
                 .collect();
@@ -141,11 +148,16 @@ impl Template<'_> {
                 }
                 self.bounded_stream(id, name, properties);
                 // The records that the fanout sets aside must go into the queue of those that Lambda gives up.
-                let letters = &function["Properties"]["Environment"]["Variables"]["DEAD_LETTER_QUEUE"];
+                let letters =
+                    &function["Properties"]["Environment"]["Variables"]["DEAD_LETTER_QUEUE"];
                 let given_up = &properties["DestinationConfig"]["OnFailure"]["Destination"];
                 if referred(letters) != referred(given_up) {
                     let keys = ["Environment", "Variables", "DEAD_LETTER_QUEUE"];
-                    self.wrong(id, &keys, "it must be the queue in DestinationConfig of the stream");
+                    self.wrong(
+                        id,
+                        &keys,
+                        "it must be the queue in DestinationConfig of the stream",
+                    );
                 }
             }
             for (name, properties) in events(function, "EventBridgeRule") {
@@ -159,7 +171,8 @@ impl Template<'_> {
                 }
             }
             if takes_states {
-                let destination = &property(self.json, function, "EventInvokeConfig")["DestinationConfig"];
+                let destination =
+                    &property(self.json, function, "EventInvokeConfig")["DestinationConfig"];
                 if !referred(&destination["OnFailure"]["Destination"])
                     .is_some_and(|queue| taken.contains(&queue))
                 {
@@ -192,8 +205,7 @@ impl Template<'_> {
             referred(&properties["DestinationConfig"]["OnFailure"]["Destination"]),
             false,
         ) {
-            let message =
-                "records that it gives up are lost: DestinationConfig: { OnFailure: { Type: SQS, … } }";
+            let message = "records that it gives up are lost: DestinationConfig: { OnFailure: { Type: SQS, … } }";
             self.wrong(id, &keys("DestinationConfig"), message);
         }
         // The defaults have no limit: one record would stop its shard until it leaves the stream.
@@ -213,21 +225,26 @@ impl Template<'_> {
 
     fn stream(&mut self, id: &str, name: &str, properties: &Value) {
         let keys = |key: &'static str| ["Events", name, "Properties", key];
-        self.must(id, &keys("StartingPosition"), &properties["StartingPosition"], &"TRIM_HORIZON".into());
+        self.must(
+            id,
+            &keys("StartingPosition"),
+            &properties["StartingPosition"],
+            &"TRIM_HORIZON".into(),
+        );
         // There must be exactly one filter: of several, one match is enough for a record.
         let filters = list(&properties["FilterCriteria"]["Filters"]);
         let pattern = filters.first().and_then(|filter| filter["Pattern"].as_str());
         let pattern = pattern.and_then(|pattern| serde_json::from_str::<Value>(pattern).ok());
         if filters.len() != 1 || pattern != Some(serde_json::json!({ "eventName": ["INSERT"] })) {
-            let message =
-                "only new commits are passed on: one filter, with the pattern {\"eventName\": [\"INSERT\"]}";
+            let message = "only new commits are passed on: one filter, with the pattern {\"eventName\": [\"INSERT\"]}";
             self.wrong(id, &keys("FilterCriteria"), message);
         }
     }
 
     /// A queue that a function takes from must be safe: a FIFO queue of commits, or a queue of events that are tried again.
     fn queue(&mut self, queue: Option<&str>, function: &Value, commits: bool) {
-        let Some(id) = queue.filter(|id| self.json["Resources"][id]["Type"] == "AWS::SQS::Queue") else {
+        let Some(id) = queue.filter(|id| self.json["Resources"][id]["Type"] == "AWS::SQS::Queue")
+        else {
             return;
         };
         let properties = &self.json["Resources"][id]["Properties"];
@@ -251,16 +268,21 @@ impl Template<'_> {
                 "{what} that never gets through {stops}: RedrivePolicy: {{ deadLetterTargetArn: !GetAtt <name>DeadLetterQueue.Arn, maxReceiveCount: 90 }}, and that queue is {kind} FIFO queue{too}"
             );
             self.wrong(id, &["RedrivePolicy"], &message);
-        } else if redrive["maxReceiveCount"].as_i64().is_none_or(|most| !(2..=1_000).contains(&most)) {
+        } else if redrive["maxReceiveCount"]
+            .as_i64()
+            .is_none_or(|most| !(2..=1_000).contains(&most))
+        {
             self.wrong(id, &["RedrivePolicy"], "write a maxReceiveCount from 2 to 1000");
         }
         let visible = &properties["VisibilityTimeout"];
         let visible = resolved(self.json, visible);
         // The default timeout of Lambda is three seconds.
-        let timeout = resolved(self.json, property(self.json, function, "Timeout")).as_i64().unwrap_or(3);
+        let timeout =
+            resolved(self.json, property(self.json, function, "Timeout")).as_i64().unwrap_or(3);
         if visible.as_i64().unwrap_or(30) < timeout {
-            let message =
-                format!("a message would come again while the function, which has {timeout} s, is at it");
+            let message = format!(
+                "a message would come again while the function, which has {timeout} s, is at it"
+            );
             self.wrong(id, &["VisibilityTimeout"], &message);
         }
     }
@@ -274,8 +296,9 @@ impl Template<'_> {
             return false;
         }
         if properties["MessageRetentionPeriod"] != KEPT {
-            let message =
-                format!("what is in it should be there when somebody comes: MessageRetentionPeriod: {KEPT}");
+            let message = format!(
+                "what is in it should be there when somebody comes: MessageRetentionPeriod: {KEPT}"
+            );
             self.wrong(id, &["MessageRetentionPeriod"], &message);
         }
         true
@@ -286,7 +309,9 @@ impl Template<'_> {
         let name = rule["RuleName"]["Fn::Sub"].as_str().unwrap_or_default();
         let statements = resources(self.json, &["AWS::SQS::QueuePolicy"])
             .filter(|(_, policy)| {
-                list(&policy["Properties"]["Queues"]).iter().any(|known| referred(known) == Some(queue))
+                list(&policy["Properties"]["Queues"])
+                    .iter()
+                    .any(|known| referred(known) == Some(queue))
             })
             .flat_map(|(_, policy)| list(&policy["Properties"]["PolicyDocument"]["Statement"]));
         let allows = |statement: &Value| {
@@ -295,7 +320,9 @@ impl Template<'_> {
                 && statement["Principal"]["Service"] == "events.amazonaws.com"
                 && list(&statement["Action"]).iter().any(|action| *action == "sqs:SendMessage")
                 && referred(&statement["Resource"]) == Some(queue)
-                && of.as_str().is_some_and(|of| !name.is_empty() && of.ends_with(&format!("/{name}")))
+                && of
+                    .as_str()
+                    .is_some_and(|of| !name.is_empty() && of.ends_with(&format!("/{name}")))
         };
         if !statements.into_iter().any(allows) {
             let message = format!(

@@ -30,7 +30,10 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
             });
             if !is_granted {
                 let on = resource.as_deref().unwrap_or("what it calls");
-                problems.push(format!("{place}: {role}: {} needs {action} on {on}: allow it", function.id));
+                problems.push(format!(
+                    "{place}: {role}: {} needs {action} on {on}: allow it",
+                    function.id
+                ));
             }
         }
         // Rights that no function knows of, such as those for a customer's own key that encrypts a
@@ -69,14 +72,17 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
 /// was left in the list of a loop.
 fn unused(template: &Template<'_>) -> Vec<String> {
     let functions = template.functions.iter();
-    let had: BTreeSet<_> = functions.filter_map(|function| referred(&function.properties["Role"])).collect();
+    let had: BTreeSet<_> =
+        functions.filter_map(|function| referred(&function.properties["Role"])).collect();
     let unused = resources(template.json, &["AWS::IAM::Role"]).filter(|(id, role)| {
         let trusted = &role["Properties"]["AssumeRolePolicyDocument"];
         !had.contains(id) && trusted.to_string().contains("lambda.amazonaws.com")
     });
     let problem = |(id, _)| {
         let place = template.source.place(&["Resources", id]);
-        format!("{place}: {id}: no function has this role: take it away, or its name out of the list")
+        format!(
+            "{place}: {id}: no function has this role: take it away, or its name out of the list"
+        )
     };
     unused.map(problem).collect()
 }

@@ -20,7 +20,8 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     let mut problems = [
         queues.problems(template),
         views.problems(template, "a state view", |source| matches!(source, Source::States { .. })),
-        subscriptions.problems(template, "a subscription", |source| matches!(source, Source::Sequence(_))),
+        subscriptions
+            .problems(template, "a subscription", |source| matches!(source, Source::Sequence(_))),
     ]
     .concat();
     problems.extend(subscribers(template));
@@ -44,7 +45,9 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
                 }
                 (&["EventBridgeRule", "SQS"], found)
             }
-            Source::Queue(categories) => (&["SQS"], queues.of_function(template, function, categories)),
+            Source::Queue(categories) => {
+                (&["SQS"], queues.of_function(template, function, categories))
+            }
             Source::Stream => (&["DynamoDB"], stream(template, function)),
             Source::Schedule => (&["Schedule"], scheduled(template, function, "rate(1 day)")),
             Source::Sequence(categories) => {
@@ -53,9 +56,14 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
         };
         problems.extend(found);
         let others = function.properties["Events"].as_object().into_iter().flatten();
-        for (name, event) in others.filter(|(_, event)| kinds.iter().all(|kind| event["Type"] != *kind)) {
-            let message =
-                format!("it takes no events of type {}: only {}", event["Type"], kinds.join(" and "));
+        for (name, event) in
+            others.filter(|(_, event)| kinds.iter().all(|kind| event["Type"] != *kind))
+        {
+            let message = format!(
+                "it takes no events of type {}: only {}",
+                event["Type"],
+                kinds.join(" and ")
+            );
             problems.push(template.problem(function.id, &["Events", name], &message));
         }
     }
@@ -63,7 +71,11 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
 }
 
 /// Problems with routes and their scopes.
-fn routes<'t>(template: &Template<'t>, function: &Function<'t>, endpoints: &[Endpoint]) -> Vec<String> {
+fn routes<'t>(
+    template: &Template<'t>,
+    function: &Function<'t>,
+    endpoints: &[Endpoint],
+) -> Vec<String> {
     let mut problems = Vec::new();
     let mut wired = BTreeSet::new();
     let prefix = scope_prefix(template.json).unwrap_or_default();
@@ -86,7 +98,11 @@ fn routes<'t>(template: &Template<'t>, function: &Function<'t>, endpoints: &[End
             }
         }
         if !wired.insert(route.clone()) {
-            problems.push(template.problem(function.id, &place, &format!("{route} is there twice")));
+            problems.push(template.problem(
+                function.id,
+                &place,
+                &format!("{route} is there twice"),
+            ));
         }
     }
     for endpoint in endpoints.iter().filter(|endpoint| !wired.contains(&*endpoint.route)) {
@@ -117,7 +133,8 @@ fn rule<'t>(
         );
         problems.push(template.problem(function.id, &["Events"], &message));
     } else if rules.len() != 1 {
-        let message = format!("it needs one EventBridgeRule, of source {source}, and has {}", rules.len());
+        let message =
+            format!("it needs one EventBridgeRule, of source {source}, and has {}", rules.len());
         problems.push(template.problem(function.id, &["Events"], &message));
     }
     for (name, properties) in rules {
@@ -134,13 +151,22 @@ fn rule<'t>(
         let missing = listed(events.difference(&named));
         if !missing.is_empty() {
             let message = format!("the rule does not pass on {missing}: add them to detail-type");
-            problems.push(template.problem(function.id, &place(&["Pattern", "detail-type"]), &message));
+            problems.push(template.problem(
+                function.id,
+                &place(&["Pattern", "detail-type"]),
+                &message,
+            ));
         }
         // A rule may want replays, which no aggregate has among its events.
         let unknown = listed(named.difference(events).filter(|event| **event != REPLAYED));
         if !unknown.is_empty() {
-            let message = format!("there are no such events: {unknown}; there are: {}", listed(events));
-            problems.push(template.problem(function.id, &place(&["Pattern", "detail-type"]), &message));
+            let message =
+                format!("there are no such events: {unknown}; there are: {}", listed(events));
+            problems.push(template.problem(
+                function.id,
+                &place(&["Pattern", "detail-type"]),
+                &message,
+            ));
         }
         let others = pattern.as_object().into_iter().flatten().map(|(key, _)| key);
         for key in others.filter(|key| !["source", "detail-type"].contains(&key.as_str())) {
@@ -162,20 +188,27 @@ fn rule<'t>(
 fn unsent<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
     const BUS_EVENTS: &str = "BUS_EVENTS";
     let mut functions = template.functions.iter();
-    let is_fanout = |function: &&Function<'t>| function.manifest.optional_variables.contains(BUS_EVENTS);
+    let is_fanout =
+        |function: &&Function<'t>| function.manifest.optional_variables.contains(BUS_EVENTS);
     let Some(fanout) = functions.find(is_fanout) else { return Vec::new() };
     // Without the variable, all are sent.
     let Some(value) = template.variable(fanout, BUS_EVENTS) else { return Vec::new() };
-    let parameter = &template.json["Parameters"][value["Ref"].as_str().unwrap_or_default()]["Default"];
-    let text = value["Fn::Sub"].as_str().or(value.as_str()).or(parameter.as_str()).unwrap_or_default();
-    let sent: BTreeSet<_> = text.split_whitespace().map(|name| Name::Owned(name.to_owned())).collect();
+    let parameter =
+        &template.json["Parameters"][value["Ref"].as_str().unwrap_or_default()]["Default"];
+    let text =
+        value["Fn::Sub"].as_str().or(value.as_str()).or(parameter.as_str()).unwrap_or_default();
+    let sent: BTreeSet<_> =
+        text.split_whitespace().map(|name| Name::Owned(name.to_owned())).collect();
     let missing = wanted_by_rules(function);
     let missing: Vec<_> = missing.difference(&sent).filter(|_| !sent.contains("*")).collect();
     if missing.is_empty() {
         return Vec::new();
     }
-    let message =
-        format!("the bus does not get {}, which a rule of {} wants: add them", listed(missing), function.id);
+    let message = format!(
+        "the bus does not get {}, which a rule of {} wants: add them",
+        listed(missing),
+        function.id
+    );
     vec![template.problem(fanout.id, &["Environment", "Variables", BUS_EVENTS], &message)]
 }
 
@@ -209,23 +242,33 @@ fn subscribers(template: &Template<'_>) -> Vec<String> {
     const FOLLOWERS: &str = "FOLLOWERS";
     let place = ["Environment", "Variables", FOLLOWERS];
     let mut functions = template.functions.iter();
-    let Some(reconciler) = functions.find(|function| function.manifest.variables.contains(FOLLOWERS)) else {
+    let Some(reconciler) =
+        functions.find(|function| function.manifest.variables.contains(FOLLOWERS))
+    else {
         return Vec::new();
     };
-    let lines = template.variable(reconciler, FOLLOWERS).and_then(|lines| lines["Fn::Sub"].as_str());
+    let lines =
+        template.variable(reconciler, FOLLOWERS).and_then(|lines| lines["Fn::Sub"].as_str());
     let written = lines.unwrap_or_default().lines().map(|line| {
         let words: Vec<_> = line.split_whitespace().collect();
         words.join(" ")
     });
     let written: BTreeSet<_> = written.filter(|line| !line.is_empty()).collect();
-    let wanted: BTreeSet<_> =
-        template.functions.iter().filter_map(|function| template.subscriber_line(function)).collect();
-    let missing = wanted
-        .difference(&written)
-        .map(|line| format!("it compares no {}: write {line}", line.split(' ').next().unwrap_or_default()));
-    let surplus =
-        written.difference(&wanted).map(|line| format!("nothing follows the log like this: {line}"));
-    missing.chain(surplus).map(|message| template.problem(reconciler.id, &place, &message)).collect()
+    let wanted: BTreeSet<_> = template
+        .functions
+        .iter()
+        .filter_map(|function| template.subscriber_line(function))
+        .collect();
+    let missing = wanted.difference(&written).map(|line| {
+        format!("it compares no {}: write {line}", line.split(' ').next().unwrap_or_default())
+    });
+    let surplus = written
+        .difference(&wanted)
+        .map(|line| format!("nothing follows the log like this: {line}"));
+    missing
+        .chain(surplus)
+        .map(|message| template.problem(reconciler.id, &place, &message))
+        .collect()
 }
 
 /// The lines of `STATE_VIEWS` of the fanout, or of `SUBSCRIPTIONS` of the sequencer: each names a function that is invoked, and the categories for whose commits it is.
@@ -245,7 +288,13 @@ impl<'a> Invoked<'a> {
             let (alias, categories) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
             Some((
                 function,
-                (alias, categories.split_whitespace().map(|category| category.to_owned().into()).collect()),
+                (
+                    alias,
+                    categories
+                        .split_whitespace()
+                        .map(|category| category.to_owned().into())
+                        .collect(),
+                ),
             ))
         };
         Self { by, variable, functions: lines.lines().filter_map(view).collect() }
@@ -257,14 +306,20 @@ impl<'a> Invoked<'a> {
     }
 
     /// Problems with functions that are invoked and are not of this kind.
-    fn problems(&self, template: &Template<'_>, kind: &str, is_of_kind: fn(&Source) -> bool) -> Vec<String> {
+    fn problems(
+        &self,
+        template: &Template<'_>,
+        kind: &str,
+        is_of_kind: fn(&Source) -> bool,
+    ) -> Vec<String> {
         let wants = |id: &str| {
             let mut functions = template.functions.iter();
             functions.any(|function| function.id == id && is_of_kind(&function.manifest.source))
         };
         let left = self.functions.keys().filter(|function| !wants(function));
         left.map(|function| {
-            let message = format!("{} has {function}, which is no function of {kind}", self.variable);
+            let message =
+                format!("{} has {function}, which is no function of {kind}", self.variable);
             template.problem(self.by, &self.lines(), &message)
         })
         .collect()
@@ -307,8 +362,7 @@ impl<'a> Invoked<'a> {
             problems.push(template.problem(self.by, &self.lines(), &message));
         }
         for (name, _) in function.events("EventBridgeRule") {
-            let message =
-                "the fanout hands it the same states: take the rule away, or its line in STATE_VIEWS";
+            let message = "the fanout hands it the same states: take the rule away, or its line in STATE_VIEWS";
             problems.push(template.problem(function.id, &["Events", name], message));
         }
         Some(problems)
@@ -320,7 +374,8 @@ fn lines<'a>(template: &Template<'a>, variable: &str) -> (&'a str, &'a str) {
     // The sequencer takes the same stream, and has no such lines.
     let mut functions = template.functions.iter();
     let fanout = functions.find(|function| {
-        matches!(function.manifest.source, Source::Stream) && function.manifest.variables.contains(variable)
+        matches!(function.manifest.source, Source::Stream)
+            && function.manifest.variables.contains(variable)
     });
     let lines = fanout.and_then(|fanout| template.variable(fanout, variable));
     let lines = lines.and_then(|lines| lines["Fn::Sub"].as_str()).unwrap_or_default();
@@ -341,7 +396,10 @@ impl<'a> LogQueues<'a> {
         let (fanout, lines) = lines(template, "LOG_QUEUES");
         let queue = |line: &'a str| {
             let (queue, categories) = line.trim().strip_prefix("${")?.split_once('}')?;
-            Some((queue, categories.split_whitespace().map(|category| category.to_owned().into()).collect()))
+            Some((
+                queue,
+                categories.split_whitespace().map(|category| category.to_owned().into()).collect(),
+            ))
         };
         Self { fanout, queues: lines.lines().filter_map(queue).collect() }
     }
@@ -367,16 +425,19 @@ impl<'a> LogQueues<'a> {
         let mut problems = Vec::new();
         for (name, properties) in function.events("SQS") {
             let place = ["Events", name, "Properties", "Queue"];
-            match referred(&properties["Queue"]).filter(|queue| template.kind(queue) == "AWS::SQS::Queue") {
+            match referred(&properties["Queue"])
+                .filter(|queue| template.kind(queue) == "AWS::SQS::Queue")
+            {
                 None => {
-                    let message =
-                        "it takes from no queue of the template: Queue: !GetAtt <name>RetryQueue.Arn";
+                    let message = "it takes from no queue of the template: Queue: !GetAtt <name>RetryQueue.Arn";
                     problems.push(template.problem(function.id, &place, message));
                 }
                 Some(queue) => {
                     if self.queues.contains_key(queue) {
-                        let message =
-                            format!("LOG_QUEUES has {queue}, from which {} takes events again", function.id);
+                        let message = format!(
+                            "LOG_QUEUES has {queue}, from which {} takes events again",
+                            function.id
+                        );
                         problems.push(template.problem(self.fanout, &LINES, &message));
                     }
                     problems.extend(Self::others(template, function, queue, &place));
@@ -387,15 +448,24 @@ impl<'a> LogQueues<'a> {
     }
 
     /// Problems with other functions that take from the same queue.
-    fn others(template: &Template<'a>, function: &Function<'a>, queue: &str, place: &[&str]) -> Vec<String> {
+    fn others(
+        template: &Template<'a>,
+        function: &Function<'a>,
+        queue: &str,
+        place: &[&str],
+    ) -> Vec<String> {
         let others = template.functions.iter().filter(|other| {
             other.id != function.id
-                && other.events("SQS").any(|(_, properties)| referred(&properties["Queue"]) == Some(queue))
+                && other
+                    .events("SQS")
+                    .any(|(_, properties)| referred(&properties["Queue"]) == Some(queue))
         });
         others
             .map(|other| {
-                let message =
-                    format!("{} takes from {queue} too: each would miss what the other takes", other.id);
+                let message = format!(
+                    "{} takes from {queue} too: each would miss what the other takes",
+                    other.id
+                );
                 template.problem(function.id, place, &message)
             })
             .collect()
@@ -414,8 +484,8 @@ impl<'a> LogQueues<'a> {
             return vec![template.problem(function.id, &["Events"], &message)];
         };
         let place = ["Events", *name, "Properties", "Queue"];
-        let Some(queue) =
-            referred(&properties["Queue"]).filter(|queue| template.kind(queue) == "AWS::SQS::Queue")
+        let Some(queue) = referred(&properties["Queue"])
+            .filter(|queue| template.kind(queue) == "AWS::SQS::Queue")
         else {
             let message = "it takes from no queue of the template: Queue: !GetAtt <name>Queue.Arn";
             return vec![template.problem(function.id, &place, message)];

@@ -34,14 +34,24 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     let mut indexes = BTreeMap::<&str, BTreeSet<&str>>::new();
     for function in &template.functions {
         problems.extend(variables(template, function));
-        read.extend(function.manifest.variables.iter().chain(&function.manifest.optional_variables).cloned());
+        read.extend(
+            function
+                .manifest
+                .variables
+                .iter()
+                .chain(&function.manifest.optional_variables)
+                .cloned(),
+        );
         for table in &function.manifest.tables {
             let Some(value) = template.variable(function, &table.variable) else { continue };
             match table_of(template, function, table, value) {
                 Err(problem) => problems.push(problem),
                 Ok(id) => {
                     problems.extend(keys(template, function, table, id));
-                    indexes.entry(id).or_default().extend(table.indexes.iter().map(|index| &*index.name));
+                    indexes
+                        .entry(id)
+                        .or_default()
+                        .extend(table.indexes.iter().map(|index| &*index.name));
                     if !SHARED.contains(&&*table.variable)
                         && table.actions.keys().any(|action| action.writes())
                     {
@@ -53,12 +63,17 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     }
     for (table, writers) in writers.iter().filter(|(_, writers)| writers.len() > 1) {
         let place = template.source.place(&["Resources", table]);
-        problems.push(format!("{place}: {table}: more than one function writes it: {}", writers.join(", ")));
+        problems.push(format!(
+            "{place}: {table}: more than one function writes it: {}",
+            writers.join(", ")
+        ));
     }
     let of_functions =
         resources(template.json, &["AWS::DynamoDB::Table"]).filter(|(id, _)| *id != OPERATIONS);
     for (id, table) in of_functions {
-        let place = |keys: &[&str]| template.source.place(&[&["Resources", id, "Properties"], keys].concat());
+        let place = |keys: &[&str]| {
+            template.source.place(&[&["Resources", id, "Properties"], keys].concat())
+        };
         let Some(read) = indexes.get(id) else {
             problems.push(format!("{}: {id}: no function reads or writes it", place(&[])));
             continue;
@@ -76,7 +91,8 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     let globals = template.json["Globals"]["Function"]["Environment"]["Variables"].as_object();
     for name in globals.into_iter().flat_map(|variables| variables.keys()) {
         if !is_everywhere(name) && !read.contains(name.as_str()) {
-            let place = template.source.place(&["Globals", "Function", "Environment", "Variables", name]);
+            let place =
+                template.source.place(&["Globals", "Function", "Environment", "Variables", name]);
             problems.push(format!("{place}: no function reads the variable {name}"));
         }
     }
@@ -93,7 +109,8 @@ fn variables<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String
         .collect();
     let metrics = Name::Borrowed(METRICS);
     let needed = function.manifest.variables.iter().chain([&metrics]);
-    let missing: Vec<_> = needed.filter(|name| template.variable(function, name).is_none()).collect();
+    let missing: Vec<_> =
+        needed.filter(|name| template.variable(function, name).is_none()).collect();
     let is_read = |name: &Name| {
         is_everywhere(name)
             || function.manifest.variables.contains(name)
@@ -123,7 +140,8 @@ fn table_of<'t>(
     let camel = camel(&table.variable);
     match value["Ref"].as_str().filter(|id| template.kind(id) == "AWS::DynamoDB::Table") {
         None => {
-            let message = format!("{} names no table of the template: !Ref {camel}", table.variable);
+            let message =
+                format!("{} names no table of the template: !Ref {camel}", table.variable);
             Err(template.problem(function.id, &place, &message))
         }
         // The id of a table may have more words, such as the owner of the positions in it, or a number for a second table.
@@ -136,20 +154,30 @@ fn table_of<'t>(
 }
 
 /// Problems with the keys of a table and of the indexes that the function reads.
-fn keys<'t>(template: &Template<'t>, function: &Function<'t>, table: &Table, id: &str) -> Vec<String> {
+fn keys<'t>(
+    template: &Template<'t>,
+    function: &Function<'t>,
+    table: &Table,
+    id: &str,
+) -> Vec<String> {
     let properties = &template.json["Resources"][id]["Properties"];
-    let place = |keys: &[&str]| template.source.place(&[&["Resources", id, "Properties"], keys].concat());
+    let place =
+        |keys: &[&str]| template.source.place(&[&["Resources", id, "Properties"], keys].concat());
     let mut problems = Vec::new();
     let expected = schema(&table.partition, table.sort.as_deref());
     let found = written(&properties["KeySchema"]);
     if found != expected {
         let place = place(&["KeySchema"]);
-        problems.push(format!("{place}: {id}: {} expects the keys {expected}, not {found}", function.id));
+        problems.push(format!(
+            "{place}: {id}: {} expects the keys {expected}, not {found}",
+            function.id
+        ));
     }
     let indexed = table.indexes.iter().flat_map(|index| [&index.partition, &index.sort]);
     for name in [&table.partition].into_iter().chain(&table.sort).chain(indexed) {
         // The version of a commit, or of a segment of `$all`, is the only key that is a number.
-        let expected = if ["COMMITS_TABLE", "SEQUENCE_TABLE"].contains(&&*table.variable) && name == "version"
+        let expected = if ["COMMITS_TABLE", "SEQUENCE_TABLE"].contains(&&*table.variable)
+            && name == "version"
         {
             "N"
         } else {

@@ -37,10 +37,15 @@ impl<'a> Scope<'a> {
                 .get(name)
                 .cloned()
                 .or_else(|| parameter.get("Default").and_then(Node::text))
-                .ok_or((parameter.line, format!("parameter {name} has no default and was not given")))?;
+                .ok_or((
+                    parameter.line,
+                    format!("parameter {name} has no default and was not given"),
+                ))?;
             let allowed: Vec<_> =
                 parameter.get("AllowedValues").map_or(&[][..], Node::items).iter().collect();
-            if !allowed.is_empty() && !allowed.iter().any(|allowed| allowed.text().as_ref() == Some(&value)) {
+            if !allowed.is_empty()
+                && !allowed.iter().any(|allowed| allowed.text().as_ref() == Some(&value))
+            {
                 return Err((parameter.line, format!("parameter {name} cannot be {value}")));
             }
             let kind = parameter.get("Type").and_then(Node::as_str);
@@ -63,7 +68,8 @@ impl<'a> Scope<'a> {
     }
 
     pub(super) fn physical(&self, id: &str, line: usize) -> Located<Physical> {
-        let resource = self.resources()?.iter().find(|(name, _)| name == id).map(|(_, resource)| resource);
+        let resource =
+            self.resources()?.iter().find(|(name, _)| name == id).map(|(_, resource)| resource);
         let resource = resource.ok_or((line, format!("there is no resource or parameter {id}")))?;
         let property = |name: &str| -> Located<Option<String>> {
             let node = resource.get("Properties").and_then(|properties| properties.get(name));
@@ -107,7 +113,9 @@ impl<'a> Scope<'a> {
         if let Some(value) = self.parameters.get(name) {
             let scalar = |value: &Value| Node { line, kind: Kind::Scalar(value.clone()) };
             return Ok(match value.as_array() {
-                Some(values) => Node { line, kind: Kind::List(values.iter().map(scalar).collect()) },
+                Some(values) => {
+                    Node { line, kind: Kind::List(values.iter().map(scalar).collect()) }
+                }
                 None => scalar(value),
             });
         }
@@ -218,7 +226,10 @@ impl<'a> Scope<'a> {
                     let separator = text(separator)?;
                     let whole = text(&self.resolve(whole)?)?;
                     let part = |part: &str| Node::string(line, part.to_owned());
-                    Ok(Node { line, kind: Kind::List(whole.split(separator.as_str()).map(part).collect()) })
+                    Ok(Node {
+                        line,
+                        kind: Kind::List(whole.split(separator.as_str()).map(part).collect()),
+                    })
                 }
                 _ => Err((line, "Split needs a separator and a text".into())),
             },
@@ -226,11 +237,17 @@ impl<'a> Scope<'a> {
         }
     }
 
-    pub(super) fn substitute(&self, template: &str, variables: &Node, line: usize) -> Located<String> {
+    pub(super) fn substitute(
+        &self,
+        template: &str,
+        variables: &Node,
+        line: usize,
+    ) -> Located<String> {
         let mut result = String::new();
         let mut rest = template;
         while let Some((before, after)) = rest.split_once("${") {
-            let (name, after) = after.split_once('}').ok_or((line, "Sub has a ${ without }".to_owned()))?;
+            let (name, after) =
+                after.split_once('}').ok_or((line, "Sub has a ${ without }".to_owned()))?;
             result.push_str(before);
             if let Some(literal) = name.strip_prefix('!') {
                 result.push_str(&format!("${{{literal}}}"));
@@ -252,7 +269,8 @@ impl<'a> Scope<'a> {
         if let Some(name) = node.as_str() {
             let conditions = self.root.get("Conditions");
             let condition = conditions.and_then(|conditions| conditions.get(name));
-            return self.condition(condition.ok_or((line, format!("there is no condition {name}")))?);
+            return self
+                .condition(condition.ok_or((line, format!("there is no condition {name}")))?);
         }
         let [(function, argument)] = node.entries() else {
             return Err((line, "a condition is a name or one function".into()));

@@ -132,7 +132,10 @@ pub struct StreamSource {
     pub destination_config: DestinationConfig,
     /// The setting is read and not used, because the emulated stream has one shard.
     #[serde(default)]
-    #[expect(dead_code, reason = "the emulated stream has one shard, whose order this setting would keep")]
+    #[expect(
+        dead_code,
+        reason = "the emulated stream has one shard, whose order this setting would keep"
+    )]
     parallelization_factor: Option<u32>,
 }
 

@@ -20,7 +20,11 @@ use crate::{
 
 impl<'a> Scope<'a> {
     pub(super) fn resources(&self) -> Located<&'a [(String, Node)]> {
-        Ok(self.root.get("Resources").ok_or((self.root.line, "there are no Resources".to_owned()))?.entries())
+        Ok(self
+            .root
+            .get("Resources")
+            .ok_or((self.root.line, "there are no Resources".to_owned()))?
+            .entries())
     }
 
     pub(super) fn template(&self) -> Located<Template> {
@@ -46,15 +50,21 @@ impl<'a> Scope<'a> {
             let names = properties::not_emulated(id, kind, resource.get("Properties"));
             template.ignored_properties.extend(names);
             match kind {
-                "AWS::Serverless::Function" => template.functions.push(self.function(id, resource)?),
+                "AWS::Serverless::Function" => {
+                    template.functions.push(self.function(id, resource)?)
+                }
                 "AWS::DynamoDB::Table" => template.tables.push(self.table(id, resource)?),
                 "AWS::SQS::Queue" => template.queues.push(self.queue(id, resource)?),
-                "AWS::Events::EventBus" => template.buses.push(self.physical(id, resource.line)?.name),
+                "AWS::Events::EventBus" => {
+                    template.buses.push(self.physical(id, resource.line)?.name)
+                }
                 "AWS::Serverless::HttpApi" => template.audience = self.audience(id, resource)?,
                 // They are read with the function that names them.
                 "AWS::IAM::Role" | "AWS::IAM::ManagedPolicy" => {}
                 "AWS::SNS::Subscription"
-                    if resource.get("Properties").and_then(|node| node.get("Protocol")?.as_str())
+                    if resource
+                        .get("Properties")
+                        .and_then(|node| node.get("Protocol")?.as_str())
                         == Some("email") => {}
                 wiring @ ("AWS::Events::Rule"
                 | "AWS::Lambda::EventSourceMapping"
@@ -82,7 +92,8 @@ impl<'a> Scope<'a> {
                 }
                 _ => continue,
             };
-            let of_document = documents.into_iter().flat_map(|document| list(&document["Statement"]));
+            let of_document =
+                documents.into_iter().flat_map(|document| list(&document["Statement"]));
             statements.extend(of_document.map(|statement| (id.clone(), statement.clone())));
         }
         Ok(statements)
@@ -94,7 +105,13 @@ impl<'a> Scope<'a> {
         let sides = |node: &Node| -> Option<Vec<Node>> {
             let [(function, argument)] = node.entries() else { return None };
             let sides = argument.items().get(1..).filter(|_| function == "Fn::If")?;
-            Some(sides.iter().filter(|side| !is_no_value(side)).map(|side| self.widest(side)).collect())
+            Some(
+                sides
+                    .iter()
+                    .filter(|side| !is_no_value(side))
+                    .map(|side| self.widest(side))
+                    .collect(),
+            )
         };
         match &node.kind {
             Kind::Scalar(_) => node.clone(),
@@ -152,12 +169,15 @@ impl<'a> Scope<'a> {
             .and_then(|properties| properties.get("Binary"))
             .and_then(Node::as_str)
             .ok_or((resource.line, format!("{id} needs Metadata.BuildProperties.Binary")))?;
-        let node = resource.get("Properties").ok_or((resource.line, format!("{id} has no Properties")))?;
+        let node =
+            resource.get("Properties").ok_or((resource.line, format!("{id} has no Properties")))?;
         let globals = self.root.get("Globals").and_then(|globals| globals.get("Function"));
         let pick = |name: &str| -> Located<Option<Node>> {
             let own = node.get(name).map(|node| self.resolve(node)).transpose()?;
-            let global =
-                globals.and_then(|globals| globals.get(name)).map(|node| self.resolve(node)).transpose()?;
+            let global = globals
+                .and_then(|globals| globals.get(name))
+                .map(|node| self.resolve(node))
+                .transpose()?;
             Ok(match (own, global) {
                 (Some(own), Some(global)) => Some(merge(own, global)),
                 (own, global) => own.or(global),
@@ -177,7 +197,9 @@ impl<'a> Scope<'a> {
             .variables
             .into_iter()
             .chain(level)
-            .map(|(name, value)| (name, value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)))
+            .map(|(name, value)| {
+                (name, value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned))
+            })
             .collect();
         let mut events = Vec::new();
         for (name, event) in node.get("Events").map_or(&[][..], Node::entries) {
@@ -201,7 +223,8 @@ impl<'a> Scope<'a> {
             let attribute = node.get("Fn::GetAtt").map(|path| path.items().first().unwrap_or(path));
             let id = attribute.or(node.get("Ref")).and_then(Node::as_str).unwrap_or_default();
             let id = id.split('.').next().unwrap_or_default();
-            let found = self.resources()?.iter().find(|(name, _)| name == id).map(|(_, resource)| resource);
+            let found =
+                self.resources()?.iter().find(|(name, _)| name == id).map(|(_, resource)| resource);
             match found.filter(|found| found.get("Type").and_then(Node::as_str) == Some(kind)) {
                 Some(found) => Ok((id.to_owned(), self.properties(id, found)?)),
                 None => Err((node.line, format!("it names no {kind} of the template"))),
@@ -216,7 +239,8 @@ impl<'a> Scope<'a> {
             .collect();
         // The list is read as it is written, because its resolved values would be names, which do
         // not lead to the policies.
-        let written = self.resources()?.iter().find(|(name, _)| *name == id).map(|(_, resource)| resource);
+        let written =
+            self.resources()?.iter().find(|(name, _)| *name == id).map(|(_, resource)| resource);
         let managed = written.and_then(|role| role.get("Properties")?.get("ManagedPolicyArns"));
         for policy in managed.map_or(&[][..], Node::items) {
             let (_, properties) = resource(policy, "AWS::IAM::ManagedPolicy")?;
@@ -228,16 +252,20 @@ impl<'a> Scope<'a> {
     /// The audience of the API's default authorizer; `None` if it has no authorizer. Issuers do not
     /// matter, because no signature is verified here.
     fn audience(&self, id: &str, resource: &Node) -> Located<Option<Vec<String>>> {
-        let authorization = resource.get("Properties").and_then(|properties| properties.get("Auth"));
+        let authorization =
+            resource.get("Properties").and_then(|properties| properties.get("Auth"));
         let Some(authorization) = authorization else { return Ok(None) };
-        let named = |name| authorization.get(name).map(|node: &Node| self.resolve(node)).transpose();
+        let named =
+            |name| authorization.get(name).map(|node: &Node| self.resolve(node)).transpose();
         let Some(default) = named("DefaultAuthorizer")?.and_then(|node| node.text()) else {
             return Ok(None);
         };
-        let known = authorization.get("Authorizers").and_then(|authorizers| authorizers.get(&default));
+        let known =
+            authorization.get("Authorizers").and_then(|authorizers| authorizers.get(&default));
         match known.and_then(|authorizer| authorizer.get("JwtConfiguration")) {
             Some(jwt) => {
-                let audience = jwt.get("audience").map(|audience| self.resolve(audience)).transpose()?;
+                let audience =
+                    jwt.get("audience").map(|audience| self.resolve(audience)).transpose()?;
                 let names = audience.iter().flat_map(Node::items).filter_map(Node::text);
                 Ok(Some(names.filter(|name| !name.is_empty()).collect()))
             }
@@ -271,15 +299,21 @@ impl<'a> Scope<'a> {
         struct Schedule {
             schedule: String,
         }
-        let kind =
-            event.get("Type").and_then(Node::as_str).ok_or((event.line, format!("{place} has no Type")))?;
-        let properties = event.get("Properties").ok_or((event.line, format!("{place} has no Properties")))?;
+        let kind = event
+            .get("Type")
+            .and_then(Node::as_str)
+            .ok_or((event.line, format!("{place} has no Type")))?;
+        let properties =
+            event.get("Properties").ok_or((event.line, format!("{place} has no Properties")))?;
         let properties = self.resolve(properties)?;
         match kind {
             "HttpApi" => {
                 let route: Route = typed(&properties, place)?;
                 if route.path.contains("+}") || !route.path.starts_with('/') {
-                    return Err((event.line, format!("{place}: the path {} is not emulated", route.path)));
+                    return Err((
+                        event.line,
+                        format!("{place}: the path {} is not emulated", route.path),
+                    ));
                 }
                 Ok(Event::HttpApi {
                     method: route.method.to_uppercase(),
@@ -291,10 +325,15 @@ impl<'a> Scope<'a> {
             "SQS" => Ok(Event::Queue(typed(&properties, place)?)),
             "Schedule" => {
                 let schedule: Schedule = typed(&properties, place)?;
-                let message = || format!("{place}: the schedule {} is not emulated", schedule.schedule);
-                Ok(Event::Schedule(rate(&schedule.schedule).ok_or_else(|| (event.line, message()))?))
+                let message =
+                    || format!("{place}: the schedule {} is not emulated", schedule.schedule);
+                Ok(Event::Schedule(
+                    rate(&schedule.schedule).ok_or_else(|| (event.line, message()))?,
+                ))
             }
-            "EventBridgeRule" => Ok(Event::Rule { name: name.to_owned(), rule: typed(&properties, place)? }),
+            "EventBridgeRule" => {
+                Ok(Event::Rule { name: name.to_owned(), rule: typed(&properties, place)? })
+            }
             other => Err((event.line, format!("{place}: events of type {other} are not emulated"))),
         }
     }
@@ -303,13 +342,16 @@ impl<'a> Scope<'a> {
         let properties = self.properties(id, resource)?;
         let physical = self.physical(id, resource.line)?;
         let mut create = Map::from_iter([("TableName".to_owned(), json!(physical.name))]);
-        for name in ["AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes", "LocalSecondaryIndexes"] {
+        for name in
+            ["AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes", "LocalSecondaryIndexes"]
+        {
             if let Some(node) = properties.get(name) {
                 create.insert(name.into(), node.to_json());
             }
         }
         create.insert("BillingMode".into(), json!("PAY_PER_REQUEST"));
-        let stream = properties.get("StreamSpecification").and_then(|stream| stream.get("StreamViewType"));
+        let stream =
+            properties.get("StreamSpecification").and_then(|stream| stream.get("StreamViewType"));
         if let Some(view) = stream.and_then(Node::as_str) {
             create.insert(
                 "StreamSpecification".into(),

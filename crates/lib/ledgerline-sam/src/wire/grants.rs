@@ -13,7 +13,10 @@ use crate::{
 const LOGS: &str = "LogsAndTraces";
 
 /// The function that has this role.
-pub(super) fn function_of<'a, 't>(template: &'a Template<'t>, role: &str) -> Option<&'a Function<'t>> {
+pub(super) fn function_of<'a, 't>(
+    template: &'a Template<'t>,
+    role: &str,
+) -> Option<&'a Function<'t>> {
     template.functions.iter().find(|function| referred(&function.properties["Role"]) == Some(role))
 }
 
@@ -38,7 +41,11 @@ pub(super) fn role(template: &Template<'_>, role: &str, function: &Function<'_>)
         "          Statement:".to_owned(),
     ];
     let policies = policies.into_iter().filter(|_| !grants.is_empty());
-    heads.into_iter().chain(policies).chain(grants.iter().map(|line| format!("            {line}"))).collect()
+    heads
+        .into_iter()
+        .chain(policies)
+        .chain(grants.iter().map(|line| format!("            {line}")))
+        .collect()
 }
 
 /// The statements of the role that the last of these lines belong to.
@@ -94,7 +101,8 @@ fn statement(actions: &BTreeSet<String>, keys: &[&str], on: &[&str]) -> Vec<Stri
     if !keys.is_empty() && actions.contains(&INSERT) && actions.len() > 1 {
         actions.retain(|action| *action != INSERT);
         let others = actions.iter().map(|action| (*action).to_owned()).collect();
-        return [statement(&[INSERT.to_owned()].into(), keys, on), statement(&others, keys, on)].concat();
+        return [statement(&[INSERT.to_owned()].into(), keys, on), statement(&others, keys, on)]
+            .concat();
     }
     let action = match actions.as_slice() {
         [action] => (*action).to_owned(),
@@ -117,8 +125,10 @@ fn statement(actions: &BTreeSet<String>, keys: &[&str], on: &[&str]) -> Vec<Stri
             .iter()
             .flat_map(|on| {
                 let null = if actions == [INSERT] { "" } else { NULL };
-                let keys = keys.iter().map(|key| format!("\"{key}\"")).collect::<Vec<_>>().join(", ");
-                let like = format!("\"ForAllValues:StringLike\": {{ dynamodb:LeadingKeys: [{keys}] }}");
+                let keys =
+                    keys.iter().map(|key| format!("\"{key}\"")).collect::<Vec<_>>().join(", ");
+                let like =
+                    format!("\"ForAllValues:StringLike\": {{ dynamodb:LeadingKeys: [{keys}] }}");
                 let short = format!("  Condition: {{ {null}{like} }}");
                 let condition = match short.len() <= WIDTH {
                     true => vec![short],

@@ -54,7 +54,8 @@ pub fn in_template(template: &Value) -> Result<Option<Manifests>> {
     };
     let manifest = |(name, text): (&String, &Value)| {
         let of = || format!("the manifest of `{}`", name.escape_debug());
-        let manifest: Manifest = serde_json::from_str(text.as_str().with_context(of)?).with_context(of)?;
+        let manifest: Manifest =
+            serde_json::from_str(text.as_str().with_context(of)?).with_context(of)?;
         checked(name, &manifest)?;
         Ok((name.clone(), manifest))
     };

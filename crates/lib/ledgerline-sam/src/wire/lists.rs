@@ -14,7 +14,8 @@ pub(super) const VARIABLES: [&str; 5] =
     ["STATE_VIEWS", "LOG_QUEUES", "SUBSCRIPTIONS", "FOLLOWERS", "BUS_EVENTS"];
 
 /// The loops whose lists blocks write.
-pub(super) const LOOPS: [&str; 6] = ["Urls", "Commands", "StateViews", "LogViews", "Queues", "Rules"];
+pub(super) const LOOPS: [&str; 6] =
+    ["Urls", "Commands", "StateViews", "LogViews", "Queues", "Rules"];
 
 /// The lines of a variable; `None` if there is no such variable.
 pub(super) fn variable(template: &Template<'_>, name: &str) -> Option<Vec<String>> {
@@ -95,11 +96,13 @@ pub(crate) fn names(template: &Template<'_>, name: &str) -> Option<Vec<String>> 
         "Urls" => has_url,
         "Commands" => appends_to,
         "StateViews" => |template, function| {
-            let is_one = is(function, SubscriberKind::StateProjector) && has_role_of_loop(template, function);
+            let is_one = is(function, SubscriberKind::StateProjector)
+                && has_role_of_loop(template, function);
             is_one.then(|| without(function.id, "ProjectorFunction")).flatten()
         },
         "LogViews" => |template, function| {
-            let is_one = is(function, SubscriberKind::LogProjector) && has_role_of_loop(template, function);
+            let is_one =
+                is(function, SubscriberKind::LogProjector) && has_role_of_loop(template, function);
             is_one.then(|| without(function.id, "ProjectorFunction")).flatten()
         },
         "Queues" => |_, function| {
@@ -116,7 +119,8 @@ pub(crate) fn names(template: &Template<'_>, name: &str) -> Option<Vec<String>> 
 /// it cannot deliver, and an alarm.
 fn has_rule(template: &Template<'_>, function: &Function<'_>) -> Option<String> {
     function.events("EventBridgeRule").next()?;
-    let name = without(function.id, "ProjectorFunction").or_else(|| without(function.id, "Function"))?;
+    let name =
+        without(function.id, "ProjectorFunction").or_else(|| without(function.id, "Function"))?;
     (!template.is_written(&format!("{name}RetryQueuePolicy"))).then_some(name)
 }
 
@@ -165,7 +169,12 @@ pub(super) fn as_variable(name: &str, lines: &[String]) -> Vec<String> {
 /// The list of a loop.
 pub(super) fn as_list(name: &str, names: &[String]) -> Result<Vec<String>, String> {
     let Some((first, rest)) = names.split_first() else {
-        return Err(format!("no function of the template belongs into the loop `{name}`: delete the loop"));
+        return Err(format!(
+            "no function of the template belongs into the loop `{name}`: delete the loop"
+        ));
     };
-    Ok([format!("- - {first}")].into_iter().chain(rest.iter().map(|name| format!("  - {name}"))).collect())
+    Ok([format!("- - {first}")]
+        .into_iter()
+        .chain(rest.iter().map(|name| format!("  - {name}")))
+        .collect())
 }

@@ -28,7 +28,9 @@ pub(super) fn events(template: &Template<'_>, before: &[&str]) -> Result<Vec<Str
     for Endpoint { route, scope } in endpoints {
         let name = name(route);
         if !names.insert(name.clone()) {
-            return Err(format!("two routes of `{id}` would be the event `{name}`: write them by hand"));
+            return Err(format!(
+                "two routes of `{id}` would be the event `{name}`: write them by hand"
+            ));
         }
         let (method, path) = route.split_once(' ').unwrap_or_default();
         lines.extend([
@@ -48,13 +50,18 @@ pub(super) fn events(template: &Template<'_>, before: &[&str]) -> Result<Vec<Str
 pub(super) fn pattern(template: &Template<'_>, before: &[&str]) -> Result<Vec<String>, String> {
     let id = resource_around(before);
     let function = template.functions.iter().find(|function| function.id == id);
-    let Some(Source::States { category, events }) = function.map(|function| &function.manifest.source) else {
+    let Some(Source::States { category, events }) =
+        function.map(|function| &function.manifest.source)
+    else {
         return Err(format!("the generated block `Pattern` is in `{id}`, which takes no states"));
     };
-    let source =
-        event_source(template).ok_or("the fanout has no text EVENT_SOURCE: write the pattern by hand")?;
-    let heads =
-        ["Pattern:".to_owned(), format!("  source: [{source}.{category}]"), "  detail-type:".to_owned()];
+    let source = event_source(template)
+        .ok_or("the fanout has no text EVENT_SOURCE: write the pattern by hand")?;
+    let heads = [
+        "Pattern:".to_owned(),
+        format!("  source: [{source}.{category}]"),
+        "  detail-type:".to_owned(),
+    ];
     let types: BTreeSet<_> = events.iter().map(|event| &**event).chain([REPLAYED]).collect();
     Ok(heads.into_iter().chain(types.iter().map(|event| format!("    - {event}"))).collect())
 }

@@ -20,11 +20,17 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    ensure!(options.data.is_dir(), "{} is no folder of a local stack's data", options.data.display());
+    ensure!(
+        options.data.is_dir(),
+        "{} is no folder of a local stack's data",
+        options.data.display()
+    );
     let database = services::open(&options.data)?;
-    let template = template::load(&workspace().join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1")?;
+    let template =
+        template::load(&workspace().join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1")?;
     // A copy of a row of `$all` would have the place of the row itself.
-    let is_ordered = |table: &&str| table.ends_with("SequenceTable") || table.ends_with("StockTable");
+    let is_ordered =
+        |table: &&str| table.ends_with("SequenceTable") || table.ends_with("StockTable");
     let tables = template.tables.iter().map(|table| table.name.as_str());
     let tables: Vec<_> = tables.filter(|table| !is_ordered(table)).collect();
     let started = Instant::now();

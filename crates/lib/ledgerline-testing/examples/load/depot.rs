@@ -34,7 +34,12 @@ pub(super) struct Depot {
 
 impl Depot {
     /// Installs this number of new tanks.
-    pub(super) async fn install(url: &Url, aws_url: &Url, tanks: u64, clients: u64) -> Result<Self> {
+    pub(super) async fn install(
+        url: &Url,
+        aws_url: &Url,
+        tanks: u64,
+        clients: u64,
+    ) -> Result<Self> {
         // No proxy and no redirection: nothing leaves this machine.
         let http = Client::builder()
             .no_proxy()
@@ -85,8 +90,11 @@ impl Depot {
         let mut quiet = Quiet::new(PATIENCE);
         loop {
             let response = self.http.get(format!("{}{path}", self.url)).send().await?;
-            let shown =
-                response.headers().get("etag").and_then(|etag| etag.to_str().ok()).unwrap_or_default();
+            let shown = response
+                .headers()
+                .get("etag")
+                .and_then(|etag| etag.to_str().ok())
+                .unwrap_or_default();
             // The tag is the version, a dot and a hash.
             let shown = shown.trim_matches('"').split('.').next().unwrap_or_default();
             let shown: u64 = shown.parse().unwrap_or(0);
@@ -123,7 +131,10 @@ impl Depot {
                 versions.eq(1..=commits.len() as u64),
                 "tank {id} has gaps or duplicates in its versions"
             );
-            ensure!(commits.len() as u64 >= acknowledged, "tank {id} has lost acknowledged commits");
+            ensure!(
+                commits.len() as u64 >= acknowledged,
+                "tank {id} has lost acknowledged commits"
+            );
 
             let folded = load::<Tank>(&self.store, &stream, None, Consistency::Strong).await?;
             let mut expected = json!(views::level(id, folded.version, folded.state));
@@ -133,7 +144,8 @@ impl Depot {
             ensure!(shown == expected, "tank {id} is shown as {shown}, not as {expected}");
 
             let rows: Result<Vec<_>, _> = commits.iter().map(views::readings_of).collect();
-            let expected: Vec<_> = rows?.into_iter().flatten().map(|row| compared(&json!(row))).collect();
+            let expected: Vec<_> =
+                rows?.into_iter().flatten().map(|row| compared(&json!(row))).collect();
             let shown = self.readings(id).await?;
             ensure!(shown == expected, "tank {id} has other readings than the log");
             anyhow::Ok(shown.len())
@@ -191,7 +203,9 @@ impl Depot {
         let status = response.status();
         let answer: Value = response.json().await?;
         ensure!(status.is_success(), "POST {path} is answered {status}: {}", answer["title"]);
-        answer["version"].as_u64().with_context(|| format!("POST {path} is answered without a version"))
+        answer["version"]
+            .as_u64()
+            .with_context(|| format!("POST {path} is answered without a version"))
     }
 }
 

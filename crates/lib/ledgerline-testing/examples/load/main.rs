@@ -92,16 +92,22 @@ async fn run(options: Options) -> Result<()> {
     require_loopback(&options.url)?;
     require_loopback(&options.aws_url)?;
     let tanks = if options.scenario == Scenario::OneTank { 1 } else { options.tanks };
-    println!("{} clients, {tanks} tanks, {} s, at {}", options.clients, options.seconds, options.url);
-    let depot = Arc::new(Depot::install(&options.url, &options.aws_url, tanks, options.clients).await?);
+    println!(
+        "{} clients, {tanks} tanks, {} s, at {}",
+        options.clients, options.seconds, options.url
+    );
+    let depot =
+        Arc::new(Depot::install(&options.url, &options.aws_url, tanks, options.clients).await?);
 
     let load = Arc::new(Load::default());
     let started = Instant::now();
     let end = started + Duration::from_secs(options.seconds);
     let mut running = JoinSet::new();
     for client in 0..options.clients {
-        let pace = options.rate.map(|rate| Duration::from_secs_f64(options.clients as f64 / rate as f64));
-        let first = started + pace.unwrap_or_default().mul_f64(client as f64 / options.clients as f64);
+        let pace =
+            options.rate.map(|rate| Duration::from_secs_f64(options.clients as f64 / rate as f64));
+        let first =
+            started + pace.unwrap_or_default().mul_f64(client as f64 / options.clients as f64);
         running.spawn(client_runs(Arc::clone(&depot), Arc::clone(&load), first, pace, end));
     }
     let looks = tokio::spawn(look(Arc::clone(&depot), Arc::clone(&load), end));
@@ -275,7 +281,10 @@ async fn progress(load: &Load, started: Instant, end: Instant, interval: Duratio
         tokio::time::sleep_until(to.into()).await;
         let answered = load.answered.load(Ordering::Relaxed);
         let rate = (answered - before) as f64 / (to - from).as_secs_f64();
-        println!("  {:>5} s  {rate:>6.0} commands a second, {answered} in all", (to - started).as_secs());
+        println!(
+            "  {:>5} s  {rate:>6.0} commands a second, {answered} in all",
+            (to - started).as_secs()
+        );
         // A last interval that is shorter cannot be compared with the others.
         if to - from == interval {
             rates.push(rate);
@@ -291,9 +300,12 @@ mod tests {
 
     #[test]
     fn load_goes_to_this_machine_only() {
-        for address in
-            ["http://127.0.0.1:3000", "http://localhost:3000", "http://[::1]:3000", "http://127.8.8.8/"]
-        {
+        for address in [
+            "http://127.0.0.1:3000",
+            "http://localhost:3000",
+            "http://[::1]:3000",
+            "http://127.8.8.8/",
+        ] {
             assert!(require_loopback(&address.parse().unwrap()).is_ok(), "{address}");
         }
         for address in [

@@ -37,7 +37,8 @@ pub(crate) async fn behind_tls(url: &str, (stuck, handshake): Slowness) -> anyho
     authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let authority = rcgen::CertifiedIssuer::self_signed(authority, key)?;
     let key = rcgen::KeyPair::generate()?;
-    let certificate = rcgen::CertificateParams::new(["localhost".to_owned()])?.signed_by(&key, &authority)?;
+    let certificate =
+        rcgen::CertificateParams::new(["localhost".to_owned()])?.signed_by(&key, &authority)?;
     let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
     let config = ServerConfig::builder()
         .with_no_client_auth()
@@ -68,7 +69,10 @@ pub(crate) async fn behind_tls(url: &str, (stuck, handshake): Slowness) -> anyho
 /// The environment of the function from the template, with this service in place of AWS. The
 /// function trusts the authority that signed the service's certificate, or the certificate
 /// `trusted` in its place.
-pub(crate) fn environment(tls: &Tls, trusted: Option<&str>) -> anyhow::Result<BTreeMap<String, String>> {
+pub(crate) fn environment(
+    tls: &Tls,
+    trusted: Option<&str>,
+) -> anyhow::Result<BTreeMap<String, String>> {
     if let Some(trusted) = trusted {
         fs::write(tls.authority.path(), trusted)?;
     }

@@ -42,8 +42,8 @@ pub(super) fn restore(root: &Path, replaced: Replaced) -> Result<()> {
             None => continue,
         };
         if let Err(error) = done {
-            restored =
-                restored.and(Err(error).with_context(|| format!("{} is not restored", path.display())));
+            restored = restored
+                .and(Err(error).with_context(|| format!("{} is not restored", path.display())));
         }
         let folders = path.ancestors().skip(1).take_while(|folder| *folder != root);
         // Only an empty folder can be removed so.
@@ -242,7 +242,8 @@ impl Change {
     /// Adds the history of an aggregate, of which the proofs of the application make commits.
     pub(super) fn history(&mut self, title: &str) -> Result<()> {
         let path = format!("{}/tests/proofs.rs", starter::FUNCTIONS);
-        let history = starter::between(&path, &format!("/// {title}: "), &["/// ", "ledgerline_proofs::"])?;
+        let history =
+            starter::between(&path, &format!("/// {title}: "), &["/// ", "ledgerline_proofs::"])?;
         self.histories.push((self.named(&path).into(), self.named(history)));
         Ok(())
     }
@@ -296,7 +297,9 @@ impl Change {
             texts.edit(path, |text| with_declared(text, line))?;
         }
         for (package, line) in &self.applications {
-            texts.edit(&Path::new(package).join("Cargo.toml"), |text| with_application(text, line))?;
+            texts.edit(&Path::new(package).join("Cargo.toml"), |text| {
+                with_application(text, line)
+            })?;
         }
         texts.write()
     }
@@ -378,7 +381,9 @@ fn with_line(text: &str, begins: &str, new: &str) -> String {
         let opens = lines.iter().position(|line| line.contains("fn visit("));
         match begins.starts_with(' ').then_some(opens).flatten() {
             Some(opens) => opens + 1,
-            None => lines.iter().take_while(|line| line.starts_with("//!") || line.is_empty()).count(),
+            None => {
+                lines.iter().take_while(|line| line.starts_with("//!") || line.is_empty()).count()
+            }
         }
     });
     lines.insert(place, new);
@@ -391,7 +396,10 @@ fn with_tried(proofs: &str, what: &str) -> Result<String> {
     let mut lines: Vec<&str> = proofs.lines().collect();
     let starts = lines.iter().position(|line| line.contains("Application::new::<"));
     let starts = starts.context("it does not have the line Application::new::<…>(…)")?;
-    let ends = lines[starts..].iter().position(|line| *line == "}").context("the function does not end")?;
+    let ends = lines[starts..]
+        .iter()
+        .position(|line| *line == "}")
+        .context("the function does not end")?;
     // A call may take several lines. The further ones do not begin with a dot, so they do not
     // count.
     let later = |line: &&str| line.trim_start().starts_with('.') && line.trim_start() > what;
@@ -450,7 +458,10 @@ mod tests {
         ] {
             assert_eq!(with_line(list, "pub mod ", &format!("pub mod {module}")), expected);
         }
-        assert_eq!(with_line("//! Views.\n\n", "pub mod ", "pub mod a;"), "//! Views.\n\npub mod a;\n");
+        assert_eq!(
+            with_line("//! Views.\n\n", "pub mod ", "pub mod a;"),
+            "//! Views.\n\npub mod a;\n"
+        );
         let body = "    fn visit(v: V) {\n    }\n";
         assert_eq!(
             with_line(body, "        v.visit::<", "        v.visit::<A>();"),
@@ -461,10 +472,13 @@ mod tests {
     #[test]
     fn a_function_stands_in_its_alphabetical_place_in_the_list_of_its_package() {
         let list = |functions: &[&str]| {
-            let lines: String = functions.iter().map(|name| format!("    {name}: run();\n")).collect();
+            let lines: String =
+                functions.iter().map(|name| format!("    {name}: run();\n")).collect();
             format!("//! Shop.\n\npub mod x;\n\n{DECLARED}\n{lines}}}\n\nfn y() {{\n    a();\n}}\n")
         };
-        for (name, expected) in [("a", ["a", "b", "d"]), ("c", ["b", "c", "d"]), ("e", ["b", "d", "e"])] {
+        for (name, expected) in
+            [("a", ["a", "b", "d"]), ("c", ["b", "c", "d"]), ("e", ["b", "d", "e"])]
+        {
             let declared = with_declared(&list(&["b", "d"]), &format!("{name}: run();")).unwrap();
             assert_eq!(declared, list(&expected));
         }
@@ -480,8 +494,13 @@ mod tests {
                 let lines: String = names.iter().map(|name| line(name)).collect();
                 format!("[lib]\n\n[dependencies]\nledgerline.workspace = true\n{lines}{rest}")
             };
-            for (name, expected) in [("a", ["a", "b", "d"]), ("c", ["b", "c", "d"]), ("e", ["b", "d", "e"])] {
-                assert_eq!(with_application(&list(&["b", "d"]), &line(name)).unwrap(), list(&expected));
+            for (name, expected) in
+                [("a", ["a", "b", "d"]), ("c", ["b", "c", "d"]), ("e", ["b", "d", "e"])]
+            {
+                assert_eq!(
+                    with_application(&list(&["b", "d"]), &line(name)).unwrap(),
+                    list(&expected)
+                );
             }
             assert_eq!(with_application(&list(&[]), &line("a")).unwrap(), list(&["a"]));
         }

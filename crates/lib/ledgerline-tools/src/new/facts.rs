@@ -36,7 +36,9 @@ impl Known {
         let mut find = Find(category, None);
         L::visit(&mut find);
         let known = categories::<L>().join(", ");
-        find.1.with_context(|| format!("no aggregate has the category {category}; there are: {known}"))
+        find.1.with_context(|| {
+            format!("no aggregate has the category {category}; there are: {known}")
+        })
     }
 }
 
@@ -60,12 +62,15 @@ impl Facts {
     /// Those of an aggregate of the workspace in this folder, from its file of shapes.
     pub(crate) fn read(root: &Path, category: &str) -> Result<Self> {
         let applications = root.join("crates/apps");
-        let folders = fs::read_dir(&applications).with_context(|| applications.display().to_string())?;
-        let files = folders.map(|folder| Ok(folder?.path().join(format!("model/shapes/{category}.json"))));
+        let folders =
+            fs::read_dir(&applications).with_context(|| applications.display().to_string())?;
+        let files =
+            folders.map(|folder| Ok(folder?.path().join(format!("model/shapes/{category}.json"))));
         let files = files.collect::<Result<Vec<_>>>()?;
         let file = files.into_iter().find(|file| file.exists());
-        let file = file
-            .with_context(|| format!("there is no crates/apps/<application>/model/shapes/{category}.json"))?;
+        let file = file.with_context(|| {
+            format!("there is no crates/apps/<application>/model/shapes/{category}.json")
+        })?;
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         Self::of(category, &text).with_context(|| file.display().to_string())
     }
@@ -75,7 +80,8 @@ impl Facts {
     pub(super) fn of(category: &str, shapes: &str) -> Result<Self> {
         let shapes: Value = serde_json::from_str(shapes)?;
         let of = |kind: &str| shapes[kind].as_array().cloned().unwrap_or_default();
-        let newest = |shapes: Vec<Value>| shapes.into_iter().max_by_key(|shape| shape["schema"].as_u64());
+        let newest =
+            |shapes: Vec<Value>| shapes.into_iter().max_by_key(|shape| shape["schema"].as_u64());
         let events = of("events");
         let first = events.first().context("it has no event")?["type"].clone();
         let event = newest(events.into_iter().filter(|event| event["type"] == first).collect());

@@ -4,11 +4,11 @@ use anyhow::{Result, bail};
 
 /// Words that cannot be the name of a module.
 const KEYWORDS: [&str; 51] = [
-    "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do", "dyn",
-    "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop",
-    "macro", "match", "mod", "move", "mut", "override", "priv", "pub", "ref", "return", "self", "static",
-    "struct", "super", "trait", "true", "try", "type", "typeof", "unsafe", "unsized", "use", "virtual",
-    "where", "while", "yield",
+    "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate",
+    "do", "dyn", "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl",
+    "in", "let", "loop", "macro", "match", "mod", "move", "mut", "override", "priv", "pub", "ref",
+    "return", "self", "static", "struct", "super", "trait", "true", "try", "type", "typeof",
+    "unsafe", "unsized", "use", "virtual", "where", "while", "yield",
 ];
 
 /// Types that the modules that are laid down define or name. A type of the same name would clash
@@ -205,7 +205,10 @@ fn snake(words: &str) -> String {
 /// The text with a capital at its beginning.
 fn capital(text: &str) -> String {
     let mut chars = text.chars();
-    chars.next().map(|first| first.to_uppercase().collect::<String>() + chars.as_str()).unwrap_or_default()
+    chars
+        .next()
+        .map(|first| first.to_uppercase().collect::<String>() + chars.as_str())
+        .unwrap_or_default()
 }
 
 /// The plural of an English noun, or of words that end with one: `purchase orders`, `categories`.
@@ -213,7 +216,9 @@ fn plural(words: &str) -> String {
     let is_vowel = |c: char| "aeiou".contains(c);
     match words.strip_suffix('y') {
         Some(stem) if !stem.ends_with(is_vowel) => format!("{stem}ies"),
-        _ if ["s", "x", "z", "ch", "sh"].iter().any(|end| words.ends_with(end)) => format!("{words}es"),
+        _ if ["s", "x", "z", "ch", "sh"].iter().any(|end| words.ends_with(end)) => {
+            format!("{words}es")
+        }
         _ => format!("{words}s"),
     }
 }
@@ -252,7 +257,10 @@ mod tests {
             .aggregate("stock-item", "appointment", "Appointment", "appointment")
             .name("stock-cards", "open-days");
         for (text, expected) in [
-            ("A stock item: `/stock-items`, stock items", "An appointment: `/appointments`, appointments"),
+            (
+                "A stock item: `/stock-items`, stock items",
+                "An appointment: `/appointments`, appointments",
+            ),
             (
                 "a stockitem, stock_item::StockItem, STOCK_ITEM",
                 "an appointment, appointment::Appointment, APPOINTMENT",
@@ -264,13 +272,15 @@ mod tests {
             assert_eq!(names.rename(text), expected);
         }
         // A type may have another name than its module.
-        let names = Names::default().aggregate("stock-item", "account", "BankAccount", "bankaccount");
+        let names =
+            Names::default().aggregate("stock-item", "account", "BankAccount", "bankaccount");
         assert_eq!(
             names.rename("stock_item::{State, StockItem}, \"stockitem\""),
             "account::{State, BankAccount}, \"bankaccount\""
         );
         // What a new name has in common with the starter is not replaced again.
-        let names = Names::default().name("stock-cards", "stock-diary").name("stock-diary", "stock-cards");
+        let names =
+            Names::default().name("stock-cards", "stock-diary").name("stock-diary", "stock-cards");
         assert_eq!(names.rename("stock-cards StockDiary"), "stock-diary StockCards");
     }
 }

@@ -10,7 +10,9 @@ use super::{
     facts::Facts,
     names::Names,
     samples,
-    starter::{self, APPLICATION, COMMANDS, FUNCTIONS, LISTED, LOG, MODEL, ORDERED, REACTS, STATES, SUMS},
+    starter::{
+        self, APPLICATION, COMMANDS, FUNCTIONS, LISTED, LOG, MODEL, ORDERED, REACTS, STATES, SUMS,
+    },
     template::{self, TEMPLATE},
 };
 
@@ -27,12 +29,15 @@ const HANDLED: &str = "    // One line for each package with functions.";
 /// scope, and the namespace of the metrics.
 pub(super) fn own_names(names: Names, source: &Source) -> Names {
     let template = source.json();
-    let namespace = &template["Globals"]["Function"]["Environment"]["Variables"]["METRICS_NAMESPACE"];
+    let namespace =
+        &template["Globals"]["Function"]["Environment"]["Variables"]["METRICS_NAMESPACE"];
     let namespace = namespace["Fn::Sub"].as_str().or(namespace.as_str());
     let scope = scope_prefix(&template).unwrap_or("ledgerline");
     let names = samples::with_event_source(names, &template);
     let scopes = ["read", "write", "operate", "events"];
-    let named = |names: Names, of: &str| names.text(&format!("{APPLICATION}/{of}"), &format!("{scope}/{of}"));
+    let named = |names: Names, of: &str| {
+        names.text(&format!("{APPLICATION}/{of}"), &format!("{scope}/{of}"))
+    };
     scopes.into_iter().fold(names, named).text(
         &format!("{APPLICATION}/${{AWS::StackName}}"),
         namespace.unwrap_or("Ledgerline/${AWS::StackName}"),
@@ -52,15 +57,19 @@ fn application(change: &mut Change, licensed: bool) -> Result<()> {
     change.copy(&[format!("{MODEL}/.clippy.toml")])?;
     let lists = ["src/lib.rs", "src/views.rs"].map(|list| format!("{MODEL}/{list}"));
     change.copy_empty(&lists)?;
-    let lists =
-        ["src/lib.rs", "src/commands.rs", "tests/proofs.rs"].map(|list| format!("{FUNCTIONS}/{list}"));
+    let lists = ["src/lib.rs", "src/commands.rs", "tests/proofs.rs"]
+        .map(|list| format!("{FUNCTIONS}/{list}"));
     change.copy_empty(&lists)?;
     change.application(APPLICATIONS, "north-depot = ")?;
     change.followed(&format!("{APPLICATIONS}/src/lib.rs"), VISITED, "north_depot::All")?;
     // A workspace without a development binary has no list of its packages.
     if change.has(HANDLERS) {
         change.application(HANDLERS, "north-depot-functions = ")?;
-        change.followed(&format!("{HANDLERS}/src/main.rs"), HANDLED, "north_depot_functions::HANDLERS")?;
+        change.followed(
+            &format!("{HANDLERS}/src/main.rs"),
+            HANDLED,
+            "north_depot_functions::HANDLERS",
+        )?;
     }
     Ok(())
 }
@@ -145,7 +154,10 @@ fn of_states(change: &mut Change, facts: &Facts, sample: samples::Sample) -> Res
     ])?;
     change.module(&format!("{MODEL}/src/views.rs"), &module)?;
     change.handler(&format!("{module}_projector"))?;
-    change.file(&format!("{MODEL}/shapes/rows/{module}.json"), format!("[\n  {}\n]\n", samples::row(facts)));
+    change.file(
+        &format!("{MODEL}/shapes/rows/{module}.json"),
+        format!("[\n  {}\n]\n", samples::row(facts)),
+    );
     change.tried("\"StockCardsTable\"")?;
     change.sample("stock-cards-projector", "changed", sample);
     Ok(())
@@ -193,7 +205,10 @@ fn query(change: &mut Change, view: &str, cases: &[&str]) -> Result<()> {
     let module = view.replace('-', "_");
     let list = format!("{FUNCTIONS}/src/queries/{module}.rs");
     if change.has(&list) {
-        bail!("{} is there already: add a route to it (docs/recipes.md of ledgerline)", change.named(&list));
+        bail!(
+            "{} is there already: add a route to it (docs/recipes.md of ledgerline)",
+            change.named(&list)
+        );
     }
     module_of(change, "queries", &module)?;
     change.copy(&[format!("{FUNCTIONS}/src/bin/{view}-queries.rs")])?;
@@ -229,7 +244,10 @@ fn has_view(change: &Change, view: &str, log: bool, lay_it_down: &str) -> Result
         bail!("{name} is written from {is}: say it {say} --log");
     }
     if !text.contains(&change.named("crate::stock_item::")) {
-        bail!("{name} is a view of another aggregate than {}: name that one", change.named("stockitem"));
+        bail!(
+            "{name} is a view of another aggregate than {}: name that one",
+            change.named("stockitem")
+        );
     }
     Ok(())
 }
@@ -278,7 +296,8 @@ pub(super) fn listed_query(change: &mut Change, field: &str) -> Result<()> {
         );
     }
     change.replaced(TEMPLATE, &as_listed(&table("StockCards")?), &table("StockOwners")?);
-    let index = starter::between(&view, "/// The rows with one value of `createdBy`", &["/// The view."])?;
+    let index =
+        starter::between(&view, "/// The rows with one value of `createdBy`", &["/// The view."])?;
     change.replaced(&view, "indexes: &[]", "indexes: &[BY_CREATED_BY]");
     change.inserted(&change.named(&view), "/// The view.", index);
     query(change, LISTED, &["get", "list"])
@@ -326,7 +345,8 @@ pub(super) fn subscription(change: &mut Change, facts: &Facts) -> Result<()> {
 /// The policies and the table of operators, and the reconciler.
 pub(super) fn operators(change: &mut Change) -> Result<()> {
     // A template with only one of the two sections needs the other one.
-    for (id, other) in [("OperationsTable", "ReconcilerFunction"), ("ReconcilerFunction", "OperationsTable")]
+    for (id, other) in
+        [("OperationsTable", "ReconcilerFunction"), ("ReconcilerFunction", "OperationsTable")]
     {
         if change.has_resource(id)? {
             bail!(
@@ -361,7 +381,8 @@ fn order(change: &mut Change) -> Result<()> {
     let client = template::part(template::CLIENTS, &["  # For `ledger login`:"])?;
     client_and_scope(change, 0, &client)?;
     of_fanout(change, &["sequencer", "events-queries"])?;
-    change.copy(&["sequencer", "events_queries"].map(|bin| format!("crates/fanout/src/{bin}.rs")))?;
+    change
+        .copy(&["sequencer", "events_queries"].map(|bin| format!("crates/fanout/src/{bin}.rs")))?;
     of_runbook(change, &starter::OF_THE_ORDER)?;
     copy_sample(change, "events-queries", "now")?;
     let commits = change.read("events/fanout/commits.json")?;
@@ -379,7 +400,11 @@ fn client_and_scope(change: &mut Change, which: usize, client: &str) -> Result<(
     change.inserted(TEMPLATE, "                    !If [HasOtherAudiences,", &audience);
     // In an older template, the list does not end in a line of its own.
     let write = "{ ScopeName: write, ScopeDescription: Send commands to what is one's own }";
-    change.replaced(TEMPLATE, write, &format!("{write},\n{}", scope.trim_end().trim_end_matches(',')));
+    change.replaced(
+        TEMPLATE,
+        write,
+        &format!("{write},\n{}", scope.trim_end().trim_end_matches(',')),
+    );
     Ok(())
 }
 

@@ -35,7 +35,9 @@ pub(super) struct Sample {
 /// A sample of the starter.
 pub(super) fn of_starter(names: &Names, function: &str, case: &str) -> Result<Sample> {
     let read = |folder: &str| {
-        Ok::<_, anyhow::Error>(names.rename(starter::file(&format!("{folder}/{function}/{case}.json"))?))
+        Ok::<_, anyhow::Error>(
+            names.rename(starter::file(&format!("{folder}/{function}/{case}.json"))?),
+        )
     };
     Ok(Sample { event: read(EVENTS)?, answers: read(ANSWERS)? })
 }
@@ -90,7 +92,9 @@ pub(super) fn with_event_source(names: Names, template: &Value) -> Names {
         function["Properties"]["Environment"]["Variables"]["EVENT_SOURCE"].as_str()
     });
     match source {
-        Some(source) => names.text(&format!("{APPLICATION}.stockitem"), &format!("{source}.{category}")),
+        Some(source) => {
+            names.text(&format!("{APPLICATION}.stockitem"), &format!("{source}.{category}"))
+        }
         None => names,
     }
 }
@@ -110,7 +114,8 @@ fn set_state(entry: &mut Value, facts: &Facts) {
 pub(super) fn commit(names: &Names, function: &str, facts: &Facts) -> Result<Sample> {
     changed(names, function, "commit", |event| {
         let body = &mut event["Records"][0]["body"];
-        let mut commit: Value = serde_json::from_str(body.as_str().context("a message has a body")?)?;
+        let mut commit: Value =
+            serde_json::from_str(body.as_str().context("a message has a body")?)?;
         let recorded = &mut commit["events"][0];
         recorded["type"] = json!(facts.event);
         recorded["schema"] = facts.schema.clone();
@@ -137,7 +142,9 @@ pub(crate) fn write_missing(
     for (function, manifest) in manifests {
         let of_function = || format!("the samples of `{function}`");
         let known = Known::of(root, function).with_context(of_function)?;
-        for (case, sample) in workspace.missing(function, manifest, &known).with_context(of_function)? {
+        for (case, sample) in
+            workspace.missing(function, manifest, &known).with_context(of_function)?
+        {
             written.push(write_sample(root, function, &case, &sample)?);
         }
     }
@@ -147,8 +154,9 @@ pub(crate) fn write_missing(
 /// Writes a sample, and overwrites nothing: if another route has a sample of this name, it gets a
 /// number. Returns the path of the event.
 fn write_sample(root: &Path, function: &str, case: &str, sample: &Sample) -> Result<PathBuf> {
-    let paths =
-        |name: &str| [EVENTS, ANSWERS].map(|of| root.join(of).join(function).join(format!("{name}.json")));
+    let paths = |name: &str| {
+        [EVENTS, ANSWERS].map(|of| root.join(of).join(function).join(format!("{name}.json")))
+    };
     let numbered = (2..).map(|number| format!("{case}-{number}"));
     let mut names = std::iter::once(case.to_owned()).chain(numbered).map(|name| paths(&name));
     let free = names.find(|paths| !paths.iter().any(|path| path.exists()));
@@ -186,8 +194,10 @@ impl Known {
             known.routes.extend(event["routeKey"].as_str().map(ToOwned::to_owned));
         }
         for answers in json_files(&root.join(ANSWERS).join(function))? {
-            let steps: Vec<Step> = serde_json::from_value(answers).context("answers are a list of steps")?;
-            known.last = steps.iter().map(|step| step.step).chain([known.last]).max().unwrap_or_default();
+            let steps: Vec<Step> =
+                serde_json::from_value(answers).context("answers are a list of steps")?;
+            known.last =
+                steps.iter().map(|step| step.step).chain([known.last]).max().unwrap_or_default();
         }
         Ok(known)
     }
@@ -200,14 +210,26 @@ fn json_files(folder: &Path) -> Result<Vec<Value>> {
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         serde_json::from_str(&text).with_context(|| path.display().to_string())
     };
-    paths.into_iter().filter(|path| path.extension().is_some_and(|end| end == "json")).map(read).collect()
+    paths
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|end| end == "json"))
+        .map(read)
+        .collect()
 }
 
 impl Workspace<'_> {
     /// The samples that a function lacks, by their cases.
-    fn missing(&self, function: &str, manifest: &Manifest, known: &Known) -> Result<Vec<(String, Sample)>> {
+    fn missing(
+        &self,
+        function: &str,
+        manifest: &Manifest,
+        known: &Known,
+    ) -> Result<Vec<(String, Sample)>> {
         let facts = |category: Option<&str>| {
-            Facts::read(Path::new(""), category.context("the function takes the commits of no category")?)
+            Facts::read(
+                Path::new(""),
+                category.context("the function takes the commits of no category")?,
+            )
         };
         // The queue of a function is named like this.
         let name = function.strip_suffix("-projector").unwrap_or(function);
@@ -215,15 +237,22 @@ impl Workspace<'_> {
         let one = |case: &str, sample: Result<Sample>| Ok(vec![(case.to_owned(), sample?)]);
         match &manifest.source {
             Source::Http(endpoints) => {
-                let endpoints = endpoints.iter().filter(|endpoint| !known.routes.contains(&*endpoint.route));
+                let endpoints =
+                    endpoints.iter().filter(|endpoint| !known.routes.contains(&*endpoint.route));
                 let steps = known.last + 1..;
-                endpoints.zip(steps).map(|(endpoint, step)| request(endpoint, step, self.scope)).collect()
+                endpoints
+                    .zip(steps)
+                    .map(|(endpoint, step)| request(endpoint, step, self.scope))
+                    .collect()
             }
             _ if known.events > 0 => Ok(Vec::new()),
             Source::States { category, .. } => {
                 let facts = facts(Some(category))?;
                 match self.has_rule(function) {
-                    true => one("changed", entry(&with_event_source(names(category), self.template), &facts)),
+                    true => one(
+                        "changed",
+                        entry(&with_event_source(names(category), self.template), &facts),
+                    ),
                     false => one("changed", state(&names(category), &facts)),
                 }
             }
@@ -263,13 +292,19 @@ impl Workspace<'_> {
 /// A request to a route, and the answer that it is likely to get: a command without a body is 400
 /// in most cases, and the test of the samples says if it is not.
 fn request(endpoint: &Endpoint, step: usize, scope: &str) -> Result<(String, Sample)> {
-    let (method, path) = endpoint.route.split_once(' ').context("a route is a method and a path")?;
+    let (method, path) =
+        endpoint.route.split_once(' ').context("a route is a method and a path")?;
     let names = Names::default().text(APPLICATION, scope);
-    let (function, of) =
-        if method == "GET" { ("stock-cards-queries", "get") } else { ("stock-item-commands", "rename") };
+    let (function, of) = if method == "GET" {
+        ("stock-cards-queries", "get")
+    } else {
+        ("stock-item-commands", "rename")
+    };
     let parameters = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let parameters: Vec<_> = parameters.collect();
-    let raw = parameters.iter().fold(path.to_owned(), |raw, name| raw.replace(&format!("{{{name}}}"), ID));
+    let raw = parameters
+        .iter()
+        .fold(path.to_owned(), |raw, name| raw.replace(&format!("{{{name}}}"), ID));
     let mut sample = changed(&names, function, of, |event| {
         event["routeKey"] = json!(endpoint.route);
         event["requestContext"]["routeKey"] = json!(endpoint.route);
@@ -297,6 +332,7 @@ fn request(endpoint: &Endpoint, step: usize, scope: &str) -> Result<(String, Sam
     let status = if method == "GET" { 200 } else { 400 };
     let answer = json!({ "statusCode": status });
     sample.answers = pretty(&[Step { step, about: format!("`{}`", endpoint.route), answer }])?;
-    let case = path.split(['/', '{', '}']).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-");
+    let case =
+        path.split(['/', '{', '}']).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-");
     Ok((format!("{}-{case}", method.to_lowercase()).to_lowercase(), sample))
 }

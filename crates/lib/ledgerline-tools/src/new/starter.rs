@@ -50,7 +50,8 @@ const PARTS: [&str; 13] = [
 ];
 
 /// The sections of the runbook about the order of all commits, and those for operators.
-pub(super) const OF_THE_ORDER: [&str; 3] = ["Sequencer behind", "Subscription behind", "Void an entry"];
+pub(super) const OF_THE_ORDER: [&str; 3] =
+    ["Sequencer behind", "Subscription behind", "Void an entry"];
 pub(super) const OF_OPERATORS: [&str; 2] = ["Operators", "Not reconciled"];
 
 /// The path of a file of a workspace in the starter.
@@ -71,7 +72,8 @@ pub(super) fn file(path: &str) -> Result<&'static str> {
 pub(super) fn paths() -> Vec<String> {
     fn add(folder: &Dir<'_>, paths: &mut Vec<String>) {
         let files = folder.files().map(|file| file.path().display().to_string());
-        paths.extend(files.map(|path| path.replace("_Cargo.toml", "Cargo.toml").replace('\\', "/")));
+        paths
+            .extend(files.map(|path| path.replace("_Cargo.toml", "Cargo.toml").replace('\\', "/")));
         folder.dirs().for_each(|folder| add(folder, paths));
     }
     let mut paths = Vec::new();
@@ -89,7 +91,8 @@ pub(super) fn line(path: &str, text: &str) -> Result<&'static str> {
 /// The part of a file from the line that begins with one text to before the next line that begins
 /// with one of the others.
 pub(super) fn between(path: &str, begins: &str, ends: &[&str]) -> Result<&'static str> {
-    cut(file(path)?, begins, ends).with_context(|| format!("{path} of the starter has no line {begins}"))
+    cut(file(path)?, begins, ends)
+        .with_context(|| format!("{path} of the starter has no line {begins}"))
 }
 
 /// See [`between`].
@@ -114,7 +117,8 @@ fn is_of_a_part(text: &str) -> bool {
 /// The files that every workspace has, with their texts: without a part, and without an
 /// application.
 pub(super) fn base() -> Result<Vec<(String, String)>> {
-    let of_application = |path: &String| path.starts_with("crates/apps/") && !path.ends_with("scenario.rs");
+    let of_application =
+        |path: &String| path.starts_with("crates/apps/") && !path.ends_with("scenario.rs");
     let paths = paths().into_iter().filter(|path| !is_of_a_part(path) && !of_application(path));
     paths
         .filter(|path| path != "manifest.json")
@@ -144,16 +148,21 @@ pub(super) fn without_parts(path: &str) -> Result<String> {
         }
         _ if path.ends_with("functions/tests/proofs.rs") => {
             let text = lines(&|line| !is_of_a_part(line));
-            let histories = text.find("\n/// ").context("the proofs of the starter have no history")?;
+            let histories =
+                text.find("\n/// ").context("the proofs of the starter have no history")?;
             let tests = text.find("\nledgerline_proofs::application_tests!");
             let before = &text[..histories];
             let after = &text[tests.context("the starter has no proofs")?..];
             format!("{before}{after}")
         }
         _ if path.ends_with("functions/src/lib.rs") => lines(&|line| {
-            !is_of_a_part(line) && *line != "pub mod queries;" && *line != "pub mod process_managers;"
+            !is_of_a_part(line)
+                && *line != "pub mod queries;"
+                && *line != "pub mod process_managers;"
         }),
-        _ if path.ends_with(".rs") && !path.ends_with("scenario.rs") => lines(&|line| !is_of_a_part(line)),
+        _ if path.ends_with(".rs") && !path.ends_with("scenario.rs") => {
+            lines(&|line| !is_of_a_part(line))
+        }
         _ => text.to_owned(),
     })
 }

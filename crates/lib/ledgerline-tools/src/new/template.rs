@@ -57,7 +57,8 @@ pub(super) fn without_parts() -> Result<String> {
     ];
     for (begins, ends) in parts {
         let part = starter::cut(&template, &begins, &ends);
-        let part = part.with_context(|| format!("the starter has no {}", begins.trim()))?.to_owned();
+        let part =
+            part.with_context(|| format!("the starter has no {}", begins.trim()))?.to_owned();
         template = template.replacen(&part, "", 1);
     }
     Ok(template)
@@ -67,7 +68,8 @@ pub(super) fn without_parts() -> Result<String> {
 pub(super) const PARAMETER: &str = "  SequencePartitions:";
 pub(super) const GROUP: &str = "      - Label: { default: \"Order of all commits\" }";
 /// The scopes of readers of events and of operators.
-pub(super) const SCOPES: [&str; 2] = ["          { ScopeName: events,", "          { ScopeName: operate,"];
+pub(super) const SCOPES: [&str; 2] =
+    ["          { ScopeName: events,", "          { ScopeName: operate,"];
 /// Their clients, in the audience of the API.
 pub(super) const AUDIENCES: [&str; 2] = [
     "                    !If [HasOwnUsers, !Ref EventsReaderClient,",
@@ -83,7 +85,10 @@ pub(super) fn with_even_headings(text: &str) -> String {
             return format!("{line}\n");
         }
         let heading = line.trim_end_matches(dash);
-        format!("{heading}{}\n", String::from(dash).repeat(WIDTH.saturating_sub(heading.chars().count())))
+        format!(
+            "{heading}{}\n",
+            String::from(dash).repeat(WIDTH.saturating_sub(heading.chars().count()))
+        )
     };
     text.lines().map(even).collect()
 }
@@ -94,7 +99,8 @@ pub(super) fn with_listed(text: &str, after: &str, new: &str) -> Result<String> 
     let begins = &new[..new.len() - new.trim_start().len()];
     let mut lines: Vec<&str> = text.lines().collect();
     let before = lines.iter().position(|line| *line == after);
-    let first = 1 + before.with_context(|| format!("it does not have the line `{}`", after.trim()))?;
+    let first =
+        1 + before.with_context(|| format!("it does not have the line `{}`", after.trim()))?;
     let listed = lines[first..].iter().take_while(|line| line.starts_with(begins));
     let place = first + listed.take_while(|line| **line < new).count();
     lines.insert(place, new);
@@ -110,10 +116,12 @@ pub(super) fn with_section(template: &str, application: &str, section: &str) -> 
     };
     let title = section.lines().find_map(|line| heading(line, SECTION)).unwrap_or_default();
     let lines: Vec<&str> = template.lines().collect();
-    let parts = || lines.iter().enumerate().filter_map(|(place, line)| Some((place, heading(line, PART)?)));
+    let parts =
+        || lines.iter().enumerate().filter_map(|(place, line)| Some((place, heading(line, PART)?)));
     let outputs = lines.iter().position(|line| *line == "Outputs:");
     let end = outputs.context("template.yaml has no Outputs")?;
-    let next = parts().find(|(_, name)| name.as_str() > application).map_or(end, |(place, _)| place);
+    let next =
+        parts().find(|(_, name)| name.as_str() > application).map_or(end, |(place, _)| place);
     let mut new = String::new();
     let place = match parts().find(|(_, name)| name == application) {
         None => {
@@ -123,7 +131,8 @@ pub(super) fn with_section(template: &str, application: &str, section: &str) -> 
         }
         Some((start, _)) => {
             let end = parts().find(|(place, _)| *place > start).map_or(end, |(place, _)| place);
-            let sections = (start..end).filter_map(|place| Some((place, heading(lines[place], SECTION)?)));
+            let sections =
+                (start..end).filter_map(|place| Some((place, heading(lines[place], SECTION)?)));
             let mut later = sections.filter(|(_, name)| *name > title).map(|(place, _)| place);
             later.next().unwrap_or(end)
         }
@@ -146,9 +155,11 @@ pub(super) fn with_loop(template: &str, looped: &str) -> Result<String> {
     let mut blocks = loops.split("\n\n");
     let block = blocks.find(|block| block.lines().any(|line| line == key));
     let block = block.with_context(|| format!("there is no loop {looped}"))?.trim_end();
-    let start = template.find(ALIKE).with_context(|| format!("template.yaml has no {}", ALIKE.trim()))?;
+    let start =
+        template.find(ALIKE).with_context(|| format!("template.yaml has no {}", ALIKE.trim()))?;
     let rest = &template[start + ALIKE.len()..];
-    let end = [SECTION, PART, "Outputs:"].iter().filter_map(|next| rest.find(&format!("\n{next}"))).min();
+    let end =
+        [SECTION, PART, "Outputs:"].iter().filter_map(|next| rest.find(&format!("\n{next}"))).min();
     let place = start + ALIKE.len() + end.context("template.yaml has no Outputs")?;
     let (before, after) = template.split_at(place);
     Ok(format!("{}\n\n{block}\n{after}", before.trim_end()))
@@ -171,8 +182,16 @@ mod tests {
         let yard = part("yard");
         let one = template(&[&depot, &section("Fills"), &section("Sites")]);
         for (application, name, expected) in [
-            ("depot", "Levels", vec![&*depot, &section("Fills"), &section("Levels"), &section("Sites")]),
-            ("depot", "Tanks", vec![&*depot, &section("Fills"), &section("Sites"), &section("Tanks")]),
+            (
+                "depot",
+                "Levels",
+                vec![&*depot, &section("Fills"), &section("Levels"), &section("Sites")],
+            ),
+            (
+                "depot",
+                "Tanks",
+                vec![&*depot, &section("Fills"), &section("Sites"), &section("Tanks")],
+            ),
             (
                 "yard",
                 "Fences",
@@ -181,10 +200,19 @@ mod tests {
             (
                 "barn",
                 "Doors",
-                vec![&*part("barn"), &section("Doors"), &depot, &section("Fills"), &section("Sites")],
+                vec![
+                    &*part("barn"),
+                    &section("Doors"),
+                    &depot,
+                    &section("Fills"),
+                    &section("Sites"),
+                ],
             ),
         ] {
-            assert_eq!(with_section(&one, application, &section(name)).unwrap(), template(&expected));
+            assert_eq!(
+                with_section(&one, application, &section(name)).unwrap(),
+                template(&expected)
+            );
         }
         let first = with_section(&template(&[]), "yard", &section("Fences")).unwrap();
         assert_eq!(first, template(&[&yard, &section("Fences")]));
@@ -212,8 +240,12 @@ mod tests {
         assert_eq!(with_loop(&after, "Queues").unwrap(), after);
         assert!(with_loop(&after, "Windows").is_err());
         let list = "    # <generated Queues>\n    - []\n    # </generated>\n";
-        assert!(after.contains(&format!("  Fn::ForEach::Queues:\n    - Consumer\n{list}")), "{after}");
-        let order = ["What is alike", "Queues of commits", "Functions that take the commands", "=== depot"];
+        assert!(
+            after.contains(&format!("  Fn::ForEach::Queues:\n    - Consumer\n{list}")),
+            "{after}"
+        );
+        let order =
+            ["What is alike", "Queues of commits", "Functions that take the commands", "=== depot"];
         let places: Vec<_> = order.map(|text| after.find(text).unwrap()).to_vec();
         assert!(places.is_sorted(), "{after}");
         assert!(after.contains(" } } }\n\n  # === depot"), "{after}");
@@ -268,7 +300,8 @@ mod tests {
         let mut is_generated = false;
         let lines = text.lines().filter(|line| {
             let was = is_generated;
-            is_generated = line.trim().starts_with("# <generated ") || was && line.trim() != "# </generated>";
+            is_generated =
+                line.trim().starts_with("# <generated ") || was && line.trim() != "# </generated>";
             !was
         });
         lines.collect::<Vec<_>>().join("\n")

@@ -47,7 +47,8 @@ pub(crate) fn lay_down(folder: &Path) -> Result<()> {
     if folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
         bail!("{} is there already: choose another folder", folder.display());
     }
-    let application = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+    let application =
+        folder.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
     if application.is_empty() {
         bail!("name the folder: its last part becomes the name of the application");
     }
@@ -89,7 +90,8 @@ fn small(folder: &Path, names: &Names) -> Result<()> {
     let manifests: Manifests = serde_json::from_str(starter::file("manifest.json")?)?;
     let manifests: Manifests =
         manifests.into_iter().filter(|(name, _)| FUNCTIONS.contains(&name.as_str())).collect();
-    let manifests = ledgerline_sam::wire::read(&names.rename(&ledgerline_sam::wire::text(&manifests)))?;
+    let manifests =
+        ledgerline_sam::wire::read(&names.rename(&ledgerline_sam::wire::text(&manifests)))?;
     let template = folder.join(TEMPLATE);
     wire::write(&template, &Source::read(&template)?, &manifests)?;
     Ok(())
@@ -218,12 +220,14 @@ pub(crate) mod tests {
         on_bus.make().unwrap();
         lay_down(&|change| parts::process_manager(change, facts));
         // The aggregate that only a process manager sends commands to is laid down by nothing.
-        let commanded = [format!("{MODEL}/src/price_tag.rs"), format!("{MODEL}/shapes/pricetag.json")];
+        let commanded =
+            [format!("{MODEL}/src/price_tag.rs"), format!("{MODEL}/shapes/pricetag.json")];
         lay_down(&|change| change.copy(&commanded));
         lay_down(&|change| parts::commanding(change, facts));
         lay_down(&|change| parts::subscription(change, facts));
         lay_down(&parts::operators);
-        let manifests = ledgerline_sam::wire::read(starter::file("manifest.json").unwrap()).unwrap();
+        let manifests =
+            ledgerline_sam::wire::read(starter::file("manifest.json").unwrap()).unwrap();
         let template = folder.join(TEMPLATE);
         wire::write(&template, &Source::read(&template).unwrap(), &manifests).unwrap();
         finish(folder).unwrap();
@@ -238,12 +242,14 @@ pub(crate) mod tests {
                 expected = with_libraries(&expected, libraries, folder);
             }
             if path.ends_with("proofs.rs") {
-                let history = starter::cut(&expected, "/// Price tag: ", &["/// Stock item: "]).unwrap();
+                let history =
+                    starter::cut(&expected, "/// Price tag: ", &["/// Stock item: "]).unwrap();
                 expected = expected.replace(history, "");
             }
             let expected: Vec<_> = expected.lines().filter(of_commanded).collect();
             let laid_down: Vec<_> = laid_down.lines().collect();
-            let differ = laid_down.iter().zip(&expected).find(|(laid_down, expected)| laid_down != expected);
+            let differ =
+                laid_down.iter().zip(&expected).find(|(laid_down, expected)| laid_down != expected);
             assert_eq!((differ, laid_down.len()), (None, expected.len()), "{path}");
         }
     }

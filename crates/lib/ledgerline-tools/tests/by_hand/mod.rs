@@ -17,8 +17,10 @@ pub(super) fn unwrapped(template: &str) -> String {
         let continues = open > 0 && !is_comment;
         unwrapped.push_str(if continues { line.trim_start() } else { line });
         if !is_comment {
-            open +=
-                line.chars().map(|c| i32::from("[{".contains(c)) - i32::from("]}".contains(c))).sum::<i32>();
+            open += line
+                .chars()
+                .map(|c| i32::from("[{".contains(c)) - i32::from("]}".contains(c)))
+                .sum::<i32>();
         }
         match (unwrapped.strip_suffix('\\'), open > 0 && !is_comment) {
             (Some(text), true) => unwrapped = text.to_owned(),

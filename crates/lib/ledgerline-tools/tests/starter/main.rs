@@ -47,7 +47,9 @@ fn is_wired(line: &str) -> bool {
 fn the_starter_passes() {
     let starter = Workspace::copied("starter", "starter", "../../");
     let passed = starter.passes();
-    for test in ["a_stock_item_is_created_renamed_and_shown", "every_sample_event", "whatever_the_delivery"] {
+    for test in
+        ["a_stock_item_is_created_renamed_and_shown", "every_sample_event", "whatever_the_delivery"]
+    {
         assert!(passed.contains(test), "{passed}");
     }
 }
@@ -77,7 +79,14 @@ fn a_new_workspace_builds_passes_and_grows() {
     shop.cargo(&["build", "-p", "xtask"]);
     is_all(&shop.lay_down(&["projector", "open-orders", "--of", "purchaseorder"]), &[&views]);
     // A query that also lists the rows needs an index, so that the table changes.
-    run(&mut shop.xtask_new(&["query", "open-orders", "--of", "purchaseorder", "--by", "createdBy"]));
+    run(&mut shop.xtask_new(&[
+        "query",
+        "open-orders",
+        "--of",
+        "purchaseorder",
+        "--by",
+        "createdBy",
+    ]));
     shop.commit();
     // A second view of the same aggregate, named like the application.
     is_all(&shop.lay_down(&["projector", "shop", "--of", "purchaseorder"]), &[&views]);
@@ -86,20 +95,27 @@ fn a_new_workspace_builds_passes_and_grows() {
     let log = |kind| [kind, "order-log", "--of", "purchaseorder", "--log"];
     is_all(&shop.lay_down(&log("projector")), &[&views]);
     is_all(&shop.lay_down(&log("query")), &[&queries]);
-    is_all(&shop.lay_down(&["projector", "order-sums", "--of", "purchaseorder", "--sums"]), &[&views]);
+    is_all(
+        &shop.lay_down(&["projector", "order-sums", "--of", "purchaseorder", "--sums"]),
+        &[&views],
+    );
     // The first process manager brings a module with it: one more line in the list of modules,
     // which is in the same file.
     let first = ["process-manager", "ship-orders", "--of", "purchaseorder"];
     let changed: Vec<_> = shop.lay_down(&first);
     let module = |line: &String| {
-        line.replace("2 0 crates/apps/shop/functions/src/lib.rs", "1 0 crates/apps/shop/functions/src/lib.rs")
+        line.replace(
+            "2 0 crates/apps/shop/functions/src/lib.rs",
+            "1 0 crates/apps/shop/functions/src/lib.rs",
+        )
     };
     is_all(&changed.iter().map(module).collect::<Vec<_>>(), &[]);
     // A process manager that sends commands to another aggregate.
     shop.lay_down(&["aggregate", "invoice", "--in", "shop"]);
     shop.cargo(&["build", "-p", "xtask"]);
     let managers = format!("{functions}/process_managers.rs");
-    let commands = ["process-manager", "bill-orders", "--of", "purchaseorder", "--commands", "invoice"];
+    let commands =
+        ["process-manager", "bill-orders", "--of", "purchaseorder", "--commands", "invoice"];
     is_all(&shop.lay_down(&commands), &[&managers]);
     // The first subscription brings the order of everything with it; the second one is like any
     // other view.
@@ -118,15 +134,19 @@ fn a_new_workspace_builds_passes_and_grows() {
     assert_eq!(others, [&library, &view]);
     // An aggregate in a new application.
     let changed = shop.lay_down(&["aggregate", "parcel", "--in", "post"]);
-    for list in
-        ["applications/Cargo.toml", "applications/src/lib.rs", "handlers/Cargo.toml", "handlers/src/main.rs"]
-    {
+    for list in [
+        "applications/Cargo.toml",
+        "applications/src/lib.rs",
+        "handlers/Cargo.toml",
+        "handlers/src/main.rs",
+    ] {
         assert!(changed.contains(&format!("1 0 crates/{list}")), "{changed:?}");
     }
     shop.cargo(&["build", "-p", "xtask"]);
 
     // Samples that are missing are written, and no other is changed.
-    let samples = |function: &str| ["events", "tests/answers"].map(|of| shop.root.join(of).join(function));
+    let samples =
+        |function: &str| ["events", "tests/answers"].map(|of| shop.root.join(of).join(function));
     for function in [
         "open-orders-projector",
         "order-signs-projector",
@@ -138,7 +158,8 @@ fn a_new_workspace_builds_passes_and_grows() {
     }
     shop.cargo(&["xtask", "wire", "--samples"]);
     let changed = shop.git(&["status", "--porcelain", "--untracked-files=all"]);
-    let of_routes = changed.lines().filter(|line| line.starts_with("?? events/parcel-commands/post-parcels"));
+    let of_routes =
+        changed.lines().filter(|line| line.starts_with("?? events/parcel-commands/post-parcels"));
     assert_eq!(of_routes.count(), 2, "{changed}");
     assert!(changed.lines().all(|line| line.contains("/parcel-commands/")), "{changed}");
     shop.commit();
@@ -209,13 +230,18 @@ fn is_linted(shop: &Workspace) {
 
     let path = shop.root.join("template.yaml");
     let template = fs::read_to_string(&path).unwrap();
-    let misspelled = template.replacen("DeletionProtectionEnabled:", "DeletionProtektionEnabled:", 1);
+    let misspelled =
+        template.replacen("DeletionProtectionEnabled:", "DeletionProtektionEnabled:", 1);
     assert_ne!(misspelled, template);
     fs::write(path, misspelled).unwrap();
     let mut lint = Command::new(shop.target.join("debug/xtask"));
     let lint = lint.current_dir(&shop.root).arg("lint").output().unwrap();
-    let said = String::from_utf8_lossy(&lint.stdout).into_owned() + &String::from_utf8_lossy(&lint.stderr);
-    assert!(!lint.status.success() && said.contains("'DeletionProtektionEnabled' was unexpected"), "{said}");
+    let said =
+        String::from_utf8_lossy(&lint.stdout).into_owned() + &String::from_utf8_lossy(&lint.stderr);
+    assert!(
+        !lint.status.success() && said.contains("'DeletionProtektionEnabled' was unexpected"),
+        "{said}"
+    );
 }
 
 /// `cargo run -p local -- --watch`, as a developer uses it to try a rule out.
@@ -242,7 +268,10 @@ fn an_edit_is_served_without_stopping() {
 
     fs::write(&model, format!("{before} fn")).unwrap();
     stack.line("the old ones go on");
-    assert!(create(&stack).contains("somebody has this id"), "what does not compile changes nothing");
+    assert!(
+        create(&stack).contains("somebody has this id"),
+        "what does not compile changes nothing"
+    );
 
     drop(stack);
     fs::remove_dir_all(&workspace.root).unwrap();
@@ -260,7 +289,10 @@ impl Watched {
         let arguments =
             ["run", "-p", "local", "--", "--watch", "--port", "0", "--aws-address", "127.0.0.1:0"];
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.current_dir(&workspace.root).env("CARGO_TARGET_DIR", &workspace.target).args(arguments);
+        cargo
+            .current_dir(&workspace.root)
+            .env("CARGO_TARGET_DIR", &workspace.target)
+            .args(arguments);
         let mut process = cargo.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let mut this = Self { process, lines, url: String::new() };
@@ -275,7 +307,8 @@ impl Watched {
     }
 
     fn post(&self, path: &str, body: &str) -> String {
-        let client = reqwest::Client::new().post(format!("{}{path}", self.url)).body(body.to_owned());
+        let client =
+            reqwest::Client::new().post(format!("{}{path}", self.url)).body(body.to_owned());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async { client.send().await.unwrap().text().await.unwrap() })
     }

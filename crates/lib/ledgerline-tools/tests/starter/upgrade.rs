@@ -42,8 +42,10 @@ fn with_block(template: &Edited<'_>, name: &str, after: &str, first: &str) {
     // The lists of that version may have empty lines.
     let is_inside = |line: &&&str| spaces(line) > indent.len() || line.is_empty();
     let end = start + 1 + lines[start + 1..].iter().take_while(is_inside).count();
-    let (begin, close) = (format!("{indent}# <generated {name}>"), format!("{indent}# </generated>"));
-    let parts = [&lines[..start], &[begin.as_str()], &lines[start..end], &[close.as_str()], &lines[end..]];
+    let (begin, close) =
+        (format!("{indent}# <generated {name}>"), format!("{indent}# </generated>"));
+    let parts =
+        [&lines[..start], &[begin.as_str()], &lines[start..end], &[close.as_str()], &lines[end..]];
     template.write(&(parts.concat().join("\n") + "\n"));
 }
 
@@ -86,7 +88,11 @@ fn watch_as_a_new_workspace_does(template: &Edited<'_>, new: &Workspace) {
     let newest = fs::read_to_string(new.root.join("template.yaml")).unwrap();
     let alarms = cut(&newest, "  FailedInvocations:", "  # SNS tries a mail").0;
     let of_fanout = cut(&newest, "  FanoutErrors:", "  FanoutIteratorAge:").0;
-    text = text.replacen("  # SNS tries a mail", &format!("{alarms}{of_fanout}  # SNS tries a mail"), 1);
+    text = text.replacen(
+        "  # SNS tries a mail",
+        &format!("{alarms}{of_fanout}  # SNS tries a mail"),
+        1,
+    );
     template.write(&text);
 }
 
@@ -127,8 +133,12 @@ fn a_workspace_without_manifests_upgrades_step_by_step() {
     step(1, "Add `ledgerline-sam`");
     let text = manifest.text();
     let local = text.lines().find(|line| line.starts_with("ledgerline-local = ")).unwrap();
-    manifest.replace(local, &format!("{local}\n{}", local.replace("ledgerline-local", "ledgerline-sam")));
-    edited("crates/handlers/Cargo.toml").replace("ledgerline-local.workspace", "ledgerline-sam.workspace");
+    manifest.replace(
+        local,
+        &format!("{local}\n{}", local.replace("ledgerline-local", "ledgerline-sam")),
+    );
+    edited("crates/handlers/Cargo.toml")
+        .replace("ledgerline-local.workspace", "ledgerline-sam.workspace");
     // Nothing in a new workspace calls what these steps rename.
     step(2, "`ledgerline_lambda::needs`");
     step(3, "process manager");
@@ -139,7 +149,8 @@ fn a_workspace_without_manifests_upgrades_step_by_step() {
     edited("crates/xtask/Cargo.toml").replace("ledgerline-lambda.workspace = true\n", "");
     step(7, "Run `cargo xtask wire`");
     shop.cargo(&["xtask", "wire"]);
-    edited(".ci/run").replace("cargo xtask check\n", "cargo xtask check\ncargo xtask wire --check\n");
+    edited(".ci/run")
+        .replace("cargo xtask check\n", "cargo xtask check\ncargo xtask wire --check\n");
     step(8, "Let `wire` write");
     with_block(&template, "STATE_VIEWS", "FanoutFunction:", "STATE_VIEWS: !Sub |");
     with_block(&template, "LOG_QUEUES", "FanoutFunction:", "LOG_QUEUES: !Sub |");
@@ -173,7 +184,8 @@ fn a_workspace_without_manifests_upgrades_step_by_step() {
         fs::remove_file(shop.root.join(format!("crates/{package}/build.rs"))).unwrap();
     }
     for path in ["crates/applications/Cargo.toml", "crates/handlers/Cargo.toml"] {
-        edited(path).replace("[build-dependencies]\nanyhow.workspace = true\ntoml.workspace = true\n", "");
+        edited(path)
+            .replace("[build-dependencies]\nanyhow.workspace = true\ntoml.workspace = true\n", "");
     }
     let text = manifest.text();
     let toml = text.lines().find(|line| line.starts_with("toml = ")).unwrap();
@@ -183,16 +195,30 @@ fn a_workspace_without_manifests_upgrades_step_by_step() {
     }
     assert_eq!(
         done.len(),
-        steps.lines().filter(|line| line.contains(". ") && line.starts_with(char::is_numeric)).count()
+        steps
+            .lines()
+            .filter(|line| line.contains(". ") && line.starts_with(char::is_numeric))
+            .count()
     );
 
     // What is laid down by this version fits into the template of the earlier one.
     shop.cargo(&["xtask", "new", "subscription", "diary", "--of", "item"]);
     shop.cargo(&["xtask", "check"]);
     shop.cargo(&["xtask", "wire", "--check"]);
-    let passed =
-        shop.cargo(&["test", "-p", "handlers", "-p", "local", "-p", "shop-functions", "--test", "*"]);
-    for test in ["an_item_is_created_renamed_and_shown", "every_sample_event", "whatever_the_delivery"] {
+    let passed = shop.cargo(&[
+        "test",
+        "-p",
+        "handlers",
+        "-p",
+        "local",
+        "-p",
+        "shop-functions",
+        "--test",
+        "*",
+    ]);
+    for test in
+        ["an_item_is_created_renamed_and_shown", "every_sample_event", "whatever_the_delivery"]
+    {
         assert!(passed.contains(test), "{passed}");
     }
 }

@@ -15,7 +15,8 @@ impl Workspace {
     /// Lays a workspace down under the target folder, with `cargo ledgerline new`, which needs no
     /// clone.
     pub(super) fn new(name: &str) -> Self {
-        let here = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../..")).canonicalize().unwrap();
+        let here =
+            Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../..")).canonicalize().unwrap();
         // The dependencies are built already in this target folder. Only the packages of the
         // workspace are built.
         let target = here.join("target");
@@ -40,7 +41,8 @@ impl Workspace {
     pub(super) fn copied(name: &str, folder: &str, libraries: &str) -> Self {
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().unwrap();
         let workspace = here.join("../../..").canonicalize().unwrap();
-        let this = Self { root: workspace.join("target").join(name), target: workspace.join("target") };
+        let this =
+            Self { root: workspace.join("target").join(name), target: workspace.join("target") };
         let _ = fs::remove_dir_all(&this.root);
         copy(&here.join(folder), &this.root);
         let manifest = this.root.join("Cargo.toml");
@@ -57,8 +59,11 @@ impl Workspace {
         // what is compiled of this repository and of other workspaces.
         let manifest = self.root.join("Cargo.toml");
         let laid_down = fs::read_to_string(&manifest).unwrap();
-        let versioned =
-            laid_down.replacen("\nversion = \"0.1.0\"", &format!("\nversion = \"0.1.0-{name}\""), 1);
+        let versioned = laid_down.replacen(
+            "\nversion = \"0.1.0\"",
+            &format!("\nversion = \"0.1.0-{name}\""),
+            1,
+        );
         assert_ne!(versioned, laid_down);
         fs::write(&manifest, versioned).unwrap();
     }
@@ -85,7 +90,11 @@ impl Workspace {
     pub(super) fn xtask_new(&self, arguments: &[&str]) -> Command {
         let mut xtask = Command::new(self.target.join("debug/xtask"));
         // What operators need depends on what the functions say, which are built for it.
-        xtask.current_dir(&self.root).env("CARGO_TARGET_DIR", &self.target).arg("new").args(arguments);
+        xtask
+            .current_dir(&self.root)
+            .env("CARGO_TARGET_DIR", &self.target)
+            .arg("new")
+            .args(arguments);
         xtask
     }
 
@@ -117,7 +126,8 @@ impl Workspace {
     /// Applies the changes in a document, one after the other. The result is their number.
     pub(super) fn apply(&self, document: &Path) -> usize {
         let text = fs::read_to_string(document).unwrap();
-        let blocks = text.split("```diff\n").skip(1).map(|block| block.split("```").next().unwrap());
+        let blocks =
+            text.split("```diff\n").skip(1).map(|block| block.split("```").next().unwrap());
         let patch = self.root.with_extension("patch");
         let applied = blocks.map(|block| {
             fs::write(&patch, block).unwrap();

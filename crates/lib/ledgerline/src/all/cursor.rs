@@ -105,7 +105,8 @@ impl FromStr for Cursor {
         if form != FORM {
             return Err(CursorError::Later);
         }
-        let places = places.split('~').map(place).collect::<Option<_>>().ok_or(CursorError::Malformed)?;
+        let places =
+            places.split('~').map(place).collect::<Option<_>>().ok_or(CursorError::Malformed)?;
         Ok(Self { places })
     }
 }

@@ -192,8 +192,12 @@ impl Sequencer {
                 return Ok(appended);
             }
             let entries = left.get(..MOST.min(left.len())).unwrap_or_default().to_vec();
-            let at = if is_of_stream { time_in_order(self.at, at, CLOCK_SKEW) } else { at.max(self.at) };
-            if self.attempt(sequence, self.next(batch, at, entries, Vec::new()), &mut attempts).await? {
+            let at =
+                if is_of_stream { time_in_order(self.at, at, CLOCK_SKEW) } else { at.max(self.at) };
+            if self
+                .attempt(sequence, self.next(batch, at, entries, Vec::new()), &mut attempts)
+                .await?
+            {
                 appended.segments += 1;
                 attempts.tries = 0;
             }
@@ -246,7 +250,10 @@ impl Sequencer {
             }
             voids.push(entry.clone());
             let at = at.max(self.at);
-            if self.attempt(sequence, self.next(batch, at, Vec::new(), voids), &mut attempts).await? {
+            if self
+                .attempt(sequence, self.next(batch, at, Vec::new(), voids), &mut attempts)
+                .await?
+            {
                 break;
             }
         }
@@ -324,7 +331,9 @@ impl Sequencer {
         let claimed: Vec<_> = candidates
             .iter()
             .map(|candidate| &candidate.entry)
-            .filter(|entry| !proven.contains(entry) && !self.known.has(entry) && unproven.insert(*entry))
+            .filter(|entry| {
+                !proven.contains(entry) && !self.known.has(entry) && unproven.insert(*entry)
+            })
             .cloned()
             .collect();
         let missing = missing(log, &claimed).await?;
@@ -336,7 +345,11 @@ impl Sequencer {
     /// The entries that are not in `$all` yet, as far as is known here.
     fn fresh(&self, entries: &[Entry]) -> Vec<Entry> {
         let mut new = HashSet::new();
-        entries.iter().filter(|entry| !self.known.has(entry) && new.insert(*entry)).cloned().collect()
+        entries
+            .iter()
+            .filter(|entry| !self.known.has(entry) && new.insert(*entry))
+            .cloned()
+            .collect()
     }
 
     /// Finds the head, unless it is known, and notes what the newest segments say, so that a batch that is delivered again after a crash adds nothing.

@@ -6,7 +6,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 
 use super::{
-    Cursor, CursorError, Entry, Segment, cursor::Place, last_before, newest, segments_up_to, void_entries,
+    Cursor, CursorError, Entry, Segment, cursor::Place, last_before, newest, segments_up_to,
+    void_entries,
 };
 use crate::{Commit, EventLog, RecordedEvent, StoreError, StreamId};
 
@@ -274,11 +275,16 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
     }
 
     /// The segments from the one that a reader stands in, and whether nothing followed them.
-    async fn after(&self, partition: u16, place: Place) -> Result<(Vec<Segment>, bool), SubscriptionError> {
+    async fn after(
+        &self,
+        partition: u16,
+        place: Place,
+    ) -> Result<(Vec<Segment>, bool), SubscriptionError> {
         // The segment in which it stands is read again: the rest of its entries may be missing, and it must be the one that it was.
         let before = place.segment.saturating_sub(1);
         let up_to = before.saturating_add(SEGMENTS);
-        let (segments, mut complete) = segments_up_to(&self.sequence, partition, before, up_to).await?;
+        let (segments, mut complete) =
+            segments_up_to(&self.sequence, partition, before, up_to).await?;
         complete &= segments.last().is_none_or(|last| last.number < up_to);
         match segments.first() {
             _ if place.segment == 0 => {}
@@ -310,8 +316,10 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         // Mostly each stream has one commit in a page.
         let (alone, ranges): (Vec<_>, Vec<_>) =
             ranges.into_iter().partition(|(_, first, last)| first == last);
-        let alone: Vec<_> = alone.into_iter().map(|(stream, version, _)| (stream, version)).collect();
-        let read = stream::iter(ranges).map(|(stream, first, last)| self.readable(stream, first, last));
+        let alone: Vec<_> =
+            alone.into_iter().map(|(stream, version, _)| (stream, version)).collect();
+        let read =
+            stream::iter(ranges).map(|(stream, first, last)| self.readable(stream, first, last));
         let read: Vec<Vec<_>> = read.buffer_unordered(AT_ONCE).try_collect().await?;
         let alone = if alone.is_empty() { Vec::new() } else { self.each(&alone).await? };
         Ok(read.into_iter().flatten().chain(alone).collect())
@@ -327,7 +335,9 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         match self.range(stream, first, last).await {
             Ok(commits) => Ok(commits
                 .into_iter()
-                .map(|commit| (Entry { stream: stream.clone(), version: commit.version }, Ok(commit)))
+                .map(|commit| {
+                    (Entry { stream: stream.clone(), version: commit.version }, Ok(commit))
+                })
                 .collect()),
             Err(StoreError::Corrupt { .. }) => {
                 let names: Vec<_> = (first..=last).map(|version| (stream, version)).collect();
@@ -355,7 +365,12 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
     }
 
     /// All versions from `first` to `last`.
-    async fn range(&self, stream: &StreamId, first: u64, last: u64) -> Result<Vec<Commit>, StoreError> {
+    async fn range(
+        &self,
+        stream: &StreamId,
+        first: u64,
+        last: u64,
+    ) -> Result<Vec<Commit>, StoreError> {
         let mut commits: Vec<Commit> = Vec::new();
         loop {
             let before = commits.last().map_or(first - 1, |commit| commit.version);
@@ -367,7 +382,12 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
     }
 
     /// The versions after this one and up to `last` that one read returns: one at least.
-    async fn part(&self, stream: &StreamId, before: u64, last: u64) -> Result<Vec<Commit>, StoreError> {
+    async fn part(
+        &self,
+        stream: &StreamId,
+        before: u64,
+        last: u64,
+    ) -> Result<Vec<Commit>, StoreError> {
         let page = self.log.read_forwards(stream, before, last).await?;
         let expected = before + 1..;
         match expected.zip(&page.commits).find(|(version, commit)| commit.version != *version) {
@@ -397,19 +417,27 @@ mod tests {
     use crate::{MemoryStore, RecordedEvent, contract::commit};
 
     /// A log with these numbers of commits of tanks and lamps, whose records came one by one, in turns, each at its second.
-    fn given(streams: &[u64], partitions: u16) -> (Subscription<MemoryStore, MemoryStore>, Vec<Entry>) {
+    fn given(
+        streams: &[u64],
+        partitions: u16,
+    ) -> (Subscription<MemoryStore, MemoryStore>, Vec<Entry>) {
         let log = MemoryStore::default();
         let sequence = MemoryStore::default();
-        let mut sequencers: Vec<_> =
-            (0..partitions).map(|partition| Sequencer::new(partition, MemoryStore::HOST.pause)).collect();
+        let mut sequencers: Vec<_> = (0..partitions)
+            .map(|partition| Sequencer::new(partition, MemoryStore::HOST.pause))
+            .collect();
         let mut order = Vec::new();
         for version in 1..=streams.iter().copied().max().unwrap_or_default() {
             for (number, _) in streams.iter().enumerate().filter(|(_, last)| **last >= version) {
                 let category = if number % 2 == 0 { "tank" } else { "lamp" };
-                let mut commit = commit(&StreamId::new(category, &number.to_string()).unwrap(), version);
+                let mut commit =
+                    commit(&StreamId::new(category, &number.to_string()).unwrap(), version);
                 let event_type = if version == 1 { "Made" } else { "Used" };
-                commit.events =
-                    vec![RecordedEvent { event_type: event_type.into(), schema: 1, data: "{}".into() }];
+                commit.events = vec![RecordedEvent {
+                    event_type: event_type.into(),
+                    schema: 1,
+                    data: "{}".into(),
+                }];
                 block_on(log.append(&commit, None)).unwrap();
                 let partition = partition_of(&commit.stream, partitions);
                 let at = Timestamp::from_second(order.len() as i64).unwrap();
@@ -422,7 +450,10 @@ mod tests {
         (Subscription { sequence, log, partitions, filter: Filter::default(), limit: 3 }, order)
     }
 
-    fn read(subscription: &Subscription<MemoryStore, MemoryStore>, mut cursor: Cursor) -> Vec<Entry> {
+    fn read(
+        subscription: &Subscription<MemoryStore, MemoryStore>,
+        mut cursor: Cursor,
+    ) -> Vec<Entry> {
         let mut read = Vec::new();
         loop {
             let page = block_on(subscription.next(&cursor)).unwrap();
@@ -456,9 +487,11 @@ mod tests {
     fn a_filter_passes_categories_and_types_of_events_and_its_cursor_moves_on() {
         let (mut subscription, order) = given(&[3, 2, 4], 1);
         subscription.filter.categories = BTreeSet::from(["lamp".to_owned()]);
-        let lamps: Vec<_> = order.iter().filter(|entry| entry.stream.category() == "lamp").cloned().collect();
+        let lamps: Vec<_> =
+            order.iter().filter(|entry| entry.stream.category() == "lamp").cloned().collect();
         assert_eq!(read(&subscription, Cursor::beginning(1)), lamps);
-        subscription.filter = Filter { events: BTreeSet::from(["Made".to_owned()]), ..Filter::default() };
+        subscription.filter =
+            Filter { events: BTreeSet::from(["Made".to_owned()]), ..Filter::default() };
         let made: Vec<_> = order.iter().filter(|entry| entry.version == 1).cloned().collect();
         assert_eq!(read(&subscription, Cursor::beginning(1)), made);
         subscription.filter.categories = BTreeSet::from(["moon".to_owned()]);
@@ -483,7 +516,8 @@ mod tests {
                 order.push(Entry { stream: commit.stream, version });
             }
         }
-        let named = (1..=last).map(|version| Entry { stream: StreamId::new("tank", "0").unwrap(), version });
+        let named = (1..=last)
+            .map(|version| Entry { stream: StreamId::new("tank", "0").unwrap(), version });
         block_on(Sequencer::new(0, MemoryStore::HOST.pause).append(
             &subscription.sequence,
             &subscription.log,
@@ -495,7 +529,10 @@ mod tests {
         subscription.limit = 1_000;
         subscription.filter.events = BTreeSet::from(["Made".to_owned()]);
         let first = block_on(subscription.next(&Cursor::beginning(1))).unwrap();
-        assert!(first.delivered.is_empty() && !first.complete, "the first page is full of what is left out");
+        assert!(
+            first.delivered.is_empty() && !first.complete,
+            "the first page is full of what is left out"
+        );
         assert_eq!(read(&subscription, Cursor::beginning(1)), order);
     }
 
@@ -518,11 +555,12 @@ mod tests {
     #[test]
     fn a_cursor_of_another_order_is_refused() {
         let (subscription, _) = given(&[3, 2], 1);
-        let error =
-            |subscription: &Subscription<_, _>, cursor: &Cursor| match block_on(subscription.next(cursor)) {
-                Err(SubscriptionError::Cursor(error)) => Some(error),
-                _ => None,
-            };
+        let error = |subscription: &Subscription<_, _>, cursor: &Cursor| match block_on(
+            subscription.next(cursor),
+        ) {
+            Err(SubscriptionError::Cursor(error)) => Some(error),
+            _ => None,
+        };
         assert_eq!(error(&subscription, &Cursor::beginning(2)), Some(CursorError::Partitions));
         let now = block_on(subscription.now()).unwrap();
         let (anew, _) = given(&[2, 3], 1);
@@ -542,7 +580,8 @@ mod tests {
         // A hole in the middle is one as well: neither what is after it nor what is before it takes its place.
         block_on(lost.log.append(&commit(&StreamId::new("tank", "0").unwrap(), 3), None)).unwrap();
         let page = block_on(lost.next(&Cursor::beginning(1))).unwrap();
-        let of_tank = page.delivered.iter().filter(|delivered| delivered.entry.stream.as_str() == "tank-0");
+        let of_tank =
+            page.delivered.iter().filter(|delivered| delivered.entry.stream.as_str() == "tank-0");
         let there: Vec<_> =
             of_tank.map(|delivered| (delivered.entry.version, delivered.commit.is_ok())).collect();
         assert_eq!(there, [(1, true), (2, false), (3, true)]);
@@ -581,7 +620,11 @@ mod tests {
         let read: Vec<_> = page.delivered.iter().map(|delivered| delivered.entry.clone()).collect();
         assert_eq!(read, [&order[..], &[wrong(9)]].concat());
         assert_eq!(page.delivered.last().unwrap().commit, Err(MISSING.to_owned()));
-        assert_eq!(page.cursor, block_on(whole.now()).unwrap(), "the cursor stands after the void segment");
+        assert_eq!(
+            page.cursor,
+            block_on(whole.now()).unwrap(),
+            "the cursor stands after the void segment"
+        );
         // whose cursor passes any number of void segments,
         let many = (100..140).map(|version| Candidate::proven(wrong(version))).collect();
         block_on(Sequencer::new(0, MemoryStore::HOST.pause).append(

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use super::{ALL, commit, read_all, request, stream};
 use crate::{
-    AppendError, Commit, Consistency, EventLog, FoldedCommit, IdempotencyStore, Meta, Range, RecordedEvent,
-    RecordedState, append_all_once,
+    AppendError, Commit, Consistency, EventLog, FoldedCommit, IdempotencyStore, Meta, Range,
+    RecordedEvent, RecordedState, append_all_once,
 };
 
 /// Given nothing, a stream has no commits, and its first page says that nothing follows.
@@ -47,7 +47,8 @@ pub async fn what_was_appended_is_read_as_it_was_written(store: &impl EventLog) 
     assert_eq!(read_all(store, &stream("full"), ALL).await, [full.clone(), bare.clone()]);
     assert_eq!(store.get(&stream("full"), 1).await.unwrap().as_ref(), Some(&full));
     let (stream, none) = (stream("full"), stream("none"));
-    let found = store.get_all(&[(&none, 1), (&stream, 2), (&stream, 3), (&stream, 1)]).await.unwrap();
+    let found =
+        store.get_all(&[(&none, 1), (&stream, 2), (&stream, 3), (&stream, 1)]).await.unwrap();
     let found: Vec<_> = found.into_iter().map(Result::unwrap).collect();
     assert_eq!(found, [None, Some(bare), None, Some(full)], "in the order of the names");
     // More than a store reads in one call.
@@ -107,7 +108,9 @@ pub async fn forward_pages_cover_a_range_oldest_first_without_holes(store: &impl
     for version in 1..=250 {
         store.append(&commit(&stream("forward"), version), None).await.unwrap();
     }
-    for (after, up_to, expected) in [(0, u64::MAX, 1..=250), (7, 240, 8..=240), (249, 250, 250..=250)] {
+    for (after, up_to, expected) in
+        [(0, u64::MAX, 1..=250), (7, 240, 8..=240), (249, 250, 250..=250)]
+    {
         let (mut versions, mut at) = (Vec::new(), after);
         loop {
             let page = store.read_forwards(&stream("forward"), at, up_to).await.unwrap();
@@ -131,7 +134,8 @@ pub async fn a_page_for_a_fold_has_what_the_commits_of_the_page_have(store: &imp
     let stream = stream("steps");
     for version in 1..=130 {
         let state = RecordedState { schema: 1, data: format!(r#"{{"n":{version}}}"#) };
-        let mut written = Commit { state: (version % 3 == 0).then_some(state), ..commit(&stream, version) };
+        let mut written =
+            Commit { state: (version % 3 == 0).then_some(state), ..commit(&stream, version) };
         written.events.truncate(usize::from(version % 5 != 0));
         store.append(&written, None).await.unwrap();
     }
@@ -142,12 +146,18 @@ pub async fn a_page_for_a_fold_has_what_the_commits_of_the_page_have(store: &imp
             let whole = store.read(&stream, range, consistency).await.unwrap();
             let page = store.read_for_fold(&stream, range, consistency).await.unwrap();
             assert_eq!(page.complete, whole.complete);
-            assert_eq!(page.commits, whole.commits.into_iter().map(FoldedCommit::from).collect::<Vec<_>>());
+            assert_eq!(
+                page.commits,
+                whole.commits.into_iter().map(FoldedCommit::from).collect::<Vec<_>>()
+            );
         }
         let whole = store.read_forwards(&stream, range.after, range.up_to).await.unwrap();
         let page = store.read_forwards_for_fold(&stream, range.after, range.up_to).await.unwrap();
         assert_eq!(page.complete, whole.complete);
-        assert_eq!(page.commits, whole.commits.into_iter().map(FoldedCommit::from).collect::<Vec<_>>());
+        assert_eq!(
+            page.commits,
+            whole.commits.into_iter().map(FoldedCommit::from).collect::<Vec<_>>()
+        );
     }
 }
 
@@ -181,7 +191,8 @@ pub async fn of_concurrent_appends_at_one_version_exactly_one_wins(store: &impl 
     let stream = stream("race");
     for version in 1..=20 {
         let attempts = (0..8).map(|writer| {
-            let commit = Commit { command: format!("{version}-{writer}"), ..commit(&stream, version) };
+            let commit =
+                Commit { command: format!("{version}-{writer}"), ..commit(&stream, version) };
             async move {
                 match store.append(&commit, None).await {
                     Ok(()) => Some(commit),
@@ -190,7 +201,8 @@ pub async fn of_concurrent_appends_at_one_version_exactly_one_wins(store: &impl 
                 }
             }
         });
-        let winners: Vec<_> = futures::future::join_all(attempts).await.into_iter().flatten().collect();
+        let winners: Vec<_> =
+            futures::future::join_all(attempts).await.into_iter().flatten().collect();
         assert_eq!(winners.len(), 1);
         assert_eq!(store.get(&stream, version).await.unwrap().as_ref(), winners.first());
     }
@@ -201,7 +213,9 @@ pub async fn of_concurrent_appends_at_one_version_exactly_one_wins(store: &impl 
 
 /// Commits of several streams are stored together or not at all: otherwise money could leave one
 /// stream and never arrive in the other.
-pub async fn commits_of_several_streams_are_stored_all_or_none(store: &(impl EventLog + IdempotencyStore)) {
+pub async fn commits_of_several_streams_are_stored_all_or_none(
+    store: &(impl EventLog + IdempotencyStore),
+) {
     let from = stream("from");
     let to = stream("to");
     store.append(&commit(&from, 1), None).await.unwrap();
@@ -230,13 +244,16 @@ pub async fn commits_of_several_streams_are_stored_all_or_none(store: &(impl Eve
 
 /// Rule 2 over two streams at once: eight writers, which name them in either order, five versions,
 /// one winner each.
-pub async fn of_concurrent_transactions_over_the_same_streams_exactly_one_wins(store: &impl EventLog) {
+pub async fn of_concurrent_transactions_over_the_same_streams_exactly_one_wins(
+    store: &impl EventLog,
+) {
     let streams = [stream("left"), stream("right")];
     for version in 1..=5 {
         let attempts = (0..8).map(|writer| {
-            let mut commits = streams
-                .clone()
-                .map(|stream| Commit { command: format!("{version}-{writer}"), ..commit(&stream, version) });
+            let mut commits = streams.clone().map(|stream| Commit {
+                command: format!("{version}-{writer}"),
+                ..commit(&stream, version)
+            });
             if writer % 2 == 1 {
                 commits.reverse();
             }
@@ -248,7 +265,8 @@ pub async fn of_concurrent_transactions_over_the_same_streams_exactly_one_wins(s
                 }
             }
         });
-        let winners: Vec<_> = futures::future::join_all(attempts).await.into_iter().flatten().collect();
+        let winners: Vec<_> =
+            futures::future::join_all(attempts).await.into_iter().flatten().collect();
         assert_eq!(winners.len(), 1);
         for stream in &streams {
             let stored = store.get(stream, version).await.unwrap().unwrap();

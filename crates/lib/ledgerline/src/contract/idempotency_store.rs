@@ -34,7 +34,10 @@ pub async fn a_recorded_response_never_changes(store: &(impl EventLog + Idempote
     let first = request("k", "first");
     assert_eq!(first.expires, 100, "that is long ago");
     store.record_response(&first).await.unwrap();
-    assert!(matches!(store.record_response(&request("k", "second")).await, Err(AppendError::RequestTaken)));
+    assert!(matches!(
+        store.record_response(&request("k", "second")).await,
+        Err(AppendError::RequestTaken)
+    ));
 
     let stream = stream("remembered");
     let appended = store.append(&commit(&stream, 1), Some(&request("k", "third"))).await;

@@ -6,7 +6,9 @@ use super::stream;
 use crate::{RecordedState, SnapshotStore};
 
 /// Given a snapshot, it is found by stream and schema, and a later one replaces it.
-pub async fn a_snapshot_is_found_by_its_schema_until_a_newer_one_replaces_it(store: &impl SnapshotStore) {
+pub async fn a_snapshot_is_found_by_its_schema_until_a_newer_one_replaces_it(
+    store: &impl SnapshotStore,
+) {
     let state = |schema, data: &str| RecordedState { schema, data: data.into() };
     let one = stream("kept");
     let other = stream("other");

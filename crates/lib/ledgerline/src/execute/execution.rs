@@ -4,8 +4,8 @@ use std::{pin::Pin, time::Duration};
 
 use super::MAX_REPAIRS;
 use crate::{
-    Aggregate, Commit, Context, EncodeError, IdempotencyRecord, LoadError, Loaded, Meta, Refusal, StoreError,
-    StreamId,
+    Aggregate, Commit, Context, EncodeError, IdempotencyRecord, LoadError, Loaded, Meta, Refusal,
+    StoreError, StreamId,
 };
 
 /// What a command needs of the program that runs it: the core has no clock (rule 12), and a commit
@@ -23,7 +23,10 @@ pub struct Host {
 pub type Pause = fn(Duration) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A command, and everything that came with it.
-#[expect(missing_debug_implementations, reason = "commands hold payloads, which stay out of logs (rule 14)")]
+#[expect(
+    missing_debug_implementations,
+    reason = "commands hold payloads, which stay out of logs (rule 14)"
+)]
 pub struct Execution<'a, A: Aggregate> {
     /// The stream that it is for.
     pub stream: &'a StreamId,
@@ -142,10 +145,15 @@ pub struct Idempotency<'a, A: Aggregate> {
 impl<A: Aggregate> Idempotency<'_, A> {
     /// Whether this is the record of the same request.
     pub(super) fn is_of(&self, record: &IdempotencyRecord) -> bool {
-        [Some(self.fingerprint), self.older_fingerprint].contains(&Some(record.fingerprint.as_str()))
+        [Some(self.fingerprint), self.older_fingerprint]
+            .contains(&Some(record.fingerprint.as_str()))
     }
 
-    pub(super) fn record(&self, now: i64, answer: Result<(&A::State, u64), &Refusal>) -> IdempotencyRecord {
+    pub(super) fn record(
+        &self,
+        now: i64,
+        answer: Result<(&A::State, u64), &Refusal>,
+    ) -> IdempotencyRecord {
         IdempotencyRecord {
             key: self.key.to_owned(),
             fingerprint: self.fingerprint.to_owned(),

@@ -13,7 +13,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    Context, FoldedCommit, IdempotencyRecord, MemoryStore, Meta, Page, RecordedState, SnapshotStore,
+    Context, FoldedCommit, IdempotencyRecord, MemoryStore, Meta, Page, RecordedState,
+    SnapshotStore,
     contract::read_all,
     spec::valid,
     tank::{Amount, Command, EXISTS, TOO_LITTLE, Tank},
@@ -78,12 +79,20 @@ impl Spy {
     }
 
     /// The error for these versions, if one of them is damaged.
-    fn readable(&self, stream: &StreamId, versions: impl RangeBounds<u64>) -> Result<(), StoreError> {
+    fn readable(
+        &self,
+        stream: &StreamId,
+        versions: impl RangeBounds<u64>,
+    ) -> Result<(), StoreError> {
         let version = self.damaged.load(Ordering::Relaxed);
         if version == 0 || !versions.contains(&version) {
             return Ok(());
         }
-        Err(StoreError::Corrupt { stream: stream.to_string(), version, reason: "`meta` is missing".into() })
+        Err(StoreError::Corrupt {
+            stream: stream.to_string(),
+            version,
+            reason: "`meta` is missing".into(),
+        })
     }
 
     /// The calls since the last time, and the pauses.
@@ -120,7 +129,12 @@ impl EventLog for Spy {
         self.inner.read_for_fold(stream, range, consistency).await
     }
 
-    async fn read_forwards(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
+    async fn read_forwards(
+        &self,
+        stream: &StreamId,
+        after: u64,
+        up_to: u64,
+    ) -> Result<Page, StoreError> {
         self.inner.read_forwards(stream, after, up_to).await
     }
 
@@ -130,7 +144,11 @@ impl EventLog for Spy {
         self.inner.get(stream, version).await
     }
 
-    async fn append(&self, commit: &Commit, request: Option<&IdempotencyRecord>) -> Result<(), AppendError> {
+    async fn append(
+        &self,
+        commit: &Commit,
+        request: Option<&IdempotencyRecord>,
+    ) -> Result<(), AppendError> {
         note("append");
         let fault = self.faults.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         match fault {
@@ -148,13 +166,17 @@ impl EventLog for Spy {
                 Err(StoreError::Throttled("a fault".into()).into())
             }
             Some(Fault::TakenByItsNamesakeAndUnavailable) => {
-                let namesake =
-                    Commit { command: commit.command.clone(), ..a_draw_of_7(&self.inner, commit).await };
+                let namesake = Commit {
+                    command: commit.command.clone(),
+                    ..a_draw_of_7(&self.inner, commit).await
+                };
                 self.inner.append(&namesake, None).await?;
                 Err(StoreError::Unavailable("connection reset".into()).into())
             }
             Some(Fault::OnlyTheVersionIsNamed) => Err(AppendError::VersionTaken),
-            Some(Fault::Unavailable) => Err(StoreError::Unavailable("connection refused".into()).into()),
+            Some(Fault::Unavailable) => {
+                Err(StoreError::Unavailable("connection refused".into()).into())
+            }
             Some(Fault::LostRace) => {
                 fill_behind_the_back(&self.inner, &commit.stream, 1).await;
                 self.inner.append(commit, request).await
@@ -267,7 +289,11 @@ impl<'a> Client<'a> {
         self.send_with(command, Options::default()).await
     }
 
-    async fn send_with(&self, command: Command, options: Options<'_>) -> Result<Outcome<Tank>, ExecuteError> {
+    async fn send_with(
+        &self,
+        command: Command,
+        options: Options<'_>,
+    ) -> Result<Outcome<Tank>, ExecuteError> {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let fresh = format!("command-{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
         let answer = |answer: Result<(&crate::tank::State, u64), &Refusal>| match answer {
@@ -410,7 +436,13 @@ impl Client<'_> {
         let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ops".into()) };
         let stream = stream();
         let meta = Meta::default();
-        execute(self.store, &self.cache, &HOST, &Execution::replay(&stream, &context, "replay", &meta)).await
+        execute(
+            self.store,
+            &self.cache,
+            &HOST,
+            &Execution::replay(&stream, &context, "replay", &meta),
+        )
+        .await
     }
 }
 
@@ -435,7 +467,9 @@ async fn a_replay_is_a_commit_without_events_and_with_the_state() {
 async fn what_was_never_written_cannot_be_replayed() {
     let store = Spy::default();
     let refused = Client::new(&store).replay().await;
-    assert!(matches!(refused, Err(ExecuteError::Refused(refusal)) if refusal.code() == "unknown-stream"));
+    assert!(
+        matches!(refused, Err(ExecuteError::Refused(refusal)) if refusal.code() == "unknown-stream")
+    );
     assert!(store.inner.get(&stream(), 1).await.unwrap().is_none());
 }
 
@@ -487,7 +521,10 @@ async fn rule_11_damage_that_no_state_is_made_of_keeps_no_instance_behind() {
     let client = warm(&store, 100).await;
     behind(&store).await;
     let failed = client.send(draw(100)).await;
-    assert!(matches!(failed, Err(ExecuteError::Store(StoreError::Corrupt { version: 3, .. }))), "{failed:?}");
+    assert!(
+        matches!(failed, Err(ExecuteError::Store(StoreError::Corrupt { version: 3, .. }))),
+        "{failed:?}"
+    );
     store.calls();
     assert_eq!(committed(client.send(draw(100)).await), (4, 1));
     assert_eq!(store.calls(), ["append"], "its cache has caught up");
@@ -507,7 +544,9 @@ async fn an_event_of_a_newer_program_keeps_no_instance_behind_once_a_state_is_em
 
 #[tokio::test]
 async fn rule_4_a_lost_reply_is_a_success_and_one_commit() {
-    for fault in [Fault::AppliedAndSentAgain, Fault::AppliedAndUnavailable, Fault::AppliedAndThrottled] {
+    for fault in
+        [Fault::AppliedAndSentAgain, Fault::AppliedAndUnavailable, Fault::AppliedAndThrottled]
+    {
         let store = Spy::default();
         let client = warm(&store, 100).await;
         store.fail_next(fault);
@@ -545,7 +584,10 @@ async fn an_append_that_never_arrived_is_reported() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     store.fail_next(Fault::Unavailable);
-    assert!(matches!(client.send(draw(40)).await, Err(ExecuteError::Store(StoreError::Unavailable(_)))));
+    assert!(matches!(
+        client.send(draw(40)).await,
+        Err(ExecuteError::Store(StoreError::Unavailable(_)))
+    ));
     assert_eq!(log(&store).await.len(), 2);
 }
 
@@ -603,12 +645,18 @@ async fn to_be_overtaken_is_told_from_to_be_stale() {
     let send = async |at: i64, versions: &[u64]| {
         let precondition = Precondition::OneOf(versions.to_vec());
         client
-            .send_with(draw(1), Options { at, precondition: Some(&precondition), ..Options::default() })
+            .send_with(
+                draw(1),
+                Options { at, precondition: Some(&precondition), ..Options::default() },
+            )
             .await
     };
     // The instance is behind: the version that the client names was gone when the command came.
     fill_behind_the_back(&store.inner, &stream(), 1).await;
-    assert!(matches!(send(winner + 1, &[2]).await, Err(ExecuteError::PreconditionFailed { version: 3 })));
+    assert!(matches!(
+        send(winner + 1, &[2]).await,
+        Err(ExecuteError::PreconditionFailed { version: 3 })
+    ));
     // The version was still there when the command came.
     store.fail_next(Fault::LostRace);
     assert!(matches!(send(winner, &[3]).await, Err(ExecuteError::Overtaken { version: 4 })));
@@ -645,7 +693,9 @@ async fn a_repeated_request_is_recognised_by_the_commit_too() {
 
     let stale = Client::new(&store);
     let earlier = as_it_was_at(&store, 2).await;
-    stale.cache.put(&stream(), &load(&earlier, &stream(), None, Consistency::Strong).await.unwrap());
+    stale
+        .cache
+        .put(&stream(), &load(&earlier, &stream(), None, Consistency::Strong).await.unwrap());
     store.fail_next(Fault::OnlyTheVersionIsNamed);
     assert_eq!(repeated(stale.send_with(draw(41), key).await), "3: 60");
     assert_eq!(log(&store).await.len(), 3);
@@ -682,7 +732,10 @@ async fn a_refusal_is_remembered_too() {
     let key = Options { key: Some(("ada/1", "f")), id: Some("ada/1"), ..Options::default() };
     assert!(matches!(client.send_with(draw(101), key).await, Err(ExecuteError::Refused(_))));
     client.send(fill(500)).await.unwrap();
-    assert_eq!(repeated(client.send_with(draw(101), key).await), "the level of 100 does not cover 101");
+    assert_eq!(
+        repeated(client.send_with(draw(101), key).await),
+        "the level of 100 does not cover 101"
+    );
 }
 
 #[tokio::test]
@@ -739,7 +792,8 @@ async fn a_request_repeated_on_an_instance_that_is_behind_gets_its_first_answer(
     let behind = Client::new(&store);
     first.send(install()).await.unwrap();
     behind.send(fill(100)).await.unwrap();
-    let keyed = |at| Options { id: Some("k"), key: Some(("k", "draw 7")), at, ..Options::default() };
+    let keyed =
+        |at| Options { id: Some("k"), key: Some(("k", "draw 7")), at, ..Options::default() };
     let answer = first.send_with(draw(7), keyed(1)).await.unwrap();
     assert!(matches!(answer, Outcome::Committed(ref loaded) if loaded.version == 3));
     store.faults.lock().unwrap().push_back(Fault::OnlyTheVersionIsNamed);
@@ -763,14 +817,18 @@ async fn a_command_that_changes_nothing_appends_nothing() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     let there = Command::Move(valid("North"));
-    assert!(matches!(client.send(there).await.unwrap(), Outcome::Unchanged(loaded) if loaded.version == 2));
+    assert!(
+        matches!(client.send(there).await.unwrap(), Outcome::Unchanged(loaded) if loaded.version == 2)
+    );
     assert_eq!(store.calls(), ["strong read"], "and it is said of the newest state (rule 6)");
 }
 
 /// A state is embedded if it costs no further write unit, or if a load would otherwise need a second page.
 #[tokio::test]
 async fn states_are_embedded_when_they_are_free_and_when_they_are_due() {
-    for (site, expected) in [("North".to_owned(), (1..=20).collect()), ("x".repeat(1_200), vec![8, 16])] {
+    for (site, expected) in
+        [("North".to_owned(), (1..=20).collect()), ("x".repeat(1_200), vec![8, 16])]
+    {
         let store = Spy::default();
         let client = Client::new(&store);
         client.send(Command::Install { site: valid(site), liquid: valid("water") }).await.unwrap();
@@ -785,11 +843,16 @@ async fn states_are_embedded_when_they_are_free_and_when_they_are_due() {
 /// RFC 9110, 13.1.1: `*` asks for an aggregate that exists, and no commit has version 0.
 #[tokio::test]
 async fn no_precondition_holds_of_what_does_not_exist() {
-    for precondition in [Precondition::Exists, Precondition::OneOf(vec![0]), Precondition::OneOf(vec![1])] {
+    for precondition in
+        [Precondition::Exists, Precondition::OneOf(vec![0]), Precondition::OneOf(vec![1])]
+    {
         let store = Spy::default();
         let options = Options { precondition: Some(&precondition), ..Options::default() };
         let failed = Client::new(&store).send_with(install(), options).await;
-        assert!(matches!(failed, Err(ExecuteError::PreconditionFailed { version: 0 })), "{failed:?}");
+        assert!(
+            matches!(failed, Err(ExecuteError::PreconditionFailed { version: 0 })),
+            "{failed:?}"
+        );
         assert_eq!(log(&store).await.len(), 0);
     }
 }

@@ -10,7 +10,8 @@ fn names(names: &[&'static str]) -> BTreeSet<Name> {
 #[test]
 fn two_routes_on_one_table_declare_it_once_with_the_indexes_of_both() {
     let by = |name| {
-        let index = crate::Index { name, partition: "owner", sort: "name", projection: Projection::All };
+        let index =
+            crate::Index { name, partition: "owner", sort: "name", projection: Projection::All };
         Table::from(ROWS).index(index)
     };
     let tables = [Table::with(ROWS, [Action::GetItem]), by("a"), by("b"), by("a")];
@@ -39,14 +40,19 @@ fn a_grant_of_all_keys_makes_narrower_grants_void_in_either_order() {
 /// The text travels with deployed stacks, so every later version reads it.
 #[test]
 fn a_manifest_is_read_as_it_was_written() {
-    let index =
-        crate::Index { name: "byOwner", partition: "owner", sort: "name", projection: Projection::KeysOnly };
+    let index = crate::Index {
+        name: "byOwner",
+        partition: "owner",
+        sort: "name",
+        projection: Projection::KeysOnly,
+    };
     let rows = Table::with(ROWS, [Action::GetItem]).index(index);
     let source = Source::States { category: "tank".into(), events: names(&["TankBuilt"]) };
     let manifest = Manifest::new(source)
         .subscriber(SubscriberKind::StateProjector, rows)
         .table(
-            Table::new("COMMITS_TABLE", "stream", Some("version")).on([Action::Query], &names(&["tank-*"])),
+            Table::new("COMMITS_TABLE", "stream", Some("version"))
+                .on([Action::Query], &names(&["tank-*"])),
         )
         .call("ses:SendEmail", "MAIL_SENDER")
         .optional("LIMIT")

@@ -26,8 +26,14 @@ struct Request {
 
 impl Request {
     fn command(self) -> (Option<Id>, Command) {
-        let Self { transfer_id, from_account_id: from, to_account_id: to, amount, currency, reference } =
-            self;
+        let Self {
+            transfer_id,
+            from_account_id: from,
+            to_account_id: to,
+            amount,
+            currency,
+            reference,
+        } = self;
         (transfer_id, Command::Request { from, to, amount, currency, reference })
     }
 }

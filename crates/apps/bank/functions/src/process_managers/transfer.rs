@@ -50,7 +50,8 @@ impl<S: EventStore> Reaction for Transfers<S> {
 
     async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
         for recorded in &commit.events {
-            let event = decode::<Transfer>(recorded).map_err(|source| ApplyError::changes(commit, source))?;
+            let event = decode::<Transfer>(recorded)
+                .map_err(|source| ApplyError::changes(commit, source))?;
             if let Some(step) = Step::after(&event) {
                 self.step(commit, step).await?;
             } else if let Event::TransferRefundRefused { reason }
@@ -67,7 +68,8 @@ impl<S: EventStore> Reaction for Transfers<S> {
 
 impl<S: EventStore> Transfers<S> {
     async fn step(&self, commit: &Commit, step: Step) -> Result<(), ApplyError> {
-        let transfer = load::<Transfer>(&self.store, &commit.stream, None, Consistency::Strong).await?.state;
+        let transfer =
+            load::<Transfer>(&self.store, &commit.stream, None, Consistency::Strong).await?.state;
         let Some(order) = transfer.order().filter(|_| transfer.awaits() == Some(step)) else {
             // The outcome was recorded before, and the commit was delivered again or replayed. The log says so even if the positions and the
             // remembered answers are gone: without this, the money would move again.
@@ -85,17 +87,21 @@ impl<S: EventStore> Transfers<S> {
                 ("settle", "record-settlement", &settlement.to_account_id)
             }
         };
-        let stream = Account::stream(account).map_err(|error| ApplyError::Effect(error.to_string()))?;
+        let stream =
+            Account::stream(account).map_err(|error| ApplyError::Effect(error.to_string()))?;
         // What was decided by an operator is not the payer's doing.
         let decided = settlement.filter(|_| matches!(step, Step::Settle(_)));
-        let actor = decided.map_or(&order.requested_by, |settlement| &settlement.requested_by).as_deref();
+        let actor =
+            decided.map_or(&order.requested_by, |settlement| &settlement.requested_by).as_deref();
         // If a rule of the values was tightened since the request, money that is under way must not be lost: the message fails, and its dead letter
         // tells a person.
-        let command = &to_account(step, order).map_err(|invalid| ApplyError::Effect(invalid.to_string()))?;
+        let command =
+            &to_account(step, order).map_err(|invalid| ApplyError::Effect(invalid.to_string()))?;
         let due = Due::<Account> { cause: commit, step: name, stream: &stream, command, actor };
         let outcome = due.send(&self.store, &self.accounts).await?;
         let command = &Command::Record { step, outcome };
-        let due = Due::<Transfer> { cause: commit, step: record, stream: &commit.stream, command, actor };
+        let due =
+            Due::<Transfer> { cause: commit, step: record, stream: &commit.stream, command, actor };
         let recorded = due.send(&self.store, &self.transfers).await?;
         recorded.map_err(|code| ApplyError::Effect(format!("the transfer did not take it: {code}")))
     }
@@ -107,7 +113,9 @@ fn to_account(step: Step, order: &Order) -> Result<account::Command, Invalid> {
     let booking = Booking { amount: Amount::new(order.amount)?, reference };
     Ok(match step {
         Step::Debit => account::Command::Send(booking, currency),
-        Step::Credit | Step::Refund | Step::Settle(_) => account::Command::Receive(booking, currency),
+        Step::Credit | Step::Refund | Step::Settle(_) => {
+            account::Command::Receive(booking, currency)
+        }
     })
 }
 

@@ -13,7 +13,8 @@ use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
     queries::{
-        KeyRange, PAGE, Query, Views, Visibility, VisibleTo, in_answers, limit, listed, page, problem, row,
+        KeyRange, PAGE, Query, Views, Visibility, VisibleTo, in_answers, limit, listed, page,
+        problem, row,
     },
 };
 use serde_json::{Value, json};
@@ -30,8 +31,14 @@ pub fn routes() -> Vec<Query> {
     ];
     vec![
         row::<Account, _>("GET /accounts/{id}", balances::TABLE, UNKNOWN, YOURS, account),
-        page("GET /accounts", "accounts", (balances::TABLE, balances::OF_OPENER), own_accounts, account)
-            .parameters(["owner"]),
+        page(
+            "GET /accounts",
+            "accounts",
+            (balances::TABLE, balances::OF_OPENER),
+            own_accounts,
+            account,
+        )
+        .parameters(["owner"]),
         Query::new("GET /accounts/{id}/transactions", tables, transactions)
             .read_your_writes::<Account>()
             .parameters(PAGE),
@@ -42,15 +49,22 @@ pub fn routes() -> Vec<Query> {
 fn own_accounts(request: &HttpRequest) -> Result<KeyRange, Problem> {
     let owner = request.query("owner")?;
     if owner.as_ref().is_some_and(|owner| !(1..=Owner::MAX).contains(&owner.chars().count())) {
-        return Err(Problem::field("owner", format!("an owner has 1 to {} characters", Owner::MAX)));
+        return Err(Problem::field(
+            "owner",
+            format!("an owner has 1 to {} characters", Owner::MAX),
+        ));
     }
-    Ok(KeyRange { starts_with: owner.map(|owner| balances::listing(&owner, "")), ..KeyRange::own(request)? })
+    Ok(KeyRange {
+        starts_with: owner.map(|owner| balances::listing(&owner, "")),
+        ..KeyRange::own(request)?
+    })
 }
 
 /// The transactions of an account, the newest first. The row of the balance says to whom they belong; until that row is there, none are shown.
 async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
-    let stream = Account::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))?;
+    let stream =
+        Account::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))?;
     let rows = views.log_rows(transactions::TABLE)?;
     let balances = views.state_rows(balances::TABLE)?;
     let limit = limit(request)?;

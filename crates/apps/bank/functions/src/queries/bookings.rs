@@ -52,7 +52,8 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Response, Prob
     let mut body = listed("bookings", in_answers(page, shown));
     body["day"] = day.into();
     body["last"] = books.number.into();
-    let held: BTreeMap<_, _> = books.held.iter().map(|(currency, sums)| (currency, sums.held())).collect();
+    let held: BTreeMap<_, _> =
+        books.held.iter().map(|(currency, sums)| (currency, sums.held())).collect();
     body["held"] = json!(held);
     Ok(Response::of_version(books.number, body))
 }
@@ -60,15 +61,19 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Response, Prob
 /// Waits for the version of an account that the request asks for, with `accountId` and `minVersion`.
 async fn wait(views: &Views, request: &HttpRequest) -> Result<(), Problem> {
     let account = request.query("accountId")?.map(|id| id.parse::<Id>());
-    let account = account.transpose().map_err(|error| Problem::field("accountId", error.to_string()))?;
+    let account =
+        account.transpose().map_err(|error| Problem::field("accountId", error.to_string()))?;
     let Some(account) = account else {
         return match request.query("minVersion")? {
             None => Ok(()),
-            Some(_) => Err(Problem::field("accountId", "minVersion is a version of an account: which one?")),
+            Some(_) => Err(Problem::field(
+                "accountId",
+                "minVersion is a version of an account: which one?",
+            )),
         };
     };
-    let stream =
-        Account::stream(account.get()).map_err(|error| Problem::field("accountId", error.to_string()))?;
+    let stream = Account::stream(account.get())
+        .map_err(|error| Problem::field("accountId", error.to_string()))?;
     let read = async || {
         let (position, _) = views.log_rows(TABLE)?.progress(&stream).await.map_err(problem)?;
         Ok((Visibility::Version(position), ()))
@@ -78,8 +83,19 @@ async fn wait(views: &Views, request: &HttpRequest) -> Result<(), Problem> {
 
 /// The fields of a booking that a client sees, without its keys.
 fn shown(row: &Row) -> Value {
-    let Row { day: _, entry: _, number, account_id, version, kind, amount, currency, balance, held, at } =
-        row;
+    let Row {
+        day: _,
+        entry: _,
+        number,
+        account_id,
+        version,
+        kind,
+        amount,
+        currency,
+        balance,
+        held,
+        at,
+    } = row;
     json!({
         "number": number,
         "accountId": account_id,

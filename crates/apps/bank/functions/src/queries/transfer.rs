@@ -38,7 +38,11 @@ fn shown(row: &Row) -> Value {
         "currency": currency,
         "version": version,
     });
-    let texts = [("reference", reference), ("reason", reason), ("settledToAccountId", settled_to_account_id)];
+    let texts = [
+        ("reference", reference),
+        ("reason", reason),
+        ("settledToAccountId", settled_to_account_id),
+    ];
     for (name, text) in texts {
         if let Some(text) = text {
             shown[name] = json!(text);

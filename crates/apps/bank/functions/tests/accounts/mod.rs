@@ -45,7 +45,8 @@ impl Accounts for Api {
         assert_eq!(opened.status, StatusCode::CREATED, "{opened:?}");
         let id = opened.body["accountId"].as_str().unwrap().to_owned();
         if balance > 0 {
-            let credited = self.post(&format!("/accounts/{id}/credits"), json!({ "amount": balance })).await;
+            let credited =
+                self.post(&format!("/accounts/{id}/credits"), json!({ "amount": balance })).await;
             assert_eq!(credited.status, StatusCode::OK, "{credited:?}");
         }
         id
@@ -53,7 +54,8 @@ impl Accounts for Api {
 
     async fn shows_its_transactions(&self, id: &str, version: u64) {
         eventually("all transactions are shown", async || {
-            let answer = self.get(&format!("/accounts/{id}/transactions?minVersion={version}")).await;
+            let answer =
+                self.get(&format!("/accounts/{id}/transactions?minVersion={version}")).await;
             (answer.etag_version() == Some(version)).then_some(())
         })
         .await;
@@ -92,16 +94,20 @@ impl Accounts for Api {
         // The day is the last part of a date.
         let month = month.rsplit_once('-').unwrap().0;
         let rows = self.transactions(id).await;
-        let of_month = rows.iter().filter(|row| row["bookedOn"].as_str().unwrap().starts_with(month));
+        let of_month =
+            rows.iter().filter(|row| row["bookedOn"].as_str().unwrap().starts_with(month));
         let sum: i64 = of_month
-            .map(|row| row["amount"].as_i64().unwrap() * if row["kind"] == "credit" { 1 } else { -1 })
+            .map(|row| {
+                row["amount"].as_i64().unwrap() * if row["kind"] == "credit" { 1 } else { -1 }
+            })
             .sum();
         assert_eq!(shown["lastMonthBalance"], sum, "{rows:?}");
     }
 
     async fn bookings(&self, limit: usize) -> Vec<Value> {
         let newest = self.get("/bookings?limit=1").await.body;
-        let Some(newest) = newest["day"].as_str().and_then(|day| day.parse::<jiff::civil::Date>().ok())
+        let Some(newest) =
+            newest["day"].as_str().and_then(|day| day.parse::<jiff::civil::Date>().ok())
         else {
             return Vec::new();
         };
@@ -154,7 +160,8 @@ impl Balances for LocalStack {
 
     async fn state(&self, id: &str) -> (u64, State) {
         let stream = StreamId::new("account", id).unwrap();
-        let loaded = load::<Account>(&self.store(), &stream, None, Consistency::Strong).await.unwrap();
+        let loaded =
+            load::<Account>(&self.store(), &stream, None, Consistency::Strong).await.unwrap();
         (loaded.version, loaded.state)
     }
 
@@ -177,8 +184,10 @@ impl Balances for LocalStack {
             let of_each = commits.chunk_by(|one, next| one.stream == next.stream);
             let ends = of_each.map(|commits| {
                 let events = commits.iter().flat_map(|commit| &commit.events);
-                let events: Vec<_> = events.map(|event| decode::<Transfer>(event).unwrap()).collect();
-                let end = match Status::of(&fold::<Transfer>(Default::default(), &events)).unwrap() {
+                let events: Vec<_> =
+                    events.map(|event| decode::<Transfer>(event).unwrap()).collect();
+                let end = match Status::of(&fold::<Transfer>(Default::default(), &events)).unwrap()
+                {
                     Status::Completed | Status::Settled => "credit",
                     Status::Refunded => "refund",
                     Status::Refused => "refused",
@@ -199,7 +208,8 @@ impl Balances for LocalStack {
         let mut balances = BTreeMap::new();
         let commits = self.whole_log(&[Account::CATEGORY]).await;
         for commit in &commits {
-            let cause = commit.meta.causation_id.as_deref().and_then(|cause| cause.rsplit_once(':'));
+            let cause =
+                commit.meta.causation_id.as_deref().and_then(|cause| cause.rsplit_once(':'));
             for row in transactions::rows(commit).unwrap() {
                 let amount = if row.kind == Kind::Credit { row.amount } else { -row.amount };
                 match cause.filter(|(transfer, _)| transfers.contains_key(*transfer)) {
@@ -254,8 +264,9 @@ impl Balances for LocalStack {
         .await;
         let mut shown = self.transactions(id).await;
         shown.reverse();
-        let compared =
-            |row: &Value| json!([row["version"], row["kind"], row["amount"], row["balance"], row["at"]]);
+        let compared = |row: &Value| {
+            json!([row["version"], row["kind"], row["amount"], row["balance"], row["at"]])
+        };
         let expected: Vec<_> = expected_rows.iter().map(|row| compared(&json!(row))).collect();
         assert_eq!(shown.iter().map(compared).collect::<Vec<_>>(), expected);
     }

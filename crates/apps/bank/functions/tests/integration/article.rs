@@ -37,10 +37,12 @@ async fn a_replay_changes_nothing() {
     local.shows_its_month(&before.0.body).await;
 
     // The commits are sent once more, as the runbook replays them, but with the newest first.
-    let records: Vec<_> = local.stream_records(&format!("account-{id}")).await.into_iter().rev().collect();
+    let records: Vec<_> =
+        local.stream_records(&format!("account-{id}")).await.into_iter().rev().collect();
     assert_eq!(records.len(), 3);
     let url = format!("{}/2015-03-31/functions/FanoutFunction/invocations", local.aws_url());
-    let answer = reqwest::Client::new().post(url).json(&json!({ "Records": records })).send().await.unwrap();
+    let answer =
+        reqwest::Client::new().post(url).json(&json!({ "Records": records })).send().await.unwrap();
     assert_eq!(answer.json::<Value>().await.unwrap(), json!({ "batchItemFailures": [] }));
     // One more command shows that what comes after a replay is still projected.
     local.post(&format!("/accounts/{id}/credits"), json!({ "amount": 1 })).await;

@@ -61,8 +61,9 @@ impl Consumer<'_> {
                     changes(&mut kept.books, currency, &commit, &mut made).unwrap();
                     let mut rows = BTreeMap::new();
                     made.fold(&mut rows);
-                    let rows =
-                        rows.into_values().map(|row| serde_json::from_value::<Row>(row.into()).unwrap());
+                    let rows = rows
+                        .into_values()
+                        .map(|row| serde_json::from_value::<Row>(row.into()).unwrap());
                     kept.rows.extend(rows);
                     *position = commit.version;
                 }
@@ -151,11 +152,13 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
     // The same module, run by a consumer of one's own that begins anew after each page: the same
     // rows.
     let folder = tempfile::tempdir().unwrap();
-    let filter = Filter { categories: BTreeSet::from(["account".to_owned()]), events: BTreeSet::new() };
+    let filter =
+        Filter { categories: BTreeSet::from(["account".to_owned()]), events: BTreeSet::new() };
     let more = async || {
         let sequence = bank.streams("SequenceTable");
         let log = bank.store();
-        let subscription = Subscription { sequence, log, partitions: 1, filter: filter.clone(), limit: 7 };
+        let subscription =
+            Subscription { sequence, log, partitions: 1, filter: filter.clone(), limit: 7 };
         let consumer = Consumer { subscription, folder: folder.path() };
         consumer.page().await
     };
@@ -164,14 +167,18 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
     let log = bank.store();
     let subscription = Subscription { sequence, log, partitions: 1, filter, limit: 7 };
     let kept = Consumer { subscription, folder: folder.path() }.kept();
-    let compared =
-        |row: &Value| json!([row["number"], row["accountId"], row["version"], row["held"], row["at"]]);
+    let compared = |row: &Value| {
+        json!([row["number"], row["accountId"], row["version"], row["held"], row["at"]])
+    };
     let own: Vec<_> = kept.rows.iter().map(|row| compared(&json!(row))).collect();
     assert_eq!(own, rows.iter().map(compared).collect::<Vec<_>>());
 
     // By page, by day, with ETag and a version to wait for.
     let page = bank.get("/bookings").await;
-    assert_eq!((page.etag_version(), &page.body["last"]), (Some(rows.len() as u64), &json!(rows.len())));
+    assert_eq!(
+        (page.etag_version(), &page.body["last"]),
+        (Some(rows.len() as u64), &json!(rows.len()))
+    );
     let day = kept.books.day();
     let of_day = bank.get(&format!("/bookings?day={day}&limit=1")).await;
     assert_eq!(of_day.body["bookings"].as_array().unwrap().len(), 1);
@@ -241,9 +248,15 @@ async fn an_operator_skips_a_commit_that_the_ledger_of_bookings_cannot_apply() {
     assert_eq!(bank.bookings(10).await.len(), 1);
 
     let (code, shown) = ledger.run(&["skip", "Bookings", unknown.as_str(), "1"]);
-    assert_eq!((code, shown[0]["is"].as_str().unwrap().starts_with("not skipped")), (0, true), "{shown:?}");
+    assert_eq!(
+        (code, shown[0]["is"].as_str().unwrap().starts_with("not skipped")),
+        (0, true),
+        "{shown:?}"
+    );
     let sure = ["--write", "--yes", "--why", "a newer program wrote it"];
-    let skip = |view, stream, version| ledger.run(&[&["skip", view, stream, version][..], &sure].concat()).0;
+    let skip = |view, stream, version| {
+        ledger.run(&[&["skip", view, stream, version][..], &sure].concat()).0
+    };
     for (view, stream, version) in [
         ("Balances", unknown.as_str(), "1"),
         ("Bookings", unknown.as_str(), "2"),

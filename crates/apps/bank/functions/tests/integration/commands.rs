@@ -9,7 +9,8 @@ use ledgerline_lambda::http::{HttpRequest, Problem};
 const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
 
 fn sample(name: &str) -> HttpRequest {
-    let path = format!("{}/../../../../events/account-commands/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let path =
+        format!("{}/../../../../events/account-commands/{name}.json", env!("CARGO_MANIFEST_DIR"));
     let request: ApiGatewayV2httpRequest =
         serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     request.into()

@@ -38,8 +38,9 @@ impl Transactions {
     async fn new() -> Self {
         let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "TransactionsTable"]).await;
         let wire = Wire::default();
-        let client =
-            Client::from_conf(Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build());
+        let client = Client::from_conf(
+            Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build(),
+        );
         let projector = QueueRunner {
             store: DynamoDbStore::new(client.clone(), ledgerline_testing::table("CommitsTable")),
             consumer: LogProjector::new(
@@ -59,7 +60,8 @@ impl Transactions {
     async fn log(&self) -> Vec<Commit> {
         let mut commits = Vec::new();
         for record in sample("transactions-projector/commits")["Records"].as_array().unwrap() {
-            let Message::Commit(commit) = Message::read(record["body"].as_str().unwrap()).unwrap() else {
+            let Message::Commit(commit) = Message::read(record["body"].as_str().unwrap()).unwrap()
+            else {
                 panic!()
             };
             self.projector.store.append(&commit, None).await.unwrap();
@@ -145,7 +147,11 @@ async fn bookings_of_many_accounts_are_written_in_one_call() {
         let mut batch = event(batch).records;
         if place == 1 {
             for account in 1..=9 {
-                transactions.projector.message(&message(&other(account, &commits[0]))).await.unwrap();
+                transactions
+                    .projector
+                    .message(&message(&other(account, &commits[0])))
+                    .await
+                    .unwrap();
             }
         } else {
             batch[8].attributes.insert("ApproximateReceiveCount".into(), "2".into());
@@ -153,7 +159,10 @@ async fn bookings_of_many_accounts_are_written_in_one_call() {
         transactions.wire.take();
         assert_eq!(transactions.projector.batch(&batch).await.batch_item_failures.len(), 0);
         let operations = transactions.wire.operations();
-        assert_eq!(operations.iter().filter(|operation| *operation == "BatchWriteItem").count(), calls);
+        assert_eq!(
+            operations.iter().filter(|operation| *operation == "BatchWriteItem").count(),
+            calls
+        );
     }
 }
 
@@ -172,12 +181,16 @@ async fn a_commit_that_cannot_be_written_does_not_stop_those_of_other_accounts()
     };
     let large = Commit { stream: StreamId::new("account", "large").unwrap(), ..commits[0].clone() };
     let next = Commit { version: 2, ..large.clone() };
-    let message = |id: &str, commit: &Commit| (id.to_owned(), commit.stream.to_string(), message(commit));
+    let message =
+        |id: &str, commit: &Commit| (id.to_owned(), commit.stream.to_string(), message(commit));
     let [a, b] = [message("a", &commits[0]), message("b", &commits[1])];
     let batch = event([message("1", &large), a, message("2", &next), b]);
     let response = transactions.projector.batch(&batch.records).await;
-    let failed: Vec<_> =
-        response.batch_item_failures.iter().map(|failure| failure.item_identifier.as_str()).collect();
+    let failed: Vec<_> = response
+        .batch_item_failures
+        .iter()
+        .map(|failure| failure.item_identifier.as_str())
+        .collect();
     assert_eq!(failed, ["1", "2"]);
     assert_eq!(transactions.rows().await, fold(&commits[..2]));
 }
@@ -207,8 +220,10 @@ async fn a_reference_is_read_from_the_log() {
 async fn a_poisoned_message_stops_its_group_and_no_other() {
     let transactions = Transactions::new().await;
     let commits = transactions.log().await;
-    let poison = |id: &str, group: &str| (id.to_owned(), group.to_owned(), "{\"stream\":1}".to_owned());
-    let good = |id: &str, group: &str, commit: &Commit| (id.to_owned(), group.to_owned(), message(commit));
+    let poison =
+        |id: &str, group: &str| (id.to_owned(), group.to_owned(), "{\"stream\":1}".to_owned());
+    let good =
+        |id: &str, group: &str, commit: &Commit| (id.to_owned(), group.to_owned(), message(commit));
     let event = event([
         poison("a1", "a"),
         good("b1", "b", &commits[0]),
@@ -216,8 +231,11 @@ async fn a_poisoned_message_stops_its_group_and_no_other() {
         good("b2", "b", &commits[1]),
     ]);
     let response = transactions.projector.batch(&event.records).await;
-    let failed: Vec<_> =
-        response.batch_item_failures.iter().map(|failure| failure.item_identifier.as_str()).collect();
+    let failed: Vec<_> = response
+        .batch_item_failures
+        .iter()
+        .map(|failure| failure.item_identifier.as_str())
+        .collect();
     assert_eq!(failed, ["a1", "a2"]);
     assert_eq!(transactions.rows().await, fold(&commits[..2]));
 }
@@ -230,11 +248,15 @@ async fn a_panic_over_one_message_leaves_the_others_their_turn() {
         2 => panic!("a bug"),
         _ => transactions::changes(commit),
     };
-    let message = |id: &str, group: &str, commit: &Commit| (id.to_owned(), group.to_owned(), message(commit));
+    let message =
+        |id: &str, group: &str, commit: &Commit| (id.to_owned(), group.to_owned(), message(commit));
     let event = event([message("1", "a", &commits[1]), message("2", "b", &commits[0])]);
     let response = transactions.projector.batch(&event.records).await;
-    let failed: Vec<_> =
-        response.batch_item_failures.iter().map(|failure| failure.item_identifier.as_str()).collect();
+    let failed: Vec<_> = response
+        .batch_item_failures
+        .iter()
+        .map(|failure| failure.item_identifier.as_str())
+        .collect();
     assert_eq!(failed, ["1"]);
 }
 
@@ -242,10 +264,12 @@ async fn a_panic_over_one_message_leaves_the_others_their_turn() {
 async fn balances() -> (StateProjector<Account, balances::Row>, Wire) {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "BalancesTable"]).await;
     let wire = Wire::default();
-    let client = Client::from_conf(Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build());
+    let client =
+        Client::from_conf(Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build());
     let log = DynamoDbStore::new(client.clone(), ledgerline_testing::table("CommitsTable"));
     for record in sample("transactions-projector/commits")["Records"].as_array().unwrap() {
-        let commit = Message::read(record["body"].as_str().unwrap()).unwrap().into_commit().unwrap();
+        let commit =
+            Message::read(record["body"].as_str().unwrap()).unwrap().into_commit().unwrap();
         log.append(&commit, None).await.unwrap();
     }
     let table = StateRows::new(client, ledgerline_testing::table("BalancesTable"), balances::TABLE);
@@ -267,11 +291,17 @@ async fn a_rebuild_with_a_limit_says_how_long_to_wait_and_goes_on_where_it_was()
     let commits = transactions.longer_log(10).await;
     let consumer = &transactions.projector.consumer;
     let now = consumer.table.view().generations().await.unwrap();
-    let by = Move { at: Timestamp::now(), what: "begin".into(), who: String::new(), why: String::new() };
+    let by =
+        Move { at: Timestamp::now(), what: "begin".into(), who: String::new(), why: String::new() };
     let begun = now.begun(by.at).unwrap();
     assert!(consumer.table.view().compare_and_set(&now, begun, by).await.unwrap());
-    let asked =
-        RebuildRequest { generation: 1, part: 0, parts: 1, write_units: Some(0.5), streams: Vec::new() };
+    let asked = RebuildRequest {
+        generation: 1,
+        part: 0,
+        parts: 1,
+        write_units: Some(0.5),
+        streams: Vec::new(),
+    };
     let (mut asks, mut waits) = (0, 0);
     let made = loop {
         let made = consumer.rebuild(&transactions.projector.store, &asked).await.unwrap();
@@ -285,15 +315,17 @@ async fn a_rebuild_with_a_limit_says_how_long_to_wait_and_goes_on_where_it_was()
     assert!(asks > 1 && seconds > made.writes, "{asks} times, {seconds} s, {made:?}");
     assert_eq!(transactions.rows_of(1).await, fold(&commits));
     // Another generation is not made, whoever comes late with it.
-    let other =
-        consumer.rebuild(&transactions.projector.store, &RebuildRequest { generation: 2, ..asked }).await;
+    let other = consumer
+        .rebuild(&transactions.projector.store, &RebuildRequest { generation: 2, ..asked })
+        .await;
     assert_eq!(other.unwrap_err().to_string(), "the generation 2 is not being built");
 }
 
 #[tokio::test]
 async fn the_sample_entry_becomes_a_row_in_one_write() {
     let (projector, wire) = balances().await;
-    let event: EventBridgeEvent = serde_json::from_value(sample("balances-projector/debited")).unwrap();
+    let event: EventBridgeEvent =
+        serde_json::from_value(sample("balances-projector/debited")).unwrap();
     projector.project(event.detail.clone()).await.unwrap();
     let [write] = wire.take().try_into().unwrap();
     assert_eq!((write.operation.as_str(), write.units >= 1.0), ("PutItem", true));
@@ -323,7 +355,10 @@ fn a_booking_changes_no_key_of_the_index() {
     let states = [State::Open(opened), State::Open(booked.clone()), State::Closed(booked)];
     let rows = states.map(|state| json!(balances::row(ID, 1, state).unwrap()));
     for key in [balances::TABLE.key, balances::OF_OPENER.partition, balances::OF_OPENER.sort] {
-        assert!(rows[0][key].is_string() && rows.iter().all(|row| row[key] == rows[0][key]), "{key}");
+        assert!(
+            rows[0][key].is_string() && rows.iter().all(|row| row[key] == rows[0][key]),
+            "{key}"
+        );
     }
     assert_eq!(balances::OF_OPENER.projection, Projection::KeysOnly);
 }
@@ -333,7 +368,8 @@ fn a_booking_changes_no_key_of_the_index() {
 #[tokio::test]
 async fn a_state_of_another_program_is_not_misread_but_folded_from_the_log() {
     let (projector, _) = balances().await;
-    let event: EventBridgeEvent = serde_json::from_value(sample("balances-projector/debited")).unwrap();
+    let event: EventBridgeEvent =
+        serde_json::from_value(sample("balances-projector/debited")).unwrap();
     for version in [1, 3] {
         let mut other = event.detail.clone();
         other["aggregateSchema"] = json!(99);
@@ -349,7 +385,8 @@ async fn a_state_of_another_program_is_not_misread_but_folded_from_the_log() {
 #[tokio::test]
 async fn a_row_that_is_ahead_of_the_log_is_said_loudly() {
     let (projector, _) = balances().await;
-    let event: EventBridgeEvent = serde_json::from_value(sample("balances-projector/debited")).unwrap();
+    let event: EventBridgeEvent =
+        serde_json::from_value(sample("balances-projector/debited")).unwrap();
     let mut ahead = event.detail.clone();
     ahead["aggregate"]["lastKnownVersion"] = json!(7);
     projector.project(ahead.clone()).await.unwrap();
@@ -366,14 +403,16 @@ async fn a_row_that_is_ahead_of_the_log_is_said_loudly() {
 fn an_entry_is_found_in_whatever_brings_it() {
     let event = sample("balances-projector/debited");
     let message = |body: &Value| {
-        let record =
-            json!({ "messageId": "1", "body": body.to_string(), "attributes": {}, "messageAttributes": {} });
+        let record = json!({ "messageId": "1", "body": body.to_string(), "attributes": {}, "messageAttributes": {} });
         json!({ "Records": [record] })
     };
-    let given_up = json!({ "requestContext": { "condition": "RetriesExhausted" }, "requestPayload": event });
+    let given_up =
+        json!({ "requestContext": { "condition": "RetriesExhausted" }, "requestPayload": event });
     let invoked = json!({ "states": [event["detail"]] });
     let invoked_in_vain = json!({ "requestPayload": invoked });
-    for brought in [&event, &message(&event), &message(&given_up), &invoked, &message(&invoked_in_vain)] {
+    for brought in
+        [&event, &message(&event), &message(&given_up), &invoked, &message(&invoked_in_vain)]
+    {
         assert_eq!(details(brought.clone()).unwrap(), std::slice::from_ref(&event["detail"]));
     }
     for malformed in [
@@ -395,8 +434,7 @@ fn a_message_that_comes_again_begins_with_another_of_its_states_each_time() {
     for received in 1..=4 {
         let body = json!({ "requestPayload": { "states": ["a", "b", "c"] } }).to_string();
         let attributes = json!({ "ApproximateReceiveCount": received.to_string() });
-        let record =
-            json!({ "messageId": "1", "body": body, "attributes": attributes, "messageAttributes": {} });
+        let record = json!({ "messageId": "1", "body": body, "attributes": attributes, "messageAttributes": {} });
         let states = details(json!({ "Records": [record] })).unwrap();
         assert_eq!(states.len(), 3);
         firsts.push(states[0].clone());

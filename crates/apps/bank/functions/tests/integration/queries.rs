@@ -61,7 +61,8 @@ async fn queries() -> Queries {
 }
 
 fn sample(name: &str) -> Value {
-    let path = format!("{}/../../../../events/account-queries/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let path =
+        format!("{}/../../../../events/account-queries/{name}.json", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
@@ -73,7 +74,10 @@ async fn ask(event: Value) -> Result<Response, Problem> {
 #[tokio::test]
 async fn the_samples_are_answered() {
     let account = ask(sample("account")).await.unwrap();
-    assert_eq!((account.status, &account.body.unwrap()["totalBalance"]), (StatusCode::OK, &json!(7)));
+    assert_eq!(
+        (account.status, &account.body.unwrap()["totalBalance"]),
+        (StatusCode::OK, &json!(7))
+    );
     let transactions = ask(sample("transactions")).await.unwrap().body.unwrap();
     assert_eq!(transactions["transactions"][0]["amount"], 7);
     let accounts = ask(sample("accounts")).await.unwrap().body.unwrap();
@@ -105,7 +109,11 @@ async fn a_request_without_a_caller_is_refused() {
         let mut event = sample(name);
         event["requestContext"].as_object_mut().unwrap().remove("authorizer");
         let problem = ask(event).await.unwrap_err();
-        assert_eq!((problem.status, problem.code), (StatusCode::UNAUTHORIZED, "unauthenticated"), "{name}");
+        assert_eq!(
+            (problem.status, problem.code),
+            (StatusCode::UNAUTHORIZED, "unauthenticated"),
+            "{name}"
+        );
     }
 }
 
@@ -123,11 +131,16 @@ async fn accounts_are_listed_by_owner_and_not_by_the_beginning_of_a_name() {
 /// and not of an outage.
 #[tokio::test]
 async fn a_cursor_of_another_owners_list_is_refused() {
-    let cursor = URL_SAFE_NO_PAD.encode(format!(r#"{{"accountId":"{ID}","listing":"Ada\u001f{ID}"}}"#));
+    let cursor =
+        URL_SAFE_NO_PAD.encode(format!(r#"{{"accountId":"{ID}","listing":"Ada\u001f{ID}"}}"#));
     for (owner, expected) in [("Ada", None), ("Bob", Some("cursor"))] {
         let mut event = sample("accounts");
         event["rawQueryString"] = json!(format!("owner={owner}&cursor={cursor}"));
-        assert_eq!(ask(event).await.err().and_then(|problem| problem.field).as_deref(), expected, "{owner}");
+        assert_eq!(
+            ask(event).await.err().and_then(|problem| problem.field).as_deref(),
+            expected,
+            "{owner}"
+        );
     }
 }
 
@@ -139,7 +152,10 @@ async fn a_version_that_is_not_shown_in_time_is_said_to_be_missing() {
         assert_eq!(ask(event.clone()).await.unwrap().status, StatusCode::OK);
         event["rawQueryString"] = json!("minVersion=2");
         let problem = ask(event).await.unwrap_err();
-        assert_eq!((problem.status, problem.code), (StatusCode::SERVICE_UNAVAILABLE, "read-model-behind"));
+        assert_eq!(
+            (problem.status, problem.code),
+            (StatusCode::SERVICE_UNAVAILABLE, "read-model-behind")
+        );
         assert_eq!(problem.version, Some(1));
     }
 }
@@ -167,11 +183,16 @@ fn a_function_without_its_configuration_names_the_variable_and_ends() {
 /// The check of the wiring compares the template with this output.
 #[test]
 fn a_function_prints_its_manifest() {
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_account-queries")).env_clear().arg("--manifest").output().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_account-queries"))
+        .env_clear()
+        .arg("--manifest")
+        .output()
+        .unwrap();
     let manifest: Value = serde_json::from_slice(&output.stdout).unwrap();
     let routes = manifest["source"]["http"].as_array().unwrap();
-    assert!(routes.contains(&json!({ "route": "GET /accounts/{id}/transactions", "scope": "read" })));
+    assert!(
+        routes.contains(&json!({ "route": "GET /accounts/{id}/transactions", "scope": "read" }))
+    );
     assert_eq!(manifest["tables"][0]["indexes"][0]["name"], "ofOpener");
     let variables = [
         "BALANCES_TABLE",

@@ -75,12 +75,15 @@ async fn an_operator_settles_a_transfer_that_is_stuck_by_a_command_with_a_reason
     bank.settled(&other).await;
     // The log says who decided and why; the record of the tool, too.
     let (_, log) = ledger.run(&["show", &format!("transfer-{id}"), "--payloads"]);
-    let decided = log.iter().find(|commit| commit["events"] == "TransferSettlementRequested").unwrap();
+    let decided =
+        log.iter().find(|commit| commit["events"] == "TransferSettlementRequested").unwrap();
     assert_eq!(decided["data"][0]["reason"], "agreed with the customer");
     assert_eq!(decided["data"][0]["requestedBy"], "developer");
     let client = Client::new(&ledgerline_dynamodb::sdk_config(&bank.aws_url()));
-    let records = client.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
-    let done: Vec<_> = records.iter().map(|record| record["what"].as_s().unwrap().as_str()).collect();
+    let records =
+        client.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
+    let done: Vec<_> =
+        records.iter().map(|record| record["what"].as_s().unwrap().as_str()).collect();
     assert_eq!(done, [format!("POST {path}")]);
 
     // What was decided is decided; and nothing else goes this way.
@@ -94,7 +97,17 @@ async fn an_operator_settles_a_transfer_that_is_stuck_by_a_command_with_a_reason
         // It is not known which API belongs to a local stack at another address, and a token is not
         // sent in the clear.
         &["command", "POST", &path, "--body", &elsewhere],
-        &["command", "POST", &path, "--body", &elsewhere, "--api", "http://example.com", "--token", "t"],
+        &[
+            "command",
+            "POST",
+            &path,
+            "--body",
+            &elsewhere,
+            "--api",
+            "http://example.com",
+            "--token",
+            "t",
+        ],
         &["command", "POST", &path, "--body", "{}", "--api", api],
         &["command", "POST"],
     ] {

@@ -14,7 +14,8 @@ use bank::{
 };
 use bank_functions::process_managers::transfer::Transfers;
 use ledgerline::{
-    Aggregate, Cache, Consistency, Context, EventLog, Execution, Meta, StreamId, execute, load, spec::valid,
+    Aggregate, Cache, Consistency, Context, EventLog, Execution, Meta, StreamId, execute, load,
+    spec::valid,
 };
 use ledgerline_dynamodb::{DynamoDbStore, LogRows};
 use ledgerline_lambda::{
@@ -59,10 +60,16 @@ impl Bank {
             .interceptor(self.crash.clone())
             .interceptor(self.wire.clone());
         let client = Client::from_conf(config.build());
-        let positions =
-            LogRows::new(client.clone(), ledgerline_testing::table("TransferPositionsTable"), POSITIONS);
+        let positions = LogRows::new(
+            client.clone(),
+            ledgerline_testing::table("TransferPositionsTable"),
+            POSITIONS,
+        );
         let reaction = Transfers::new(self.store_of(client.clone()));
-        QueueRunner { store: self.store_of(client), consumer: ProcessManager { positions, reaction } }
+        QueueRunner {
+            store: self.store_of(client),
+            consumer: ProcessManager { positions, reaction },
+        }
     }
 
     async fn send<A: Aggregate>(&self, stream: &StreamId, command: A::Command, id: &str) {
@@ -70,7 +77,10 @@ impl Bank {
         let meta = Meta::default();
         let execution = Execution::<A>::new(stream, &command, &context, id, &meta);
         let cache = Cache::new(NonZeroUsize::MIN);
-        assert!(execute(&self.store(), &cache, &DynamoDbStore::HOST, &execution).await.is_ok(), "{id}");
+        assert!(
+            execute(&self.store(), &cache, &DynamoDbStore::HOST, &execution).await.is_ok(),
+            "{id}"
+        );
     }
 
     async fn open(&self, id: &str, currency: &str, balance: i64) {
@@ -95,7 +105,9 @@ impl Bank {
     /// whether the function took all of them.
     async fn deliver(&self, manager: &Manager) -> bool {
         for version in 1.. {
-            let Some(commit) = self.store().get(&the_transfer(), version).await.unwrap() else { return true };
+            let Some(commit) = self.store().get(&the_transfer(), version).await.unwrap() else {
+                return true;
+            };
             let body = serde_json::to_string(&Message::Commit(Box::new(commit))).unwrap();
             if manager.message(&body).await.is_err() {
                 return false;
@@ -117,7 +129,10 @@ impl Bank {
     }
 
     async fn transfer(&self) -> transfer::State {
-        load::<Transfer>(&self.store(), &the_transfer(), None, Consistency::Strong).await.unwrap().state
+        load::<Transfer>(&self.store(), &the_transfer(), None, Consistency::Strong)
+            .await
+            .unwrap()
+            .state
     }
 }
 
@@ -136,7 +151,13 @@ fn requested(from: &str, to: &str, amount: i64) -> transfer::Command {
     let from = valid(from);
     let to = valid(to);
     let reference = Some(valid("rent"));
-    transfer::Command::Request { from, to, amount: valid(amount), currency: valid("EUR"), reference }
+    transfer::Command::Request {
+        from,
+        to,
+        amount: valid(amount),
+        currency: valid("EUR"),
+        reference,
+    }
 }
 
 /// The phase of the transfer, and the code of the last refusal.
@@ -154,14 +175,19 @@ enum Way {
 }
 
 impl Way {
-    const ALL: [Self; 4] = [Self::Arrives, Self::NothingThere, Self::NobodyTakesIt, Self::CannotGoBack];
+    const ALL: [Self; 4] =
+        [Self::Arrives, Self::NothingThere, Self::NobodyTakesIt, Self::CannotGoBack];
 
     async fn prepare(self, bank: &Bank) {
         // A transfer that is to become stuck takes the whole balance, so that the account can be
         // closed meanwhile.
         bank.open(A, "EUR", if self == Self::NothingThere { 10 } else { 30 }).await;
-        bank.open(B, if matches!(self, Self::NobodyTakesIt | Self::CannotGoBack) { "USD" } else { "EUR" }, 5)
-            .await;
+        bank.open(
+            B,
+            if matches!(self, Self::NobodyTakesIt | Self::CannotGoBack) { "USD" } else { "EUR" },
+            5,
+        )
+        .await;
         bank.request(A, B, 30).await;
     }
 
@@ -170,8 +196,9 @@ impl Way {
         if self == Self::CannotGoBack {
             if bank.balance(A).await == 0 && bank.status().await != Status::Stuck {
                 let id = uuid::Uuid::now_v7().to_string();
-                let state =
-                    load::<Account>(&bank.store(), &account(A), None, Consistency::Strong).await.unwrap();
+                let state = load::<Account>(&bank.store(), &account(A), None, Consistency::Strong)
+                    .await
+                    .unwrap();
                 if matches!(state.state, account::State::Open(_)) {
                     bank.send::<Account>(&account(A), account::Command::Close, &id).await;
                 }
@@ -275,8 +302,14 @@ async fn forget_all_but_the_log(client: &Client) {
     for (table, keys) in
         [("RequestsTable", &["request"][..]), ("TransferPositionsTable", &["stream", "entry"])]
     {
-        let items =
-            client.scan().table_name(ledgerline_testing::table(table)).send().await.unwrap().items.unwrap();
+        let items = client
+            .scan()
+            .table_name(ledgerline_testing::table(table))
+            .send()
+            .await
+            .unwrap()
+            .items
+            .unwrap();
         assert!(!items.is_empty(), "{table}");
         for item in items {
             let key = keys.iter().map(|key| ((*key).to_owned(), item[*key].clone())).collect();
@@ -304,7 +337,11 @@ async fn a_replay_moves_no_money_even_if_all_but_the_log_is_forgotten() {
         let client = Client::new(&bank.dynamodb.sdk_config());
         forget_all_but_the_log(&client).await;
         assert!(bank.deliver(&bank.manager()).await);
-        assert_eq!((bank.balance(A).await, bank.balance(B).await, bank.transfer().await), before, "{way:?}");
+        assert_eq!(
+            (bank.balance(A).await, bank.balance(B).await, bank.transfer().await),
+            before,
+            "{way:?}"
+        );
     }
 }
 
@@ -341,7 +378,10 @@ async fn the_money_of_a_stuck_transfer_goes_where_an_operator_decides() {
             assert!(bank.deliver(&bank.manager()).await, "after {calls} calls");
         }
         assert_eq!(bank.status().await, Status::Settled, "after {calls} calls");
-        assert_eq!((bank.balance(A).await, bank.balance(B).await, bank.balance(C).await), (0, 5, 33));
+        assert_eq!(
+            (bank.balance(A).await, bank.balance(B).await, bank.balance(C).await),
+            (0, 5, 33)
+        );
         points += 1;
         if finished {
             break;

@@ -51,8 +51,12 @@ pub const TABLE: StateTable =
 
 /// The accounts of the caller who opened them, in the order of the owners' names. The index holds keys alone, because every booking changes a row
 /// and none changes its place in a list: the index is not written for a booking.
-pub const OF_OPENER: Index =
-    Index { name: "ofOpener", partition: "openedBy", sort: "listing", projection: Projection::KeysOnly };
+pub const OF_OPENER: Index = Index {
+    name: "ofOpener",
+    partition: "openedBy",
+    sort: "listing",
+    projection: Projection::KeysOnly,
+};
 
 /// The view.
 pub const VIEW: StateView<Account, Row> = StateView { table: TABLE, row };
@@ -72,7 +76,8 @@ pub fn row(account_id: &str, version: u64, state: State) -> Option<Row> {
         State::Open(account) => (Status::Open, account),
         State::Closed(account) => (Status::Closed, account),
     };
-    let Opened { owner, currency, opened_by, total_balance, last_month, last_month_balance } = account;
+    let Opened { owner, currency, opened_by, total_balance, last_month, last_month_balance } =
+        account;
     Some(Row {
         account_id: account_id.to_owned(),
         opened_by,

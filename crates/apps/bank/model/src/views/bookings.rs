@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp, civil::Date, tz::TimeZone};
 use ledgerline::{
-    Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, all::time_in_order, decode,
+    Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, all::time_in_order,
+    decode,
 };
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,8 @@ use crate::{
 };
 
 /// The table that holds the rows.
-pub const TABLE: LogTable = LogTable { variable: "BOOKINGS_TABLE", partition: "day", sort: "entry" };
+pub const TABLE: LogTable =
+    LogTable { variable: "BOOKINGS_TABLE", partition: "day", sort: "entry" };
 
 /// The view.
 pub const VIEW: OrderedView<Books, String> =
@@ -138,7 +140,8 @@ pub fn changes(
 ) -> Result<(), ChangesError> {
     // A booking of a transfer was made in answer to a commit of the transfer, which it names.
     let cause = commit.meta.causation_id.as_deref().unwrap_or_default();
-    let of_a_transfer = cause.strip_prefix(Transfer::CATEGORY).is_some_and(|rest| rest.starts_with('-'));
+    let of_a_transfer =
+        cause.strip_prefix(Transfer::CATEGORY).is_some_and(|rest| rest.starts_with('-'));
     for recorded in &commit.events {
         let (kind, amount, balance) = match decode::<Account>(recorded)? {
             Event::AccountOpened { currency: of, .. } => {
@@ -264,7 +267,8 @@ mod tests {
         let mut book = |currency: &str| {
             let mut memory = currency.to_owned();
             let mut rows = Changes::new(TABLE);
-            changes(&mut books, &mut memory, &commit("a", 2, None, &credited(1, 1)), &mut rows).unwrap();
+            changes(&mut books, &mut memory, &commit("a", 2, None, &credited(1, 1)), &mut rows)
+                .unwrap();
             let (_, change) = rows.iter().next().unwrap();
             let ledgerline::changes::Change::Put(fields) = change else { panic!("{change:?}") };
             serde_json::from_value::<Row>(json!(fields)).unwrap().held

@@ -1,7 +1,9 @@
 //! The transactions of every account: one row for each credit and debit, written from the log.
 
 use jiff::{Timestamp, civil::Date};
-use ledgerline::{Aggregate, Changes, ChangesError, Commit, DecodeError, LogTable, LogView, Write, decode};
+use ledgerline::{
+    Aggregate, Changes, ChangesError, Commit, DecodeError, LogTable, LogView, Write, decode,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::account::{Account, Event};

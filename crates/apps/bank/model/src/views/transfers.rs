@@ -81,7 +81,8 @@ impl Status {
 }
 
 /// The table that holds the rows.
-pub const TABLE: StateTable = StateTable { variable: "TRANSFERS_TABLE", key: "transferId", indexes: &[] };
+pub const TABLE: StateTable =
+    StateTable { variable: "TRANSFERS_TABLE", key: "transferId", indexes: &[] };
 
 /// The view.
 pub const VIEW: StateView<Transfer, Row> = StateView { table: TABLE, row };
@@ -101,7 +102,8 @@ pub fn row(transfer_id: &str, version: u64, state: State) -> Option<Row> {
         settlement,
     } = state.order()?.clone();
     // Only the owner of the receiving account may know why it refused, be it the one that the payer named or one that an operator chose. The log has that reason.
-    let is_anothers = matches!(status, Status::Returning | Status::Refunded) || settlement.is_some();
+    let is_anothers =
+        matches!(status, Status::Returning | Status::Refunded) || settlement.is_some();
     let reason = reason.map(|reason| if is_anothers { "not-accepted".to_owned() } else { reason });
     Some(Row {
         transfer_id: transfer_id.to_owned(),

@@ -36,8 +36,16 @@ pub fn routes() -> Vec<Route<User>> {
         // The location is that of the user's ratings, because no route shows the user.
         Route::new("POST /users", register, changed).creating("/users/{id}/ratings"),
         Route::new("POST /users/{id}/email", update_email, changed),
-        Route::new("PUT /users/{id}/follows/{otherId}", |request| to(request, Action::Follow), changed),
-        Route::new("DELETE /users/{id}/follows/{otherId}", |request| to(request, Action::Unfollow), changed),
+        Route::new(
+            "PUT /users/{id}/follows/{otherId}",
+            |request| to(request, Action::Follow),
+            changed,
+        ),
+        Route::new(
+            "DELETE /users/{id}/follows/{otherId}",
+            |request| to(request, Action::Unfollow),
+            changed,
+        ),
     ]
 }
 

@@ -88,7 +88,8 @@ pub struct WelcomeEmail {
 pub fn ses(sdk: &SdkConfig) -> Builder {
     // Both timeouts are set, because an attempt would otherwise have only the time that is enough
     // for a database.
-    let timeout = TimeoutConfig::builder().operation_attempt_timeout(PATIENCE).operation_timeout(PATIENCE);
+    let timeout =
+        TimeoutConfig::builder().operation_attempt_timeout(PATIENCE).operation_timeout(PATIENCE);
     Builder::from(sdk).retry_config(RetryConfig::disabled()).timeout_config(timeout.build())
 }
 
@@ -99,8 +100,11 @@ pub fn ses(sdk: &SdkConfig) -> Builder {
 pub async fn run() -> Result<(), Error> {
     process_manager::run_on_bus::<_, User>(async |sdk, _| {
         let sender = config::parsed_or("MAIL_SENDER", String::new())?;
-        let mails =
-            LogRows::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(POSITIONS.variable)?, POSITIONS);
+        let mails = LogRows::new(
+            aws_sdk_dynamodb::Client::new(&sdk),
+            config::text(POSITIONS.variable)?,
+            POSITIONS,
+        );
         let ses = Client::from_conf(ses(&sdk).build());
         Ok(WelcomeEmail {
             mails,
@@ -125,7 +129,8 @@ impl Reaction for WelcomeEmail {
 
     async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
         for (index, recorded) in commit.events.iter().enumerate() {
-            let event = decode::<User>(recorded).map_err(|source| ApplyError::changes(commit, source))?;
+            let event =
+                decode::<User>(recorded).map_err(|source| ApplyError::changes(commit, source))?;
             match (event, &self.sender) {
                 (Event::UserRegistered { email, name: _, user_id: _ }, Some(sender)) => {
                     self.once(commit, index, sender, &email).await?;
@@ -151,12 +156,19 @@ fn another_has_it() -> ApplyError {
 
 impl WelcomeEmail {
     /// Sends the mail for one event, unless it was sent, or may have been.
-    async fn once(&self, commit: &Commit, index: usize, sender: &str, email: &str) -> Result<(), ApplyError> {
+    async fn once(
+        &self,
+        commit: &Commit,
+        index: usize,
+        sender: &str,
+        email: &str,
+    ) -> Result<(), ApplyError> {
         let stream = commit.stream.as_str();
         let claim = Uuid::new_v4();
         let entry = format!("mail#{:020}#{index:04}", commit.version);
         let at = Some(Timestamp::now());
-        let mail = |status| Mail { stream: stream.to_owned(), entry: entry.clone(), status, claim, at };
+        let mail =
+            |status| Mail { stream: stream.to_owned(), entry: entry.clone(), status, claim, at };
         if !self.mails.put_new(&mail(Status::Sending)).await? {
             let found = self.mails.read::<Mail>(RowKey { partition: stream, sort: &entry }).await?;
             // Another instance had a claim and has taken it back meanwhile.
@@ -167,7 +179,9 @@ impl WelcomeEmail {
                 Status::Sending if found.claim == claim => {}
                 // Two instances may have the same commit at the same time. The one with the claim
                 // knows best, as long as it can still be there.
-                Status::Sending if found.at.is_some_and(|at| Timestamp::now() < at + self.claim) => {
+                Status::Sending
+                    if found.at.is_some_and(|at| Timestamp::now() < at + self.claim) =>
+                {
                     return Err(another_has_it());
                 }
                 Status::Sending => {
@@ -189,13 +203,18 @@ impl WelcomeEmail {
         };
         // Rule 14: the log gets the provider's code and not its message, which may quote the
         // address.
-        let code = error.as_service_error().and_then(|error| error.meta().code()).unwrap_or("no answer");
+        let code =
+            error.as_service_error().and_then(|error| error.meta().code()).unwrap_or("no answer");
         match meaning(&error) {
             Meaning::Later => {
                 // Under our claim only: should this request arrive late, another instance may have
                 // sent the mail, and its record must stay.
                 self.mails
-                    .delete_if(RowKey { partition: stream, sort: &entry }, "claim", &claim.to_string())
+                    .delete_if(
+                        RowKey { partition: stream, sort: &entry },
+                        "claim",
+                        &claim.to_string(),
+                    )
                     .await?;
                 Err(ApplyError::Effect(format!("the mail was not taken yet: {code}")))
             }
@@ -239,7 +258,8 @@ fn unsent(commit: &Commit, outcome: &str, code: &str) {
 }
 
 /// Errors by which a service says nothing of what was asked.
-const COMMON: [&str; 4] = ["ExpiredTokenException", "RequestExpired", "Throttling", "ThrottlingException"];
+const COMMON: [&str; 4] =
+    ["ExpiredTokenException", "RequestExpired", "Throttling", "ThrottlingException"];
 
 /// The meaning of an error for the mail.
 enum Meaning {
@@ -265,7 +285,9 @@ fn meaning(error: &SdkError<SendEmailError>) -> Meaning {
             _ if matches!(refused.raw().status().as_u16(), 401 | 403 | 429) => Meaning::Later,
             // Errors that all services have, some of them with the status 400 (API reference,
             // "Common errors").
-            _ if refused.err().meta().code().is_some_and(|code| COMMON.contains(&code)) => Meaning::Later,
+            _ if refused.err().meta().code().is_some_and(|code| COMMON.contains(&code)) => {
+                Meaning::Later
+            }
             _ if refused.raw().status().is_client_error() => Meaning::Never,
             _ => Meaning::Unknown,
         },

@@ -45,7 +45,8 @@ pub fn manifest() -> Manifest {
 /// When it cannot start.
 pub async fn run() -> Result<(), Error> {
     queue::run(manifest(), async |sdk| {
-        let table = LogRows::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(TABLE.variable)?, TABLE);
+        let table =
+            LogRows::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(TABLE.variable)?, TABLE);
         // This opens the connection, so that the first message does not wait for it.
         let _ = table.view().generations().await;
         Ok(FeedProjector { table })
@@ -59,7 +60,8 @@ impl Consumer for FeedProjector {
         let work = feeds::work(commit).map_err(|source| ApplyError::changes(commit, source))?;
         let stream = &commit.stream;
         let version = commit.version;
-        let delivery = |changes: &Changes| CommitChanges { stream, version, changes: changes.clone() };
+        let delivery =
+            |changes: &Changes| CommitChanges { stream, version, changes: changes.clone() };
         let Some(then) = work.then else {
             return Ok(self.table.deliver(delivery(&work.changes)).await?);
         };
@@ -128,17 +130,20 @@ impl FeedProjector {
                 let owner = feeds::followers(author);
                 let page = self.table.page::<Follow>(&PageQuery::of(&owner, PAGE, cursor)).await?;
                 let (follows, next) = page.whole()?;
-                let entry =
-                    |follow: &Follow| Entry::new(&follow.entry, follow.following, author, place, link);
+                let entry = |follow: &Follow| {
+                    Entry::new(&follow.entry, follow.following, author, place, link)
+                };
                 self.table.put_all(&follows.iter().map(entry).collect::<Vec<_>>()).await?;
                 Ok((next, last))
             }
             Then::BringIn { follower, author, following } => {
                 let owner = feeds::recent(author);
-                let newest = PageQuery { newest_first: true, ..PageQuery::of(&owner, RECENT, None) };
+                let newest =
+                    PageQuery { newest_first: true, ..PageQuery::of(&owner, RECENT, None) };
                 let (links, next) = self.table.page::<Recent>(&newest).await?.whole()?;
-                let entry =
-                    |recent: &Recent| Entry::new(follower, *following, author, &recent.entry, &recent.link);
+                let entry = |recent: &Recent| {
+                    Entry::new(follower, *following, author, &recent.entry, &recent.link)
+                };
                 self.table.put_all(&links.iter().map(entry).collect::<Vec<_>>()).await?;
                 if let (Some(_), Some(oldest)) = (&next, links.last()) {
                     last.set(&feeds::following(follower), author, FROM, &*oldest.entry);
@@ -147,11 +152,13 @@ impl FeedProjector {
             }
             Then::Remove { follower, author, following } => {
                 let owner = feeds::recent(author);
-                let newest = PageQuery { newest_first: true, ..PageQuery::of(&owner, PAGE, cursor) };
+                let newest =
+                    PageQuery { newest_first: true, ..PageQuery::of(&owner, PAGE, cursor) };
                 let (links, next) = self.table.page::<Recent>(&newest).await?.whole()?;
                 let there = links.iter().filter(|recent| recent.entry.as_str() >= from);
                 let key = |recent: &Recent| {
-                    let entry = Entry::new(follower, *following, author, &recent.entry, &recent.link);
+                    let entry =
+                        Entry::new(follower, *following, author, &recent.entry, &recent.link);
                     (entry.owner, entry.entry)
                 };
                 let keys: Vec<_> = there.map(key).collect();

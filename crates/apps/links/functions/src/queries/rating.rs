@@ -38,17 +38,26 @@ pub fn routes() -> Vec<queries::Query> {
         )
         .parameters(PAGE)
         .parameters(["url"]),
-        queries::Query::new("GET /users/{id}/ratings", [Table::with(user_ratings::TABLE, [Query])], of_user)
-            .parameters(PAGE),
-        queries::Query::new("GET /users/{id}/feed", [Table::with(feeds::TABLE, [BatchGetItem, Query])], feed)
-            .parameters(PAGE),
+        queries::Query::new(
+            "GET /users/{id}/ratings",
+            [Table::with(user_ratings::TABLE, [Query])],
+            of_user,
+        )
+        .parameters(PAGE),
+        queries::Query::new(
+            "GET /users/{id}/feed",
+            [Table::with(feeds::TABLE, [BatchGetItem, Query])],
+            feed,
+        )
+        .parameters(PAGE),
     ]
 }
 
 async fn of_link(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     request.actor()?;
     let table = views.log_rows(link_ratings::TABLE)?;
-    let url = request.query("url")?.ok_or_else(|| Problem::field("url", "say which link: ?url="))?;
+    let url =
+        request.query("url")?.ok_or_else(|| Problem::field("url", "say which link: ?url="))?;
     let url = WebUrl::new(url).map_err(|invalid| Problem::field("url", invalid.to_string()))?;
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
@@ -102,7 +111,8 @@ async fn feed(views: &Views, request: &HttpRequest) -> Result<Response, Problem>
     let cursor = request.query("cursor")?;
     let entries = entries(&table, id.get(), limit, cursor).await.map_err(problem)?;
     let keys = entries.rows.iter().flatten();
-    let keys: Vec<_> = keys.map(|entry| (feeds::ratings(&entry.author), entry.link.clone())).collect();
+    let keys: Vec<_> =
+        keys.map(|entry| (feeds::ratings(&entry.author), entry.link.clone())).collect();
     // A link's id is made of the author and the URL, so that the id alone finds the rating.
     let mut found = BTreeMap::new();
     for rating in table.get_all::<Rating>(&keys).await.map_err(problem)? {
@@ -156,10 +166,12 @@ async fn entries(
             break;
         }
         let left = i32::try_from(wanted - entries.len()).unwrap_or(limit);
-        let query = PageQuery { newest_first: true, ..PageQuery::of(&feed, left, cursor.as_deref()) };
+        let query =
+            PageQuery { newest_first: true, ..PageQuery::of(&feed, left, cursor.as_deref()) };
         let page = table.page::<Entry>(&query).await?;
-        let is_hidden =
-            |row: &Result<Entry, _>| row.as_ref().is_ok_and(|entry| !feeds::shown(entry, &following));
+        let is_hidden = |row: &Result<Entry, _>| {
+            row.as_ref().is_ok_and(|entry| !feeds::shown(entry, &following))
+        };
         entries.extend(page.rows.into_iter().filter(|row| !is_hidden(row)));
         cursor = page.cursor;
         if cursor.is_none() {

@@ -253,9 +253,10 @@ fn of_user(commit: &Commit) -> Result<Work, ChangesError> {
         match decode::<User>(recorded)? {
             user::Event::UserRegistered { .. } | user::Event::UserEmailUpdated { .. } => {}
             user::Event::UserFollowed { user_id, followed_user_id, following: number } => {
-                for (owner, entry) in
-                    [(followers(&followed_user_id), &user_id), (following(&user_id), &followed_user_id)]
-                {
+                for (owner, entry) in [
+                    (followers(&followed_user_id), &user_id),
+                    (following(&user_id), &followed_user_id),
+                ] {
                     work.changes.put(&Follow {
                         owner,
                         entry: entry.clone(),
@@ -263,12 +264,20 @@ fn of_user(commit: &Commit) -> Result<Work, ChangesError> {
                         from: None,
                     })?;
                 }
-                work.then(Then::BringIn { follower: user_id, author: followed_user_id, following: number })?;
+                work.then(Then::BringIn {
+                    follower: user_id,
+                    author: followed_user_id,
+                    following: number,
+                })?;
             }
             user::Event::UserUnfollowed { user_id, unfollowed_user_id, following: number } => {
                 work.changes.delete(&followers(&unfollowed_user_id), &user_id);
                 work.changes.delete(&following(&user_id), &unfollowed_user_id);
-                work.then(Then::Remove { follower: user_id, author: unfollowed_user_id, following: number })?;
+                work.then(Then::Remove {
+                    follower: user_id,
+                    author: unfollowed_user_id,
+                    following: number,
+                })?;
             }
         }
     }

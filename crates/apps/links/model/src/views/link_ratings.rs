@@ -6,10 +6,12 @@ use serde::{Deserialize, Serialize};
 use crate::link::{Event, Link};
 
 /// The table that holds the rows. The partition is the link's URL, which no stream has as its name, so that it holds no position.
-pub const TABLE: LogTable = LogTable { variable: "LINK_RATINGS_TABLE", partition: "linkUrl", sort: "entry" };
+pub const TABLE: LogTable =
+    LogTable { variable: "LINK_RATINGS_TABLE", partition: "linkUrl", sort: "entry" };
 
 /// The view.
-pub const VIEW: LogView = LogView { table: TABLE, of: &[Link::CATEGORY], writes: &[Write::Update], changes };
+pub const VIEW: LogView =
+    LogView { table: TABLE, of: &[Link::CATEGORY], writes: &[Write::Update], changes };
 
 /// The beginning of the sort key of every rating; the user's id follows.
 pub const RATINGS: &str = "rating#";
@@ -57,7 +59,12 @@ pub fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
                 changes.set(&link_url, &entry, "userId", user_id);
                 changes.set(&link_url, &entry, "rating", rating);
                 changes.add(&link_url, SUMMARY, "count", i64::from(previous.is_none()));
-                changes.add(&link_url, SUMMARY, "sum", i64::from(rating) - i64::from(previous.unwrap_or(0)));
+                changes.add(
+                    &link_url,
+                    SUMMARY,
+                    "sum",
+                    i64::from(rating) - i64::from(previous.unwrap_or(0)),
+                );
             }
             Event::LinkTagged { user_id, link_url, tags } => {
                 changes.set(&link_url, &format!("{RATINGS}{user_id}"), "tags", tags);

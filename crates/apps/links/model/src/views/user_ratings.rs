@@ -6,10 +6,12 @@ use serde::{Deserialize, Serialize};
 use crate::link::{Event, Link};
 
 /// The table that holds the rows.
-pub const TABLE: LogTable = LogTable { variable: "USER_RATINGS_TABLE", partition: "owner", sort: "entry" };
+pub const TABLE: LogTable =
+    LogTable { variable: "USER_RATINGS_TABLE", partition: "owner", sort: "entry" };
 
 /// The view.
-pub const VIEW: LogView = LogView { table: TABLE, of: &[Link::CATEGORY], writes: &[Write::Update], changes };
+pub const VIEW: LogView =
+    LogView { table: TABLE, of: &[Link::CATEGORY], writes: &[Write::Update], changes };
 
 /// The partition with a user's ratings. No stream has such a name, whatever ids users have, so that it holds no position.
 #[must_use]

@@ -22,7 +22,9 @@ struct Create {
 /// The routes.
 #[must_use]
 pub fn routes() -> Vec<Route<Todo>> {
-    let new = |Create { id, title, message }| (Some(id), Command::Create(title, message.unwrap_or_default()));
+    let new = |Create { id, title, message }| {
+        (Some(id), Command::Create(title, message.unwrap_or_default()))
+    };
     vec![
         create("POST /todo", new, changed),
         Route::new("POST /todo/{id}", update, changed).if_match_required(),

@@ -25,7 +25,10 @@ pub fn routes() -> Vec<Query> {
 fn listed(request: &HttpRequest) -> Result<KeyRange, Problem> {
     let status = request.query("status")?.map(values::try_new::<Status>).transpose();
     let status = status.map_err(|invalid| Problem::field("status", invalid.to_string()))?;
-    Ok(KeyRange { starts_with: status.map(|status| listing(status, "")), ..KeyRange::own(request)? })
+    Ok(KeyRange {
+        starts_with: status.map(|status| listing(status, "")),
+        ..KeyRange::own(request)?
+    })
 }
 
 /// The fields of a todo that a client sees, without the keys of its list.

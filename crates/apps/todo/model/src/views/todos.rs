@@ -27,11 +27,16 @@ pub struct Row {
 }
 
 /// The table that holds the rows.
-pub const TABLE: StateTable = StateTable { variable: "TODOS_TABLE", key: "id", indexes: &[BY_CREATOR] };
+pub const TABLE: StateTable =
+    StateTable { variable: "TODOS_TABLE", key: "id", indexes: &[BY_CREATOR] };
 
 /// The todos of the caller who created them, in the order of status and id.
-pub const BY_CREATOR: Index =
-    Index { name: "byCreator", partition: "createdBy", sort: "listing", projection: Projection::All };
+pub const BY_CREATOR: Index = Index {
+    name: "byCreator",
+    partition: "createdBy",
+    sort: "listing",
+    projection: Projection::All,
+};
 
 /// The view.
 pub const VIEW: StateView<Todo, Row> = StateView { table: TABLE, row };
@@ -55,7 +60,15 @@ pub fn row(id: &str, version: u64, state: State) -> Option<Row> {
         State::Done(todo) => (Status::Done, todo),
     };
     let Created { title, message, created_by } = todo;
-    Some(Row { id: id.to_owned(), created_by, listing: listing(status, id), title, message, status, version })
+    Some(Row {
+        id: id.to_owned(),
+        created_by,
+        listing: listing(status, id),
+        title,
+        message,
+        status,
+        version,
+    })
 }
 
 #[cfg(test)]

@@ -38,7 +38,9 @@ pub const VIEW: StateView<Widget, Row> = StateView { table: TABLE, row };
 /// The row that shows this state.
 #[must_use]
 pub fn row(widget_id: &str, version: u64, state: State) -> Option<Row> {
-    let State::Created(Created { name, description, stock, created_by }) = state else { return None };
+    let State::Created(Created { name, description, stock, created_by }) = state else {
+        return None;
+    };
     Some(Row { widget_id: widget_id.to_owned(), created_by, name, description, stock, version })
 }
 

@@ -85,7 +85,9 @@ impl Rebuild for LogProjector {
                         break;
                     }
                 };
-                while let Err(too_much) = rows.try_add(&mut page.batch, changes_of(&commit, changes)) {
+                while let Err(too_much) =
+                    rows.try_add(&mut page.batch, changes_of(&commit, changes))
+                {
                     page.flush(self.empty_batch()).await?;
                     changes = too_much;
                 }
@@ -123,7 +125,8 @@ impl Rebuild for LogProjector {
             let mut batch = self.empty_batch();
             let mut is_moved = false;
             for commit in &page.commits {
-                let mut changes = self.changes(commit).map_err(|error| unchanged(commit, &error))?;
+                let mut changes =
+                    self.changes(commit).map_err(|error| unchanged(commit, &error))?;
                 while let Err(too_much) = rows.try_add(&mut batch, changes_of(commit, changes)) {
                     let full = std::mem::replace(&mut batch, self.empty_batch());
                     is_moved |= !write(rows, &full, &mut writes).await?;

@@ -81,7 +81,9 @@ impl SubscribeError {
             | Self::Changes { stream, version, .. }
             | Self::TooLarge { stream, version, .. }
             | Self::Refused { stream, version, .. } => Some((stream.clone(), *version)),
-            Self::Store(_) | Self::Cursor(_) | Self::Table(_) | Self::Rebuild(_) | Self::Kept => None,
+            Self::Store(_) | Self::Cursor(_) | Self::Table(_) | Self::Rebuild(_) | Self::Kept => {
+                None
+            }
         }
     }
 }

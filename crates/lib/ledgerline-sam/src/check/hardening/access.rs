@@ -21,7 +21,11 @@ impl Template<'_> {
             let auth = &api["Properties"]["Auth"];
             let default = auth["DefaultAuthorizer"].as_str().unwrap_or_default();
             if auth["Authorizers"][default]["JwtConfiguration"].is_null() {
-                self.wrong(id, &["Auth"], "without DefaultAuthorizer, a JWT authorizer, everybody gets in");
+                self.wrong(
+                    id,
+                    &["Auth"],
+                    "without DefaultAuthorizer, a JWT authorizer, everybody gets in",
+                );
             }
         }
         for (id, function) in resources(self.json, &["AWS::Serverless::Function"]) {
@@ -29,10 +33,18 @@ impl Template<'_> {
                 let keys = ["Events", name, "Properties"];
                 let api = properties["ApiId"]["Ref"].as_str().unwrap_or_default();
                 if self.json["Resources"][api]["Type"] != "AWS::Serverless::HttpApi" {
-                    self.wrong(id, &keys, "the route is on no API of the template: ApiId: !Ref HttpApi");
+                    self.wrong(
+                        id,
+                        &keys,
+                        "the route is on no API of the template: ApiId: !Ref HttpApi",
+                    );
                 }
                 if !properties["Auth"]["Authorizer"].is_null() {
-                    self.wrong(id, &keys, "the route has an Authorizer of its own: leave the API's default");
+                    self.wrong(
+                        id,
+                        &keys,
+                        "the route has an Authorizer of its own: leave the API's default",
+                    );
                 }
             }
         }
@@ -47,17 +59,25 @@ impl Template<'_> {
         let Some(prefix) = prefixes.first() else { return self };
         let mut audience = BTreeSet::new();
         for (_, api) in resources(self.json, &["AWS::Serverless::HttpApi"]) {
-            let authorizers = api["Properties"]["Auth"]["Authorizers"].as_object().into_iter().flatten();
-            authorizers.for_each(|(_, jwt)| references(&jwt["JwtConfiguration"]["audience"], &mut audience));
+            let authorizers =
+                api["Properties"]["Auth"]["Authorizers"].as_object().into_iter().flatten();
+            authorizers.for_each(|(_, jwt)| {
+                references(&jwt["JwtConfiguration"]["audience"], &mut audience)
+            });
         }
         let mut offered = BTreeSet::new();
         for (id, client) in resources(self.json, &["AWS::Cognito::UserPoolClient"]) {
             let properties = &client["Properties"];
-            let scopes: Vec<_> =
-                list(&properties["AllowedOAuthScopes"]).into_iter().filter_map(Value::as_str).collect();
+            let scopes: Vec<_> = list(&properties["AllowedOAuthScopes"])
+                .into_iter()
+                .filter_map(Value::as_str)
+                .collect();
             offered.extend(scopes.iter().copied());
-            if !audience.contains(id) && scopes.iter().any(|scope| scope.starts_with(&format!("{prefix}/"))) {
-                let message = "the API refuses its tokens: add it to the audience of the authorizer";
+            if !audience.contains(id)
+                && scopes.iter().any(|scope| scope.starts_with(&format!("{prefix}/")))
+            {
+                let message =
+                    "the API refuses its tokens: add it to the audience of the authorizer";
                 self.wrong(id, &[], message);
             }
             // The events of everybody are for whoever has the scope, and every user of the pool has the scopes of a client that people sign in with.
@@ -72,11 +92,14 @@ impl Template<'_> {
         for (id, function) in resources(self.json, &["AWS::Serverless::Function"]) {
             for (name, properties) in events(function, "HttpApi") {
                 let scopes = list(&properties["Auth"]["AuthorizationScopes"]);
-                for scope in
-                    scopes.into_iter().filter_map(Value::as_str).filter(|scope| !offered.contains(scope))
+                for scope in scopes
+                    .into_iter()
+                    .filter_map(Value::as_str)
+                    .filter(|scope| !offered.contains(scope))
                 {
-                    let message =
-                        format!("no client of the user pool offers the scope {scope}: AllowedOAuthScopes");
+                    let message = format!(
+                        "no client of the user pool offers the scope {scope}: AllowedOAuthScopes"
+                    );
                     self.wrong(id, &["Events", name, "Properties", "Auth"], &message);
                 }
             }
@@ -106,8 +129,9 @@ impl Template<'_> {
             let has_routes = events(resource, "HttpApi").next().is_some();
             let is_sequencer = events(resource, "DynamoDB").next().is_some()
                 && !resource["Properties"]["Environment"]["Variables"]["SEQUENCE_TABLE"].is_null();
-            let named =
-                |suffix: &[&str]| suffix.iter().map(|suffix| format!("{}{suffix}", function.arn)).collect();
+            let named = |suffix: &[&str]| {
+                suffix.iter().map(|suffix| format!("{}{suffix}", function.arn)).collect()
+            };
             let (arns, why): (Vec<_>, _) = match (has_routes, is_sequencer) {
                 (true, _) => (
                     named(&["", ":live", ":$LATEST", ":1"]),
@@ -121,16 +145,22 @@ impl Template<'_> {
             };
             for (policy, statement) in &statements {
                 match allows_directly(statement, &arns) {
-                    Ok(true) => {
-                        self.wrong(policy, &[], &format!("it allows a direct {INVOKE} of {id}, {why}"))
-                    }
+                    Ok(true) => self.wrong(
+                        policy,
+                        &[],
+                        &format!("it allows a direct {INVOKE} of {id}, {why}"),
+                    ),
                     Ok(false) => {}
-                    Err(error) => self.wrong(policy, &[], &format!("a statement cannot be read: {error}")),
+                    Err(error) => {
+                        self.wrong(policy, &[], &format!("a statement cannot be read: {error}"))
+                    }
                 }
             }
             self.permissions_of(id);
         }
-        for (id, attached) in resources(self.json, &["AWS::IAM::Role", "AWS::IAM::User", "AWS::IAM::Group"]) {
+        for (id, attached) in
+            resources(self.json, &["AWS::IAM::Role", "AWS::IAM::User", "AWS::IAM::Group"])
+        {
             let policies = list(&attached["Properties"]["ManagedPolicyArns"]);
             if policies.iter().any(|policy| policy["Ref"].is_null()) {
                 self.wrong(
@@ -193,7 +223,8 @@ fn unguarded(statement: &Value) -> Vec<String> {
     }
     let conditions = statement["Condition"].as_object().into_iter().flatten();
     let of_all = conditions.filter(|(operator, _)| operator.starts_with("ForAllValues:"));
-    let keys = of_all.flat_map(|(_, keys)| keys.as_object().into_iter().flatten().map(|(key, _)| key));
+    let keys =
+        of_all.flat_map(|(_, keys)| keys.as_object().into_iter().flatten().map(|(key, _)| key));
     let is_guarded = |key: &&String| {
         let null = &statement["Condition"]["Null"][key.as_str()];
         null == "false" || null == false
@@ -207,7 +238,8 @@ fn references<'v>(value: &'v Value, found: &mut BTreeSet<&'v str>) {
         Value::Object(entries) => {
             found.extend(value["Ref"].as_str());
             found.extend(value["Fn::GetAtt"].as_str().or(value["Fn::GetAtt"][0].as_str()));
-            let text = value["Fn::Sub"].as_str().or(value["Fn::Sub"][0].as_str()).unwrap_or_default();
+            let text =
+                value["Fn::Sub"].as_str().or(value["Fn::Sub"][0].as_str()).unwrap_or_default();
             found.extend(text.split("${").skip(1).filter_map(|rest| rest.split('}').next()));
             entries.values().for_each(|value| references(value, found));
         }
@@ -241,7 +273,8 @@ mod tests {
             // then IAM denies it.
             let context: Vec<_> =
                 via_url.map(|it| ("lambda:InvokedViaFunctionUrl", it)).into_iter().collect();
-            let allowed = policy::allows(policy, action, &format!("{function}{of}"), &context).unwrap();
+            let allowed =
+                policy::allows(policy, action, &format!("{function}{of}"), &context).unwrap();
             assert_eq!(allowed, may, "{action} {of} {via_url:?}");
         }
     }

@@ -27,9 +27,13 @@ mod tests {
     fn the_development_binary_has_the_functions_of_the_template() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../template.yaml");
         let template = template::load(&path, &BTreeMap::new(), "http://127.0.0.1").unwrap();
-        let functions: BTreeSet<_> = template.functions.into_iter().map(|function| function.binary).collect();
+        let functions: BTreeSet<_> =
+            template.functions.into_iter().map(|function| function.binary).collect();
         let handlers: BTreeSet<_> = ledgerline_lambda::handlers::names(super::HANDLERS).collect();
         let one_sided: Vec<_> = handlers.symmetric_difference(&functions).collect();
-        assert!(one_sided.is_empty(), "only in template.yaml, or only in `HANDLERS`: {one_sided:?}");
+        assert!(
+            one_sided.is_empty(),
+            "only in template.yaml, or only in `HANDLERS`: {one_sided:?}"
+        );
     }
 }

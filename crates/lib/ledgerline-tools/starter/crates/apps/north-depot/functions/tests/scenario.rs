@@ -15,10 +15,14 @@ async fn a_stock_item_is_created_renamed_and_shown() {
     let again = api.post("/stock-items", json!({ "id": &id, "name": "First" })).await;
     assert_eq!((again.status, again.problem()), (StatusCode::CONFLICT, "stock-item-exists"));
     let nameless = api.post("/stock-items", json!({})).await;
-    assert_eq!((nameless.status, &nameless.body["field"]), (StatusCode::BAD_REQUEST, &json!("name")));
+    assert_eq!(
+        (nameless.status, &nameless.body["field"]),
+        (StatusCode::BAD_REQUEST, &json!("name"))
+    );
 
     let rename = format!("/stock-items/{id}/name");
-    let renamed = api.post_with(&rename, &[("if-match", "\"1\"")], json!({ "name": "Second" })).await;
+    let renamed =
+        api.post_with(&rename, &[("if-match", "\"1\"")], json!({ "name": "Second" })).await;
     assert_eq!((renamed.status, renamed.etag()), (StatusCode::OK, Some("\"2\"")));
     let late = api.post_with(&rename, &[("if-match", "\"1\"")], json!({ "name": "Third" })).await;
     assert_eq!(late.status, StatusCode::PRECONDITION_FAILED);

@@ -50,15 +50,22 @@ impl<S: EventStore> Reaction for StockLabels<S> {
     /// May happen twice for the same commit. The command is sent once: its id is made of the commit
     /// and the step.
     async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
-        let Some(command) = due(commit).map_err(|invalid| ApplyError::Effect(invalid.to_string()))? else {
+        let Some(command) =
+            due(commit).map_err(|invalid| ApplyError::Effect(invalid.to_string()))?
+        else {
             return Ok(());
         };
         // Each stream has one of its own, with the same id.
         let stream = PriceTag::stream(commit.stream.id());
         let stream = stream.map_err(|invalid| ApplyError::Effect(invalid.to_string()))?;
         let actor = commit.meta.actor.as_deref();
-        let due =
-            Due::<PriceTag> { cause: commit, step: "create", stream: &stream, command: &command, actor };
+        let due = Due::<PriceTag> {
+            cause: commit,
+            step: "create",
+            stream: &stream,
+            command: &command,
+            actor,
+        };
         if let Err(code) = due.send(&self.store, &self.cache).await? {
             // A redelivery would get the same answer.
             tracing::warn!(stream = %commit.stream, version = commit.version, code, "stock labels");
@@ -78,7 +85,11 @@ mod tests {
         let commit = |version| Commit {
             stream: StreamId::new("stockitem", "1").unwrap(),
             version,
-            events: vec![RecordedEvent { event_type: "First".into(), schema: 1, data: "{}".into() }],
+            events: vec![RecordedEvent {
+                event_type: "First".into(),
+                schema: 1,
+                data: "{}".into(),
+            }],
             state: None,
             command: "c".into(),
             at: jiff::Timestamp::UNIX_EPOCH,

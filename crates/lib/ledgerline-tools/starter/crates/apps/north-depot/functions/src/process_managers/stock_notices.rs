@@ -35,7 +35,8 @@ mod tests {
 
     #[test]
     fn every_event_is_looked_at() {
-        let event = |name: &str| RecordedEvent { event_type: name.into(), schema: 1, data: "{}".into() };
+        let event =
+            |name: &str| RecordedEvent { event_type: name.into(), schema: 1, data: "{}".into() };
         let commit = Commit {
             stream: StreamId::new("stockitem", "1").unwrap(),
             version: 1,

@@ -15,5 +15,7 @@ const UNKNOWN: Refusal = Refusal::not_found("unknown-stock-item", "there is no s
 /// `VisibleTo::Owner`.
 #[must_use]
 pub fn routes() -> Vec<Query> {
-    vec![row::<StockItem, Row>("GET /stock-cards/{id}", TABLE, UNKNOWN, VisibleTo::All, |row| json!(row))]
+    vec![row::<StockItem, Row>("GET /stock-cards/{id}", TABLE, UNKNOWN, VisibleTo::All, |row| {
+        json!(row)
+    })]
 }

@@ -19,14 +19,20 @@ const UNKNOWN: Refusal = Refusal::not_found("unknown-stock-item", "there is no s
 #[must_use]
 pub fn routes() -> Vec<Query> {
     vec![
-        row::<StockItem, Row>("GET /stock-owners/{id}", TABLE, UNKNOWN, VisibleTo::All, |row| json!(row)),
-        page::<Row>("GET /stock-owners", "rows", (TABLE, BY_CREATED_BY), by_created_by, |row| json!(row))
-            .parameters(["createdBy"]),
+        row::<StockItem, Row>("GET /stock-owners/{id}", TABLE, UNKNOWN, VisibleTo::All, |row| {
+            json!(row)
+        }),
+        page::<Row>("GET /stock-owners", "rows", (TABLE, BY_CREATED_BY), by_created_by, |row| {
+            json!(row)
+        })
+        .parameters(["createdBy"]),
     ]
 }
 
 /// The rows that have the value of the parameter.
 fn by_created_by(request: &http::HttpRequest) -> Result<queries::KeyRange, http::Problem> {
     let value = request.query("createdBy")?.filter(|value| !value.is_empty());
-    value.map(queries::KeyRange::of).ok_or_else(|| http::Problem::field("createdBy", "name a value"))
+    value
+        .map(queries::KeyRange::of)
+        .ok_or_else(|| http::Problem::field("createdBy", "name a value"))
 }

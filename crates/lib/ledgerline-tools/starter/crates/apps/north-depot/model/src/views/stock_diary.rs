@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::stock_item::StockItem;
 
 /// Where the rows are.
-pub const TABLE: LogTable = LogTable { variable: "STOCK_DIARY_TABLE", partition: "part", sort: "entry" };
+pub const TABLE: LogTable =
+    LogTable { variable: "STOCK_DIARY_TABLE", partition: "part", sort: "entry" };
 
 /// The view.
 pub const VIEW: OrderedView<Last, ()> =
@@ -69,10 +70,13 @@ mod tests {
 
     #[test]
     fn every_event_has_the_next_number() {
-        let event = |name: &str| RecordedEvent { event_type: name.into(), schema: 1, data: "{}".into() };
+        let event =
+            |name: &str| RecordedEvent { event_type: name.into(), schema: 1, data: "{}".into() };
         let mut last = Last::default();
         let mut rows = BTreeMap::new();
-        for (id, events) in [("1", vec![event("First")]), ("2", vec![event("Second"), event("Third")])] {
+        for (id, events) in
+            [("1", vec![event("First")]), ("2", vec![event("Second"), event("Third")])]
+        {
             let commit = Commit {
                 stream: StockItem::stream(id).unwrap(),
                 version: 1,

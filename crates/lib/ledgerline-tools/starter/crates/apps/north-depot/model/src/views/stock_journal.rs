@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::stock_item::StockItem;
 
 /// Where the rows are.
-pub const TABLE: LogTable = LogTable { variable: "STOCK_JOURNAL_TABLE", partition: "owner", sort: "entry" };
+pub const TABLE: LogTable =
+    LogTable { variable: "STOCK_JOURNAL_TABLE", partition: "owner", sort: "entry" };
 
 /// The view.
 pub const VIEW: LogView =
@@ -56,9 +57,12 @@ mod tests {
 
     #[test]
     fn every_event_is_listed_in_the_order_of_the_log() {
-        let event = |name: &str| RecordedEvent { event_type: name.into(), schema: 1, data: "{}".into() };
+        let event =
+            |name: &str| RecordedEvent { event_type: name.into(), schema: 1, data: "{}".into() };
         let mut rows = BTreeMap::new();
-        for (version, events) in [(1, vec![event("First")]), (2, vec![event("Second"), event("Third")])] {
+        for (version, events) in
+            [(1, vec![event("First")]), (2, vec![event("Second"), event("Third")])]
+        {
             let commit = Commit {
                 stream: StockItem::stream("1").unwrap(),
                 version,

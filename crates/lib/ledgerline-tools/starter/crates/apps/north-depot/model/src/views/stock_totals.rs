@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::stock_item::StockItem;
 
 /// Where the rows are.
-pub const TABLE: LogTable = LogTable { variable: "STOCK_TOTALS_TABLE", partition: "owner", sort: "entry" };
+pub const TABLE: LogTable =
+    LogTable { variable: "STOCK_TOTALS_TABLE", partition: "owner", sort: "entry" };
 
 /// The view.
 pub const VIEW: LogView =
@@ -46,9 +47,11 @@ mod tests {
 
     #[test]
     fn the_events_of_each_type_are_counted() {
-        let event = |name: &str| RecordedEvent { event_type: name.into(), schema: 1, data: "{}".into() };
+        let event =
+            |name: &str| RecordedEvent { event_type: name.into(), schema: 1, data: "{}".into() };
         let mut rows = BTreeMap::new();
-        for (version, events) in [(1, vec![event("Sent")]), (2, vec![event("Lost"), event("Sent")])] {
+        for (version, events) in [(1, vec![event("Sent")]), (2, vec![event("Lost"), event("Sent")])]
+        {
             let commit = Commit {
                 stream: StockItem::stream("1").unwrap(),
                 version,
