@@ -1,5 +1,6 @@
-//! The bank, which is the same for all libraries: an account that is opened and credited. Each library stores the metadata of a command
-//! (who, why, from where) too, in the place that it has for it.
+//! The bank, which is the same for all libraries: an account that is opened and credited. Each
+//! library stores the metadata of a command (who, why, from where) too, in the place that it has
+//! for it.
 
 use std::{collections::HashMap, fmt};
 

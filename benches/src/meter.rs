@@ -1,5 +1,5 @@
-//! A proxy before the emulated DynamoDB that counts what AWS would bill. It adds the question for the consumed capacity to each request,
-//! and reads the capacity from the answer.
+//! A proxy before the emulated DynamoDB that counts what AWS would bill. It adds the question for
+//! the consumed capacity to each request, and reads the capacity from the answer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,7 +26,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// The price of a million times these counts, in dollars: on-demand tables in us-east-1 (docs/costs.md).
+    /// The price of a million times these counts, in dollars: on-demand tables in us-east-1
+    /// (docs/costs.md).
     pub fn dollars_per_million(&self) -> f64 {
         self.reads * 0.125 + self.writes * 0.625
     }
@@ -146,8 +147,9 @@ fn units(operation: &str, request: &Value, answer: &Value, succeeded: bool) -> R
         let units: Option<f64> = tables.iter().map(units).sum();
         units.ok_or_else(|| anyhow!("{operation} was answered without its capacity"))?
     } else if writes {
-        // AWS bills a write that is refused by its condition like one that succeeds, but the answer does not say so. Every item that is
-        // written here has less than a kilobyte: one unit, or two in a transaction.
+        // AWS bills a write that is refused by its condition like one that succeeds, but the answer
+        // does not say so. Every item that is written here has less than a kilobyte: one unit, or
+        // two in a transaction.
         let items = ["TransactItems", "TransactStatements"]
             .map(|items| request[items].as_array().map_or(0, Vec::len));
         match items.into_iter().sum::<usize>() {
@@ -180,7 +182,8 @@ pub async fn is_right(client: &aws_sdk_dynamodb::Client, meter: &Meter) -> Resul
         )
         .send()
         .await?;
-    // A key of two bytes and a text make an item of just over five kilobytes: six write units, two read units, one if read eventually.
+    // A key of two bytes and a text make an item of just over five kilobytes: six write units, two
+    // read units, one if read eventually.
     let key = AttributeValue::S("k".into());
     let text = AttributeValue::S("t".repeat(5 * 1024));
     let put = || Put::builder().table_name(table).item("k", key.clone()).item("t", text.clone());

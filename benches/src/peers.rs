@@ -28,8 +28,9 @@ pub trait Peer: Send + Sync {
     }
     /// A new instance of a program: it has seen nothing yet.
     async fn instance(&self) -> Result<Box<dyn Instance>>;
-    /// Writes the opening of the account if it has no commit yet, and then credits of 1, from `from` commits up to `to`. It may take any
-    /// quick way, as long as it stores what commands would have stored.
+    /// Writes the opening of the account if it has no commit yet, and then credits of 1, from
+    /// `from` commits up to `to`. It may take any quick way, as long as it stores what commands
+    /// would have stored.
     async fn fill(&self, account: &str, from: u64, to: u64) -> Result<()>;
 }
 

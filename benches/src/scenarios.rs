@@ -10,7 +10,8 @@ use crate::{
     peers::{Failed, Instance, Peer},
 };
 
-/// The number of commands that are measured in a row, so that a snapshot that is due from time to time is in their mean.
+/// The number of commands that are measured in a row, so that a snapshot that is due from time to
+/// time is in their mean.
 const COMMANDS: u32 = 50;
 /// The number of writers of one account at the same time, and of the commands of each.
 const WRITERS: u32 = 8;
@@ -29,14 +30,16 @@ pub struct Measured {
     pub keyed: Option<Counts>,
     /// A command while others write the same account, and whether every command was booked once.
     pub contended: (Counts, bool),
-    /// The amount that one request booked, which was sent twice, the second time to another instance. 1 is right.
+    /// The amount that one request booked, which was sent twice, the second time to another
+    /// instance. 1 is right.
     pub sent_twice: i64,
 }
 
 /// The results at one length of the stream.
 #[derive(Debug)]
 pub struct Length {
-    /// The length that was asked for. The account may be longer, by the commands that were measured before.
+    /// The length that was asked for. The account may be longer, by the commands that were measured
+    /// before.
     pub commits: u64,
     /// A command of an instance that has just done one; `None` if a command failed.
     pub warm: Option<Counts>,
@@ -150,7 +153,8 @@ async fn until_it_is_done(instance: &dyn Instance, account: &str) -> Result<()> 
     anyhow::bail!("lost {TRIES} races in a row")
 }
 
-/// An instance ends after it has written and before its answer arrives; the client sends the request again.
+/// An instance ends after it has written and before its answer arrives; the client sends the
+/// request again.
 async fn sent_twice(peer: &dyn Peer) -> Result<i64> {
     const ACCOUNT: &str = "0190163d-8694-739b-aea5-966c26f8ad94";
     peer.fill(ACCOUNT, 0, 1).await?;

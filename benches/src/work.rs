@@ -1,4 +1,5 @@
-//! The same work on the processor, counted in instructions: stored events to the state of an account, and commands to a store in memory.
+//! The same work on the processor, counted in instructions: stored events to the state of an
+//! account, and commands to a store in memory.
 
 use std::{hint::black_box, num::NonZeroUsize, process::Command as Program};
 
@@ -13,16 +14,19 @@ use crate::{
     peers::cqrs,
 };
 
-/// The work that is counted: its name in the table, and its names in `run`, for Ledgerline and for cqrs-es.
+/// The work that is counted: its name in the table, and its names in `run`, for Ledgerline and for
+/// cqrs-es.
 const WORK: [(&str, [&str; 2]); 2] = [
     ("a stored event to a state", ["ledgerline-events", "cqrs-events"]),
     ("a command to a store in memory, the hundredth of its stream", ["ledgerline-commands", "cqrs-commands"]),
 ];
 
-/// The instructions of Ledgerline and of cqrs-es for each work, done once; `None` if valgrind is missing.
+/// The instructions of Ledgerline and of cqrs-es for each work, done once; `None` if valgrind is
+/// missing.
 pub type Instructions = Vec<(&'static str, Option<[u64; 2]>)>;
 
-/// Runs each work under valgrind, with few and with many repetitions. Their difference leaves out the start of the program.
+/// Runs each work under valgrind, with few and with many repetitions. Their difference leaves out
+/// the start of the program.
 pub fn counted() -> Result<Instructions> {
     let have = Program::new("valgrind").arg("--version").output().is_ok();
     if !have {
@@ -69,7 +73,8 @@ fn credited() -> Event {
     Event::AccountCredited { amount: 100, balance: 100, booked_on, reference: Some("November's rent".into()) }
 }
 
-/// Folds events from the texts of an item, as Ledgerline stores them; `their_events` does the same for cqrs-es.
+/// Folds events from the texts of an item, as Ledgerline stores them; `their_events` does the same
+/// for cqrs-es.
 fn our_events(times: u32) -> Result<()> {
     let stored = encode::<Account>(&credited())?;
     let mut loaded = Loaded::<Account>::nothing();
@@ -103,7 +108,8 @@ fn their_events(times: u32) -> Result<()> {
     Ok(())
 }
 
-/// The number of commits of each stream, the same for both libraries: the state and the number of earlier events decide the cost.
+/// The number of commits of each stream, the same for both libraries: the state and the number of
+/// earlier events decide the cost.
 const COMMITS: u32 = 100;
 
 async fn our_commands(times: u32) -> Result<()> {

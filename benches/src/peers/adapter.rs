@@ -28,7 +28,8 @@ impl AggregateId for AccountId {
     }
 }
 
-/// The payload of an event. The library has no place for the metadata of a command, so they are in it.
+/// The payload of an event. The library has no place for the metadata of a command, so they are in
+/// it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Payload {
     event: Event,
@@ -44,7 +45,8 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// Creates its tables. The snapshot is written with each event whose number is a multiple of `every`.
+    /// Creates its tables. The snapshot is written with each event whose number is a multiple of
+    /// `every`.
     pub async fn new(client: Client, every: u64) -> Result<Self> {
         let [journal, snapshot, head] =
             ["journal", "snapshot", "head"].map(|table| format!("adapter-{table}-{every}"));

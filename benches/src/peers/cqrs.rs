@@ -118,8 +118,8 @@ impl Peer for Cqrs {
     }
 
     async fn fill(&self, account: &str, from: u64, to: u64) -> Result<()> {
-        // Commits of twenty events each are stored like twenty commits of one event, and are quicker. The library has no room for more in
-        // one transaction.
+        // Commits of twenty events each are stored like twenty commits of one event, and are
+        // quicker. The library has no room for more in one transaction.
         let (repository, mut state) = (self.repository(), Account::initial());
         if from > 0 {
             state = self.store().load_aggregate(account).await?.aggregate.0;

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-/// A fifth of the stack's time went into the C library's, which gives memory back and takes it again all the time.
+/// A fifth of the stack's time went into the C library's, which gives memory back and takes it
+/// again all the time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

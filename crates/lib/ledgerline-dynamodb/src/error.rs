@@ -1,4 +1,5 @@
-//! The meaning of the error codes of an AWS SDK, in one place. Only the failed condition of a write is recognised in the module that writes.
+//! The meaning of the error codes of an AWS SDK, in one place. Only the failed condition of a write
+//! is recognised in the module that writes.
 
 use std::{error::Error, fmt::Debug};
 
@@ -24,11 +25,13 @@ pub(crate) enum Failure {
     Busy,
     /// The service refuses the request and will refuse it again. The value is its message.
     Invalid(String),
-    /// The service could not be reached, did not answer in time or failed: the call may have been carried out.
+    /// The service could not be reached, did not answer in time or failed: the call may have been
+    /// carried out.
     Unavailable(Box<dyn Error + Send + Sync>),
 }
 
-/// Whether a code asks to slow down. It is the code of a whole request, or of one item in a transaction.
+/// Whether a code asks to slow down. It is the code of a whole request, or of one item in a
+/// transaction.
 pub(crate) fn is_throttling(code: &str) -> bool {
     matches!(
         code,
@@ -40,7 +43,8 @@ pub(crate) fn is_throttling(code: &str) -> bool {
     )
 }
 
-/// Whether a code says that another writer is busy. It is the code of a whole request, or of one item in a transaction.
+/// Whether a code says that another writer is busy. It is the code of a whole request, or of one
+/// item in a transaction.
 pub(crate) fn is_busy(code: &str) -> bool {
     matches!(
         code,
@@ -66,9 +70,10 @@ where
     }
 }
 
-/// The cause of throttling: the code, and for each reason the exceeded limit and the resource, such as
-/// `TableWriteKeyRangeThroughputExceeded on arn:aws:dynamodb:…:table/orders`. Without reasons, the message stands in
-/// their place. Source: the developer guide of DynamoDB, "Understanding and handling throttling".
+/// The cause of throttling: the code, and for each reason the exceeded limit and the resource, such
+/// as `TableWriteKeyRangeThroughputExceeded on arn:aws:dynamodb:…:table/orders`. Without reasons,
+/// the message stands in their place. Source: the developer guide of DynamoDB, "Understanding and
+/// handling throttling".
 fn throttling(code: &str, message: Option<&str>, error: &(dyn Error + 'static)) -> String {
     fn reasons<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e [ThrottlingReason]> {
         let throttling = error.downcast_ref().map(ThrottlingException::throttling_reasons);
@@ -95,7 +100,8 @@ fn throttling(code: &str, message: Option<&str>, error: &(dyn Error + 'static)) 
     }
 }
 
-/// The reason why a transaction was cancelled. It names no resource: its place in the list is that of the item.
+/// The reason why a transaction was cancelled. It names no resource: its place in the list is that
+/// of the item.
 pub(crate) fn cancellation(reason: &CancellationReason) -> String {
     with_message(reason.code().unwrap_or_default(), reason.message())
 }
@@ -145,8 +151,9 @@ pub(crate) fn of_table(failure: Failure) -> TableError {
     }
 }
 
-/// The error text for an item that cannot be read, without the item's values (rule 14). The messages of serde and of the fields' types quote values
-/// in many forms; only the message about a missing field quotes none, so only the name of that field is kept.
+/// The error text for an item that cannot be read, without the item's values (rule 14). The
+/// messages of serde and of the fields' types quote values in many forms; only the message about a
+/// missing field quotes none, so only the name of that field is kept.
 pub(crate) fn without_values(error: &serde_dynamo::Error) -> String {
     let message = error.to_string();
     let missing = message.strip_prefix("missing field `").and_then(|rest| rest.split_once('`'));

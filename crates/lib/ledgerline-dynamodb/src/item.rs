@@ -1,7 +1,8 @@
 //! Commits and requests as items: names, encoding and size.
 //!
-//! The attributes are a storage format: the tests below pin it. They are read and written by hand, because a fold of a long stream
-//! spends most of its time here; through serde, each map of an item is built twice.
+//! The attributes are a storage format: the tests below pin it. They are read and written by hand,
+//! because a fold of a long stream spends most of its time here; through serde, each map of an item
+//! is built twice.
 
 use std::{
     collections::HashMap,
@@ -18,7 +19,8 @@ use serde::Deserialize;
 use crate::error;
 
 pub(crate) type Item = HashMap<String, AttributeValue>;
-/// An item that is to be written. The order of its fields is always the same, so that the statement that writes it is the same too.
+/// An item that is to be written. The order of its fields is always the same, so that the statement
+/// that writes it is the same too.
 pub(crate) type Fields = Vec<(&'static str, AttributeValue)>;
 
 pub(crate) const STREAM: &str = "stream";
@@ -45,7 +47,8 @@ pub(crate) const EXPIRES: &str = "expires";
 /// The largest item that DynamoDB stores, in bytes.
 pub const MAX_ITEM_BYTES: usize = 400 * 1024;
 
-/// The error for an item or stream image that is not a commit. It does not quote the value (rule 14).
+/// The error for an item or stream image that is not a commit. It does not quote the value (rule
+/// 14).
 #[derive(Debug, thiserror::Error)]
 #[error("not a commit of this program: `{attribute}` is missing, or of the wrong type or range")]
 pub struct InvalidItem {
@@ -189,7 +192,8 @@ fn corrupt(stream: &StreamId, error: &InvalidItem) -> StoreError {
     }
 }
 
-/// Reads what a fold needs of a commit of this stream, from an item that may have no more than that.
+/// Reads what a fold needs of a commit of this stream, from an item that may have no more than
+/// that.
 pub(crate) fn step(stream: &StreamId, item: Item) -> Result<FoldedCommit, StoreError> {
     let (mut version, mut events, mut state) = (None, None, None);
     for (name, value) in item {
@@ -279,9 +283,9 @@ pub(crate) fn request(item: Item) -> Result<IdempotencyRecord, StoreError> {
     Ok(IdempotencyRecord { key, fingerprint, answer, expires })
 }
 
-/// The size of an item as DynamoDB counts it against the limit and the write units, in bytes: names and values in
-/// UTF-8, 3 bytes for each list or map and 1 for each of its elements, about half a byte for each digit.
-/// Source: the developer guide, "DynamoDB item sizes and formats".
+/// The size of an item as DynamoDB counts it against the limit and the write units, in bytes: names
+/// and values in UTF-8, 3 bytes for each list or map and 1 for each of its elements, about half a
+/// byte for each digit. Source: the developer guide, "DynamoDB item sizes and formats".
 pub(crate) fn bytes<'a>(fields: impl IntoIterator<Item = (&'a str, &'a AttributeValue)>) -> usize {
     fields.into_iter().map(|(name, value)| name.len() + value_bytes(value)).sum()
 }
@@ -379,7 +383,8 @@ mod tests {
         commit_to_item(commit).into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// This is the storage format. If this test fails, every commit that was ever stored would become unreadable.
+    /// This is the storage format. If this test fails, every commit that was ever stored would
+    /// become unreadable.
     #[test]
     fn the_attributes_of_a_commit_are_these() {
         let item: serde_json::Value = serde_dynamo::from_item(stored(&full())).unwrap();
@@ -432,7 +437,8 @@ mod tests {
     }
 
     proptest! {
-        /// The queues, and earlier versions of this module, have commits as serde writes them: the two forms must stay the same.
+        /// The queues, and earlier versions of this module, have commits as serde writes them: the
+        /// two forms must stay the same.
         #[test]
         fn a_commit_is_stored_and_read_as_serde_has_it(commit in any_commit()) {
             let item = stored(&commit);

@@ -1,4 +1,5 @@
-//! The heads of all streams against everything that is made of them: what is missing, what is ahead of the log, and holes in the log itself. Nothing is written here.
+//! The heads of all streams against everything that is made of them: what is missing, what is ahead
+//! of the log, and holes in the log itself. Nothing is written here.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -18,7 +19,8 @@ use crate::{DynamoDbStore, Head, TableError, ViewTable};
 
 /// The number of streams that are looked at at once.
 const AT_ONCE: usize = 32;
-/// The age from which a state view that shows nothing of a stream may have forgotten it: until then, it has a tombstone.
+/// The age from which a state view that shows nothing of a stream may have forgotten it: until
+/// then, it has a tombstone.
 const FORGOTTEN: SignedDuration = SignedDuration::from_hours(29 * 24);
 /// The name of the order of everything among what follows the log.
 pub const ORDER: &str = "$all";
@@ -92,9 +94,11 @@ pub struct Found {
     pub missing: Vec<Difference>,
     /// What is ahead of the log, as after a restored backup.
     pub ahead: Vec<Difference>,
-    /// Views that show nothing of old streams: they forgot them, and their tombstones are gone, or they never heard of them.
+    /// Views that show nothing of old streams: they forgot them, and their tombstones are gone, or
+    /// they never heard of them.
     pub forgotten: Vec<Difference>,
-    /// Rows or positions that cannot be read: whoever writes them cannot go on with their streams either.
+    /// Rows or positions that cannot be read: whoever writes them cannot go on with their streams
+    /// either.
     pub unreadable: Vec<Difference>,
     /// Streams with a hole in the log, each with the number of versions that are missing.
     pub holes: BTreeMap<StreamId, u64>,
@@ -105,7 +109,8 @@ pub struct Found {
 }
 
 impl Found {
-    /// Whether nothing is missing, nothing is ahead, and the log has no hole, as far as it was looked.
+    /// Whether nothing is missing, nothing is ahead, and the log has no hole, as far as it was
+    /// looked.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         [&self.missing, &self.ahead, &self.unreadable].iter().all(|found| found.is_empty())
@@ -183,7 +188,8 @@ pub struct Comparison<'a> {
     pub with_order: bool,
     /// What follows the log.
     pub subscribers: &'a [Subscriber],
-    /// Only streams that came to `$all` since this time, instead of all. This costs what was written since then; it finds no holes, and nothing that never came to `$all`.
+    /// Only streams that came to `$all` since this time, instead of all. This costs what was
+    /// written since then; it finds no holes, and nothing that never came to `$all`.
     pub since: Option<Timestamp>,
     /// Leaves alone what lacks only commits of after this time: they may be on their way.
     pub until: Timestamp,
@@ -321,7 +327,8 @@ impl Comparison<'_> {
         Ok(heads)
     }
 
-    /// Leaves out what lacks only young commits. The first one that is missing counts, not the newest: a stream that is written all the time would never be compared otherwise.
+    /// Leaves out what lacks only young commits. The first one that is missing counts, not the
+    /// newest: a stream that is written all the time would never be compared otherwise.
     async fn without_the_young(
         &self,
         looked: Vec<Difference>,
@@ -347,7 +354,8 @@ impl Comparison<'_> {
         Ok(left)
     }
 
-    /// How far a subscriber is in a stream. The log and the view go on while they are looked at: a difference must still be there when they are looked at again, in this order.
+    /// How far a subscriber is in a stream. The log and the view go on while they are looked at: a
+    /// difference must still be there when they are looked at again, in this order.
     async fn look_twice(
         &self,
         subscriber: &Subscriber,
@@ -373,7 +381,8 @@ impl Comparison<'_> {
     ) -> Result<Difference, CompareError> {
         let seen = reached.get(stream).cloned().unwrap_or_default();
         let mut head = head.version;
-        // Ahead, if the newest entry is of a version that the log does not have: by a strong read, because the scan may be older than the order.
+        // Ahead, if the newest entry is of a version that the log does not have: by a strong read,
+        // because the scan may be older than the order.
         if seen.newest() > head {
             let newest = self.log.head(stream).await?;
             head = newest.version.min(seen.newest());
@@ -421,7 +430,8 @@ impl Seen {
         }
     }
 
-    /// Takes a void entry away: `$all` has nothing of this version, until a commit takes the version.
+    /// Takes a void entry away: `$all` has nothing of this version, until a commit takes the
+    /// version.
     fn remove(&mut self, version: u64) {
         if version <= self.up_to {
             self.beyond.extend(version + 1..=self.up_to);

@@ -13,7 +13,8 @@ use serde_json::{Map, Value, json};
 
 use crate::{DynamoDbStore, error, item};
 
-/// The most commits of a page. DynamoDB ends a page after 1 MB in any case; the emulated database reads all that is left of the table for a page without a limit.
+/// The most commits of a page. DynamoDB ends a page after 1 MB in any case; the emulated database
+/// reads all that is left of the table for a page without a limit.
 const PAGE: i32 = 2_000;
 /// The parts of the table that are read at once.
 const AT_ONCE: usize = 8;
@@ -58,7 +59,8 @@ impl ScanPart {
 /// A page of one part of the log.
 #[derive(Debug)]
 pub struct Scanned {
-    /// Its commits. Those of one stream are in order. Commits that this program cannot read are left out, so that there is a hole.
+    /// Its commits. Those of one stream are in order. Commits that this program cannot read are
+    /// left out, so that there is a hole.
     pub commits: Vec<Commit>,
     /// The number of items that are no commit of this program.
     pub damaged: u64,
@@ -85,7 +87,8 @@ impl DynamoDbStore {
             .client
             .scan()
             .table_name(&self.commits)
-            // A table that is read as a whole is read in the order of its keys, for which the emulated database has an index.
+            // A table that is read as a whole is read in the order of its keys, for which the
+            // emulated database has an index.
             .set_segment((parts > 1).then_some(part))
             .set_total_segments((parts > 1).then_some(parts))
             .limit(limit);
@@ -123,7 +126,8 @@ impl DynamoDbStore {
         Ok(Scanned { commits, damaged, after, units })
     }
 
-    /// The heads of all streams, read in so many parts at once. Only keys and times are sent; the price is that of the whole table.
+    /// The heads of all streams, read in so many parts at once. Only keys and times are sent; the
+    /// price is that of the whole table.
     ///
     /// # Errors
     /// When the table cannot be read.
@@ -143,7 +147,8 @@ impl DynamoDbStore {
                 .expression_attribute_names("#version", item::VERSION)
                 .expression_attribute_names("#at", item::AT);
             let mut items = scan.into_paginator().items().send();
-            // The commits of a stream follow each other, so that its name is read once, and only the newest one's time.
+            // The commits of a stream follow each other, so that its name is read once, and only
+            // the newest one's time.
             let mut run: Option<(StreamId, Head, Item)> = None;
             while let Some(found) = items.next().await {
                 let found = found.map_err(error::store_error)?;
@@ -173,7 +178,8 @@ impl DynamoDbStore {
         Ok(heads)
     }
 
-    /// The newest commit of a stream, read strongly, without its events: one that is damaged has a version and keeps nobody from looking at the others (rule 11). The number of commits is
+    /// The newest commit of a stream, read strongly, without its events: one that is damaged has a
+    /// version and keeps nobody from looking at the others (rule 11). The number of commits is
     /// taken to be the version.
     ///
     /// # Errors
@@ -201,7 +207,8 @@ impl DynamoDbStore {
         Ok(found.unwrap_or_default())
     }
 
-    /// The time of a commit, read strongly, without its events; `None` if the commit is not there, or has no time because it is damaged.
+    /// The time of a commit, read strongly, without its events; `None` if the commit is not there,
+    /// or has no time because it is damaged.
     ///
     /// # Errors
     /// When the table cannot be read.
@@ -218,7 +225,8 @@ impl DynamoDbStore {
         Ok(output.map_err(error::store_error)?.item.as_ref().and_then(time))
     }
 
-    /// The streams with a commit whose time is between these, each with the first version of that time and its last version in the log.
+    /// The streams with a commit whose time is between these, each with the first version of that
+    /// time and its last version in the log.
     ///
     /// # Errors
     /// When the table cannot be read.
@@ -295,7 +303,8 @@ impl DynamoDbStore {
         Ok(found)
     }
 
-    /// A commit as a record of the table's stream has it: `Keys` and `NewImage`; `None` if it is not there.
+    /// A commit as a record of the table's stream has it: `Keys` and `NewImage`; `None` if it is
+    /// not there.
     ///
     /// # Errors
     /// When the table cannot be read.

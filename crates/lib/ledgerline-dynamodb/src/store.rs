@@ -1,5 +1,6 @@
-//! The event store on DynamoDB: the `Commits` table and the `Requests` table beside it. Only this module and `item` know the attribute names of
-//! commits and requests, in items and in the images of the table's stream.
+//! The event store on DynamoDB: the `Commits` table and the `Requests` table beside it. Only this
+//! module and `item` know the attribute names of commits and requests, in items and in the images
+//! of the table's stream.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,8 +22,9 @@ use crate::{
     views::batch::items_of,
 };
 
-/// The most commits in a forward page. DynamoDB returns at most 1 MB at once, which may be many more small commits: with this limit a page is folded
-/// within a second, even with the least memory that a function has.
+/// The most commits in a forward page. DynamoDB returns at most 1 MB at once, which may be many
+/// more small commits: with this limit a page is folded within a second, even with the least memory
+/// that a function has.
 const FORWARD: u32 = 1_000;
 /// The most commits that one call reads: 4 MB, which arrive within the time for an attempt.
 const AT_ONCE: usize = 10;
@@ -30,14 +32,16 @@ const AT_ONCE: usize = 10;
 const CALLS: usize = 4;
 /// The most items that one transaction takes.
 const MAX_TRANSACTION_ITEMS: usize = 100;
-/// The most bytes of commits in one transaction, items and expressions. It is a little less than DynamoDB takes, so that the request has room too.
+/// The most bytes of commits in one transaction, items and expressions. It is a little less than
+/// DynamoDB takes, so that the request has room too.
 const MAX_TRANSACTION_BYTES: usize = 4_000_000;
 
 /// The attributes that a page asks for, none for all, and what reads an item that has them.
 type Part<C> = (&'static [&'static str], fn(&StreamId, item::Item) -> Result<C, StoreError>);
 
 const COMMIT: Part<Commit> = (&[], item::commit);
-/// The price is the same, because the database counts whole items. Two thirds of the instructions that read an item are not needed (docs/sizes.md).
+/// The price is the same, because the database counts whole items. Two thirds of the instructions
+/// that read an item are not needed (docs/sizes.md).
 const STEP: Part<FoldedCommit> = (&[item::VERSION, item::EVENTS, item::STATE], item::step);
 
 /// The key of a commit.
@@ -104,8 +108,9 @@ impl DynamoDbStore {
             .ok_or_else(|| StoreError::Unavailable("no Requests table is configured".into()))
     }
 
-    /// Opens a connection, so that the first command does not wait for it: reads a commit that cannot exist. Returns an error that may be over in the
-    /// next moment, if there was one: a connection that took too long, a database that asks to slow down.
+    /// Opens a connection, so that the first command does not wait for it: reads a commit that
+    /// cannot exist. Returns an error that may be over in the next moment, if there was one: a
+    /// connection that took too long, a database that asks to slow down.
     ///
     /// # Errors
     /// When the database refuses: the table is not there, or may not be read.
@@ -125,7 +130,8 @@ impl DynamoDbStore {
         }
     }
 
-    /// Whether the commit is there, read strongly. Only its version is sent, but the price is that of the whole commit: one read unit for each 4 KB.
+    /// Whether the commit is there, read strongly. Only its version is sent, but the price is that
+    /// of the whole commit: one read unit for each 4 KB.
     ///
     /// # Errors
     /// When the database does not answer.
@@ -140,7 +146,8 @@ impl DynamoDbStore {
         Ok(output.map_err(error::store_error)?.item.is_some())
     }
 
-    /// The items of a page of a range, each with these attributes only, or with all of them, and read.
+    /// The items of a page of a range, each with these attributes only, or with all of them, and
+    /// read.
     async fn page<C>(
         &self,
         stream: &StreamId,
@@ -177,8 +184,8 @@ impl DynamoDbStore {
             .await
             .map_err(error::store_error)?;
         let items = output.items.unwrap_or_default();
-        // A page that ends at its limit has a key to go on from, even if nothing follows. So the page is also complete if its last commit is the end
-        // of the range.
+        // A page that ends at its limit has a key to go on from, even if nothing follows. So the
+        // page is also complete if its last commit is the end of the range.
         let last = items.last().and_then(|item| item.get(item::VERSION)?.as_n().ok()?.parse().ok());
         let complete = output.last_evaluated_key.is_none() || last == Some(end);
         let commits =
@@ -206,8 +213,9 @@ impl DynamoDbStore {
         Ok(output.item)
     }
 
-    /// The statement that writes a commit or an answer. PartiQL INSERT is the only way in which they are written, because a role that allows
-    /// `PutItem` allows overwriting too, whatever condition the code sends (rule 3).
+    /// The statement that writes a commit or an answer. PartiQL INSERT is the only way in which
+    /// they are written, because a role that allows `PutItem` allows overwriting too, whatever
+    /// condition the code sends (rule 3).
     fn statement(table: &str, item: item::Fields) -> (String, Vec<AttributeValue>) {
         let (names, values): (Vec<_>, Vec<_>) = item.into_iter().unzip();
         let fields: Vec<_> = names.iter().map(|name| format!("'{name}': ?")).collect();
@@ -273,8 +281,9 @@ impl DynamoDbStore {
     }
 }
 
-/// The reason why a transaction was not written. The reasons are in the order of the statements: first those of the commits, then that of the
-/// request, which may be stored already, with the commits or without them.
+/// The reason why a transaction was not written. The reasons are in the order of the statements:
+/// first those of the commits, then that of the request, which may be stored already, with the
+/// commits or without them.
 fn cancelled(error: SdkError<ExecuteTransactionError>, commits: usize) -> AppendError {
     let reasons = match error.as_service_error() {
         Some(ExecuteTransactionError::TransactionCanceledException(cancelled)) => {
@@ -406,8 +415,8 @@ impl EventLog for DynamoDbStore {
         if commits.is_empty() && request.is_none() {
             return Ok(());
         }
-        // The database would refuse a transaction that has one item twice as malformed, and callers would take that error for an outage and try
-        // again.
+        // The database would refuse a transaction that has one item twice as malformed, and callers
+        // would take that error for an outage and try again.
         let keys: HashSet<_> =
             commits.iter().map(|commit| (&commit.stream, commit.version)).collect();
         if keys.len() < commits.len() {

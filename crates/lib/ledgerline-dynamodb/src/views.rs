@@ -1,7 +1,7 @@
 //! Views: tables of rows that are written only under their guard, and read one by one or in pages.
 //!
-//! [`StateRows`] are written from states, [`LogRows`] from commits. Both know the keys of their table, and have
-//! its [`ViewTable`], which holds what is beside the rows.
+//! [`StateRows`] are written from states, [`LogRows`] from commits. Both know the keys of their
+//! table, and have its [`ViewTable`], which holds what is beside the rows.
 
 mod apply;
 pub(crate) mod batch;
@@ -43,11 +43,12 @@ type Item = HashMap<String, AttributeValue>;
 const VERSION: &str = "version";
 /// The attribute of a handler's position in a stream: the last version that it applied.
 const POSITION: &str = "position";
-/// The attribute of a row that was forgotten: the time in Unix seconds after which no older version can arrive any more. It is the table's time to
-/// live.
+/// The attribute of a row that was forgotten: the time in Unix seconds after which no older version
+/// can arrive any more. It is the table's time to live.
 const TOMBSTONE: &str = "tombstone";
-/// The sort key of the item with a handler's position in a stream. It is also the name of an attribute of rows that were inserted: once the row is
-/// written, the rows of all versions of its stream up to this number are there.
+/// The sort key of the item with a handler's position in a stream. It is also the name of an
+/// attribute of rows that were inserted: once the row is written, the rows of all versions of its
+/// stream up to this number are there.
 const POSITION_ENTRY: &str = "#position";
 
 /// The most items that one transaction takes.
@@ -109,8 +110,8 @@ impl From<&Table> for KeyNames {
 /// The reason why a table could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// The database throttles the request, or another writer is busy with the same items. The text is the reason and
-    /// the throttled resource, as far as the database names them.
+    /// The database throttles the request, or another writer is busy with the same items. The text
+    /// is the reason and the throttled resource, as far as the database names them.
     #[error("the table is throttled: {0}")]
     Throttled(String),
     /// The database could not be reached or failed.
@@ -189,7 +190,8 @@ fn refused(cancelled: &TransactionCanceledException) -> Option<TableError> {
     if let Some(reason) = reasons.iter().find(|reason| reason.code().is_some_and(busy)) {
         return Some(TableError::Throttled(cancellation(reason)));
     }
-    // A change that can never be written, such as an addition to a text: to say that the table is unavailable would have it tried again.
+    // A change that can never be written, such as an addition to a text: to say that the table is
+    // unavailable would have it tried again.
     let invalid = reasons.iter().find(|reason| reason.code() == Some("ValidationError"))?;
     Some(TableError::Row(invalid.message().unwrap_or("a change is not valid").to_owned()))
 }

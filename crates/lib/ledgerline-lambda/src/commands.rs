@@ -35,11 +35,13 @@ const SOURCE_ADDRESSES: &str = "SOURCE_ADDRESSES";
 /// The number of streams whose states a warm instance remembers.
 const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
 
-/// The time that a command may take, with all its repairs. It is less than the function's timeout (rule 11), so that the client gets an
-/// answer. A commit that was appended by then stays in the log, and a client that asks again with the same Idempotency-Key gets its answer.
+/// The time that a command may take, with all its repairs. It is less than the function's timeout
+/// (rule 11), so that the client gets an answer. A commit that was appended by then stays in the
+/// log, and a client that asks again with the same Idempotency-Key gets its answer.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// The function that makes the body of a success, from the stream, and the state and the version after the command.
+/// The function that makes the body of a success, from the stream, and the state and the version
+/// after the command.
 pub type AnswerOf<A> = fn(&StreamId, &<A as Aggregate>::State, u64) -> Value;
 
 /// The function that reads from a request the id of the aggregate and the command.
@@ -51,8 +53,9 @@ type Read<A> = Box<
 
 /// A route of a function that takes the commands of one aggregate.
 ///
-/// The route says how a request is read and how a success is answered. The function itself answers refusals and failures. The stream always
-/// has the category of the aggregate, so no route can name a stream of another one.
+/// The route says how a request is read and how a success is answered. The function itself answers
+/// refusals and failures. The stream always has the category of the aggregate, so no route can name
+/// a stream of another one.
 pub struct Route<A: Aggregate> {
     key: &'static str,
     read: Read<A>,
@@ -69,8 +72,8 @@ impl<A: Aggregate> fmt::Debug for Route<A> {
 }
 
 impl<A: Aggregate> Route<A> {
-    /// A route. `read` makes the aggregate's id and the command from a request. `key` is the method and the path, as the template has them:
-    /// `POST /tanks/{id}/fills`.
+    /// A route. `read` makes the aggregate's id and the command from a request. `key` is the method
+    /// and the path, as the template has them: `POST /tanks/{id}/fills`.
     #[must_use]
     pub fn new(
         key: &'static str,
@@ -90,8 +93,8 @@ impl<A: Aggregate> Route<A> {
         }
     }
 
-    /// The same route for a command that starts a stream. Its answer is `201`, and its `Location` header has this path, with the
-    /// aggregate's id for `{id}`.
+    /// The same route for a command that starts a stream. Its answer is `201`, and its `Location`
+    /// header has this path, with the aggregate's id for `{id}`.
     #[must_use]
     pub fn creating(self, path: impl Into<String>) -> Self {
         Self { location: Some(path.into()), ..self }
@@ -103,7 +106,8 @@ impl<A: Aggregate> Route<A> {
         Self { if_match_required: true, ..self }
     }
 
-    /// The same route for a command that only operators may send: its callers need the scope for that. What they did is in the commit, with who they are.
+    /// The same route for a command that only operators may send: its callers need the scope for
+    /// that. What they did is in the commit, with who they are.
     #[must_use]
     pub fn operators_only(self) -> Self {
         Self { scope: Scope::Operate, ..self }
@@ -126,8 +130,8 @@ impl<A: Aggregate> Route<A> {
     }
 }
 
-/// A route that starts a stream: `POST /tanks`. `read` splits the body into the id, if the client chose one, and the command. Without
-/// an id, the aggregate gets a new one.
+/// A route that starts a stream: `POST /tanks`. `read` splits the body into the id, if the client
+/// chose one, and the command. Without an id, the aggregate gets a new one.
 #[must_use]
 pub fn create<A: Aggregate, Body: DeserializeOwned>(
     key: &'static str,
@@ -142,8 +146,8 @@ pub fn create<A: Aggregate, Body: DeserializeOwned>(
     Route::new(key, read, answer).creating(format!("{path}/{{id}}"))
 }
 
-/// A route that changes an aggregate: `POST /tanks/{id}/fills`. `command` makes the command from the body; mostly it is a variant of the
-/// command enum.
+/// A route that changes an aggregate: `POST /tanks/{id}/fills`. `command` makes the command from
+/// the body; mostly it is a variant of the command enum.
 #[must_use]
 pub fn update<A: Aggregate, Body: DeserializeOwned>(
     key: &'static str,
@@ -157,7 +161,8 @@ pub fn update<A: Aggregate, Body: DeserializeOwned>(
     Route::new(key, read, answer)
 }
 
-/// A route that changes an aggregate and whose body has no fields: it is missing or an empty object.
+/// A route that changes an aggregate and whose body has no fields: it is missing or an empty
+/// object.
 #[must_use]
 pub fn action<A: Aggregate>(
     key: &'static str,
@@ -171,7 +176,8 @@ pub fn action<A: Aggregate>(
     Route::new(key, read, answer)
 }
 
-/// A route by which an operator has everything that is written from states write the state of one stream once more: `POST /tanks/{id}/replays`. It appends a commit without events
+/// A route by which an operator has everything that is written from states write the state of one
+/// stream once more: `POST /tanks/{id}/replays`. It appends a commit without events
 /// ([`Execution::replay`]). The body says why.
 #[must_use]
 pub fn republish_state<A: Aggregate>(key: &'static str, answer: AnswerOf<A>) -> Route<A> {
@@ -216,13 +222,14 @@ struct Replay {
 /// }
 /// ```
 ///
-/// With the arguments `--build-snapshots account-1 account-2` it folds these streams and keeps their states. Otherwise the first command after a
-/// deployment with another [`STATE_SCHEMA`](Aggregate::STATE_SCHEMA) would have to fold them (docs/runbook.md). It needs `COMMITS_TABLE`
-/// and `REQUESTS_TABLE` for that.
+/// With the arguments `--build-snapshots account-1 account-2` it folds these streams and keeps
+/// their states. Otherwise the first command after a deployment with another
+/// [`STATE_SCHEMA`](Aggregate::STATE_SCHEMA) would have to fold them (docs/runbook.md). It needs
+/// `COMMITS_TABLE` and `REQUESTS_TABLE` for that.
 ///
 /// # Errors
-/// When its configuration is wrong: `COMMITS_TABLE`, `REQUESTS_TABLE`, `REQUEST_RETENTION_SECONDS`, or `SOURCE_ADDRESSES`, which may be
-/// missing, or what [`http::run`](crate::http::run) reads.
+/// When its configuration is wrong: `COMMITS_TABLE`, `REQUESTS_TABLE`, `REQUEST_RETENTION_SECONDS`,
+/// or `SOURCE_ADDRESSES`, which may be missing, or what [`http::run`](crate::http::run) reads.
 pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
     if let Some(streams) = snapshot_warmup::asked(std::env::args()) {
         let store = store(dynamodb().await).await?.with_requests(config::text(REQUESTS.variable)?);
@@ -259,7 +266,8 @@ pub struct Commands<A: Aggregate, S> {
     pub cache: Cache<A>,
     /// Seconds for which an Idempotency-Key is remembered.
     pub retention: i64,
-    /// Whether commits keep the addresses of callers. A commit keeps its address for ever, and takes it to the bus and the queues.
+    /// Whether commits keep the addresses of callers. A commit keeps its address for ever, and
+    /// takes it to the bus and the queues.
     pub source_addresses: bool,
     /// The routes that it takes.
     pub routes: Vec<Route<A>>,
@@ -273,8 +281,9 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         request.only_parameters(&[], &[])?;
         let (stream, command) = route.read(request)?;
         let precondition = precondition(request, route.if_match_required)?;
-        // Two callers may choose the same key, so the caller's subject is added to it. A client's key has no spaces, so the first space
-        // ends it, and no two pairs of key and caller give the same text.
+        // Two callers may choose the same key, so the caller's subject is added to it. A client's
+        // key has no spaces, so the first space ends it, and no two pairs of key and caller give
+        // the same text.
         let key = idempotency_key(request)?.map(|key| format!("{key} {actor}"));
         let fingerprints =
             if key.is_some() { Fingerprints::of(request)? } else { Fingerprints::default() };
@@ -305,8 +314,8 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
                 None => Execution::replay(&stream, &context, &id, &meta),
             }
         };
-        // On the heap, because this future has those of the SDK in it: it would be copied into each of the futures around it, for a fifteenth of a
-        // command's instructions.
+        // On the heap, because this future has those of the SDK in it: it would be copied into each
+        // of the futures around it, for a fifteenth of a command's instructions.
         let executed =
             Box::pin(execute(&self.store, &self.cache, &DynamoDbStore::HOST, &execution));
         let Ok(outcome) = timeout(PATIENCE, executed).await else {
@@ -494,7 +503,8 @@ impl From<&Refusal> for Problem {
     }
 }
 
-/// The problem that a client is told of for a failed command. This is the only place where such failures become HTTP.
+/// The problem that a client is told of for a failed command. This is the only place where such
+/// failures become HTTP.
 fn problem(error: &ExecuteError, precondition: Option<&Precondition>) -> Problem {
     let condition = match precondition {
         Some(Precondition::Absent | Precondition::NoneOf(_)) => "If-None-Match",
@@ -544,8 +554,9 @@ fn problem(error: &ExecuteError, precondition: Option<&Precondition>) -> Problem
     }
 }
 
-/// Logs the outcome of a command once, with stream and version and without its payload (rule 14); only a command that timed out is logged
-/// by the caller of this. The name of the outcome, which is returned, is the label of the metric.
+/// Logs the outcome of a command once, with stream and version and without its payload (rule 14);
+/// only a command that timed out is logged by the caller of this. The name of the outcome, which is
+/// returned, is the label of the metric.
 fn log<A: Aggregate>(
     stream: &StreamId,
     outcome: &Result<Outcome<A>, ExecuteError>,

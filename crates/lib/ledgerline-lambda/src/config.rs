@@ -1,5 +1,5 @@
-//! The environment of the process, read once at start. No other module reads it; only the SDK reads the region and the credentials by
-//! itself.
+//! The environment of the process, read once at start. No other module reads it; only the SDK reads
+//! the region and the credentials by itself.
 
 use std::{collections::BTreeSet, env, fmt::Display, str::FromStr, sync::OnceLock};
 
@@ -98,7 +98,8 @@ pub(crate) fn lines_or(name: &'static str, default: &str) -> Result<Vec<String>,
     }
 }
 
-/// The value of a variable that the SDK's clients read, if it is set. Its name begins with `AWS_`, so every function may read it.
+/// The value of a variable that the SDK's clients read, if it is set. Its name begins with `AWS_`,
+/// so every function may read it.
 pub(crate) fn of_the_sdk(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }

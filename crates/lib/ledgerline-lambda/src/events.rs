@@ -1,7 +1,9 @@
-//! The runner of the function that shows commits of all streams, in the order of `$all`: `GET /events`.
+//! The runner of the function that shows commits of all streams, in the order of `$all`: `GET
+//! /events`.
 //!
-//! `?after=` is a cursor of an earlier answer, `beginning`, `now`, or a time. `?category=` and `?type=` say which commits pass; each may be given several times.
-//! `?limit=` is the most commits of a page. `?wait=` is for how many seconds an answer without commits waits for one.
+//! `?after=` is a cursor of an earlier answer, `beginning`, `now`, or a time. `?category=` and
+//! `?type=` say which commits pass; each may be given several times. `?limit=` is the most commits
+//! of a page. `?wait=` is for how many seconds an answer without commits waits for one.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -32,7 +34,8 @@ const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1_000;
 /// The longest wait, in seconds. The HTTP API waits for a function for thirty seconds at most.
 const MAX_WAIT: u64 = 20;
-/// The pause between two looks for a commit to come. Each look costs, in each partition, a read unit for each 4 KB of the newest batch.
+/// The pause between two looks for a commit to come. Each look costs, in each partition, a read
+/// unit for each 4 KB of the newest batch.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The most values of a filter.
 const MAX_VALUES: usize = 50;
@@ -87,7 +90,8 @@ impl Visitor for Names {
 /// ```
 ///
 /// # Errors
-/// When `COMMITS_TABLE` or `SEQUENCE_TABLE` is missing, `SEQUENCE_PARTITIONS` is wrong, or the log cannot be read; or what [`http::run`](crate::http::run) reads.
+/// When `COMMITS_TABLE` or `SEQUENCE_TABLE` is missing, `SEQUENCE_PARTITIONS` is wrong, or the log
+/// cannot be read; or what [`http::run`](crate::http::run) reads.
 pub async fn run<L: Aggregates>() -> Result<(), Error> {
     let endpoint = Endpoint { route: ROUTE.into(), scope: Scope::Events };
     let manifest = grants::reader_of_sequence(Manifest::new(Source::Http(vec![endpoint])));
@@ -199,7 +203,8 @@ impl Routes for Events {
         loop {
             let page = subscription.next(&after).await.map_err(|error| problem(&error))?;
             let is_over = Instant::now() >= deadline;
-            // A page of nothing but what the filter left out is gone on from, so that a wait is for what comes.
+            // A page of nothing but what the filter left out is gone on from, so that a wait is for
+            // what comes.
             if !page.delivered.is_empty() || is_over {
                 return Ok(answer(page));
             }
@@ -231,7 +236,8 @@ fn answer(page: Page) -> Response {
     Response::json(StatusCode::OK, body)
 }
 
-/// A commit, as readers see it. Neither the state, which is a cache, nor where the command came from is for them.
+/// A commit, as readers see it. Neither the state, which is a cache, nor where the command came
+/// from is for them.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Shown {

@@ -1,8 +1,10 @@
-//! The fanout. The state of every new commit goes to the functions of state views. The commit itself goes to one FIFO queue for each log
-//! projector or process manager. Its events go to the bus, one entry for each event that `BUS_EVENTS` names, with the state attached.
+//! The fanout. The state of every new commit goes to the functions of state views. The commit
+//! itself goes to one FIFO queue for each log projector or process manager. Its events go to the
+//! bus, one entry for each event that `BUS_EVENTS` names, with the state attached.
 //!
-//! The fanout returns the first record that could not be passed on. That record and all after it come again, so everything here may happen
-//! twice. The fanout itself sends a record that can never be passed on to the dead-letter queue (rule 11).
+//! The fanout returns the first record that could not be passed on. That record and all after it
+//! come again, so everything here may happen twice. The fanout itself sends a record that can never
+//! be passed on to the dead-letter queue (rule 11).
 
 mod bus;
 mod poison_pill;
@@ -46,13 +48,14 @@ use crate::{
     wire::details,
 };
 
-/// The largest entry, invocation or message in bytes, if the template does not set one: 256 KB, the lowest limit that EventBridge or SQS
-/// has had.
+/// The largest entry, invocation or message in bytes, if the template does not set one: 256 KB, the
+/// lowest limit that EventBridge or SQS has had.
 const DEFAULT_MAX_MESSAGE_BYTES: usize = 256 * 1024;
 
-/// The time for which one invocation folds states. Such a fold, followed by an outage in which no call is answered, must fit into the
-/// invocation's thirty seconds: an entry is sent five times, at four seconds each. An invocation that does not come to an end would count
-/// as a try of its first record.
+/// The time for which one invocation folds states. Such a fold, followed by an outage in which no
+/// call is answered, must fit into the invocation's thirty seconds: an entry is sent five times, at
+/// four seconds each. An invocation that does not come to an end would count as a try of its first
+/// record.
 const FOLDING: Duration = Duration::from_secs(6);
 
 /// The parts of the fanout.
@@ -78,7 +81,8 @@ pub struct Wiring {
     pub bus_events: Option<BTreeSet<String>>,
     /// The name of each state view's function, and the categories whose states it gets.
     pub state_views: BTreeMap<String, Vec<String>>,
-    /// The URL of the queue of each log projector or process manager, and the categories whose commits it gets.
+    /// The URL of the queue of each log projector or process manager, and the categories whose
+    /// commits it gets.
     pub log_queues: BTreeMap<String, Vec<String>>,
     /// The URL of the queue for records that cannot be passed on.
     pub dead_letter_queue: String,
@@ -87,12 +91,13 @@ pub struct Wiring {
 }
 
 impl Wiring {
-    /// The wiring in `EVENT_BUS`, `EVENT_SOURCE`, `STATE_VIEWS`, `LOG_QUEUES`, `DEAD_LETTER_QUEUE` and, optionally, `BUS_EVENTS` and
-    /// `MAX_MESSAGE_BYTES`.
+    /// The wiring in `EVENT_BUS`, `EVENT_SOURCE`, `STATE_VIEWS`, `LOG_QUEUES`, `DEAD_LETTER_QUEUE`
+    /// and, optionally, `BUS_EVENTS` and `MAX_MESSAGE_BYTES`.
     ///
-    /// `LOG_QUEUES` has a line for each queue: its URL, and the categories whose commits it gets, with spaces in between. `STATE_VIEWS` has
-    /// the same for each function of a state view: its name, and the categories whose states it gets. `BUS_EVENTS` has the types of the
-    /// events that are put on the bus, or `*` for all of them, as if it were missing.
+    /// `LOG_QUEUES` has a line for each queue: its URL, and the categories whose commits it gets,
+    /// with spaces in between. `STATE_VIEWS` has the same for each function of a state view: its
+    /// name, and the categories whose states it gets. `BUS_EVENTS` has the types of the events that
+    /// are put on the bus, or `*` for all of them, as if it were missing.
     ///
     /// # Errors
     /// When a variable is missing or wrong.
@@ -109,7 +114,8 @@ impl Wiring {
     }
 }
 
-/// Reads a variable with one line for each receiver: its name or URL, and the categories that it gets.
+/// Reads a variable with one line for each receiver: its name or URL, and the categories that it
+/// gets.
 pub(crate) fn by_category(
     name: &'static str,
     lines: &[String],
@@ -192,7 +198,8 @@ impl Fanout {
         }
     }
 
-    /// The fanout that `COMMITS_TABLE`, `REQUESTS_TABLE` and the [`Wiring`] describe, with its connections opened.
+    /// The fanout that `COMMITS_TABLE`, `REQUESTS_TABLE` and the [`Wiring`] describe, with its
+    /// connections opened.
     async fn from_env<L: Aggregates>() -> Result<Self, Error> {
         let wiring = Wiring::from_env()?;
         let sdk = crate::sdk_config().await;
@@ -204,7 +211,8 @@ impl Fanout {
         Ok(fanout)
     }
 
-    /// Sends a letter to the dead-letter queue, where an operator finds it. Returns whether the queue took it.
+    /// Sends a letter to the dead-letter queue, where an operator finds it. Returns whether the
+    /// queue took it.
     async fn dead_letter(&self, letter: &impl serde::Serialize) -> bool {
         let body = serde_json::to_string(letter).unwrap_or_default();
         match self.sqs.send_message().queue_url(&self.dead_letters).message_body(body).send().await
@@ -218,13 +226,15 @@ impl Fanout {
     }
 }
 
-/// A record or commit that cannot be passed on, with the fields by which an operator finds it in the log.
+/// A record or commit that cannot be passed on, with the fields by which an operator finds it in
+/// the log.
 #[derive(Debug, serde::Serialize)]
 #[serde(untagged, rename_all_fields = "camelCase")]
 enum DeadLetter<'a> {
     /// A record that holds no commit.
     Record(&'a Unreadable),
-    /// A commit that a view, the bus or a queue will never take, that can never have a state, or that ended the function each time.
+    /// A commit that a view, the bus or a queue will never take, that can never have a state, or
+    /// that ended the function each time.
     Commit { reason: String, stream: &'a StreamId, version: u64, sequence_number: &'a str },
 }
 
@@ -258,8 +268,8 @@ impl Handler for Fanout {
 }
 
 impl Fanout {
-    /// Sends a record that ended the function each time to the dead-letter queue, without processing it. Returns the index 0 if the queue
-    /// did not take it.
+    /// Sends a record that ended the function each time to the dead-letter queue, without
+    /// processing it. Returns the index 0 if the queue did not take it.
     async fn set_aside(&self, record: &Record) -> Option<usize> {
         let reason = "the function ended each time that it was tried".to_owned();
         let sequence_number = &record.sequence_number;
@@ -307,8 +317,8 @@ impl Fanout {
             }
         }
 
-        // The records after the first failure come again. A letter for one of them would be written again each time, so it is not written
-        // now.
+        // The records after the first failure come again. A letter for one of them would be written
+        // again each time, so it is not written now.
         letters.sort_by_key(|(index, _)| *index);
         let mut parked = BTreeSet::new();
         for (index, letter) in &letters {
@@ -346,7 +356,8 @@ impl Fanout {
         failed.first
     }
 
-    /// Hands the newest state of each stream to the views, and puts one entry on the bus for each event that the bus wants.
+    /// Hands the newest state of each stream to the views, and puts one entry on the bus for each
+    /// event that the bus wants.
     async fn entries(&self, commits: &[(usize, &Commit)]) -> SendReport {
         let mut sent = SendReport::default();
         let until = Instant::now() + FOLDING;
@@ -360,7 +371,8 @@ impl Fanout {
             if !shown && !commits.iter().any(|(_, commit)| self.bus.wants(commit)) {
                 continue;
             }
-            // The records of a stream may arrive out of order (rule 7), and a record may arrive twice.
+            // The records of a stream may arrive out of order (rule 7), and a record may arrive
+            // twice.
             commits.sort_by_key(|(_, commit)| commit.version);
             let states = self.states.resolve(&self.store, &commits, until).await;
             let mut state_of_stream = None;
@@ -374,7 +386,8 @@ impl Fanout {
                 match made {
                     Ok((made, detail)) => {
                         entries.extend(made.into_iter().map(|entry| (index, entry)));
-                        // A view overwrites a row that is older (rule 8), so it needs only the newest state of a stream.
+                        // A view overwrites a row that is older (rule 8), so it needs only the
+                        // newest state of a stream.
                         let category = stream.category().to_owned();
                         let detail = detail.and_then(|detail| RawValue::from_string(detail).ok());
                         state_of_stream = detail.map(|detail| State { index, category, detail });

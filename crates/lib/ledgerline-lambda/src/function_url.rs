@@ -1,4 +1,5 @@
-//! Requests that come through the URL of a function, beside the HTTP API: they have no route, and a caller of IAM instead of a token.
+//! Requests that come through the URL of a function, beside the HTTP API: they have no route, and a
+//! caller of IAM instead of a token.
 
 use std::collections::HashMap;
 
@@ -7,7 +8,8 @@ use percent_encoding::percent_decode_str;
 
 use ledgerline::manifest::{Endpoint, Scope};
 
-/// The caller of a function URL: the ARN of a user, or that of a role without the name of the session, which is another one each time.
+/// The caller of a function URL: the ARN of a user, or that of a role without the name of the
+/// session, which is another one each time.
 pub(crate) fn principal(arn: &str) -> &str {
     match arn.rsplit_once('/') {
         Some((role, _session)) if arn.contains(":assumed-role/") => role,
@@ -19,8 +21,9 @@ pub(crate) fn principal(arn: &str) -> &str {
 /// Source: the developer guide of Lambda, "Invoking Lambda function URLs", request payload format.
 const NOT_ROUTED: &str = "$default";
 
-/// Finds the route of a request that came through a function URL, as the HTTP API would have done: an exact path first, then one with
-/// parameters, which are decoded. Commands of operators are not among them: who may call the function does not have the scope for them by that.
+/// Finds the route of a request that came through a function URL, as the HTTP API would have done:
+/// an exact path first, then one with parameters, which are decoded. Commands of operators are not
+/// among them: who may call the function does not have the scope for them by that.
 pub(crate) fn with_route(
     endpoints: &[Endpoint],
     mut request: ApiGatewayV2httpRequest,

@@ -28,7 +28,8 @@ use crate::{
 /// Runs a function behind the HTTP API.
 ///
 /// # Errors
-/// When the parts cannot be built, `PROBLEM_TYPES` is missing, `OPERATORS_CLAIM` is missing and a route is for operators, or `CALLER_REQUESTS_PER_SECOND` or `DEVELOPMENT_USER` is wrong.
+/// When the parts cannot be built, `PROBLEM_TYPES` is missing, `OPERATORS_CLAIM` is missing and a
+/// route is for operators, or `CALLER_REQUESTS_PER_SECOND` or `DEVELOPMENT_USER` is wrong.
 pub async fn run<Parts: Routes>(
     manifest: Manifest,
     build: impl AsyncFnOnce() -> Result<Parts, Error>,
@@ -45,7 +46,8 @@ pub async fn run<Parts: Routes>(
 
 type Answers = Box<dyn Fn(HttpRequest) -> LocalBoxFuture<'static, Response>>;
 
-/// This function has no type parameters, so it is compiled once for all functions behind the HTTP API.
+/// This function has no type parameters, so it is compiled once for all functions behind the HTTP
+/// API.
 fn serve(
     manifest: Manifest,
     build: LocalBoxFuture<'_, Result<Answers, Error>>,
@@ -62,7 +64,8 @@ fn serve(
         let developer = developer(operators.as_ref().map(Operators::as_claim))?;
         let limit = Limit::from_env()?;
         let answers = build.await?;
-        // The prefix can be set once in a process. Only a test runs a second function in a process, and it is of the same product.
+        // The prefix can be set once in a process. Only a test runs a second function in a process,
+        // and it is of the same product.
         let _ = problem::PROBLEM_TYPE_PREFIX.set(config::text("PROBLEM_TYPES")?);
         Ok(handler(
             move |LambdaEvent { payload: mut request, .. }: LambdaEvent<
@@ -87,9 +90,10 @@ fn serve(
     start(manifest, build.boxed_local())
 }
 
-/// The caller of requests without an authorizer, from `DEVELOPMENT_USER`, because `sam local start-api` leaves authorizers out. There is no
-/// such caller on AWS: a function with a `DEVELOPMENT_USER` and without the endpoint of an emulator does not start. The caller has this claim too, if there is one: that of
-/// operators.
+/// The caller of requests without an authorizer, from `DEVELOPMENT_USER`, because `sam local
+/// start-api` leaves authorizers out. There is no such caller on AWS: a function with a
+/// `DEVELOPMENT_USER` and without the endpoint of an emulator does not start. The caller has this
+/// claim too, if there is one: that of operators.
 fn developer(claim: Option<(&str, &str)>) -> Result<Option<ApiGatewayRequestAuthorizer>, Error> {
     let name = "DEVELOPMENT_USER";
     let user = config::parsed_or(name, String::new())?;
@@ -107,7 +111,8 @@ fn developer(claim: Option<(&str, &str)>) -> Result<Option<ApiGatewayRequestAuth
     Ok(Some(serde_json::from_value(json!({ "jwt": { "claims": claims } }))?))
 }
 
-/// Answers a request in every case: a panic is answered with 500, like any other failure of the server.
+/// Answers a request in every case: a panic is answered with 500, like any other failure of the
+/// server.
 async fn respond(routes: &impl Routes, request: &HttpRequest) -> Response {
     let correlation_id = request.meta().correlation_id.as_deref().unwrap_or_default();
     let span = tracing::info_span!("request", correlation_id, route = request.route());

@@ -1,9 +1,9 @@
 //! What functions measure, written to the logs after each invocation.
 //!
-//! What has an alarm, because the function's [`Manifest`](ledgerline::manifest::Manifest) names it, becomes a metric
-//! of CloudWatch with the function's name as its dimension (embedded metric format): US$ 0.30 for each month in which
-//! it occurs. The rest is fields of a line that the dashboard queries. Recording costs nothing if no recorder is
-//! installed, as in tests.
+//! What has an alarm, because the function's [`Manifest`](ledgerline::manifest::Manifest) names it,
+//! becomes a metric of CloudWatch with the function's name as its dimension (embedded metric
+//! format): US$ 0.30 for each month in which it occurs. The rest is fields of a line that the
+//! dashboard queries. Recording costs nothing if no recorder is installed, as in tests.
 
 use std::{collections::BTreeSet, io::Write};
 
@@ -21,16 +21,19 @@ const COMMANDS: &str = "Commands";
 const FANOUT_LAG: &str = "FanoutLag";
 /// The time from a commit until a read model or process manager had applied it, in milliseconds.
 const PROJECTION_LAG: &str = "ProjectionLag";
-/// The number of commits of a stream that were missing when a later one came to a log projector or process manager.
+/// The number of commits of a stream that were missing when a later one came to a log projector or
+/// process manager.
 const POSITION_LAG: &str = "PositionLag";
 /// The number of gaps that were filled from the log (rule 7).
 const GAPS_REPAIRED: &str = "GapsRepaired";
 /// The time from a commit until it was in `$all`, in milliseconds.
 const SEQUENCE_LAG: &str = "SequenceLag";
-/// The number of invocations of a subscription that left a commit of five minutes and more, or failed at one.
+/// The number of invocations of a subscription that left a commit of five minutes and more, or
+/// failed at one.
 pub(crate) const SUBSCRIPTION_BEHIND: &str = "SubscriptionBehind";
 const KEPT_BY_SUBSCRIPTION: &str = "KeptBySubscription";
-/// The number of streams of which something that follows the log lacks commits, or has more than the log.
+/// The number of streams of which something that follows the log lacks commits, or has more than
+/// the log.
 pub(crate) const UNRECONCILED: &str = "Unreconciled";
 /// The number of records that the fanout itself sent to its dead-letter queue (rule 11).
 const PARKED_RECORDS: &str = "ParkedRecords";
@@ -77,7 +80,8 @@ fn builder() -> Result<Builder, Error> {
 
 /// Writes what was recorded since the last time, one line for each set of labels.
 pub(crate) fn flush(metrics: &Metrics) {
-    // The lines are written in one piece, so that log lines of other tasks cannot get between their parts.
+    // The lines are written in one piece, so that log lines of other tasks cannot get between their
+    // parts.
     let written = lines(metrics).and_then(|lines| std::io::stdout().lock().write_all(&lines));
     if let Err(error) = written {
         tracing::warn!(%error, "metrics were lost");
@@ -147,7 +151,8 @@ pub(crate) fn behind() {
     counter!(SUBSCRIPTION_BEHIND).increment(1);
 }
 
-/// Measures the lag of a commit of this time that is in `$all`. The number of values is that of commits.
+/// Measures the lag of a commit of this time that is in `$all`. The number of values is that of
+/// commits.
 pub(crate) fn sequenced(at: Timestamp) {
     histogram!(SEQUENCE_LAG).record(milliseconds_since(at));
 }
@@ -164,13 +169,15 @@ pub(crate) fn gap_repaired() {
     counter!(GAPS_REPAIRED).increment(1);
 }
 
-/// Measures what a subscription keeps from one commit to the next, in bytes, once an invocation, and only if it is half of the limit.
+/// Measures what a subscription keeps from one commit to the next, in bytes, once an invocation,
+/// and only if it is half of the limit.
 pub(crate) fn kept_by_subscription(bytes: usize) {
     #[expect(clippy::cast_precision_loss, reason = "an item has 400 KB at most")]
     histogram!(KEPT_BY_SUBSCRIPTION).record(bytes as f64);
 }
 
-/// Counts the streams that a comparison found something missing of, or ahead. A comparison that found nothing counts as none, so that the metric is there.
+/// Counts the streams that a comparison found something missing of, or ahead. A comparison that
+/// found nothing counts as none, so that the metric is there.
 pub(crate) fn unreconciled(streams: usize) {
     counter!(UNRECONCILED).increment(streams as u64);
 }
@@ -180,7 +187,8 @@ pub fn parked() {
     counter!(PARKED_RECORDS).increment(1);
 }
 
-/// Counts under a name that an application chooses, such as something that an operator has to look at.
+/// Counts under a name that an application chooses, such as something that an operator has to look
+/// at.
 pub fn count(name: &'static str) {
     describe_counter!(name, Unit::Count, "");
     counter!(name).increment(1);

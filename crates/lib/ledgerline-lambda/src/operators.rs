@@ -11,7 +11,8 @@ use crate::{
     },
 };
 
-/// The variable with the name of the claim that lists a caller's groups: `cognito:groups` for a user pool.
+/// The variable with the name of the claim that lists a caller's groups: `cognito:groups` for a
+/// user pool.
 pub(crate) const CLAIM: &str = "OPERATORS_CLAIM";
 
 /// The group of operators.

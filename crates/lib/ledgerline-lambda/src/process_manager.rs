@@ -1,5 +1,5 @@
-//! The runners of process managers: functions that react to commits, for example with a mail or a command. A FIFO
-//! queue brings them the commits, or a rule of the bus wakes them.
+//! The runners of process managers: functions that react to commits, for example with a mail or a
+//! command. A FIFO queue brings them the commits, or a rule of the bus wakes them.
 
 use std::time::Duration;
 
@@ -25,12 +25,14 @@ use crate::{
 pub const POSITIONS: LogTable =
     LogTable { variable: "POSITIONS_TABLE", partition: "stream", sort: "entry" };
 
-/// The time for which a command on behalf of an event is remembered, in seconds: ten years. A message lives for weeks, but a commit can be
-/// replayed at any time, and a replay must not move money again.
+/// The time for which a command on behalf of an event is remembered, in seconds: ten years. A
+/// message lives for weeks, but a commit can be replayed at any time, and a replay must not move
+/// money again.
 const REMEMBERED_SECONDS: i64 = 3_650 * 86_400;
 
-/// The time that one command may take. It is less than the function's timeout of ten seconds. A second command that is as slow ends with
-/// the function: the message comes again, and the first command is remembered.
+/// The time that one command may take. It is less than the function's timeout of ten seconds. A
+/// second command that is as slow ends with the function: the message comes again, and the first
+/// command is remembered.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Reacts to commits: sends commands, or calls another system.
@@ -74,9 +76,10 @@ pub trait Reaction {
         manifest
     }
 
-    /// Does what is due after this commit. The commits of a stream come in order, and a commit may come again after a part of this was
-    /// done. [On the bus](run_on_bus), two instances may have the same commit at the same time. So everything here must be safe to
-    /// repeat, and to do twice at once.
+    /// Does what is due after this commit. The commits of a stream come in order, and a commit may
+    /// come again after a part of this was done. [On the bus](run_on_bus), two instances may have
+    /// the same commit at the same time. So everything here must be safe to repeat, and to do twice
+    /// at once.
     fn react(&self, commit: &Commit) -> impl Future<Output = Result<(), ApplyError>>;
 }
 
@@ -107,9 +110,10 @@ pub async fn run<R: Reaction + 'static>(
     queue::run(manifest::<R>(), async |sdk| manager(sdk, build).await).await
 }
 
-/// Runs a process manager that a rule of the bus wakes with the events of this aggregate, in place of a FIFO queue. It
-/// reacts to the same commits in the same order, because it reads them from the log. It costs a read more for each
-/// entry, and any team can add such a one without a change of this stack.
+/// Runs a process manager that a rule of the bus wakes with the events of this aggregate, in place
+/// of a FIFO queue. It reacts to the same commits in the same order, because it reads them from the
+/// log. It costs a read more for each entry, and any team can add such a one without a change of
+/// this stack.
 ///
 /// # Errors
 /// As those of [`run`].
@@ -172,7 +176,8 @@ impl<R: Reaction> Consumer for ProcessManager<R> {
         match check(position, commit.version) {
             Delivery::Next => {
                 self.reaction.react(commit).await?;
-                // The position is written after the reaction: a crash in between repeats the reaction, and loses nothing.
+                // The position is written after the reaction: a crash in between repeats the
+                // reaction, and loses nothing.
                 let changes = Changes::new(POSITIONS);
                 let delivery =
                     CommitChanges { stream: &commit.stream, version: commit.version, changes };
@@ -202,8 +207,9 @@ pub struct Due<'a, A: Aggregate> {
 }
 
 impl<A: Aggregate> Due<'_, A> {
-    /// Sends the command once. Its id is made of the commit and the step, and is remembered with the answer, so that a redelivery gets the
-    /// first answer and repeats nothing. The inner error is the code of the domain's refusal.
+    /// Sends the command once. Its id is made of the commit and the step, and is remembered with
+    /// the answer, so that a redelivery gets the first answer and repeats nothing. The inner error
+    /// is the code of the domain's refusal.
     ///
     /// # Errors
     /// When the command failed, or its outcome is not known: the message has to come again.

@@ -1,5 +1,5 @@
-//! The runner of query functions, and what all of them need: versions, conditional reads, pages, and waiting for one's
-//! own write.
+//! The runner of query functions, and what all of them need: versions, conditional reads, pages,
+//! and waiting for one's own write.
 
 mod patience;
 
@@ -63,8 +63,9 @@ impl fmt::Debug for Query {
 }
 
 impl Query {
-    /// A route that this function answers from these tables. Each table says which actions the function needs on it. `key` is the method
-    /// and the path, as the template has them: `GET /tanks/{id}`.
+    /// A route that this function answers from these tables. Each table says which actions the
+    /// function needs on it. `key` is the method and the path, as the template has them: `GET
+    /// /tanks/{id}`.
     #[must_use]
     pub fn new(
         key: &'static str,
@@ -88,7 +89,8 @@ impl Query {
         }
     }
 
-    /// The route takes `?minVersion=`, and waits for that version of a stream of this aggregate with [`Views::read`].
+    /// The route takes `?minVersion=`, and waits for that version of a stream of this aggregate
+    /// with [`Views::read`].
     #[must_use]
     pub fn read_your_writes<A: Aggregate>(self) -> Self {
         Self { waits: Some(A::CATEGORY), ..self.parameters(["minVersion"]) }
@@ -102,7 +104,8 @@ impl Query {
         self
     }
 
-    /// The route requires this scope instead of `read`: [`Scope::Events`] if it shows data of every caller.
+    /// The route requires this scope instead of `read`: [`Scope::Events`] if it shows data of every
+    /// caller.
     #[must_use]
     pub fn scope(self, scope: Scope) -> Self {
         Self { scope, ..self }
@@ -118,7 +121,8 @@ impl Query {
 /// The callers that may see a row.
 #[derive(Debug)]
 pub enum VisibleTo<Row> {
-    /// The caller whose subject this function finds in the row. Others get the answer for a row that does not exist.
+    /// The caller whose subject this function finds in the row. Others get the answer for a row
+    /// that does not exist.
     Owner(fn(&Row) -> Option<&str>),
     /// Every caller that is signed in.
     All,
@@ -132,8 +136,9 @@ impl<Row> Clone for VisibleTo<Row> {
 
 impl<Row> Copy for VisibleTo<Row> {}
 
-/// A route that answers with one row of a view that is written from states of this aggregate: `GET /tanks/{id}`. `missing` is the answer if
-/// there is no row, or none that the caller may see. `shown` makes the answer of the row.
+/// A route that answers with one row of a view that is written from states of this aggregate: `GET
+/// /tanks/{id}`. `missing` is the answer if there is no row, or none that the caller may see.
+/// `shown` makes the answer of the row.
 #[must_use]
 pub fn row<A: Aggregate, Row: DeserializeOwned + 'static>(
     key: &'static str,
@@ -153,7 +158,8 @@ pub fn row<A: Aggregate, Row: DeserializeOwned + 'static>(
                     (Visibility::Version(version), Some(row))
                 }
                 Some(_) => (Visibility::Hidden, None),
-                // The view has forgotten the row: it will show no version again, so a wait for one would be in vain.
+                // The view has forgotten the row: it will show no version again, so a wait for one
+                // would be in vain.
                 None if version > 0 => (Visibility::Version(u64::MAX), None),
                 None => (Visibility::Version(0), None),
             })
@@ -213,7 +219,8 @@ pub fn page<Row: DeserializeOwned + 'static>(
     part: fn(&HttpRequest) -> Result<KeyRange, Problem>,
     shown: fn(&Row) -> Value,
 ) -> Query {
-    // Otherwise rows of two generations would be in one list. A function with such a route does not start.
+    // Otherwise rows of two generations would be in one list. A function with such a route does not
+    // start.
     assert!(
         table.indexes.contains(&index),
         "{} does not name the index {}",
@@ -243,8 +250,9 @@ pub fn page<Row: DeserializeOwned + 'static>(
     Query::new(key, [Table::with(table, reads).index(index)], answer).parameters(PAGE)
 }
 
-/// A route that answers with a page of a view that is written from the log, of one stream, the newest rows first:
-/// `GET /tanks/{id}/fills`. The rows of a stream are in the partition that has the aggregate's id.
+/// A route that answers with a page of a view that is written from the log, of one stream, the
+/// newest rows first: `GET /tanks/{id}/fills`. The rows of a stream are in the partition that has
+/// the aggregate's id.
 #[must_use]
 pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
     key: &'static str,
@@ -260,7 +268,8 @@ pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
             let position = views.log_rows(table)?.position(&stream).await.map_err(problem)?;
             Ok((Visibility::Version(position), ()))
         };
-        // The position is read before the rows. So the rows, which are read strongly after it, show at least this version.
+        // The position is read before the rows. So the rows, which are read strongly after it, show
+        // at least this version.
         let (version, ()) = views.read(request, &stream, read).await?;
         let limit = limit(request)?;
         let cursor = request.query("cursor")?;
@@ -321,7 +330,8 @@ impl Views {
         self
     }
 
-    /// The tables that these routes name, with their connections opened, and `READ_YOUR_WRITE_TIMEOUT_MS` if one of the routes waits.
+    /// The tables that these routes name, with their connections opened, and
+    /// `READ_YOUR_WRITE_TIMEOUT_MS` if one of the routes waits.
     async fn from_env(routes: &[Query]) -> Result<Self, Error> {
         let mut names = BTreeMap::new();
         for table in routes.iter().flat_map(|query| &query.tables) {
@@ -337,13 +347,15 @@ impl Views {
         let tables = names.into_values();
         let views =
             tables.fold(views, |views, (name, table)| views.with(table, client.clone(), name));
-        // This opens the connection, so that the first request does not wait for it. A failure is that of the first request.
+        // This opens the connection, so that the first request does not wait for it. A failure is
+        // that of the first request.
         let all: Vec<_> = routes.iter().flat_map(|query| query.tables.clone()).collect();
         let _ = views.look(&all).await;
         Ok(views)
     }
 
-    /// Looks which generation of these views is to be read, if it was not looked for some seconds. It is the same until the next look, which is for the next request.
+    /// Looks which generation of these views is to be read, if it was not looked for some seconds.
+    /// It is the same until the next look, which is for the next request.
     async fn look(&self, tables: &[Table]) -> Result<(), TableError> {
         // Two routes may read one table.
         let variables: BTreeSet<_> = tables.iter().map(|table| &table.variable).collect();
@@ -375,8 +387,9 @@ impl Views {
         })
     }
 
-    /// Reads until the view shows the version of this stream that the request asks for with `minVersion`, or time is up. A version that is
-    /// not in the log is not waited for: it may never come, and a caller who asks for such versions would hold an instance with each
+    /// Reads until the view shows the version of this stream that the request asks for with
+    /// `minVersion`, or time is up. A version that is not in the log is not waited for: it may
+    /// never come, and a caller who asks for such versions would hold an instance with each
     /// request.
     ///
     /// `read` returns the version that is shown, and what it read.
@@ -427,8 +440,8 @@ impl Views {
 /// ```
 ///
 /// # Errors
-/// When its configuration is wrong: the variables of its tables, and, if a route waits, `COMMITS_TABLE` and `READ_YOUR_WRITE_TIMEOUT_MS`,
-/// or what [`http::run`](crate::http::run) reads.
+/// When its configuration is wrong: the variables of its tables, and, if a route waits,
+/// `COMMITS_TABLE` and `READ_YOUR_WRITE_TIMEOUT_MS`, or what [`http::run`](crate::http::run) reads.
 pub async fn run(routes: Vec<Query>) -> Result<(), Error> {
     crate::http::run(manifest(&routes), async || {
         let views = Views::from_env(&routes).await?;
@@ -547,7 +560,8 @@ pub fn listed(name: &str, page: Page<Value>) -> Value {
     body
 }
 
-/// The problem that a client is told of for a failed read table. This is the only place where such failures become HTTP.
+/// The problem that a client is told of for a failed read table. This is the only place where such
+/// failures become HTTP.
 #[must_use]
 #[expect(clippy::needless_pass_by_value, reason = "it is mapped over results")]
 pub fn problem(error: TableError) -> Problem {
@@ -572,7 +586,8 @@ pub fn problem(error: TableError) -> Problem {
 mod tests {
     use super::*;
 
-    /// Rows of a later generation would be in the list of another one, because whoever writes them would not know of the index.
+    /// Rows of a later generation would be in the list of another one, because whoever writes them
+    /// would not know of the index.
     #[test]
     #[should_panic(expected = "ROWS_TABLE does not name the index byOwner")]
     fn a_page_of_an_index_that_the_table_does_not_name_does_not_start() {
@@ -586,7 +601,8 @@ mod tests {
         let _ = page::<Value>("GET /rows", "rows", (ROWS, BY_OWNER), KeyRange::own, Value::clone);
     }
 
-    /// A row that a rebuild corrected shows the same version: whoever has the wrong one must not be told that nothing has changed.
+    /// A row that a rebuild corrected shows the same version: whoever has the wrong one must not be
+    /// told that nothing has changed.
     #[test]
     fn only_a_client_that_has_just_this_representation_gets_304() {
         let ask_with = |header: &str, tags: &str, body: Value| {

@@ -1,9 +1,11 @@
-//! The limits of what one caller may take of an instance, so that something is left for other callers.
+//! The limits of what one caller may take of an instance, so that something is left for other
+//! callers.
 //!
-//! Each instance counts for itself, without a call to another service. A caller who sends faster gets more instances for a moment, but each
-//! of them soon refuses the caller within a millisecond, so one or two are enough for all that the caller sends. A read that waits is
-//! dearer, because it holds an instance for seconds. So a version that is not in the log is not waited for, and a caller who waited for a
-//! version that a view did not show in time does not wait again at once.
+//! Each instance counts for itself, without a call to another service. A caller who sends faster
+//! gets more instances for a moment, but each of them soon refuses the caller within a millisecond,
+//! so one or two are enough for all that the caller sends. A read that waits is dearer, because it
+//! holds an instance for seconds. So a version that is not in the log is not waited for, and a
+//! caller who waited for a version that a view did not show in time does not wait again at once.
 
 use std::{
     collections::BTreeMap,
@@ -23,10 +25,12 @@ use crate::{
     },
 };
 
-/// The variable with the number of requests that an instance takes of one caller in a second. No limit is set if it is 0 or missing.
+/// The variable with the number of requests that an instance takes of one caller in a second. No
+/// limit is set if it is 0 or missing.
 pub(crate) const LIMIT: &str = "CALLER_REQUESTS_PER_SECOND";
 
-/// The number of callers above which an instance deletes the entries that no longer matter, so that its memory stays bounded (rule 11).
+/// The number of callers above which an instance deletes the entries that no longer matter, so that
+/// its memory stays bounded (rule 11).
 const MANY: usize = 10_000;
 
 /// The limit of requests in a second, with a count for each caller.
@@ -44,7 +48,8 @@ impl Limit {
         Ok(NonZeroU32::new(config::parsed_or(LIMIT, 0)?).map(Self::new))
     }
 
-    /// Counts a request for its caller. A request without a caller passes here, because the route refuses it with `401`.
+    /// Counts a request for its caller. A request without a caller passes here, because the route
+    /// refuses it with `401`.
     ///
     /// # Errors
     /// `429` when the caller sends too many.
@@ -65,8 +70,8 @@ impl Limit {
 /// The time for which a caller who waited in vain does not wait again.
 const VAIN: Duration = Duration::from_secs(10);
 
-/// The callers who waited for a version that was not shown in time. Without this memory, each of their requests would hold an instance for
-/// three seconds while a projector does not work.
+/// The callers who waited for a version that was not shown in time. Without this memory, each of
+/// their requests would hold an instance for three seconds while a projector does not work.
 #[derive(Debug, Default)]
 pub(crate) struct InVain(Mutex<BTreeMap<String, Instant>>);
 
@@ -117,7 +122,8 @@ mod tests {
         let answers: Vec<_> = (0..1_000).map(|_| limit.take(&greedy)).collect();
         let taken = answers.iter().filter(|answer| answer.is_ok()).count();
         let refilled = usize::try_from(began.elapsed().as_millis() * 3 / 1_000).unwrap();
-        // Three at once, and one more for each third of a second that a slow machine takes for this loop.
+        // Three at once, and one more for each third of a second that a slow machine takes for this
+        // loop.
         assert!((3..=4 + refilled).contains(&taken), "{taken}");
         let refused = answers.into_iter().find_map(Result::err).unwrap();
         assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);

@@ -1,7 +1,10 @@
-//! The reconciler: on a schedule, it compares the heads of the streams that were written lately with everything that follows the log, and says what is missing or ahead.
+//! The reconciler: on a schedule, it compares the heads of the streams that were written lately
+//! with everything that follows the log, and says what is missing or ahead.
 //!
-//! It finds what no later event would ever heal, such as the last commit of a stream whose message was lost. It mends nothing: what it finds has a cause that somebody should know
-//! of, and what is missing to process managers must not be sent without a decision. That is for the operator's tool, `ledger reconcile`.
+//! It finds what no later event would ever heal, such as the last commit of a stream whose message
+//! was lost. It mends nothing: what it finds has a cause that somebody should know of, and what is
+//! missing to process managers must not be sent without a decision. That is for the operator's
+//! tool, `ledger reconcile`.
 
 use std::sync::Arc;
 
@@ -20,13 +23,16 @@ use crate::{
     start::{dynamodb, handler, start},
 };
 
-/// The variable with a line for each function that follows the log: its name, its table, the names of the table's keys, with `-` for a sort key that there is not, and the categories
-/// whose commits it takes.
+/// The variable with a line for each function that follows the log: its name, its table, the names
+/// of the table's keys, with `-` for a sort key that there is not, and the categories whose commits
+/// it takes.
 pub(crate) const FOLLOWERS: &str = "FOLLOWERS";
 
-/// The age up to which streams are compared. It is twice the time between two comparisons, so that one that fails leaves nothing out.
+/// The age up to which streams are compared. It is twice the time between two comparisons, so that
+/// one that fails leaves nothing out.
 const BACK: SignedDuration = SignedDuration::from_hours(48);
-/// Commits that are younger are left alone: they are on their way, or tried again, for which there are other alarms.
+/// Commits that are younger are left alone: they are on their way, or tried again, for which there
+/// are other alarms.
 const YOUNG: SignedDuration = SignedDuration::from_mins(15);
 /// The most differences that are logged. The metric counts all of them.
 const LOGGED: usize = 100;
@@ -54,7 +60,8 @@ pub struct Reconciler {
 /// ```
 ///
 /// # Errors
-/// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `FOLLOWERS` is missing or wrong, `SEQUENCE_PARTITIONS` is wrong, or the log cannot be read.
+/// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `FOLLOWERS` is missing or wrong, `SEQUENCE_PARTITIONS`
+/// is wrong, or the log cannot be read.
 pub async fn run() -> Result<(), Error> {
     let manifest = Manifest::new(Source::Schedule)
         .table(grants::read_sequence())
@@ -98,7 +105,8 @@ fn subscriber(
         return Err(config::ConfigError::Invalid { name: FOLLOWERS.into(), reason });
     }
     let sort = Some(sort).filter(|sort| sort != "-");
-    // What is written from states has a row for each aggregate, and no sort key. The rest has positions.
+    // What is written from states has a row for each aggregate, and no sort key. The rest has
+    // positions.
     let kind =
         if sort.is_some() { SubscriberKind::LogProjector } else { SubscriberKind::StateProjector };
     let keys = KeyNames { partition: partition.into(), sort: sort.map(Into::into) };
@@ -106,7 +114,8 @@ fn subscriber(
 }
 
 impl Reconciler {
-    /// Compares what was written in the last two days, and logs and counts what is missing or ahead.
+    /// Compares what was written in the last two days, and logs and counts what is missing or
+    /// ahead.
     ///
     /// # Errors
     /// When a table cannot be read.

@@ -1,4 +1,5 @@
-//! The sequencer: the second reader of the Commits stream, which gives the commits of all streams one order, `$all` ([`ledgerline::all`]).
+//! The sequencer: the second reader of the Commits stream, which gives the commits of all streams
+//! one order, `$all` ([`ledgerline::all`]).
 //!
 //! It reads only a commit's key and its causation id, so no payload can be a poison pill. A batch
 //! that fails is retried until it is in `$all`: a commit without an entry would be lost for every
@@ -39,7 +40,8 @@ use crate::{
     stream::{Batch, Record, records, response},
 };
 
-/// The variable with a line for each subscription: its function, and the categories whose commits it takes.
+/// The variable with a line for each subscription: its function, and the categories whose commits
+/// it takes.
 const SUBSCRIPTIONS: &str = "SUBSCRIPTIONS";
 
 /// The end of the ARN under which the stream invokes the sequencer. Only the stream may use this
@@ -91,7 +93,8 @@ enum Answer {
 /// ```
 ///
 /// # Errors
-/// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `SUBSCRIPTIONS` is missing, `SEQUENCE_PARTITIONS` is wrong, or a table cannot be read.
+/// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `SUBSCRIPTIONS` is missing, `SEQUENCE_PARTITIONS` is
+/// wrong, or a table cannot be read.
 pub async fn run() -> Result<(), Error> {
     // Commits that no record of the stream proves are looked up by their keys.
     let manifest = Manifest::new(Source::Stream)
@@ -144,7 +147,8 @@ impl Subscriptions {
         }
     }
 
-    /// Wakes those that take commits of these categories. A function that could not be woken is woken by its schedule, so that nothing is tried again here.
+    /// Wakes those that take commits of these categories. A function that could not be woken is
+    /// woken by its schedule, so that nothing is tried again here.
     async fn wake(&self, categories: &BTreeSet<&str>) {
         let wanting = self.functions.iter().filter(|(_, wanted)| {
             wanted.iter().any(|category| categories.contains(category.as_str()))
@@ -160,7 +164,8 @@ impl Subscriptions {
 }
 
 impl Sequencing {
-    /// A sequencer of so many partitions, in the table of the first store, of the log in the second one.
+    /// A sequencer of so many partitions, in the table of the first store, of the log in the second
+    /// one.
     #[must_use]
     pub fn new(sequence: DynamoDbStore, log: DynamoDbStore, partitions: u16) -> Self {
         Self {
@@ -225,7 +230,8 @@ impl Sequencing {
         None
     }
 
-    /// Makes an entry void that names a commit which the log does not have, so that readers pass over it.
+    /// Makes an entry void that names a commit which the log does not have, so that readers pass
+    /// over it.
     ///
     /// # Errors
     /// When a table fails, or other sequencers append all the time.

@@ -1,5 +1,6 @@
-//! The argument `--build-snapshots` of a function for commands. An operator runs it before a new version is deployed. It folds long streams with the
-//! new state schema and keeps the states, so that the first commands after the deployment do not wait for that.
+//! The argument `--build-snapshots` of a function for commands. An operator runs it before a new
+//! version is deployed. It folds long streams with the new state schema and keeps the states, so
+//! that the first commands after the deployment do not wait for that.
 
 use std::{io::Write, time::Duration};
 

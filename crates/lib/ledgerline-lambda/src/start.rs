@@ -43,12 +43,14 @@ where
 /// Runs a function with this manifest: builds what handles its events, then handles one event at a
 /// time. With the argument `--manifest` it prints the manifest instead, as JSON.
 ///
-/// `build` and the handler are behind pointers, so that what is compiled for a call of this function depends on the kind of events alone.
-/// Each kind is called for in one place of this crate. Otherwise the runtime and the reading of events would be compiled once more for
-/// every function, which was most of the time that building a function's binary took.
+/// `build` and the handler are behind pointers, so that what is compiled for a call of this
+/// function depends on the kind of events alone. Each kind is called for in one place of this
+/// crate. Otherwise the runtime and the reading of events would be compiled once more for every
+/// function, which was most of the time that building a function's binary took.
 ///
 /// # Errors
-/// When the handler cannot be built. The error is logged, and the process ends: a misconfigured function must not take events.
+/// When the handler cannot be built. The error is logged, and the process ends: a misconfigured
+/// function must not take events.
 pub fn start<'a, Event, Answer>(
     manifest: Manifest,
     build: LocalBoxFuture<'a, Result<Handle<Event, Answer>, Error>>,
@@ -79,7 +81,8 @@ where
             let handled = handle(event);
             async move {
                 let answer = handled.await;
-                // The metrics are written before the answer goes out, because the instance may be frozen afterwards.
+                // The metrics are written before the answer goes out, because the instance may be
+                // frozen afterwards.
                 metrics::flush(metrics);
                 answer.map_err(Failure)
             }
@@ -89,8 +92,9 @@ where
     .boxed_local()
 }
 
-/// Why a handler failed. The runtime logs what `Debug` writes, and Lambda passes the diagnostic on. Both name the causes, in the words that operators look for. The `Debug` of
-/// the error itself may have values of a commit in it (rule 14), and pages of details of a call.
+/// Why a handler failed. The runtime logs what `Debug` writes, and Lambda passes the diagnostic on.
+/// Both name the causes, in the words that operators look for. The `Debug` of the error itself may
+/// have values of a commit in it (rule 14), and pages of details of a call.
 struct Failure(Error);
 
 impl fmt::Debug for Failure {
@@ -105,8 +109,9 @@ impl From<Failure> for Diagnostic {
     }
 }
 
-/// Logs are JSON lines with `timestamp` and `level`, as Lambda's JSON log format wants them; the runtime's own subscriber writes no time.
-/// Lambda passes the level of the function's `LoggingConfig` in `AWS_LAMBDA_LOG_LEVEL`.
+/// Logs are JSON lines with `timestamp` and `level`, as Lambda's JSON log format wants them; the
+/// runtime's own subscriber writes no time. Lambda passes the level of the function's
+/// `LoggingConfig` in `AWS_LAMBDA_LOG_LEVEL`.
 fn init_logs() {
     let level = config::parsed_or("AWS_LAMBDA_LOG_LEVEL", "INFO".to_owned()).unwrap_or_default();
     // Lambda has the level FATAL, above the highest level of tracing.
@@ -115,8 +120,8 @@ fn init_logs() {
     } else {
         level.parse().unwrap_or(LevelFilter::INFO)
     };
-    // The runtime and the SDK log whole payloads at their finer levels (rule 14). A target counts for all targets that begin with it: "aws"
-    // is every crate of the SDK.
+    // The runtime and the SDK log whole payloads at their finer levels (rule 14). A target counts
+    // for all targets that begin with it: "aws" is every crate of the SDK.
     let quiet = ["lambda_runtime", "aws", "hyper", "h2", "rustls"]
         .map(|target| (target, level.min(LevelFilter::WARN)));
     let levels = Targets::new().with_default(level).with_targets(quiet);
@@ -131,11 +136,14 @@ fn init_logs() {
         .init();
 }
 
-/// The configuration of every client: bounded in time and tries (rule 11), well within a function's own timeout.
+/// The configuration of every client: bounded in time and tries (rule 11), well within a function's
+/// own timeout.
 ///
-/// Region, credentials and endpoints come from the environment, where Lambda and emulators put them. The SDK's own chain looks for them in
-/// files, containers and instances as well. That chain was a tenth of each function's program, and is read at each start. An operator who
-/// runs a function with a profile exports its credentials first (`aws configure export-credentials --format env`).
+/// Region, credentials and endpoints come from the environment, where Lambda and emulators put
+/// them. The SDK's own chain looks for them in files, containers and instances as well. That chain
+/// was a tenth of each function's program, and is read at each start. An operator who runs a
+/// function with a profile exports its credentials first (`aws configure export-credentials
+/// --format env`).
 pub async fn sdk_config() -> SdkConfig {
     let provider = tls::Provider::Rustls(CryptoMode::Ring);
     let mut sdk = SdkConfig::builder()
@@ -147,7 +155,8 @@ pub async fn sdk_config() -> SdkConfig {
         .http_client(aws_smithy_http_client::Builder::new().tls_provider(provider).build_https())
         .retry_config(retries())
         .timeout_config(timeouts())
-        // Each body has a few MB at most, and the time for an attempt covers it. By default, the SDK would measure its throughput as well.
+        // Each body has a few MB at most, and the time for an attempt covers it. By default, the
+        // SDK would measure its throughput as well.
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
         .service_config(OfTheService);
     sdk.set_endpoint_url(config::of_the_sdk("AWS_ENDPOINT_URL"));
@@ -186,8 +195,9 @@ pub async fn dynamodb() -> aws_sdk_dynamodb::Client {
     aws_sdk_dynamodb::Client::new(&sdk_config().await)
 }
 
-/// The event store of the table in `COMMITS_TABLE`, with its connection opened. The function starts even if that fails for the moment, by a
-/// timeout or a throttle: otherwise it would be started again and again, while its first event waits.
+/// The event store of the table in `COMMITS_TABLE`, with its connection opened. The function starts
+/// even if that fails for the moment, by a timeout or a throttle: otherwise it would be started
+/// again and again, while its first event waits.
 ///
 /// # Errors
 /// When the variable is missing, or the table is not there or may not be read.

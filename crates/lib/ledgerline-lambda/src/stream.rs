@@ -19,7 +19,8 @@ use crate::{
 /// The name of the event in the record of a new item.
 const INSERT: &str = "INSERT";
 
-/// A batch whose records are not read yet, because one that cannot be read must not fail the others.
+/// A batch whose records are not read yet, because one that cannot be read must not fail the
+/// others.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Batch {
@@ -31,10 +32,11 @@ pub struct Batch {
 pub struct Record {
     /// The number that names the record in the response.
     pub sequence_number: String,
-    /// The time when it was written, in seconds since 1970; `None` if the record does not say, as in a replay.
+    /// The time when it was written, in seconds since 1970; `None` if the record does not say, as
+    /// in a replay.
     pub created: Option<i64>,
-    /// The name of the replay that it comes from; `None` if it comes from the stream. A replay puts `replay/` and its name where a record
-    /// of the stream has the stream's ARN.
+    /// The name of the replay that it comes from; `None` if it comes from the stream. A replay puts
+    /// `replay/` and its name where a record of the stream has the stream's ARN.
     pub run: Option<String>,
     /// The commit, or what is known of the record if it cannot be read.
     pub commit: Result<Commit, Unreadable>,
@@ -58,8 +60,8 @@ pub struct Unreadable {
     pub event_source_arn: Option<String>,
 }
 
-/// Runs a function behind a stream. The handler returns the index of the first record that failed: it and all after it
-/// come again.
+/// Runs a function behind a stream. The handler returns the index of the first record that failed:
+/// it and all after it come again.
 ///
 /// # Errors
 /// When the parts cannot be built.
@@ -105,15 +107,16 @@ pub trait Handler: 'static {
     fn handle(&self, records: &[Record]) -> impl Future<Output = Option<usize>>;
 }
 
-/// The records of the commits that the batch inserted. The filter of the event source mapping passes nothing else. Without this check, a
-/// mapping that lost its filter would pass expired and changed items on as new commits.
+/// The records of the commits that the batch inserted. The filter of the event source mapping
+/// passes nothing else. Without this check, a mapping that lost its filter would pass expired and
+/// changed items on as new commits.
 #[must_use]
 pub fn records(batch: Batch) -> Vec<Record> {
     batch.records.iter().filter_map(|raw| record(raw.get())).collect()
 }
 
-/// The fields of a stream record that a commit is read from. The type of `aws_lambda_events` reads all fields, the keys included, which are in
-/// the image too.
+/// The fields of a stream record that a commit is read from. The type of `aws_lambda_events` reads
+/// all fields, the keys included, which are in the image too.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StreamRecord<'a> {
@@ -134,8 +137,8 @@ struct Change {
 
 fn record(raw: &str) -> Option<Record> {
     let Ok(record) = serde_json::from_str::<StreamRecord>(raw) else {
-        // The record is read a second time to learn the name of the field. A reader that always knows the name would make reading a record
-        // a third slower.
+        // The record is read a second time to learn the name of the field. A reader that always
+        // knows the name would make reading a record a third slower.
         let mut read = serde_json::Deserializer::from_str(raw);
         let field = serde_path_to_error::deserialize::<_, StreamRecord>(&mut read);
         let field = field.err().as_ref().map(field_or_root).unwrap_or_default();
@@ -156,7 +159,8 @@ fn record(raw: &str) -> Option<Record> {
     }
 }
 
-/// The record with what can be read of it, without a commit; `None` if its event is not an insertion.
+/// The record with what can be read of it, without a commit; `None` if its event is not an
+/// insertion.
 fn unreadable(raw: &str, reason: String) -> Option<Record> {
     let raw: Value = serde_json::from_str(raw).unwrap_or_default();
     if raw["eventName"] != INSERT {
@@ -191,8 +195,9 @@ fn replay(event_source_arn: Option<&str>) -> Option<String> {
     event_source_arn?.strip_prefix("replay/").map(ToOwned::to_owned)
 }
 
-/// The response that names the record that failed. Its sequence number, the lowest that failed, becomes the checkpoint. A record without a
-/// number cannot be named: an empty identifier fails the whole batch.
+/// The response that names the record that failed. Its sequence number, the lowest that failed,
+/// becomes the checkpoint. A record without a number cannot be named: an empty identifier fails the
+/// whole batch.
 #[must_use]
 pub fn response(records: &[Record], failed: Option<usize>) -> DynamoDbEventResponse {
     let mut response = DynamoDbEventResponse::default();

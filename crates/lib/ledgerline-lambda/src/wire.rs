@@ -54,10 +54,11 @@ pub struct Event {
     pub at: Timestamp,
 }
 
-/// The schema number of an entry without a state; no aggregate has the number 0. The fanout attaches it to an event that it cannot fold,
-/// because a newer program wrote the event or because the event is damaged. A reader of the entry takes the state from the log, once its
-/// program can. So the order in which a deployment replaces functions does not matter, and a reader that never can reports the failure
-/// itself (rule 11).
+/// The schema number of an entry without a state; no aggregate has the number 0. The fanout
+/// attaches it to an event that it cannot fold, because a newer program wrote the event or because
+/// the event is damaged. A reader of the entry takes the state from the log, once its program can.
+/// So the order in which a deployment replaces functions does not matter, and a reader that never
+/// can reports the failure itself (rule 11).
 const UNKNOWN: u32 = 0;
 
 /// What stands for a state that is not known.
@@ -66,7 +67,8 @@ pub fn unknown_state() -> RecordedState {
     RecordedState { schema: UNKNOWN, data: "{}".into() }
 }
 
-/// The `detail` of each entry of a commit: one event, and the state. A state projector folds the [unknown one](unknown_state) from the log.
+/// The `detail` of each entry of a commit: one event, and the state. A state projector folds the
+/// [unknown one](unknown_state) from the log.
 ///
 /// # Errors
 /// When an event or the state is not JSON.
@@ -96,7 +98,8 @@ pub fn details(commit: &Commit, state: &RecordedState) -> Result<Vec<String>, St
     published_events(commit).iter().enumerate().map(detail).collect()
 }
 
-/// The events of a commit; those who follow states are told of a commit without events as of one with the event [`REPLAYED`].
+/// The events of a commit; those who follow states are told of a commit without events as of one
+/// with the event [`REPLAYED`].
 pub(crate) fn published_events(commit: &Commit) -> Cow<'_, [RecordedEvent]> {
     if !commit.events.is_empty() {
         return Cow::Borrowed(&commit.events);
@@ -138,10 +141,11 @@ impl Message {
     /// Reads the body of a message.
     ///
     /// # Errors
-    /// When it is neither a commit nor a reference. The reason says which field, never a value (rule 14).
+    /// When it is neither a commit nor a reference. The reason says which field, never a value
+    /// (rule 14).
     pub fn read(body: &str) -> Result<Self, String> {
-        // The kind of message is told by hand and not by serde's `untagged`: a commit with a damaged field must not be taken for a
-        // reference to itself.
+        // The kind of message is told by hand and not by serde's `untagged`: a commit with a
+        // damaged field must not be taken for a reference to itself.
         let fields: Map<String, Value> =
             serde_json::from_str(body).map_err(|_| "it is no JSON object")?;
         if fields.contains_key("events") {
@@ -161,8 +165,9 @@ impl Message {
     }
 }
 
-/// The field that an error is about: serde tells where the field is, or the name of a field that is missing, unknown or double. The rest of
-/// serde's message may quote a value, and is left out (rule 14).
+/// The field that an error is about: serde tells where the field is, or the name of a field that is
+/// missing, unknown or double. The rest of serde's message may quote a value, and is left out (rule
+/// 14).
 pub(crate) fn field_of<E: std::fmt::Display>(
     error: &serde_path_to_error::Error<E>,
 ) -> Option<String> {

@@ -18,8 +18,7 @@ use ledgerline_lambda::{
 };
 use serde::Deserialize;
 
-// --- The adapter
-// ------------------------------------------------------------------------------------------------
+// --- The adapter ---------------------------------------------------------------------------------
 
 /// An event of a function behind a stream of Kinesis.
 #[derive(Deserialize)]
@@ -56,8 +55,7 @@ async fn handle<S: EventLog, C: Consumer>(
     None
 }
 
-// --- The store
-// --------------------------------------------------------------------------------------------------
+// --- The store -----------------------------------------------------------------------------------
 
 /// A view in memory, with its position in each stream.
 struct InMemory {
@@ -82,8 +80,7 @@ impl Consumer for InMemory {
     }
 }
 
-// --- The test
-// ---------------------------------------------------------------------------------------------------
+// --- The test ------------------------------------------------------------------------------------
 
 const COUNTS: LogTable = LogTable { variable: "COUNTS_TABLE", partition: "owner", sort: "entry" };
 const VIEW: LogView =

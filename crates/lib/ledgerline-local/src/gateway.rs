@@ -1,5 +1,6 @@
-//! One address for all emulated services, as `AWS_ENDPOINT_URL` needs it: for the AWS CLI, for `sam local`, and for programs beside the stack. The
-//! requests of functions to queues, bus, Lambda and SES come here as well, and their rights are checked here; the server of the database checks
+//! One address for all emulated services, as `AWS_ENDPOINT_URL` needs it: for the AWS CLI, for `sam
+//! local`, and for programs beside the stack. The requests of functions to queues, bus, Lambda and
+//! SES come here as well, and their rights are checked here; the server of the database checks
 //! rights itself.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -202,7 +203,8 @@ async fn send_mail(
     gateway.mailbox.send(mail)
 }
 
-/// Lambda's ListFunctions: the physical name, the ARN and the environment of each, without what only the local stack sets.
+/// Lambda's ListFunctions: the physical name, the ARN and the environment of each, without what
+/// only the local stack sets.
 async fn functions(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
     let functions: Vec<_> = gateway.functions.iter().map(|(ids, function)| {
         let environment: BTreeMap<_, _> =
@@ -212,8 +214,8 @@ async fn functions(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
     answer(StatusCode::OK, json!({ "Functions": functions }))
 }
 
-/// Lambda's Invoke. A function is named by its logical id, as in `sam local start-lambda`, by its physical name, which CloudFormation returns, or by
-/// the name of its binary.
+/// Lambda's Invoke. A function is named by its logical id, as in `sam local start-lambda`, by its
+/// physical name, which CloudFormation returns, or by the name of its binary.
 async fn invoke(
     State(gateway): State<Arc<Gateway>>,
     Path(name): Path<String>,

@@ -1,4 +1,5 @@
-//! The HTTP API: routes of the template, requests as payload format 2.0, responses as the functions give them.
+//! The HTTP API: routes of the template, requests as payload format 2.0, responses as the functions
+//! give them.
 //!
 //! Source: the API Gateway developer guide, "Create AWS Lambda proxy integrations for HTTP APIs".
 
@@ -181,7 +182,8 @@ async fn answer(
         seen.sub = authorizer["jwt"]["claims"]["sub"].as_str().unwrap_or_default().to_owned();
         event["requestContext"]["authorizer"] = authorizer;
     }
-    // The wait while the function is built again is not part of the gateway's timeout, so that a slow build fails no request.
+    // The wait while the function is built again is not part of the gateway's timeout, so that a
+    // slow build fails no request.
     route.function.requested().await;
     let started = Instant::now();
     let subject = first_parameter(&route.path).and_then(|name| parameters.get(name)).cloned();

@@ -1,8 +1,10 @@
-//! The rights of functions, evaluated as IAM does. Each function has an access key of its own, by which a service knows the caller. A request is
-//! denied, in the words of AWS, if the role does not allow it or a table's policy denies it. A missing right shows here, and not at the first
+//! The rights of functions, evaluated as IAM does. Each function has an access key of its own, by
+//! which a service knows the caller. A request is denied, in the words of AWS, if the role does not
+//! allow it or a table's policy denies it. A missing right shows here, and not at the first
 //! deployment.
 //!
-//! `iam-rs` evaluates the policies; this module finds the actions and resources of a request. docs/decisions/0019 says how far that goes.
+//! `iam-rs` evaluates the policies; this module finds the actions and resources of a request.
+//! docs/decisions/0019 says how far that goes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -39,10 +41,12 @@ pub struct Iam {
     hops: TraceLog,
 }
 
-/// Decisions by access key and act, which is without the values that conditions look at where there are no conditions.
+/// Decisions by access key and act, which is without the values that conditions look at where there
+/// are no conditions.
 type Decided = HashMap<(String, Act), Option<Because>>;
 
-/// The most decisions that are kept. Acts on single items have their keys in them, so that there is no end of different ones.
+/// The most decisions that are kept. Acts on single items have their keys in them, so that there is
+/// no end of different ones.
 const MAX_DECIDED: usize = 10_000;
 
 #[derive(Debug)]
@@ -116,8 +120,8 @@ impl Iam {
         Ok(Self { callers, tables, decided: Mutex::default(), outages: Arc::default(), hops })
     }
 
-    /// Callers with these access keys and the policies of their roles, and tables with these names and partition keys: the rights of functions
-    /// without a template.
+    /// Callers with these access keys and the policies of their roles, and tables with these names
+    /// and partition keys: the rights of functions without a template.
     ///
     /// # Errors
     /// When a policy cannot be read.
@@ -142,7 +146,8 @@ impl Iam {
         })
     }
 
-    /// Why the caller with this access key may not send a request, in the words of AWS; `None` if it may.
+    /// Why the caller with this access key may not send a request, in the words of AWS; `None` if
+    /// it may.
     #[must_use]
     pub fn denied(&self, key: &str, target: &str, request: &Value) -> Option<String> {
         self.denied_of(key, self.acts(target, request))
@@ -169,8 +174,8 @@ impl Iam {
         ))
     }
 
-    /// The answer to a request that its caller may not make, or that fails in an outage. `target` names the operation, as the JSON
-    /// protocols of AWS do.
+    /// The answer to a request that its caller may not make, or that fails in an outage. `target`
+    /// names the operation, as the JSON protocols of AWS do.
     pub(crate) fn refusal(
         &self,
         headers: &HeaderMap,
@@ -283,7 +288,7 @@ impl Iam {
         self.tables.get(path.split('/').next()?)
     }
 
-    // --- The actions of requests ----------------------------------------------------------------------------------
+    // --- The actions of requests ----------------------------------------------------------------
 
     fn acts(&self, target: &str, request: &Value) -> Vec<Act> {
         match target.split_once('.') {
@@ -313,8 +318,8 @@ impl Iam {
                 let context = vec![("ses:FromAddress", vec![address.to_owned()])];
                 vec![Act { action: "ses:SendEmail".into(), resource, context }]
             }
-            // Another operation of EventBridge or SES, which functions do not use, is denied to all functions, because `*` is no ARN. Other services
-            // are not evaluated.
+            // Another operation of EventBridge or SES, which functions do not use, is denied to all
+            // functions, because `*` is no ARN. Other services are not evaluated.
             Some((service, operation)) => {
                 let service = ["AWSEvents", "SES"].iter().find(|known| **known == service);
                 let action = |prefix| act(&format!("{prefix}:{operation}"), "*".into());
@@ -394,7 +399,8 @@ impl Iam {
                 });
                 acts.flatten().collect()
             }
-            // The other operations are about tables, not items. Functions do not use them, and are denied them unless a role names them.
+            // The other operations are about tables, not items. Functions do not use them, and are
+            // denied them unless a role names them.
             _ => vec![self.on_table(&format!("dynamodb:{operation}"), table, None, None)],
         }
     }
@@ -413,7 +419,8 @@ impl Iam {
         Some(self.on_table(action, table, None, self.key_of(table, &item[key])))
     }
 
-    /// The actions of a statement in PartiQL, such as `INSERT INTO "table" VALUE {'key': ?, …}`; `None` if it is not understood.
+    /// The actions of a statement in PartiQL, such as `INSERT INTO "table" VALUE {'key': ?, …}`;
+    /// `None` if it is not understood.
     fn statement(&self, statement: &Value) -> Option<Vec<Act>> {
         let text = statement["Statement"].as_str()?;
         let mut words = text.split_whitespace();
@@ -443,8 +450,8 @@ impl Iam {
         Some(vec![self.on_table(action, &table, index, key)])
     }
 
-    /// The actions of a statement that is not understood: every change of each table whose name is in it, so that no spelling is a way around a
-    /// policy.
+    /// The actions of a statement that is not understood: every change of each table whose name is
+    /// in it, so that no spelling is a way around a policy.
     fn unread(&self, statement: &Value) -> Vec<Act> {
         let text = statement["Statement"].as_str().unwrap_or_default();
         let tables = self.tables.keys().filter(|table| text.contains(table.as_str()));
@@ -482,7 +489,8 @@ impl Iam {
         Some(vec![scalar(&item[&guarded.partition])?])
     }
 
-    /// The value of the partition key that a query is about. An index has a partition key of its own, so any attribute counts in a query of an index.
+    /// The value of the partition key that a query is about. An index has a partition key of its
+    /// own, so any attribute counts in a query of an index.
     fn queried(&self, table: &Value, request: &Value) -> Option<Vec<String>> {
         let guarded = self.tables.get(table.as_str()?)?;
         let names = request["ExpressionAttributeNames"].as_object();
@@ -505,7 +513,8 @@ pub(crate) fn access_key(function: &str) -> String {
     format!("LOCAL{function}")
 }
 
-/// The access key that a request is signed with: `AWS4-HMAC-SHA256 Credential=KEY/date/region/service/aws4_request, …`.
+/// The access key that a request is signed with: `AWS4-HMAC-SHA256
+/// Credential=KEY/date/region/service/aws4_request, …`.
 fn caller(headers: &HeaderMap) -> Option<&str> {
     let authorization = headers.get("authorization")?.to_str().ok()?;
     authorization.split_once("Credential=")?.1.split('/').next()
@@ -613,7 +622,8 @@ Resources:
     Properties: { Role: !GetAtt FencedRole.Arn }
 "#;
 
-    /// All tests ask the same one, so that a decision that is kept must be right for what is asked next.
+    /// All tests ask the same one, so that a decision that is kept must be right for what is asked
+    /// next.
     static IAM: LazyLock<Iam> = LazyLock::new(|| {
         let source = Source::parse(TEMPLATE, Path::new("template.yaml")).unwrap();
         let template = source.template(&BTreeMap::new(), "http://127.0.0.1:1").unwrap();

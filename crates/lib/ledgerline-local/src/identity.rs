@@ -1,7 +1,10 @@
-//! The caller of a request to the HTTP API: the claims that a JWT authorizer would pass on, without an identity provider.
+//! The caller of a request to the HTTP API: the claims that a JWT authorizer would pass on, without
+//! an identity provider.
 //!
-//! A request without a token comes from the development user; `Authorization: Bearer bob` makes it come from bob, who has every scope and is an operator. The claims of a real
-//! token are believed, because no signature is verified on a laptop; but its audience must be one of the template's, and its groups decide, as on AWS.
+//! A request without a token comes from the development user; `Authorization: Bearer bob` makes it
+//! come from bob, who has every scope and is an operator. The claims of a real token are believed,
+//! because no signature is verified on a laptop; but its audience must be one of the template's,
+//! and its groups decide, as on AWS.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +21,8 @@ pub(crate) struct Authorizer {
     pub(crate) audience: Vec<String>,
 }
 
-/// The `authorizer` of a request's context, for a route that wants one of these scopes. `operators` is the claim in which the route's function looks for the group of
-/// operators, if it does.
+/// The `authorizer` of a request's context, for a route that wants one of these scopes. `operators`
+/// is the claim in which the route's function looks for the group of operators, if it does.
 ///
 /// # Errors
 /// The status and the message with which API Gateway would refuse the request.

@@ -1,13 +1,14 @@
-//! The largest requests that AWS accepts: what is larger fails here as it fails there (docs/data.md,
-//! "Size limits").
+//! The largest requests that AWS accepts: what is larger fails here as it fails there
+//! (docs/data.md, "Size limits").
 //!
 //! A single message of SQS is smaller here than on AWS: the emulated queues accept 256 KB.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-/// The bytes of the entries of one `PutEvents`, of the messages of one `SendMessageBatch`, and of the
-/// payload of one asynchronous invocation. Source: "More room to build", AWS Compute Blog, 2026-01-29.
+/// The bytes of the entries of one `PutEvents`, of the messages of one `SendMessageBatch`, and of
+/// the payload of one asynchronous invocation. Source: "More room to build", AWS Compute Blog,
+/// 2026-01-29.
 pub(crate) const MAX_BYTES: usize = 1024 * 1024;
 /// The bytes of the payload of one synchronous invocation. Source: Lambda quotas.
 pub(crate) const MAX_SYNCHRONOUS_BYTES: usize = 6 * 1024 * 1024;

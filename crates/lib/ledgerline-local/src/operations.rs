@@ -1,8 +1,9 @@
-//! The requests of an operator to AWS besides those for data: the names of the stack's resources, the lines of the functions' log and of the access log, and the return of
-//! dead letters to their queue. As much is emulated as the commands of a runbook need.
+//! The requests of an operator to AWS besides those for data: the names of the stack's resources,
+//! the lines of the functions' log and of the access log, and the return of dead letters to their
+//! queue. As much is emulated as the commands of a runbook need.
 //!
-//! Sources: the API references of CloudFormation (the Query protocol), of CloudWatch Logs (`FilterLogEvents`), and of SQS
-//! (`StartMessageMoveTask`).
+//! Sources: the API references of CloudFormation (the Query protocol), of CloudWatch Logs
+//! (`FilterLogEvents`), and of SQS (`StartMessageMoveTask`).
 
 use std::{
     collections::VecDeque,
@@ -24,7 +25,8 @@ use ledgerline_sam::template::{Queue, Resource};
 
 use crate::services::Sqs;
 
-/// Answers a request to CloudFormation: `DescribeStackResource`, `DescribeStackResources`, `ListStackResources`, or `GetTemplate` with the template that was read when the stack began.
+/// Answers a request to CloudFormation: `DescribeStackResource`, `DescribeStackResources`,
+/// `ListStackResources`, or `GetTemplate` with the template that was read when the stack began.
 pub(crate) fn cloudformation(
     stack: &str,
     resources: &[Resource],
@@ -161,7 +163,8 @@ pub(crate) fn log_group(body: &[u8]) -> String {
     request["logGroupName"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A filter pattern of CloudWatch Logs, as far as a runbook needs it: `"a phrase"`, or `{ $.level = "ERROR" && $.status >= 500 || … }`.
+/// A filter pattern of CloudWatch Logs, as far as a runbook needs it: `"a phrase"`, or `{ $.level =
+/// "ERROR" && $.status >= 500 || … }`.
 #[derive(Debug, PartialEq)]
 enum Pattern {
     Phrase(String),
@@ -233,8 +236,9 @@ impl Condition {
     }
 }
 
-/// `StartMessageMoveTask`: the messages of a dead-letter queue go back to its source queue, or to the `DestinationArn`, before the answer. A message
-/// to a FIFO queue gets a new deduplication id, because otherwise it might be dropped as a duplicate.
+/// `StartMessageMoveTask`: the messages of a dead-letter queue go back to its source queue, or to
+/// the `DestinationArn`, before the answer. A message to a FIFO queue gets a new deduplication id,
+/// because otherwise it might be dropped as a duplicate.
 pub(crate) async fn move_messages(sqs: &Sqs, queues: &[Queue], body: &[u8]) -> Result<Value> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]

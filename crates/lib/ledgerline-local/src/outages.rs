@@ -16,8 +16,8 @@ pub(crate) struct Outages(Mutex<Vec<(Outage, Instant)>>);
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Outage {
-    /// The end of the resource's ARN: that of a table (not of its indexes), a queue or a function (without an alias),
-    /// `events` for the bus, or the sender's address for mails.
+    /// The end of the resource's ARN: that of a table (not of its indexes), a queue or a function
+    /// (without an alias), `events` for the bus, or the sender's address for mails.
     pub(crate) of: String,
     /// The length of the outage.
     pub(crate) seconds: u32,

@@ -19,7 +19,8 @@ async fn call(stack: &LocalStack, target: &str, body: &Value) -> (StatusCode, St
     (status, body["__type"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Invokes the fanout with a batch without records of so many bytes; returns the status and the type of the error.
+/// Invokes the fanout with a batch without records of so many bytes; returns the status and the
+/// type of the error.
 async fn invoke(stack: &LocalStack, kind: &str, bytes: usize) -> (StatusCode, String) {
     let around = r#"{"Records":[],"x":""}"#.len();
     let payload = format!(r#"{{"Records":[],"x":"{}"}}"#, "x".repeat(bytes - around));

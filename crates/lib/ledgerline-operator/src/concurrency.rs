@@ -1,4 +1,5 @@
-//! How many invocations of a function may run at once: none, to stop it; a number that is kept for it; or what the account has left.
+//! How many invocations of a function may run at once: none, to stop it; a number that is kept for
+//! it; or what the account has left.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +16,16 @@ use crate::{
 /// Which functions, and what becomes of them.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Functions, by their logical ids or the ends of these: FanoutFunction, CommandsFunction. Without any, all are shown.
+    /// Functions, by their logical ids or the ends of these: FanoutFunction, CommandsFunction.
+    /// Without any, all are shown.
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     functions: Vec<String>,
-    /// Keep so many invocations for each of them, out of the account's. 0 stops them: what comes for them meanwhile is tried again, and given up to the dead letters in the end.
+    /// Keep so many invocations for each of them, out of the account's. 0 stops them: what comes
+    /// for them meanwhile is tried again, and given up to the dead letters in the end.
     #[arg(long, conflicts_with = "release", requires_all = ["functions", "write"])]
     reserve: Option<i32>,
-    /// Take the reservation of each of them away, also that of the template: it shares what the account has left.
+    /// Take the reservation of each of them away, also that of the template: it shares what the
+    /// account has left.
     #[arg(long, requires_all = ["functions", "write"])]
     release: bool,
     #[command(flatten)]

@@ -1,7 +1,9 @@
 //! Dead letters: what could not be done, where it came from, and the way back.
 //!
-//! SQS's own move task does not serve all of them: the fanout's references came from no queue, and a FIFO queue may take a message that is sent again for the one that it knows. Here each
-//! message is sent first and deleted then, with a deduplication id of its own: it may come twice, which everything behind the log bears, and it is never lost.
+//! SQS's own move task does not serve all of them: the fanout's references came from no queue, and
+//! a FIFO queue may take a message that is sent again for the one that it knows. Here each message
+//! is sent first and deleted then, with a deduplication id of its own: it may come twice, which
+//! everything behind the log bears, and it is never lost.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,13 +35,15 @@ use crate::{
 const LOOKING: RangeInclusive<u64> = 60..=900;
 /// The messages that a pass looks at in a second, at least.
 const RATE: u64 = 50;
-/// The seconds for which messages that something is done with are kept from others. If the tool is killed, its messages, and those behind them in their streams, can be had again then.
+/// The seconds for which messages that something is done with are kept from others. If the tool is
+/// killed, its messages, and those behind them in their streams, can be had again then.
 const ACTING: i32 = 30;
 /// The same for what goes through the fanout: to send a batch back takes minutes.
 const THROUGH_THE_FANOUT: i32 = 900;
 /// The number of messages that are received at once, the most that SQS gives.
 const AT_ONCE: i32 = 10;
-/// The number of times in a row that a queue must give nothing before it is taken for empty: SQS asks only some of its servers.
+/// The number of times in a row that a queue must give nothing before it is taken for empty: SQS
+/// asks only some of its servers.
 const EMPTY: usize = 2;
 /// The number of calls that are made at once to give messages back.
 const CALLS: usize = 8;
@@ -51,7 +55,8 @@ const AROUND: i64 = 60;
 /// What is to be done with dead letters.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The logical id of a dead-letter queue, or its beginning: Transactions. Without it, all are counted.
+    /// The logical id of a dead-letter queue, or its beginning: Transactions. Without it, all are
+    /// counted.
     queue: Option<String>,
     /// Only the messages with these ids.
     #[arg(long)]
@@ -65,7 +70,8 @@ pub(crate) struct Options {
     /// Send them back to where they came from.
     #[arg(long, requires_all = ["write", "queue"])]
     redrive: bool,
-    /// Put those with these ids, or about this stream, aside: they leave the queue and its alarm, and are kept with the reason.
+    /// Put those with these ids, or about this stream, aside: they leave the queue and its alarm,
+    /// and are kept with the reason.
     #[arg(long, requires_all = ["write", "queue"], conflicts_with = "redrive")]
     park: bool,
     /// Delete those with these ids. Who did it, and why, is kept.
@@ -106,7 +112,8 @@ struct Letter {
     receipt: Option<String>,
 }
 
-/// What is kept of a message that was looked at. A queue may have more messages than fit into memory with their bodies.
+/// What is kept of a message that was looked at. A queue may have more messages than fit into
+/// memory with their bodies.
 struct Looked {
     since: Option<Timestamp>,
     reason: String,
@@ -115,7 +122,8 @@ struct Looked {
     row: Option<Value>,
 }
 
-/// Does it. Returns whether nothing is left of what was asked for: without `--write`, whether there are no dead letters.
+/// Does it. Returns whether nothing is left of what was asked for: without `--write`, whether there
+/// are no dead letters.
 pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<bool> {
     let queues = queues(deployment).await?;
     let wanted: Vec<_> = match &options.queue {
@@ -224,7 +232,8 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
     };
     // A message of a stream does not overtake another one that could not be sent.
     let mut stopped = BTreeSet::new();
-    // What the fanout sets aside again at once comes back as a new message: it stays, or there would be no end.
+    // What the fanout sets aside again at once comes back as a new message: it stays, or there
+    // would be no end.
     let mut came_back = 0;
     let mut through_the_fanout = BTreeSet::new();
     let looped: Result<()> = async {
@@ -232,7 +241,8 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
             let mut page = std::mem::take(&mut parked);
             while !options.parked && empty < EMPTY && !is_over() {
                 let received = receive(deployment, queue, seconds).await?;
-                // A message that comes again brings nothing new, and is given back with its last receipt.
+                // A message that comes again brings nothing new, and is given back with its last
+                // receipt.
                 let (new, again): (Vec<_>, Vec<_>) =
                     received.into_iter().partition(|letter| seen.insert(letter.id.clone()));
                 others.extend(again.into_iter().filter_map(|letter| letter.receipt));
@@ -287,7 +297,8 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
                     }
                 }
             }
-            // Of a page at a time: so it is kept, whenever the tool is ended, and however many there are. What is thrown away is kept one by one.
+            // Of a page at a time: so it is kept, whenever the tool is ended, and however many
+            // there are. What is thrown away is kept one by one.
             if !options.discard && done.len() > before {
                 let ids = &done[before..];
                 let detail = json!({ "queue": queue.id, "ids": ids });
@@ -313,7 +324,8 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
     }
     let ids: BTreeSet<_> = done.iter().collect();
     let never: Vec<_> = options.id.iter().filter(|id| !ids.contains(id)).collect();
-    // Those that another one looks at, or that a tool had which was killed, were not given to this one, nor what is behind them in their streams.
+    // Those that another one looks at, or that a tool had which was killed, were not given to this
+    // one, nor what is behind them in their streams.
     let held = if options.parked { 0 } else { number(deployment, queue, &[NOT_VISIBLE]).await? };
     let row = json!({ "done": what, "queue": queue.id, "messages": done.len(), "failed": failed.len(), "cameBack": came_back, "notFound": never.len(), "held": held });
     out.rows(&["done", "queue", "messages", "failed", "cameBack", "notFound", "held"], &[row]);
@@ -336,7 +348,8 @@ fn pass(messages: u64) -> i32 {
     i32::try_from(seconds).unwrap_or(i32::MAX)
 }
 
-/// The commits of those letters that name times: batches that the fanout gave up. The log is read once for all of them.
+/// The commits of those letters that name times: batches that the fanout gave up. The log is read
+/// once for all of them.
 async fn looked_up(
     deployment: &Deployment,
     letters: &[Letter],
@@ -398,7 +411,8 @@ async fn redrive(
     match &queue.goes {
         Goes::ToQueue(url) => {
             let send = deployment.sqs.send_message().queue_url(url).message_body(&letter.body);
-            // A FIFO queue that had this message in the last five minutes would take it for the same one, and the message would be lost.
+            // A FIFO queue that had this message in the last five minutes would take it for the
+            // same one, and the message would be lost.
             let id = letter.group.as_ref().map(|_| format!("sent-back-{}", uuid::Uuid::new_v4()));
             let send =
                 send.set_message_group_id(letter.group.clone()).set_message_deduplication_id(id);
@@ -470,7 +484,8 @@ impl Letter {
             .collect()
     }
 
-    /// The times of the first and of the last record of a batch that was given up, with some room for the clocks of writers.
+    /// The times of the first and of the last record of a batch that was given up, with some room
+    /// for the clocks of writers.
     fn times(&self) -> Option<(Timestamp, Timestamp)> {
         let body = self.json();
         let batch = &body["DDBStreamBatchInfo"];
@@ -482,7 +497,8 @@ impl Letter {
         ))
     }
 
-    /// Why it is here, as far as it says so. No payload is among it: functions leave values out of their errors (rule 14).
+    /// Why it is here, as far as it says so. No payload is among it: functions leave values out of
+    /// their errors (rule 14).
     fn reason(&self) -> String {
         let body = self.json();
         let text = |value: &Value| value.as_str().map(ToOwned::to_owned);
@@ -558,7 +574,8 @@ async fn receive(deployment: &Deployment, queue: &Queue, seconds: i32) -> Result
     Ok(received.messages.unwrap_or_default().into_iter().map(Letter::of).collect())
 }
 
-/// All messages that the queue gives. Of one stream, a FIFO queue gives ten at most before the first of them is deleted.
+/// All messages that the queue gives. Of one stream, a FIFO queue gives ten at most before the
+/// first of them is deleted.
 async fn look(
     deployment: &Deployment,
     queue: &Queue,
@@ -595,7 +612,8 @@ async fn look(
     Ok(found.into_values().collect())
 }
 
-/// Lets others see the messages again at once. If that fails, SQS delivers them after the visibility timeout.
+/// Lets others see the messages again at once. If that fails, SQS delivers them after the
+/// visibility timeout.
 async fn give_back(deployment: &Deployment, queue: &Queue, receipts: impl Iterator<Item = String>) {
     let entry = |(place, receipt): (usize, String)| {
         let entry = ChangeMessageVisibilityBatchRequestEntry::builder().id(place.to_string());

@@ -46,7 +46,8 @@ pub(crate) struct Deployment {
     pub(crate) is_local: bool,
     /// The units that the tool has taken of the database.
     pub(crate) units: Units,
-    /// By its logical id: the type of each resource, and its physical id, which is the name, or the URL of a queue.
+    /// By its logical id: the type of each resource, and its physical id, which is the name, or the
+    /// URL of a queue.
     resources: BTreeMap<String, (String, String)>,
     /// By their logical ids.
     functions: BTreeMap<String, Function>,
@@ -56,7 +57,8 @@ pub(crate) struct Deployment {
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
     pub(crate) name: String,
-    /// The variables of the version to which events come, which an alias names: those that a deployment wrote last may not have come to it.
+    /// The variables of the version to which events come, which an alias names: those that a
+    /// deployment wrote last may not have come to it.
     pub(crate) variables: BTreeMap<String, String>,
     /// Whether that version has the variables that were deployed last, or why it is not known.
     pub(crate) is_newest: Result<bool, String>,
@@ -69,7 +71,8 @@ impl Deployment {
             Some(url) => ledgerline_dynamodb::sdk_config(url),
             None => of_aws().await,
         };
-        // An invocation that is waited for may take as long as a function may, which is longer than a client waits by itself.
+        // An invocation that is waited for may take as long as a function may, which is longer than
+        // a client waits by itself.
         let lambda =
             aws_sdk_lambda::config::Builder::from(&sdk).timeout_config(LONG.clone()).build();
         let units = Units::default();
@@ -169,7 +172,8 @@ impl Deployment {
         resources.map(|(id, (_, physical))| (id.as_str(), physical.as_str()))
     }
 
-    /// The template as it was deployed, before SAM changed it, but with the addresses of packages in it.
+    /// The template as it was deployed, before SAM changed it, but with the addresses of packages
+    /// in it.
     pub(crate) async fn deployed_template(&self) -> Result<String> {
         let get = self.cloudformation.get_template().stack_name(&self.stack);
         let template = get.template_stage(TemplateStage::Original).send().await;
@@ -182,8 +186,9 @@ impl Deployment {
         self.functions.get(id).with_context(|| format!("{id} is not deployed"))
     }
 
-    /// The name by which an operator invokes a function: that of the version that is live. The sequencer is invoked without an alias, because under its alias it
-    /// believes each record, and only the stream may invoke it so.
+    /// The name by which an operator invokes a function: that of the version that is live. The
+    /// sequencer is invoked without an alias, because under its alias it believes each record, and
+    /// only the stream may invoke it so.
     pub(crate) fn name(&self, id: &str) -> Result<String> {
         let name = &self.function(id)?.name;
         Ok(if id == SEQUENCER { name.clone() } else { format!("{name}:{LIVE}") })
@@ -203,7 +208,8 @@ impl Deployment {
         Ok(DynamoDbStore::new(self.dynamodb.clone(), self.shared("COMMITS_TABLE")?))
     }
 
-    /// The number of parts in which the log is read at once. The emulated database has no index for parts, and sorts the whole table for each page of one.
+    /// The number of parts in which the log is read at once. The emulated database has no index for
+    /// parts, and sorts the whole table for each page of one.
     pub(crate) fn parts(&self) -> i32 {
         if self.is_local { 1 } else { 8 }
     }

@@ -1,4 +1,5 @@
-//! What is deployed, beside what this workspace expects: first the template, whole, and then what somebody may have changed since by hand.
+//! What is deployed, beside what this workspace expects: first the template, whole, and then what
+//! somebody may have changed since by hand.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,7 +45,8 @@ const NAMED: usize = 5;
 /// What is looked at.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Also has CloudFormation compare every resource, roles and alarms among them, with what was deployed. This takes minutes, and the right to read all of them, such as ReadOnlyAccess.
+    /// Also has CloudFormation compare every resource, roles and alarms among them, with what was
+    /// deployed. This takes minutes, and the right to read all of them, such as ReadOnlyAccess.
     #[arg(long)]
     drift: bool,
 }
@@ -138,9 +140,10 @@ pub(crate) async fn run<L: Aggregates>(
     Ok(findings.wrong.is_empty())
 }
 
-// --- The template -----------------------------------------------------------------------------------------------
+// --- The template -------------------------------------------------------------------------------
 
-/// The deployed template against that of the workspace: resources with their policies, filters, alarms, indexes, parameters and what holds for all functions.
+/// The deployed template against that of the workspace: resources with their policies, filters,
+/// alarms, indexes, parameters and what holds for all functions.
 fn compare_templates(ours: &Value, deployed: &Value, findings: &mut Findings) {
     let ours = plain(ours);
     let deployed = plain(deployed);
@@ -178,7 +181,8 @@ fn compare_templates(ours: &Value, deployed: &Value, findings: &mut Findings) {
     }
 }
 
-/// A template without what differs by itself: the addresses of packages, what SAM notes in `Metadata`, and the two ways to write `Fn::GetAtt`.
+/// A template without what differs by itself: the addresses of packages, what SAM notes in
+/// `Metadata`, and the two ways to write `Fn::GetAtt`.
 fn plain(template: &Value) -> Value {
     match template {
         Value::Object(map) => {
@@ -219,7 +223,7 @@ fn differences(ours: &Value, deployed: &Value, at: String, places: &mut Vec<Stri
     }
 }
 
-// --- Functions --------------------------------------------------------------------------------------------------
+// --- Functions ----------------------------------------------------------------------------------
 
 /// Functions that are deployed, with the variables that their manifests declare; on AWS, with the
 /// alias that events come to, and with their sources.
@@ -275,7 +279,8 @@ async fn functions(
     Ok(())
 }
 
-/// The event source mappings of a function: as many as the template has, enabled, with their filters. Returns their number.
+/// The event source mappings of a function: as many as the template has, enabled, with their
+/// filters. Returns their number.
 async fn sources(
     deployment: &Deployment,
     id: &str,
@@ -351,7 +356,7 @@ fn normal(pattern: &str) -> String {
         .map_or_else(|_| pattern.to_owned(), |pattern| pattern.to_string())
 }
 
-// --- Tables -----------------------------------------------------------------------------------------------------
+// --- Tables -------------------------------------------------------------------------------------
 
 /// Tables with their keys, indexes, streams and times to live; on AWS, with their backups.
 async fn tables(deployment: &Deployment, template: &Value, findings: &mut Findings) -> Result<()> {
@@ -449,7 +454,7 @@ fn list_of_keys(keys: &Value) -> Vec<String> {
         .collect()
 }
 
-// --- Queues -----------------------------------------------------------------------------------------------------
+// --- Queues -------------------------------------------------------------------------------------
 
 /// Queues, with where they send what they give up, and after how many tries.
 async fn queues(deployment: &Deployment, template: &Value, findings: &mut Findings) -> Result<()> {
@@ -498,9 +503,10 @@ async fn queues(deployment: &Deployment, template: &Value, findings: &mut Findin
     Ok(())
 }
 
-// --- What begins by itself, and what CloudFormation compares ----------------------------------------------------
+// --- What begins by itself, and what CloudFormation compares ------------------------------------
 
-/// Rules that are on: those of schedules, without which nothing begins, and those that bring states to views.
+/// Rules that are on: those of schedules, without which nothing begins, and those that bring states
+/// to views.
 async fn rules(
     deployment: &Deployment,
     on_bus: &BTreeMap<String, Option<RuleState>>,
@@ -533,8 +539,8 @@ async fn rules(
     Ok(())
 }
 
-/// Finds rules on the bus, also those of other stacks, that want types of events which the fanout does not put there.
-/// Returns the rules, with their states.
+/// Finds rules on the bus, also those of other stacks, that want types of events which the fanout
+/// does not put there. Returns the rules, with their states.
 async fn bus(
     deployment: &Deployment,
     findings: &mut Findings,
@@ -599,7 +605,8 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
         .context("CloudFormation does not compare")?
         .stack_drift_detection_id
         .unwrap_or_default();
-    // Only its going on is an error that is tried again; what it says instead, or that nobody may ask, ends the waiting.
+    // Only its going on is an error that is tried again; what it says instead, or that nobody may
+    // ask, ends the waiting.
     let ask = async || {
         let status = client
             .describe_stack_drift_detection_status()
@@ -649,7 +656,7 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
     }
 }
 
-// --- The log ----------------------------------------------------------------------------------------------------
+// --- The log ------------------------------------------------------------------------------------
 
 /// Whether this code reads the newest commits, which newer code may have written. Returns the types
 /// of events that none of them has, each with its category.

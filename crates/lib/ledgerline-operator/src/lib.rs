@@ -38,7 +38,8 @@ use serde_json::Value;
 
 use crate::deployment::Deployment;
 
-/// Shows the log of a stack, finds what is missing behind it, and mends that. It reads, unless it is told to --write.
+/// Shows the log of a stack, finds what is missing behind it, and mends that. It reads, unless it
+/// is told to --write.
 #[derive(Debug, Parser)]
 #[command(name = "ledger")]
 struct Ledger {
@@ -81,7 +82,8 @@ impl Stack {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Lists streams with their versions. Scans the whole log, and pays for it, but takes only the keys.
+    /// Lists streams with their versions. Scans the whole log, and pays for it, but takes only the
+    /// keys.
     Streams {
         /// Only streams of this category.
         #[arg(long)]
@@ -124,7 +126,8 @@ enum What {
         #[arg(long)]
         once: bool,
     },
-    /// Shows every commit that one request caused, in all streams, in the order of their times, and which views and process managers have come to it. Scans the whole log.
+    /// Shows every commit that one request caused, in all streams, in the order of their times, and
+    /// which views and process managers have come to it. Scans the whole log.
     Trace {
         /// The correlation id: what clients send in X-Correlation-Id, and what logs have.
         correlation_id: String,
@@ -132,20 +135,22 @@ enum What {
         #[arg(long)]
         payloads: bool,
     },
-    /// Compare the heads of all streams with every subscriber and with `$all`, and find holes in the log.
+    /// Compare the heads of all streams with every subscriber and with `$all`, and find holes in
+    /// the log.
     ///
     /// Scans the whole log, and reads each stream's row or position in each view. Exits with 2 if a
-    /// commit is missing, a subscriber is ahead of the log, or the log has a hole. `ledger redeliver
-    /// --missing` repairs what is missing.
+    /// commit is missing, a subscriber is ahead of the log, or the log has a hole. `ledger
+    /// redeliver --missing` repairs what is missing.
     Reconcile(reconcile::Options),
     /// Rebuild a view from the whole log, online.
     ///
     /// Live delivery writes the previous rows and the new ones. Without --write, each subcommand
-    /// prints the generations, the progress and the cost. A rebuild that was killed resumes where it
-    /// stopped.
+    /// prints the generations, the progress and the cost. A rebuild that was killed resumes where
+    /// it stopped.
     #[command(subcommand)]
     Rebuild(rebuild::Rebuild),
-    /// List every subscriber: views, subscriptions and process managers, with tables and generations.
+    /// List every subscriber: views, subscriptions and process managers, with tables and
+    /// generations.
     Subscribers,
     /// Show how far each subscriber lags behind the log, by the streams that were written lately.
     ///
@@ -153,9 +158,9 @@ enum What {
     Lag(views::Lag),
     /// Send commits to subscribers again.
     ///
-    /// A subscriber that has a commit already skips it. With --missing, each subscriber gets only the
-    /// commits that it lacks; otherwise the commits go through the fanout to all of them. Without
-    /// --write, print what would be sent.
+    /// A subscriber that has a commit already skips it. With --missing, each subscriber gets only
+    /// the commits that it lacks; otherwise the commits go through the fanout to all of them.
+    /// Without --write, print what would be sent.
     Redeliver(redeliver::Options),
     /// Correct `$all`: make wrong entries void.
     #[command(subcommand)]
@@ -166,8 +171,9 @@ enum What {
     /// A commit that the subscription can apply is still applied. Without --write, print whether
     /// the commit is skipped.
     Skip(skip::Options),
-    /// Sends a command that only operators may send, such as one that settles a transfer that is stuck: through the API, so that the domain decides, with the reason in the log.
-    /// Without a command, lists them.
+    /// Sends a command that only operators may send, such as one that settles a transfer that is
+    /// stuck: through the API, so that the domain decides, with the reason in the log. Without a
+    /// command, lists them.
     Command(command::Options),
     /// Sign in at the stack's user pool with a browser, and print the access token.
     ///
@@ -178,13 +184,16 @@ enum What {
     /// List, roll back or promote the live versions of functions.
     #[command(subcommand)]
     Release(release::Release),
-    /// Shows how many invocations of each function may run at once, and what the account has left; with --write, stops functions, reserves a number for them, or releases them.
+    /// Shows how many invocations of each function may run at once, and what the account has left;
+    /// with --write, stops functions, reserves a number for them, or releases them.
     Concurrency(concurrency::Options),
-    /// Compares what is deployed with this workspace: the template, tables, indexes, queues, sources of events, variables of functions, and whether the newest commits can be read.
-    /// Ends with 2 if something is not as it should be.
+    /// Compares what is deployed with this workspace: the template, tables, indexes, queues,
+    /// sources of events, variables of functions, and whether the newest commits can be read. Ends
+    /// with 2 if something is not as it should be.
     Doctor(doctor::Options),
-    /// Counts what could not be done, by queue, age and reason; shows the messages of a queue; sends them back to where they came from, puts them aside, or throws them away.
-    /// Ends with 2 while there are any.
+    /// Counts what could not be done, by queue, age and reason; shows the messages of a queue;
+    /// sends them back to where they came from, puts them aside, or throws them away. Ends with 2
+    /// while there are any.
     DeadLetters(dead_letters::Options),
 }
 
@@ -335,7 +344,8 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
-/// Prints the physical ids of resources: names, or the URLs of queues. Of one that is named, only that.
+/// Prints the physical ids of resources: names, or the URLs of queues. Of one that is named, only
+/// that.
 fn resources(deployment: &Deployment, id: Option<&str>, out: Out) -> Result<()> {
     let row = |(id, kind, name): (&str, &str, &str)| serde_json::json!({ "id": id, "type": kind, "name": name });
     match id {
@@ -395,7 +405,8 @@ impl Out {
         }
     }
 
-    /// A bar for people, which shows how far something is. It is not shown before a second has passed.
+    /// A bar for people, which shows how far something is. It is not shown before a second has
+    /// passed.
     fn bar(self, length: u64, template: &str) -> ProgressBar {
         if self.json {
             return ProgressBar::hidden();
@@ -408,7 +419,8 @@ impl Out {
         bar
     }
 
-    /// Shows people that something is under way, and for how long, until the value is dropped. It is not shown before a second has passed.
+    /// Shows people that something is under way, and for how long, until the value is dropped. It
+    /// is not shown before a second has passed.
     fn busy(self, what: &'static str) -> ProgressBar {
         if self.json {
             return ProgressBar::hidden();

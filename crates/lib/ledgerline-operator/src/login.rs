@@ -1,5 +1,5 @@
-//! An operator's token, by the authorization code: a browser signs the operator in at the user pool's pages, and comes back with a code to this computer
-//! (RFC 8252, 7.3; RFC 7636).
+//! An operator's token, by the authorization code: a browser signs the operator in at the user
+//! pool's pages, and comes back with a code to this computer (RFC 8252, 7.3; RFC 7636).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -26,7 +26,8 @@ use crate::{Out, deployed, deployment::Deployment, https};
 
 /// The logical id of the client of the user pool.
 const CLIENT: &str = "OperatorClient";
-/// The address to which the client lets people come back: `CallbackURLs` in the template. `localhost`, because Cognito takes no other name without HTTPS.
+/// The address to which the client lets people come back: `CallbackURLs` in the template.
+/// `localhost`, because Cognito takes no other name without HTTPS.
 const CALLBACK: &str = "http://localhost:8976/";
 /// The addresses that `localhost` may stand for.
 const LISTEN: [&str; 2] = ["127.0.0.1:8976", "[::1]:8976"];
@@ -162,7 +163,8 @@ async fn code(listeners: Vec<TcpListener>, state: String) -> Result<String> {
     code.map_err(|error| anyhow::anyhow!("the user pool refused: {error}"))
 }
 
-/// The page to which the browser comes back. Another site cannot know the state: its request is refused and changes nothing.
+/// The page to which the browser comes back. Another site cannot know the state: its request is
+/// refused and changes nothing.
 async fn back(
     State((state, came)): State<(String, Came)>,
     Query(query): Query<BTreeMap<String, String>>,

@@ -14,12 +14,14 @@ const FAILURES: &str =
 /// What is looked for.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// A phrase, such as a correlation id or a stream, or a pattern of CloudWatch Logs: { $.level = "WARN" }. Without it, everything.
+    /// A phrase, such as a correlation id or a stream, or a pattern of CloudWatch Logs: { $.level =
+    /// "WARN" }. Without it, everything.
     pattern: Option<String>,
     /// Only what failed: errors, crashes, and functions that ran out of time.
     #[arg(long, conflicts_with = "pattern")]
     failures: bool,
-    /// The lines of the API, one for each request, instead of those of functions. A pattern for them: { $.status >= 500 }.
+    /// The lines of the API, one for each request, instead of those of functions. A pattern for
+    /// them: { $.status >= 500 }.
     #[arg(long, conflicts_with = "failures")]
     access: bool,
     /// For how long back: 15m, 6h, 2d.

@@ -91,7 +91,8 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
     Ok(true)
 }
 
-/// The number of the first segment that names an entry. It reads the order from its beginning, at a read unit for each 4 KB.
+/// The number of the first segment that names an entry. It reads the order from its beginning, at a
+/// read unit for each 4 KB.
 async fn named_in(sequence: &impl EventLog, partition: u16, entry: &Entry) -> Result<Option<u64>> {
     let mut after = 0;
     loop {

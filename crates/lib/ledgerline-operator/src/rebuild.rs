@@ -1,6 +1,7 @@
 //! A view made again, beside the rows that are read, by the function that writes it.
 //!
-//! Everything that is known of a rebuild stands in the view's table: its generations, and how far each part of the log is. So the tool can be ended at any time, and anybody can go on.
+//! Everything that is known of a rebuild stands in the view's table: its generations, and how far
+//! each part of the log is. So the tool can be ended at any time, and anybody can go on.
 
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
@@ -27,7 +28,8 @@ use crate::{
 /// Prices of a million read and write units, in US dollars (docs/costs.md).
 pub(crate) const READS: f64 = 0.125;
 const WRITES: f64 = 0.625;
-/// The number of times that a part is asked for again after a failure, such as a function that was killed.
+/// The number of times that a part is asked for again after a failure, such as a function that was
+/// killed.
 const MAX_FAILURES: usize = 20;
 /// The pause after each of them.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -37,7 +39,8 @@ const LATER: Duration = Duration::from_secs(1);
 const AT_ONCE: usize = 32;
 /// The number of streams that the function makes in one invocation.
 const STREAMS: usize = 20;
-/// The number of times in a row that the closing comparison asks for what is missing, and finds nothing that is nearer to the log than before.
+/// The number of times in a row that the closing comparison asks for what is missing, and finds
+/// nothing that is nearer to the log than before.
 const ROUNDS: usize = 10;
 /// The most streams that a switch leaves out: the history of the view names them, in one item.
 const MAX_WITHOUT: usize = 100;
@@ -54,22 +57,26 @@ pub(crate) enum Rebuild {
         #[command(flatten)]
         build: Build,
     },
-    /// Build what the standby generation lacks, compare it with the log, and switch all reads to it.
+    /// Build what the standby generation lacks, compare it with the log, and switch all reads to
+    /// it.
     ///
-    /// Starts the rebuild if there is none. The previous generation stays until `ledger rebuild drop`.
+    /// Starts the rebuild if there is none. The previous generation stays until `ledger rebuild
+    /// drop`.
     Switch {
         #[command(flatten)]
         view: Of,
         #[command(flatten)]
         build: Build,
-        /// Switch without this stream, such as one with a damaged commit. The new generation lacks the
-        /// stream's missing rows. The view's history names the stream. Repeat the option per stream.
+        /// Switch without this stream, such as one with a damaged commit. The new generation lacks
+        /// the stream's missing rows. The view's history names the stream. Repeat the option per
+        /// stream.
         #[arg(long, value_name = "STREAM")]
         without: Vec<String>,
     },
     /// Switch all reads back to the previous generation.
     Rollback(Of),
-    /// Delete the rows of the standby generation: the previous one, or that of a rebuild that is given up.
+    /// Delete the rows of the standby generation: the previous one, or that of a rebuild that is
+    /// given up.
     Drop(Of),
 }
 
@@ -237,7 +244,8 @@ impl View<'_> {
         why: &str,
     ) -> Result<Generations> {
         let who = self.deployment.operator().await?;
-        // After every question and every call: the time when reads go over counts from here, and everybody must know of it before.
+        // After every question and every call: the time when reads go over counts from here, and
+        // everybody must know of it before.
         let now = Timestamp::now();
         let to = to(now)?;
         let by = Move { at: now, what: what.to_owned(), who, why: why.to_owned() };
@@ -317,7 +325,8 @@ impl View<'_> {
     /// Waits until no function goes by what was read of the generations before they were changed.
     async fn until_everybody_knows(&self, generations: &Generations) {
         let Some(other) = &generations.standby else { return };
-        // What was read just before the change is gone by for so long, and an invocation that began at the end of that time goes on with it to its own end.
+        // What was read just before the change is gone by for so long, and an invocation that began
+        // at the end of that time goes on with it to its own end.
         let invocation =
             SignedDuration::from_secs(i64::try_from(self.subscriber.timeout).unwrap_or(900));
         let left = (other.since + FRESH + invocation).duration_since(Timestamp::now());
@@ -331,7 +340,8 @@ impl View<'_> {
         }
     }
 
-    /// Builds the standby generation. With a list of streams to leave out, which may be empty, switches reads to it.
+    /// Builds the standby generation. With a list of streams to leave out, which may be empty,
+    /// switches reads to it.
     async fn rebuild(
         &self,
         generations: Generations,
@@ -497,10 +507,12 @@ impl View<'_> {
         Ok(RebuildResponse::default())
     }
 
-    /// Compares every stream with the log, as that is now, and has the function make what is missing. Returns what is missing still: the last version in the log, and the one that is there; and the reasons that
-    /// the function gave for streams that it could not make.
+    /// Compares every stream with the log, as that is now, and has the function make what is
+    /// missing. Returns what is missing still: the last version in the log, and the one that is
+    /// there; and the reasons that the function gave for streams that it could not make.
     ///
-    /// What is committed from now on is written into this generation by deliveries: so it is enough that each stream reaches the head that it has now.
+    /// What is committed from now on is written into this generation by deliveries: so it is enough
+    /// that each stream reaches the head that it has now.
     async fn close(
         &self,
         number: u32,
@@ -536,7 +548,8 @@ impl View<'_> {
             // Rows are read eventually.
             tokio::time::sleep(LATER).await;
             let left = self.behind(&table, missing.clone()).await?;
-            // The versions that are there only grow, and those that should be there do not change, so this comes to an end.
+            // The versions that are there only grow, and those that should be there do not change,
+            // so this comes to an end.
             in_vain = if left == missing { in_vain + 1 } else { 0 };
             (missing, is_first) = (left, false);
         }

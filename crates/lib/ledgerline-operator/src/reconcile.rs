@@ -27,7 +27,8 @@ const AT_ONCE: usize = 32;
 const YOUNGER: u64 = 300;
 /// The most streams of a kind that are printed for people.
 const SHOWN: usize = 20;
-/// The longest name of a group of a FIFO queue. The fanout gives longer streams a group of another name.
+/// The longest name of a group of a FIFO queue. The fanout gives longer streams a group of another
+/// name.
 const MAX_GROUP: usize = 128;
 
 /// What is compared.
@@ -37,7 +38,8 @@ pub(crate) struct Options {
     /// entry in `$all`.
     #[arg(long)]
     pub(crate) since: Option<Timestamp>,
-    /// Only this subscriber, a logical id of a function, or `$all`. Repeat the option per subscriber.
+    /// Only this subscriber, a logical id of a function, or `$all`. Repeat the option per
+    /// subscriber.
     #[arg(long)]
     pub(crate) only: Vec<String>,
     /// Ignore commits of the last so many seconds, which may be under way: 300 unless given.
@@ -52,7 +54,8 @@ pub(crate) struct Repair<'o> {
     pub(crate) writing: &'o Writing,
 }
 
-/// Compares, prints the differences, and repairs them, if that is wanted. Returns whether none is left.
+/// Compares, prints the differences, and repairs them, if that is wanted. Returns whether none is
+/// left.
 pub(crate) async fn run(
     deployment: &Deployment,
     stack: &Stack,
@@ -184,7 +187,8 @@ fn print(found: &Found, in_part: bool, out: Out) {
     }
 }
 
-/// Sends each what it lacks. Returns whether nothing is left to somebody: nothing was left out, failed, or is ahead, and the log has no hole.
+/// Sends each what it lacks. Returns whether nothing is left to somebody: nothing was left out,
+/// failed, or is ahead, and the log has no hole.
 async fn repair_all(
     deployment: &Deployment,
     found: &Found,
@@ -199,7 +203,8 @@ async fn repair_all(
         Some(SubscriberKind::Subscription) => woken.insert(missing.who.clone()),
         Some(SubscriberKind::StateProjector | SubscriberKind::LogProjector) | None => true,
     };
-    // A state that was forgotten leaves a tombstone once more, and one whose row was lost has a row again.
+    // A state that was forgotten leaves a tombstone once more, and one whose row was lost has a row
+    // again.
     let wanted: Vec<_> = found.missing.iter().chain(&found.forgotten).filter(is_wanted).collect();
     let to_act = found
         .missing
@@ -265,7 +270,8 @@ async fn send(
             invoke(deployment, &missing.who, &json!({ "source": "ledger" })).await
         }
         Some(SubscriberKind::LogProjector | SubscriberKind::ProcessManager) => {
-            // One that a rule of the bus wakes has a queue for its failures, which is no FIFO queue.
+            // One that a rule of the bus wakes has a queue for its failures, which is no FIFO
+            // queue.
             match queues.get(&missing.who).filter(|queue| queue.ends_with(".fifo")) {
                 Some(queue) => queue_head(deployment, queue, missing).await,
                 None => hand_over_state(deployment, missing).await,
@@ -283,7 +289,8 @@ async fn hand_over_state(deployment: &Deployment, missing: &Difference) -> Resul
     invoke(deployment, &missing.who, &state_of(&commit)?).await
 }
 
-/// Puts the head of a stream into the queue of one consumer, which reads from the log what it lacks before it.
+/// Puts the head of a stream into the queue of one consumer, which reads from the log what it lacks
+/// before it.
 async fn queue_head(deployment: &Deployment, queue: &str, missing: &Difference) -> Result<()> {
     if missing.stream.as_str().len() > MAX_GROUP {
         bail!(
@@ -294,13 +301,15 @@ async fn queue_head(deployment: &Deployment, queue: &str, missing: &Difference) 
     let reference = Reference { stream: missing.stream.clone(), version: missing.head };
     let body = serde_json::to_string(&reference)?;
     let send = deployment.sqs.send_message().queue_url(queue).message_body(body);
-    // The queue may have seen the commit itself in the last five minutes: this message is another one.
+    // The queue may have seen the commit itself in the last five minutes: this message is another
+    // one.
     let send = send.message_deduplication_id(format!("reconcile-{}", uuid::Uuid::new_v4()));
     send.message_group_id(missing.stream.as_str()).send().await?;
     Ok(())
 }
 
-/// What makes a state projector fold a stream from the log: its newest commit, without what is in its events, and without a state.
+/// What makes a state projector fold a stream from the log: its newest commit, without what is in
+/// its events, and without a state.
 fn state_of(commit: &Commit) -> Result<Value> {
     let without =
         |event: &RecordedEvent| RecordedEvent { data: "null".to_owned(), ..event.clone() };
@@ -310,7 +319,8 @@ fn state_of(commit: &Commit) -> Result<Value> {
     Ok(json!({ "states": [last] }))
 }
 
-/// Hands the records of the versions that `$all` has no entry of to the sequencer, as the table's stream would.
+/// Hands the records of the versions that `$all` has no entry of to the sequencer, as the table's
+/// stream would.
 async fn sequence(deployment: &Deployment, found: &Found, missing: &Difference) -> Result<()> {
     let has_entry =
         |version: &u64| found.seen.get(&missing.stream).is_some_and(|seen| seen.has(*version));

@@ -1,4 +1,5 @@
-//! What operators did, by whom and why, and the messages that they put aside: one table, which no function reads or writes.
+//! What operators did, by whom and why, and the messages that they put aside: one table, which no
+//! function reads or writes.
 
 use std::collections::HashMap;
 
@@ -37,7 +38,8 @@ pub(crate) async fn keep(deployment: &Deployment, table: &str, record: Record) -
     put(deployment, table, key, now, &record, None).await
 }
 
-/// Keeps a record, if the stack has the table: for what is done to nothing that could be lost by it.
+/// Keeps a record, if the stack has the table: for what is done to nothing that could be lost by
+/// it.
 pub(crate) async fn keep_if_possible(deployment: &Deployment, record: Record) -> Result<()> {
     match table(deployment) {
         Ok(table) => keep(deployment, table, record).await,

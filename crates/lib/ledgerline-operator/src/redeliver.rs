@@ -1,4 +1,5 @@
-//! Commits that go to subscribers again. A subscriber may get a commit twice, so any commit can be redelivered at any time.
+//! Commits that go to subscribers again. A subscriber may get a commit twice, so any commit can be
+//! redelivered at any time.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,8 @@ use crate::{
 
 /// The most records of one invocation.
 const RECORDS: usize = 10;
-/// The bytes after which an invocation has enough: it may have 6 MB, and one more record has half a megabyte at most.
+/// The bytes after which an invocation has enough: it may have 6 MB, and one more record has half a
+/// megabyte at most.
 const BYTES: usize = 4_000_000;
 /// The number of streams that are sent at once.
 const AT_ONCE: usize = 4;
@@ -42,7 +44,8 @@ pub(crate) struct Options {
     /// Every stream from its first version, instead of one stream.
     #[arg(long, conflicts_with_all = ["since", "missing"])]
     all: bool,
-    /// Put the commits into `$all`, and send them to no subscriber: for a log that is older than `$all`.
+    /// Put the commits into `$all`, and send them to no subscriber: for a log that is older than
+    /// `$all`.
     #[arg(long, conflicts_with = "missing")]
     order: bool,
     /// Send each subscriber only the commits that it lacks, as `ledger reconcile` finds them. With
@@ -142,7 +145,8 @@ impl Options {
     }
 }
 
-/// Hands the records of these commits to a reader of the table's stream, as the stream would, in as many invocations as it takes.
+/// Hands the records of these commits to a reader of the table's stream, as the stream would, in as
+/// many invocations as it takes.
 pub(crate) async fn hand_over(
     deployment: &Deployment,
     to: &str,
@@ -150,7 +154,8 @@ pub(crate) async fn hand_over(
 ) -> Result<()> {
     let log = deployment.log()?;
     let name = deployment.name(to)?;
-    // A queue takes the same message only once in five minutes: each time has a number of its own, so that its messages are not the same.
+    // A queue takes the same message only once in five minutes: each time has a number of its own,
+    // so that its messages are not the same.
     let run = uuid::Uuid::new_v4();
     let (mut records, mut bytes) = (Vec::new(), 0);
     for (place, (stream, version)) in commits.iter().enumerate() {

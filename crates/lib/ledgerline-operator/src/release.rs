@@ -40,7 +40,8 @@ pub(crate) struct Options {
     /// The file with the output of `ledger release list --json` from before the deployment.
     #[arg(long, required_unless_present = "before", conflicts_with = "before")]
     to: Option<PathBuf>,
-    /// The time when the deployment began: each function goes to its highest version from before this time.
+    /// The time when the deployment began: each function goes to its highest version from before
+    /// this time.
     #[arg(long)]
     before: Option<Timestamp>,
     #[command(flatten)]
@@ -58,7 +59,8 @@ struct Live {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Alias {
     version: String,
-    /// Whether a part of the events goes to another version, as in the middle of a deployment in steps.
+    /// Whether a part of the events goes to another version, as in the middle of a deployment in
+    /// steps.
     is_split: bool,
 }
 
@@ -162,7 +164,8 @@ async fn promote(deployment: &Deployment, writing: &Writing, out: Out) -> Result
     let mut published = Vec::new();
     for function in live.into_keys() {
         let name = &deployment.function(&function)?.name;
-        // A function that has not changed since its last version gets no new one: AWS gives that again.
+        // A function that has not changed since its last version gets no new one: AWS gives that
+        // again.
         let version = deployment.lambda.publish_version().function_name(name).send().await;
         let version = version.with_context(|| format!("{function} is not published"))?.version;
         published.push(Live { function, version: version.unwrap_or_default() });
@@ -172,7 +175,8 @@ async fn promote(deployment: &Deployment, writing: &Writing, out: Out) -> Result
     move_all(deployment, published).await
 }
 
-/// Moves the aliases, each with all of its events. Returns whether all were moved; those that were not are named.
+/// Moves the aliases, each with all of its events. Returns whether all were moved; those that were
+/// not are named.
 async fn move_all(deployment: &Deployment, moves: Vec<Live>) -> Result<bool> {
     let mut is_done = true;
     for Live { function, version } in moves {
@@ -204,7 +208,8 @@ fn written_down(file: &Path) -> Result<Vec<Live>> {
     Ok(list)
 }
 
-/// Of each function whose version is of this time or younger: its highest version from before; and the functions that have none.
+/// Of each function whose version is of this time or younger: its highest version from before; and
+/// the functions that have none.
 async fn from_before(
     deployment: &Deployment,
     live: &BTreeMap<String, Alias>,

@@ -14,7 +14,8 @@ use crate::{
 /// Something that follows the log, and what the tool has to know of its function.
 #[derive(Debug, Clone)]
 pub(crate) struct Subscriber {
-    /// The function with its table, at the generation of its rows that was read when the tool began.
+    /// The function with its table, at the generation of its rows that was read when the tool
+    /// began.
     pub(crate) of_log: reconcile::Subscriber,
     /// URL of the queue that it takes from, if there is one.
     pub(crate) queue: Option<String>,

@@ -140,9 +140,10 @@ impl Case {
 }
 
 impl Case {
-    /// A consumer that a rule of the bus wakes. It gets the entries of every stream without those of the second
-    /// commit, the last one first, and must read from the log what comes before. Of a stream of two commits it gets
-    /// both. All come in one event, which comes again until none of them fails.
+    /// A consumer that a rule of the bus wakes. It gets the entries of every stream without those
+    /// of the second commit, the last one first, and must read from the log what comes before. Of a
+    /// stream of two commits it gets both. All come in one event, which comes again until none of
+    /// them fails.
     pub fn listener<C: Consumer + 'static>(
         name: &str,
         streams: Vec<Vec<Commit>>,

@@ -462,8 +462,8 @@ impl<'a> Schedule<'a> {
         self.queues.clear();
     }
 
-    /// Does what `ledger redeliver --all` does: reads the log, and makes records of the stream of it
-    /// for the fanout.
+    /// Does what `ledger redeliver --all` does: reads the log, and makes records of the stream of
+    /// it for the fanout.
     async fn catch_up(&mut self) -> Result<(), Finding> {
         let finding = |story: String| Finding { seed: self.seed, story };
         for stream in

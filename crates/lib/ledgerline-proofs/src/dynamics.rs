@@ -1,6 +1,6 @@
-//! Faults of time: clocks that are a day off, consumers that are too slow, an outage that is longer than the stream's 24
-//! hours, after which somebody catches up from the log, a log that is restored to an earlier time, and records that end the fanout
-//! whenever it passes them on.
+//! Faults of time: clocks that are a day off, consumers that are too slow, an outage that is longer
+//! than the stream's 24 hours, after which somebody catches up from the log, a log that is restored
+//! to an earlier time, and records that end the fanout whenever it passes them on.
 
 use crate::{
     Effort, Finding, Tried,

@@ -1,4 +1,5 @@
-//! Sample events and stored shapes: in a folder of a workspace, or those of ledgerline itself, which are compiled in.
+//! Sample events and stored shapes: in a folder of a workspace, or those of ledgerline itself,
+//! which are compiled in.
 
 use std::{fs, path::PathBuf};
 

@@ -1,4 +1,5 @@
-//! Concurrent histories of every aggregate, and the check of histories itself on stores with planted bugs.
+//! Concurrent histories of every aggregate, and the check of histories itself on stores with
+//! planted bugs.
 
 use ledgerline::tank::Tank;
 use ledgerline_dynamodb::DynamoDbStore;
@@ -12,12 +13,14 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// Plays histories of all aggregates of an application, every second one on a store that keeps no states.
+/// Plays histories of all aggregates of an application, every second one on a store that keeps no
+/// states.
 ///
 /// # Errors
 /// The first history that cannot be explained.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
-    // Races depend on the store, which is the same for all aggregates: ledgerline's own application tries most of them.
+    // Races depend on the store, which is the same for all aggregates: ledgerline's own application
+    // tries most of them.
     let runs = match application.is_builtin {
         true => effort.runs(8_000, 100_000),
         false => effort.runs(500, 5_000),

@@ -1,5 +1,6 @@
-//! Bad input to every decoder: arbitrary bytes, and valid input that was changed. No decoder panics; bad input of a client is
-//! answered with 4xx, and bad input from inside is set aside, not tried for ever.
+//! Bad input to every decoder: arbitrary bytes, and valid input that was changed. No decoder
+//! panics; bad input of a client is answered with 4xx, and bad input from inside is set aside, not
+//! tried for ever.
 
 use std::{
     collections::BTreeMap,
@@ -87,7 +88,8 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
 /// Valid input, by kind.
 #[derive(Default)]
 struct Samples {
-    /// Requests to the command functions, each with the place of its function in the application's list.
+    /// Requests to the command functions, each with the place of its function in the application's
+    /// list.
     requests: Vec<(usize, Value)>,
     records: Vec<Value>,
     messages: Vec<String>,
@@ -96,8 +98,9 @@ struct Samples {
 }
 
 impl Samples {
-    /// Reads the sample events of the workspace: requests to the application's functions, and records, messages and entries. If there
-    /// are none of a kind, those of ledgerline are taken. Makes commits of each of the application's aggregates too.
+    /// Reads the sample events of the workspace: requests to the application's functions, and
+    /// records, messages and entries. If there are none of a kind, those of ledgerline are taken.
+    /// Makes commits of each of the application's aggregates too.
     fn read(application: &Application) -> Result<Self, String> {
         let mut samples = Self::of(application)?;
         let ledgerlines = Self::of(&tank::application())?;
@@ -142,7 +145,8 @@ impl Samples {
         Ok(samples)
     }
 
-    /// The decoders for which there is valid input: an application may take no commands, or have no histories.
+    /// The decoders for which there is valid input: an application may take no commands, or have no
+    /// histories.
     fn decoders(&self) -> Vec<Decoder> {
         let has_something = |decoder: &Decoder| match decoder {
             Decoder::Body | Decoder::Path | Decoder::Headers => !self.requests.is_empty(),
@@ -223,7 +227,8 @@ async fn feed(
                 .map_err(|error| error.to_string())?;
             let records = records(batch);
             taken += records.iter().filter(|record| record.commit.is_ok()).count();
-            // The fanout passes each record on or sets it aside. A failure would bring the record again and again, for nothing.
+            // The fanout passes each record on or sets it aside. A failure would bring the record
+            // again and again, for nothing.
             if let Some(failed) = application.pipeline_at(&world.wire).fanout.handle(&records).await
             {
                 return Err(format!("it comes again and again: {:?}", records[failed]));
@@ -264,7 +269,8 @@ async fn feed(
                         if ["not an entry", "the state of", "a row cannot be written"]
                             .iter()
                             .any(|bad| error.starts_with(bad))
-                            // The entry, or a row that an earlier entry left in the table, has a version that was made up.
+                            // The entry, or a row that an earlier entry left in the table, has a
+                            // version that was made up.
                             || error.contains("is not in the log") => {}
                     Err(error) => return Err(format!("{error} for {entry}")),
                 }
@@ -298,13 +304,15 @@ async fn feed(
     Ok(taken)
 }
 
-/// A consumer that takes every commit and reads all of it, as all consumers of the application together do.
+/// A consumer that takes every commit and reads all of it, as all consumers of the application
+/// together do.
 struct Reader<'a>(&'a Application);
 
 impl Consumer for Reader<'_> {
     async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
         for view in &self.0.logged {
-            // An error is right here: a read model refuses, by name, an event that is not of its aggregates.
+            // An error is right here: a read model refuses, by name, an event that is not of its
+            // aggregates.
             let _ = (view.view.changes)(commit);
         }
         for read in &self.0.reads {
@@ -315,7 +323,7 @@ impl Consumer for Reader<'_> {
     }
 }
 
-// --- Bad input ------------------------------------------------------------------------------------------------------
+// --- Bad input ----------------------------------------------------------------------------------
 
 const PIECES: [&str; 24] = [
     "null",

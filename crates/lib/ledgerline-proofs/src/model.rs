@@ -1,6 +1,7 @@
-//! A model of the whole pipeline, small enough that all its states are visited: one or two streams of three commands each, two
-//! writers at each, and a fault at any step. The rules are its invariants. Without any one of its guards, an invariant is violated:
-//! a guard that nothing needs would show that the model is too weak.
+//! A model of the whole pipeline, small enough that all its states are visited: one or two streams
+//! of three commands each, two writers at each, and a fault at any step. The rules are its
+//! invariants. Without any one of its guards, an invariant is violated: a guard that nothing needs
+//! would show that the model is too weak.
 
 use std::thread;
 
@@ -28,7 +29,8 @@ pub enum Guard {
     NewerOnly,
     /// Rule 9: row and position are written in one write.
     OneWrite,
-    /// Rule 9: if rows are inserted, the last row of a commit moves the position, and no row before it does.
+    /// Rule 9: if rows are inserted, the last row of a commit moves the position, and no row before
+    /// it does.
     LastRow,
     /// Rule 10: an entry that failed is sent again, even if the call was answered with success.
     FailedEntries,
@@ -49,7 +51,8 @@ const GUARDS: [Guard; 10] = [
     Guard::DeadLetters,
 ];
 
-/// Visits all states of the model. Then, for each guard, visits the model without it until an invariant is violated.
+/// Visits all states of the model. Then, for each guard, visits the model without it until an
+/// invariant is violated.
 ///
 /// # Errors
 /// When an invariant is violated with all guards, or holds without one of them.
@@ -99,7 +102,8 @@ fn exhaust(whole: Pipeline) -> Result<(usize, usize), String> {
     Ok((checker.unique_state_count(), checker.state_count()))
 }
 
-/// The first invariant that is violated without a guard, and the number of steps to it; `None` if all hold.
+/// The first invariant that is violated without a guard, and the number of steps to it; `None` if
+/// all hold.
 fn fall(without: Pipeline) -> Option<String> {
     let guard = without.without?;
     let checker = without
@@ -158,7 +162,8 @@ struct Stream {
     /// The versions that the deduplication of the queue knows.
     known: Vec<u8>,
     dead: Vec<u8>,
-    /// The version that the row of the state projector shows, and whether it ever went back to an older one.
+    /// The version that the row of the state projector shows, and whether it ever went back to an
+    /// older one.
     shown: u8,
     went_back: bool,
     /// The versions that the log projector applied, and its position.
@@ -181,7 +186,8 @@ enum Step {
     Append(usize, usize),
     /// The same, but the reply is lost.
     AppendReplyLost(usize, usize),
-    /// The fanout passes a record on: any of them, because the records of several items have no order (rule 7).
+    /// The fanout passes a record on: any of them, because the records of several items have no
+    /// order (rule 7).
     PassOn(usize, u8),
     /// The fanout ends between the bus and the queue.
     PassOnHalf(usize, u8),
@@ -216,7 +222,8 @@ impl Pipeline {
         let len = stream.log.len() as u8;
         let writer = &mut stream.writers[number];
         let Some(command) = writer.commands.first().copied() else { return };
-        // The command of the second writer is refused as long as its writer takes the stream for empty.
+        // The command of the second writer is refused as long as its writer takes the stream for
+        // empty.
         if number == 1 && writer.believes == 0 {
             if self.has(Guard::StrongRefusal) && len > 0 {
                 writer.believes = len;
@@ -267,7 +274,8 @@ impl Pipeline {
         }
     }
 
-    /// Applies a version. `half` writes only the row, without the position, if that is not one write.
+    /// Applies a version. `half` writes only the row, without the position, if that is not one
+    /// write.
     fn apply(&self, stream: &mut Stream, version: u8, half: bool) {
         stream.applied.push(version);
         if !half || self.has(Guard::OneWrite) {
@@ -275,7 +283,8 @@ impl Pipeline {
         }
     }
 
-    /// Inserts the rows of a version; the last of them moves the position. `half` ends after the first of them.
+    /// Inserts the rows of a version; the last of them moves the position. `half` ends after the
+    /// first of them.
     fn book(&self, stream: &mut Stream, version: u8, half: bool) {
         if !half || self.has(Guard::LastRow) {
             insert(&mut stream.inserted, version);
@@ -285,7 +294,8 @@ impl Pipeline {
         }
     }
 
-    /// Both log projectors take the version. They end at the same time, so that there are fewer states for the same faults.
+    /// Both log projectors take the version. They end at the same time, so that there are fewer
+    /// states for the same faults.
     fn consume(&self, stream: &mut Stream, version: u8, half: bool) {
         if version > stream.booked || !self.has(Guard::Skip) {
             let from =
@@ -414,7 +424,8 @@ impl Model for Pipeline {
                 }
             }
             Step::Forget(_) => {
-                // All records may come again: the stream keeps them for a day, longer than the deduplication window.
+                // All records may come again: the stream keeps them for a day, longer than the
+                // deduplication window.
                 stream.known.clear();
                 for version in 1..=stream.log.len() as u8 {
                     insert(&mut stream.pending, version);
@@ -514,7 +525,8 @@ impl Model for Pipeline {
                     !quiet || shown == [len; 3]
                 })
             }),
-            // A model that never comes to its end would violate nothing, and so would prove nothing.
+            // A model that never comes to its end would violate nothing, and so would prove
+            // nothing.
             Property::sometimes("all is done", |_, state: &State| {
                 every(state, |stream| {
                     [stream.applied.len(), usize::from(stream.shown)] == [COMMANDS; 2]

@@ -1,10 +1,14 @@
-//! One order of everything: four sequencers append to one stream of `$all`, over a wire that misbehaves.
+//! One order of everything: four sequencers append to one stream of `$all`, over a wire that
+//! misbehaves.
 //!
-//! Each shard of the log's stream hands its records to whichever sequencer comes first, in batches that come again when they failed: with the same bounds, or with others.
-//! Records of a stream are swapped, some never arrive, sequencers end in the middle of a call, and some begin anew with an old head. Readers look while all of
-//! this is under way. Some entries name commits that do not exist: those that are only claimed must never be appended, and those that are there, as by a faulty program, are made void while
-//! sequencers work. In the end the order must be dense and complete, in each stream that of versions, with causes before their consequences, and what any reader saw must be
-//! the beginning of what all readers see.
+//! Each shard of the log's stream hands its records to whichever sequencer comes first, in batches
+//! that come again when they failed: with the same bounds, or with others. Records of a stream are
+//! swapped, some never arrive, sequencers end in the middle of a call, and some begin anew with an
+//! old head. Readers look while all of this is under way. Some entries name commits that do not
+//! exist: those that are only claimed must never be appended, and those that are there, as by a
+//! faulty program, are made void while sequencers work. In the end the order must be dense and
+//! complete, in each stream that of versions, with causes before their consequences, and what any
+//! reader saw must be the beginning of what all readers see.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -57,7 +61,8 @@ struct Tally {
 /// Plays histories of sequencers.
 ///
 /// # Errors
-/// When the order has a hole, lacks a commit, is not that of versions in a stream, has a consequence before its cause, or is not the same for two readers.
+/// When the order has a hole, lacks a commit, is not that of versions in a stream, has a
+/// consequence before its cause, or is not the same for two readers.
 pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(1_000, 100_000);
     let (states, without) = order_model::exhaust(effort)?;
@@ -117,7 +122,8 @@ impl History {
             .collect();
         for _ in 0..rng.usize(10..60) {
             let stream = names[rng.usize(0..names.len())].clone();
-            // Some are made in answer to the newest commit of another stream, as by a process manager.
+            // Some are made in answer to the newest commit of another stream, as by a process
+            // manager.
             let other = &names[rng.usize(0..names.len())];
             let cause = log.get(other).map(|commits| format!("{other}:{}", commits.len()));
             let commits = log.entry(stream.clone()).or_default();
@@ -251,7 +257,8 @@ impl History {
                     Candidate::claimed(forged(&self.log, &mut rng)),
                 );
             }
-            // An instance takes one batch at a time. It may have been away for long, or be a new one.
+            // An instance takes one batch at a time. It may have been away for long, or be a new
+            // one.
             let mut sequencer = self.sequencers[rng.usize(0..SEQUENCERS)].lock().await;
             if rng.u32(0..8) == 0 {
                 *sequencer = Sequencer::new(self.partition, DynamoDbStore::HOST.pause);
@@ -291,14 +298,16 @@ impl History {
         Err(format!("a batch is never done: {last}"))
     }
 
-    /// An entry of a commit that exists, which the faulty program names beside the wrong ones. The commit has no cause, which would stand after it.
+    /// An entry of a commit that exists, which the faulty program names beside the wrong ones. The
+    /// commit has no cause, which would stand after it.
     fn right(&self) -> Option<Entry> {
         let mut firsts = self.log.values().filter_map(|commits| commits.first());
         let first = firsts.find(|commit| commit.meta.causation_id.is_none())?;
         Some(Entry { stream: first.stream.clone(), version: first.version })
     }
 
-    /// Makes the wrong entries void while sequencers are at work, and tries the same with a right one.
+    /// Makes the wrong entries void while sequencers are at work, and tries the same with a right
+    /// one.
     async fn void_meanwhile(&self, mut rng: Rng) -> Result<(), String> {
         for entry in &self.wrong {
             let mut tries = 0;
@@ -351,7 +360,8 @@ impl History {
         Ok(())
     }
 
-    /// Commits take versions whose entries are void. Their records come to sequencers of which some have not heard of the void.
+    /// Commits take versions whose entries are void. Their records come to sequencers of which some
+    /// have not heard of the void.
     async fn take_void_versions(&self, rng: &mut Rng) -> Result<Vec<Commit>, String> {
         let mut late: Vec<Commit> = Vec::new();
         for Entry { stream, version } in self.wrong.iter().collect::<BTreeSet<_>>() {
@@ -391,7 +401,8 @@ impl History {
         Ok(late)
     }
 
-    /// No claimed entry without a commit is there, the wrong ones are void, each once, and a reader passes over them and over nothing else.
+    /// No claimed entry without a commit is there, the wrong ones are void, each once, and a reader
+    /// passes over them and over nothing else.
     async fn check_voids(&self, whole: &[Segment], late: &[Commit]) -> Result<(), String> {
         let voided_at =
             |entry: &Entry| whole.iter().find(|segment| segment.voids.last() == Some(entry));
@@ -528,7 +539,8 @@ impl History {
                 if commit.version > entry.version {
                     break;
                 }
-                // A commit that was reached early, by a later version or as a cause, may stand before its own cause.
+                // A commit that was reached early, by a later version or as a cause, may stand
+                // before its own cause.
                 let by_its_own_record =
                     commit.version == entry.version && !named.contains(&entry_text(entry));
                 let cause =
@@ -559,7 +571,8 @@ impl History {
     }
 }
 
-/// An entry of which the log has no commit: of a stream that is not there, or of a version that a stream does not have.
+/// An entry of which the log has no commit: of a stream that is not there, or of a version that a
+/// stream does not have.
 fn forged(log: &BTreeMap<StreamId, Vec<Commit>>, rng: &mut Rng) -> Entry {
     let known = rng.choice(log.iter().collect::<Vec<_>>());
     match known.filter(|_| rng.bool()) {

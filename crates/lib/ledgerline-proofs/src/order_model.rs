@@ -1,5 +1,6 @@
-//! A model of the sequencers, small enough that all its states are visited: two shards with three records each, two sequencers, and a fault at any step.
-//! Without any one of its guards, an invariant is violated.
+//! A model of the sequencers, small enough that all its states are visited: two shards with three
+//! records each, two sequencers, and a fault at any step. Without any one of its guards, an
+//! invariant is violated.
 
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 
@@ -15,7 +16,8 @@ const BATCH: u8 = 2;
 enum Guard {
     /// Rule 2: a segment is appended only at the number after the last.
     AppendCondition,
-    /// Rule 4: who finds the number taken reads what is there, and leaves out of the batch what is there.
+    /// Rule 4: who finds the number taken reads what is there, and leaves out of the batch what is
+    /// there.
     LeaveOut,
     /// An instance that begins anew reads what was appended before it.
     Look,
@@ -26,7 +28,8 @@ enum Guard {
 const GUARDS: [Guard; 4] =
     [Guard::AppendCondition, Guard::LeaveOut, Guard::Look, Guard::AcknowledgeLast];
 
-/// Visits all states. Then, for each guard, visits the model without it until an invariant is violated. The result is the number of states, and what was found without the guards.
+/// Visits all states. Then, for each guard, visits the model without it until an invariant is
+/// violated. The result is the number of states, and what was found without the guards.
 ///
 /// # Errors
 /// When an invariant is violated with all guards, or holds without one of them.
@@ -82,7 +85,8 @@ type Record = (u8, u8);
 /// A sequencer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Sequencer {
-    /// The batch that it is at, and whether it was given up meanwhile, so that nobody waits for it any more.
+    /// The batch that it is at, and whether it was given up meanwhile, so that nobody waits for it
+    /// any more.
     batch: Option<(Vec<Record>, bool)>,
     /// The number of the last segment that it knows; `None` before it has looked.
     head: Option<usize>,
@@ -110,7 +114,8 @@ enum Step {
     Append(usize),
     AppendReplyLost(usize),
     Acknowledge(usize),
-    /// Nobody waits for it any more, as after a timeout; it goes on, and its records go to another one.
+    /// Nobody waits for it any more, as after a timeout; it goes on, and its records go to another
+    /// one.
     GiveUp(usize),
     /// Its instance ends.
     End(usize),

@@ -1,5 +1,6 @@
-//! One concurrent history: several clients send commands to one or two streams of one aggregate, over a wire with faults. Some order of
-//! their commands, one after the other, must explain the answers that they got.
+//! One concurrent history: several clients send commands to one or two streams of one aggregate,
+//! over a wire with faults. Some order of their commands, one after the other, must explain the
+//! answers that they got.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,8 +29,8 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// The time for which answers to requests are remembered, as in the template: three days, two of them because one clock may be a day
-/// behind and another one a day ahead.
+/// The time for which answers to requests are remembered, as in the template: three days, two of
+/// them because one clock may be a day behind and another one a day ahead.
 pub const RETENTION_SECONDS: i64 = 259_200;
 
 /// The commands of one stream, in a sensible order: the first one starts the stream.
@@ -44,7 +45,8 @@ pub struct History<A: Aggregate> {
 }
 
 impl<A: Aggregate> History<A> {
-    /// The commits that the commands lead to, and here and there a replay, which has no events. Whether a commit embeds its state is random.
+    /// The commits that the commands lead to, and here and there a replay, which has no events.
+    /// Whether a commit embeds its state is random.
     #[must_use]
     pub fn commits(&self, rng: &mut Rng) -> Vec<Commit> {
         let mut chance = rng.fork();
@@ -99,7 +101,8 @@ impl<A: Aggregate> History<A> {
     }
 }
 
-/// The histories of an aggregate: one for each name, always the same for the same name and randomness.
+/// The histories of an aggregate: one for each name, always the same for the same name and
+/// randomness.
 pub type Histories<A> = fn(&str, &mut Rng) -> History<A>;
 
 /// The time that a command function waits before it tells its client that the result is not known.
@@ -225,7 +228,8 @@ enum Told {
     OtherVersion(u64),
 }
 
-/// The aggregate in its plainest form: one command after the other, without a store. The tester compares the answers with it.
+/// The aggregate in its plainest form: one command after the other, without a store. The tester
+/// compares the answers with it.
 struct Sequential<A: Aggregate> {
     version: u64,
     state: A::State,
@@ -250,7 +254,8 @@ impl<A: Aggregate> SequentialSpec for Sequential<A> {
         let decided = A::decide(&self.state, command, &context);
         let refused = |refusal: &Refusal| Told::Refused(refusal.to_string());
         match &decided {
-            // These refusals come before the precondition (RFC 9110, 13.2.1), whatever version the client named.
+            // These refusals come before the precondition (RFC 9110, 13.2.1), whatever version the
+            // client named.
             Err(refusal) if refusal.kind() != RefusalKind::Refused => return refused(refusal),
             Ok(_) | Err(_) => {}
         }
@@ -274,9 +279,11 @@ impl<A: Aggregate> SequentialSpec for Sequential<A> {
 /// The requests and answers, in their order.
 struct Record<A: Aggregate> {
     testers: BTreeMap<StreamId, LinearizabilityTester<usize, Sequential<A>>>,
-    /// The commands that were answered with a version, by id, and whether it is certainly the version of their own commit.
+    /// The commands that were answered with a version, by id, and whether it is certainly the
+    /// version of their own commit.
     acknowledged: BTreeMap<String, (StreamId, u64, bool)>,
-    /// The ids of the commands that were answered with a refusal or with another version: they must not be in the log.
+    /// The ids of the commands that were answered with a refusal or with another version: they must
+    /// not be in the log.
     declined: BTreeSet<String>,
     lines: Vec<String>,
     tally: Tally,
@@ -315,7 +322,8 @@ struct Played<'a, A: Aggregate, S> {
 /// Plays the history of this seed, and checks it.
 ///
 /// # Errors
-/// When no order of the commands explains what the clients were told, or the log contradicts what they were told.
+/// When no order of the commands explains what the clients were told, or the log contradicts what
+/// they were told.
 pub(crate) async fn play<A: Aggregate>(
     subject: &Subject<A>,
     store: &impl EventStore,
@@ -354,7 +362,8 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next request of a client. The first one of the first client starts a stream. A client that knows a version may name it.
+    /// The next request of a client. The first one of the first client starts a stream. A client
+    /// that knows a version may name it.
     fn operation(
         &self,
         client: usize,
@@ -385,7 +394,8 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
     async fn client(&self, client: usize, mut rng: Rng) {
         let mut cache = cold();
         let mut known: BTreeMap<StreamId, u64> = BTreeMap::new();
-        // A thread of the tester has one operation at a time. A client whose operation got no answer goes on as another thread.
+        // A thread of the tester has one operation at a time. A client whose operation got no
+        // answer goes on as another thread.
         let mut thread = client * 1_000;
         for number in 0..rng.usize(2..=4) {
             sleep(Duration::from_millis(rng.u64(0..60))).await;
@@ -428,8 +438,8 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         }
     }
 
-    /// Sends the command once. The result is the answer, and whether its version is certainly that of the command's own commit; `None`
-    /// if there is no certain answer.
+    /// Sends the command once. The result is the answer, and whether its version is certainly that
+    /// of the command's own commit; `None` if there is no certain answer.
     async fn ask(
         &self,
         store: &impl EventStore,
@@ -449,7 +459,8 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         };
         let elapsed = SignedDuration::try_from(self.began.elapsed()).ok()?;
         let at = Timestamp::from_second(1_800_000_000).ok()? + elapsed + skew;
-        // The answer to a success begins with its version, the answer to a refusal with "no:", so that they can be told apart.
+        // The answer to a success begins with its version, the answer to a refusal with "no:", so
+        // that they can be told apart.
         let answer = |answer: Result<(&A::State, u64), &Refusal>| match answer {
             Ok((state, version)) => format!("{version} {}", (self.subject.shown)(state)),
             Err(refusal) => format!("no: {refusal}"),
@@ -478,7 +489,8 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
             Ok(Outcome::Repeated(answer)) => match answer.split_once(' ') {
                 Some(("no:", refusal)) => refused(refusal.to_owned()),
                 Some((version, shown)) => {
-                    // The first request may have changed nothing: then this version is that of another commit.
+                    // The first request may have changed nothing: then this version is that of
+                    // another commit.
                     Some((
                         Told::State { version: version.parse().ok()?, shown: shown.to_owned() },
                         false,
@@ -498,7 +510,8 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
                     StoreError::Throttled(_) | StoreError::Unavailable(_),
                 )),
             ) => None,
-            // These errors must not happen here. The text that they become is one that no order of commands explains.
+            // These errors must not happen here. The text that they become is one that no order of
+            // commands explains.
             Err(
                 error @ (ExecuteError::CommandIdReused
                 | ExecuteError::TooLarge { .. }
@@ -514,7 +527,8 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         record.tally.commands += u64::from(operation.command.is_some());
         record.lines.push(format!("{thread:>5} {stream} {operation:?}"));
         if let Some(tester) = record.testers.get_mut(stream) {
-            // The tester refuses only a second operation of a thread that has one, which this module never sends.
+            // The tester refuses only a second operation of a thread that has one, which this
+            // module never sends.
             let _ = tester.on_invoke(thread, operation.clone());
         }
     }
@@ -573,7 +587,8 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         Ok(self.record().tally)
     }
 
-    /// A fault in the log of the stream: a hole, a command twice, an acknowledged command that is missing, or one that was declined.
+    /// A fault in the log of the stream: a hole, a command twice, an acknowledged command that is
+    /// missing, or one that was declined.
     async fn wrong_in_log(&self, stream: &StreamId) -> Option<String> {
         let mut commits = Vec::new();
         let mut range = Range { after: 0, up_to: u64::MAX, limit: None };

@@ -1,6 +1,7 @@
-//! Lost answers: a command is applied, its client gets no answer, and asks again. The SDK retries, the client asks again at once on
-//! another instance, or it asks later with its Idempotency-Key, when the tank has changed. The function's clock is the one on the
-//! wall; the time for which a key is remembered is tried in proof 11, where clocks are moved.
+//! Lost answers: a command is applied, its client gets no answer, and asks again. The SDK retries,
+//! the client asks again at once on another instance, or it asks later with its Idempotency-Key,
+//! when the tank has changed. The function's clock is the one on the wall; the time for which a key
+//! is remembered is tried in proof 11, where clocks are moved.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,8 +19,8 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// The ways to lose an answer. With all but the last, the request is applied, with `Late` only after a while. So a repetition may be the
-/// first to arrive.
+/// The ways to lose an answer. With all but the last, the request is applied, with `Late` only
+/// after a while. So a repetition may be the first to arrive.
 const LOSSES: [Fault; 6] = [
     Fault::ReplyLost,
     Fault::Hanging,
@@ -32,7 +33,8 @@ const LOSSES: [Fault; 6] = [
 /// Loses answers, and compares the answers that arrive.
 ///
 /// # Errors
-/// When a repetition is answered in another way than the first request, or is applied a second time.
+/// When a repetition is answered in another way than the first request, or is applied a second
+/// time.
 pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(2_000, 10_000);
     let world = || {
@@ -143,7 +145,8 @@ async fn play(
     let elsewhere = instance(store);
     if choice != 0 || rng.bool() {
         for _ in 0..rng.u32(0..4) {
-            // The level changes, so that the same command would get another answer now if it were decided again.
+            // The level changes, so that the same command would get another answer now if it were
+            // decided again.
             let route = ["POST /tanks/{id}/fills", "POST /tanks/{id}/draws"][rng.usize(0..2)];
             change(route, rng.i64(1..2_000), None).to(&elsewhere).await;
         }
@@ -152,7 +155,8 @@ async fn play(
         answers.push(seen(&command.to(instance).await));
     }
 
-    // Then all answers are the same, and the log has the command once, or not at all if it was refused.
+    // Then all answers are the same, and the log has the command once, or not at all if it was
+    // refused.
     if let Some(another) = answers.iter().find(|answer| **answer != answers[0]) {
         return Err(finding(format!(
             "{command:?}\n  was answered {}\n  and then {another}",

@@ -70,7 +70,8 @@ impl Services {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses those entries of `PutEvents` and `SendMessageBatch` that this decides, from now on; with `None`, no entry.
+    /// Refuses those entries of `PutEvents` and `SendMessageBatch` that this decides, from now on;
+    /// with `None`, no entry.
     pub fn refuse(&self, refuse: Option<Refuse>) {
         self.messages().refuse = refuse;
     }
@@ -122,7 +123,8 @@ impl Services {
         }
     }
 
-    /// The answer of a replica that lags behind by `lag` commits. Only reads that allow it come here; strong reads do not.
+    /// The answer of a replica that lags behind by `lag` commits. Only reads that allow it come
+    /// here; strong reads do not.
     pub(crate) fn stale(&self, operation: &str, body: &mut Value, lag: u64) -> Answer {
         let values = &body["ExpressionAttributeValues"];
         let number = |name: &str| values[name]["N"].as_str().and_then(|n| n.parse::<u64>().ok());
@@ -184,8 +186,8 @@ impl Services {
         ok(&json!({ "Successful": successful, "Failed": failed }))
     }
 
-    /// A FIFO queue answers a message whose deduplication id it has seen within five minutes like a new one, and does not store it a
-    /// second time.
+    /// A FIFO queue answers a message whose deduplication id it has seen within five minutes like a
+    /// new one, and does not store it a second time.
     fn queue(&self, url: &str, entry: &Value) {
         let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
         let mut messages = self.messages();
@@ -242,8 +244,9 @@ fn dynamodb(database: &Database, operation: &str, body: &Value) -> Answer {
     }
 }
 
-/// Answers that the emulator never gives by itself, as AWS documents them. `tests/conformance.rs` checks how the store understands
-/// them, and, at a real endpoint, that the store understands every answer to a race.
+/// Answers that the emulator never gives by itself, as AWS documents them. `tests/conformance.rs`
+/// checks how the store understands them, and, at a real endpoint, that the store understands every
+/// answer to a race.
 pub mod answer {
     use serde_json::{Value, json};
 
@@ -289,7 +292,8 @@ pub mod answer {
         }
     }
 
-    /// The answer that the table has no capacity left. A transaction may say so of one of its items.
+    /// The answer that the table has no capacity left. A transaction may say so of one of its
+    /// items.
     #[must_use]
     pub fn throttled(operation: &str, body: &Value, of_an_item: bool) -> Answer {
         let message = "The level of configured provisioned throughput for the table was exceeded. Consider increasing \

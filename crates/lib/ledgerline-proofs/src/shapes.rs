@@ -1,5 +1,5 @@
-//! Stored events and states, read as the aggregates of an application read them: the corpus of all shapes that were ever stored, and
-//! bad input.
+//! Stored events and states, read as the aggregates of an application read them: the corpus of all
+//! shapes that were ever stored, and bad input.
 
 use ledgerline::{
     Aggregate, Aggregates, Commit, RecordedState, Visitor, decode, decode_state,
@@ -53,7 +53,8 @@ pub(crate) fn read_commit<L: Aggregates>(commit: &Commit) {
     L::visit(&mut Read(commit));
 }
 
-/// Reads a state as each of the aggregates. The result is 1 if one of them accepts it, and 0 if none does.
+/// Reads a state as each of the aggregates. The result is 1 if one of them accepts it, and 0 if
+/// none does.
 pub(crate) fn read_state<L: Aggregates>(state: &RecordedState) -> usize {
     struct Read<'a>(&'a RecordedState, usize);
     impl Visitor for Read<'_> {
@@ -75,8 +76,8 @@ mod tests {
 
     use super::*;
 
-    /// A stored shape must be read for ever. Each triple turns a shape that this code reads into one that it does not read, as an edit
-    /// of the code would, and has the report.
+    /// A stored shape must be read for ever. Each triple turns a shape that this code reads into
+    /// one that it does not read, as an edit of the code would, and has the report.
     #[test]
     fn a_shape_that_was_stored_and_is_not_read_any_more_is_reported() {
         for (text, instead, says) in [
@@ -110,7 +111,8 @@ mod tests {
                 r#""liquid": "oil", "installedBy": "ada", "on""#,
                 "is read as",
             ),
-            // A state of the current schema cannot be read: every stream would be folded from its beginning.
+            // A state of the current schema cannot be read: every stream would be folded from its
+            // beginning.
             (
                 r#""status": "scrapped""#,
                 r#""status": "sold""#,

@@ -1,8 +1,9 @@
-//! The wire between the SDK and the services. The services are an emulated DynamoDB, a bus and queues, all in this
-//! process. The faults happen on the wire: it delays, drops, repeats and throttles requests, and loses the answers to requests that
-//! were applied.
+//! The wire between the SDK and the services. The services are an emulated DynamoDB, a bus and
+//! queues, all in this process. The faults happen on the wire: it delays, drops, repeats and
+//! throttles requests, and loses the answers to requests that were applied.
 //!
-//! The time is that of a paused tokio runtime: waiting costs nothing, and the same seed gives the same run.
+//! The time is that of a paused tokio runtime: waiting costs nothing, and the same seed gives the
+//! same run.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -43,7 +44,8 @@ pub enum Fault {
     ReplyLost,
     /// The request is applied, and no answer ever comes.
     Hanging,
-    /// No answer comes, and the request is applied up to half a minute later, when its caller has given up.
+    /// No answer comes, and the request is applied up to half a minute later, when its caller has
+    /// given up.
     Late,
     /// The request arrives twice. The caller gets the second answer.
     Repeated,
@@ -55,7 +57,8 @@ pub enum Fault {
     AppliedAndFailed,
     /// Another transaction is busy with the same item.
     Conflict,
-    /// A replica answers that lags behind by some commits. This happens only to reads that allow it.
+    /// A replica answers that lags behind by some commits. This happens only to reads that allow
+    /// it.
     Stale,
     /// The page ends early, as pages do at 1 MB.
     ShortPage,
@@ -86,9 +89,11 @@ pub enum Plan {
     Random(u32),
     /// About half of the requests are slow.
     Slow,
-    /// The next requests have these faults, in this order; later ones have none. With `None`, a request has no fault.
+    /// The next requests have these faults, in this order; later ones have none. With `None`, a
+    /// request has no fault.
     Script(VecDeque<Option<Fault>>),
-    /// The caller ends after so many calls: the next one is never answered, whether it is applied or not.
+    /// The caller ends after so many calls: the next one is never answered, whether it is applied
+    /// or not.
     Crash {
         /// The number of calls that are still answered.
         after: usize,
@@ -182,8 +187,9 @@ impl Wire {
         self.lock().plan = Plan::Calm;
     }
 
-    /// From now on, a caller ends in the middle of a call that puts something with this text on the bus or into a queue, or hands it to a
-    /// function. The call may be applied or not. Dead letters can be written, because they are sent with `SendMessage`, not in a batch.
+    /// From now on, a caller ends in the middle of a call that puts something with this text on the
+    /// bus or into a queue, or hands it to a function. The call may be applied or not. Dead letters
+    /// can be written, because they are sent with `SendMessage`, not in a batch.
     pub fn ends_at(&self, text: Option<String>) {
         self.lock().deadly = text;
     }
@@ -386,7 +392,8 @@ impl Wire {
     }
 }
 
-/// A partition without a budget for retries. All clients of the process share the SDK's own budget: a run would depend on those before it.
+/// A partition without a budget for retries. All clients of the process share the SDK's own budget:
+/// a run would depend on those before it.
 fn partition() -> RetryPartition {
     RetryPartition::custom("proofs").token_bucket(TokenBucket::unlimited()).build()
 }
@@ -415,7 +422,8 @@ impl HttpConnector for Wire {
         let target = request.headers().get("x-amz-target").unwrap_or_default();
         let operation = match target.rsplit('.').next().filter(|operation| !operation.is_empty()) {
             Some(operation) => operation.to_owned(),
-            // Lambda and the provider of mails have no such header: each of their operations has an address.
+            // Lambda and the provider of mails have no such header: each of their operations has an
+            // address.
             None if request.uri().ends_with("/invocations") => "Invoke".to_owned(),
             None => "SendEmail".to_owned(),
         };

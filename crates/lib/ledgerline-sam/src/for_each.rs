@@ -1,6 +1,7 @@
-//! `Fn::ForEach` of a template (the transform `AWS::LanguageExtensions`), written out as CloudFormation writes it out: the identifier
-//! is replaced in the keys of the loop's body, in `Fn::Sub` and in `Ref`, nowhere else. SAM replaces it in every text: a text that
-//! the two would read differently is refused here.
+//! `Fn::ForEach` of a template (the transform `AWS::LanguageExtensions`), written out as
+//! CloudFormation writes it out: the identifier is replaced in the keys of the loop's body, in
+//! `Fn::Sub` and in `Ref`, nowhere else. SAM replaces it in every text: a text that the two would
+//! read differently is refused here.
 
 use crate::yaml::{Kind, Node};
 
@@ -125,7 +126,8 @@ fn copy(node: &Node, bound: &Bound<'_>) -> Located<Node> {
             }
             [(function, argument)] if function == "Fn::Sub" && argument.as_str().is_some() => {
                 let text = filled(argument.as_str().unwrap_or_default(), bound);
-                // Without a variable that is left to be replaced, it is a plain text, such as the name that a `Ref` needs.
+                // Without a variable that is left to be replaced, it is a plain text, such as the
+                // name that a `Ref` needs.
                 if !text.contains("${") {
                     return Ok(Node::string(line, text));
                 }

@@ -1,4 +1,5 @@
-//! The permissions of functions, each with its action and resource, read from a template: the source, or the output of SAM.
+//! The permissions of functions, each with its action and resource, read from a template: the
+//! source, or the output of SAM.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +31,8 @@ pub const COMMITS: &str = "CommitsTable";
 /// The logical id of the table that holds the order of all commits.
 pub const SEQUENCE: &str = "SequenceTable";
 
-/// The logical id of the table that holds what operators did and put aside. No function reads or writes it.
+/// The logical id of the table that holds what operators did and put aside. No function reads or
+/// writes it.
 pub const OPERATIONS: &str = "OperationsTable";
 
 /// Something that a function may do.
@@ -38,8 +40,9 @@ pub const OPERATIONS: &str = "OperationsTable";
 pub struct Permission {
     /// Logical id of the function.
     pub function: String,
-    /// The resource, as people name it: `CommitsTable`, `CommitsTable.StreamArn`, `ItemsTable/index/byCreator`, and `CommitsTable (item-*)` if only
-    /// such partition keys are allowed.
+    /// The resource, as people name it: `CommitsTable`, `CommitsTable.StreamArn`,
+    /// `ItemsTable/index/byCreator`, and `CommitsTable (item-*)` if only such partition keys are
+    /// allowed.
     pub resource: String,
     /// The action, as IAM names it.
     pub action: String,
@@ -204,7 +207,8 @@ fn unprotected_in(template: &Value, table: &str) -> Vec<Problem> {
         .collect();
     let open = CHANGES.iter().filter(|action| !denied.contains(*action));
     let open = open.map(|action| format!("rule 3: the policy of {table} does not deny {action}"));
-    // DynamoDB refuses a table whose policy has an action that it does not know, which would show only at the first deployment.
+    // DynamoDB refuses a table whose policy has an action that it does not know, which would show
+    // only at the first deployment.
     let unknown = denied.iter().filter(|action| !CHANGES.contains(action));
     let unknown = unknown
         .map(|action| format!("the policy of {table} denies {action}, which changes no item"));
@@ -295,7 +299,8 @@ fn leading_keys(statement: &Value) -> Option<BTreeSet<String>> {
     (!keys.is_empty()).then_some(keys)
 }
 
-/// A resource as people name it: `CommitsTable`, `CommitsTable.StreamArn`, `ItemsTable/index/byCreator`.
+/// A resource as people name it: `CommitsTable`, `CommitsTable.StreamArn`,
+/// `ItemsTable/index/byCreator`.
 fn name(resource: &Value) -> String {
     if let Some(text) = resource.as_str() {
         return text.to_owned();

@@ -52,7 +52,8 @@ pub struct Wired {
 /// With the line: when a block has no end or an unknown name, when a list or the grants of a role
 /// would be empty, or when the template cannot be read.
 pub fn wire(source: &Source, manifests: &Manifests) -> Result<Wired, TemplateError> {
-    // The variables of the fanout follow from the patterns of rules, and its grants from its variables.
+    // The variables of the fanout follow from the patterns of rules, and its grants from its
+    // variables.
     let is_pattern = |name: &str| name == "Pattern";
     let is_of_roles = |name: &str| name == "grants" || is_role(name);
     let is_other = |name: &str| !is_pattern(name) && !is_of_roles(name);

@@ -1,4 +1,5 @@
-//! YAML with lines: what `saphyr` reads, as a tree in which every CloudFormation tag is its long form.
+//! YAML with lines: what `saphyr` reads, as a tree in which every CloudFormation tag is its long
+//! form.
 
 use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
 use serde_json::Value;
@@ -57,7 +58,8 @@ impl Node {
         self.entries().iter().find(|(name, _)| name == key).map(|(_, node)| node)
     }
 
-    /// The node at a path of keys and indexes such as `Events.Commits.Properties[0]`, or the closest one above it.
+    /// The node at a path of keys and indexes such as `Events.Commits.Properties[0]`, or the
+    /// closest one above it.
     pub(crate) fn closest(&self, path: &serde_path_to_error::Path) -> &Node {
         use serde_path_to_error::Segment;
         let mut node = self;

@@ -155,10 +155,10 @@ pub(super) fn note(line: &str) {
 
 /// Waits until a condition holds, and fails when nothing happens any more.
 ///
-/// The wait fails if no event gets through any local stack of this process for two minutes. How many
-/// seconds a condition takes depends on the machine and its load, so no wait ends because of their
-/// total. Beside a writer, events get through for ever: the wait fails after 50,000 looks, each of
-/// which takes as long as the load makes it.
+/// The wait fails if no event gets through any local stack of this process for two minutes. How
+/// many seconds a condition takes depends on the machine and its load, so no wait ends because of
+/// their total. Beside a writer, events get through for ever: the wait fails after 50,000 looks,
+/// each of which takes as long as the load makes it.
 pub async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
     let mut quiet = Quiet::new(PATIENCE);
     let mut done = None;

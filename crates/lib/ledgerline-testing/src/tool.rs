@@ -51,8 +51,8 @@ impl Tool {
         (code, differences(&printed))
     }
 
-    /// Redelivers what each subscriber lacks, commits of the last minutes included. Returns the exit
-    /// code and the differences that were there.
+    /// Redelivers what each subscriber lacks, commits of the last minutes included. Returns the
+    /// exit code and the differences that were there.
     #[must_use]
     pub fn repaired(&self, arguments: &[&str]) -> (i32, Differences) {
         let (code, printed) =

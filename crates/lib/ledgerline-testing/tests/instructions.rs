@@ -54,8 +54,8 @@ const WORK: [(&str, u64, u64); 13] = [
     ("logged", 542_500, 100),
 ];
 
-/// The folder with the function and the example `work` as they are deployed. Cargo builds both at once,
-/// because the last crate of each keeps one core busy.
+/// The folder with the function and the example `work` as they are deployed. Cargo builds both at
+/// once, because the last crate of each keeps one core busy.
 static RELEASE: LazyLock<PathBuf> = LazyLock::new(|| {
     let mut cargo = build::cargo();
     cargo.args(["build", "--release", "--package", "ledgerline-tank"]);

@@ -334,8 +334,8 @@ fn reached(
     problems
 }
 
-/// Dependencies of the libraries on applications, those of tests included: the libraries must work with any
-/// application.
+/// Dependencies of the libraries on applications, those of tests included: the libraries must work
+/// with any application.
 fn upwards(metadata: &Metadata) -> Vec<String> {
     let packages = metadata.workspace_packages();
     let applications: BTreeSet<&str> = packages

@@ -89,7 +89,8 @@ pub(crate) struct Part {
     /// A projector that adds up what the events say, from the log.
     #[arg(long, conflicts_with = "log")]
     sums: bool,
-    /// What delivers states to a projector: the fanout, which is the cheapest, or the bus, to which others can listen too.
+    /// What delivers states to a projector: the fanout, which is the cheapest, or the bus, to which
+    /// others can listen too.
     #[arg(long, value_name = "SOURCE", conflicts_with_all = ["log", "sums"])]
     via: Option<Via>,
     /// A query that also lists the rows with one value of this field, with the index that it needs.

@@ -16,11 +16,13 @@ use serde_json::Value;
 
 use crate::tools;
 
-/// The address at which containers find this machine: on Linux by Docker's bridge, with Docker Desktop as if they ran on it.
+/// The address at which containers find this machine: on Linux by Docker's bridge, with Docker
+/// Desktop as if they ran on it.
 const DEFAULT_ADDRESS: &str =
     if cfg!(target_os = "linux") { "172.17.0.1:4566" } else { "127.0.0.1:4566" };
 
-/// Invokes all functions with all samples, and prints the answers. `sam_arguments` are passed on, such as `--skip-pull-image`.
+/// Invokes all functions with all samples, and prints the answers. `sam_arguments` are passed on,
+/// such as `--skip-pull-image`.
 pub(crate) fn run(address: Option<&str>, build: bool, sam_arguments: &[String]) -> Result<()> {
     let sam = tools::sam()?;
     let address = address.unwrap_or(DEFAULT_ADDRESS);

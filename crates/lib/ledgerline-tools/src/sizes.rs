@@ -1,4 +1,5 @@
-//! The sizes of the functions and the times that they take to start, beside a function that does nothing.
+//! The sizes of the functions and the times that they take to start, beside a function that does
+//! nothing.
 
 use std::{
     collections::BTreeMap,
@@ -17,11 +18,13 @@ use crate::{samples::Local, tools};
 /// The number of starts of each function, of which the median is shown.
 const STARTS: usize = 15;
 
-/// Measures the result of the last `sam build` for this machine, and prints the table for docs/sizes.md.
+/// Measures the result of the last `sam build` for this machine, and prints the table for
+/// docs/sizes.md.
 pub(crate) fn run() -> Result<()> {
     tools::require_linux()?;
     let sam = tools::sam()?;
-    // The function that does nothing is built like the others: with SAM's builder, for the same target.
+    // The function that does nothing is built like the others: with SAM's builder, for the same
+    // target.
     let mut hello = tools::program(&sam, "cargo-lambda");
     hello.args(["lambda", "build", "--release", "-p", "ledgerline-lambda", "--example", "hello"]);
     hello.arg(if tools::architecture() == "arm64" { "--arm64" } else { "--x86-64" });
@@ -80,7 +83,8 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// The time from the start of the process to its first request for an event. Lambda calls it init. Opened connections are included.
+/// The time from the start of the process to its first request for an event. Lambda calls it init.
+/// Opened connections are included.
 fn init(program: &Path, environment: &BTreeMap<String, String>) -> Result<Duration> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let started = Instant::now();

@@ -59,8 +59,8 @@ fn python(name: &str, packages: &[&str]) -> Result<PathBuf> {
 fn folder(name: &str) -> Result<PathBuf> {
     let tools = Path::new("target/tools");
     fs::create_dir_all(tools).with_context(|| tools.display().to_string())?;
-    // The path is absolute, because some of these programs change their folder. It has no links: all
-    // clones with one target folder, such as those of CI, have the same programs.
+    // The path is absolute, because some of these programs change their folder. It has no links:
+    // all clones with one target folder, such as those of CI, have the same programs.
     Ok(tools.canonicalize()?.join(name))
 }
 

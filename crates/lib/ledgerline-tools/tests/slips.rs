@@ -1,5 +1,5 @@
-//! Slips in the wiring of a new workspace, each made once. A slip that no check notices shows only on AWS, when an event or a commit
-//! does not arrive, or a failure stays unnoticed.
+//! Slips in the wiring of a new workspace, each made once. A slip that no check notices shows only
+//! on AWS, when an event or a commit does not arrive, or a failure stays unnoticed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 
@@ -55,7 +55,8 @@ fn of_what_is_laid_down_nothing_is_said() {
     assert_eq!(said(&by_hand(&template()), &manifests()), Vec::<String>::new());
 }
 
-/// A slip in the template: a text in it, the text that replaces it, and the problem that must be reported.
+/// A slip in the template: a text in it, the text that replaces it, and the problem that must be
+/// reported.
 type Slip = (&'static str, &'static str, &'static str);
 
 /// What is said of a policy whose holder could act as any caller.
@@ -586,7 +587,8 @@ fn with((text, instead, _): Slip) -> String {
     format!("{before}{instead}{after}")
 }
 
-/// A page that is read from an index of keys finds no rows in it, and an index of whole rows that is read for its keys costs a write each time.
+/// A page that is read from an index of keys finds no rows in it, and an index of whole rows that
+/// is read for its keys costs a write each time.
 #[test]
 fn an_index_that_holds_something_else_than_is_read_is_noticed() {
     let keys = "KeySchema: [{ AttributeName: id, KeyType: HASH }]\n      TimeToLive";
@@ -822,7 +824,8 @@ fn of_what_is_right_in_other_words_nothing_is_said() {
             "CommitsTable, ITEMS_TABLE: !Ref ItemsTable, AWS_LAMBDA_EXEC_WRAPPER: /opt/wrapper } }"
                 .to_owned(),
         ),
-        // An alarm on a metric that the check does not know, and a second alarm on a metric that has a good one.
+        // An alarm on a metric that the check does not know, and a second alarm on a metric that
+        // has a good one.
         (before, alarm("FanoutSlow", "Duration", "Average") + before),
         (before, alarm("FanoutLazy", "IteratorAge", "Average") + before),
     ] {

@@ -6,12 +6,14 @@ use serde_json::Value;
 
 use crate::{EventTypes, InvalidStreamId, Refusal, StreamId};
 
-/// A consistency boundary: one stream of events, one state folded from them, and the decisions made on it.
+/// A consistency boundary: one stream of events, one state folded from them, and the decisions made
+/// on it.
 ///
-/// Rules live in [`decide`](Aggregate::decide) and never in [`evolve`](Aggregate::evolve): a rule that is
-/// tightened later must not break the history that an older rule allowed.
+/// Rules live in [`decide`](Aggregate::decide) and never in [`evolve`](Aggregate::evolve): a rule
+/// that is tightened later must not break the history that an older rule allowed.
 ///
-/// The example is a counter, as small as an aggregate can be; [`crate::tank`] is a complete aggregate.
+/// The example is a counter, as small as an aggregate can be; [`crate::tank`] is a complete
+/// aggregate.
 ///
 /// ```
 /// use ledgerline::{Aggregate, Context, Refusal, fold};
@@ -66,21 +68,26 @@ use crate::{EventTypes, InvalidStreamId, Refusal, StreamId};
 pub trait Aggregate: Sized + Send + Sync + 'static {
     /// The first part of every stream name of this aggregate: `[a-z][a-z0-9]*`.
     const CATEGORY: &'static str;
-    /// The number of the state's shape. Raise it whenever `State` or `evolve` changes: states stored under another number are ignored and folded
-    /// again (rule 5), unless [`upcast_state`](Self::upcast_state) brings them up to date.
+    /// The number of the state's shape. Raise it whenever `State` or `evolve` changes: states
+    /// stored under another number are ignored and folded again (rule 5), unless
+    /// [`upcast_state`](Self::upcast_state) brings them up to date.
     const STATE_SCHEMA: u32;
-    /// At least one of this many commits in a row embeds the state, so that a cold load reads at most as many. Only a state that does not fit in the
-    /// commit's item is left out.
+    /// At least one of this many commits in a row embeds the state, so that a cold load reads at
+    /// most as many. Only a state that does not fit in the commit's item is left out.
     const SNAPSHOT_EVERY: u64 = 8;
-    /// Every refusal that [`decide`](Self::decide) gives, each with a code of its own: the list that clients are told (docs/http.md is checked
-    /// against it). A test with [`spec::given`](crate::spec::given) fails on a refusal that is missing here.
+    /// Every refusal that [`decide`](Self::decide) gives, each with a code of its own: the list
+    /// that clients are told (docs/http.md is checked against it). A test with
+    /// [`spec::given`](crate::spec::given) fails on a refusal that is missing here.
     const REFUSALS: &'static [Refusal];
 
-    /// The facts that decisions and read models need, serialized as a JSON object. The default is the state of a stream without events.
+    /// The facts that decisions and read models need, serialized as a JSON object. The default is
+    /// the state of a stream without events.
     type State: Clone + Default + std::fmt::Debug + Send + Sync + Serialize + DeserializeOwned;
-    /// The events of the aggregate, named in the past tense and declared with [`events!`](crate::events).
+    /// The events of the aggregate, named in the past tense and declared with
+    /// [`events!`](crate::events).
     type Event: EventTypes + Clone + Send + Sync + Serialize + DeserializeOwned;
-    /// The requests of clients, made of [`ValueObject`](crate::ValueObject)s, so that no command exists whose fields break a rule.
+    /// The requests of clients, made of [`ValueObject`](crate::ValueObject)s, so that no command
+    /// exists whose fields break a rule.
     type Command: Send + Sync;
 
     /// The state of a stream without events.
@@ -88,8 +95,9 @@ pub trait Aggregate: Sized + Send + Sync + 'static {
         Self::State::default()
     }
 
-    /// Brings the data of a state that was stored under an older schema up to date; `None` if that cannot be done. Then a load folds events from
-    /// further back (rule 5), and a state projector refuses entries of that schema that are still under way.
+    /// Brings the data of a state that was stored under an older schema up to date; `None` if that
+    /// cannot be done. Then a load folds events from further back (rule 5), and a state projector
+    /// refuses entries of that schema that are still under way.
     fn upcast_state(_schema: u32, _data: Value) -> Option<Value> {
         None
     }
@@ -102,7 +110,8 @@ pub trait Aggregate: Sized + Send + Sync + 'static {
         StreamId::new(Self::CATEGORY, id)
     }
 
-    /// The state after one more event. The function is total: it accepts every event that was ever stored.
+    /// The state after one more event. The function is total: it accepts every event that was ever
+    /// stored.
     fn evolve(state: Self::State, event: &Self::Event) -> Self::State;
 
     /// The events that the command causes in this state; no event if there is nothing to change.
@@ -170,7 +179,8 @@ pub trait Aggregates {
     fn visit(visitor: &mut impl Visitor);
 }
 
-/// Code that is shown each aggregate of a list, one after the other, as [`categories`] does with the names of their streams.
+/// Code that is shown each aggregate of a list, one after the other, as [`categories`] does with
+/// the names of their streams.
 pub trait Visitor {
     /// Called once for each aggregate.
     fn visit<A: Aggregate>(&mut self);

@@ -1,22 +1,29 @@
 //! `$all`: one order over the commits of all streams.
 //!
-//! The log has an order in each stream and none across streams. `$all` is a log of its own, beside it: streams `$all-0`, `$all-1` … whose commits are
-//! called *segments*. A segment has entries, each of which names a commit and says that its stream has *reached* that version. A [`Sequencer`] appends them, in the order
-//! in which it hears of commits, by the same insert as every commit: so rules 1 to 4 hold for `$all`, and its order never changes afterwards.
+//! The log has an order in each stream and none across streams. `$all` is a log of its own, beside
+//! it: streams `$all-0`, `$all-1` … whose commits are called *segments*. A segment has entries,
+//! each of which names a commit and says that its stream has *reached* that version. A
+//! [`Sequencer`] appends them, in the order in which it hears of commits, by the same insert as
+//! every commit: so rules 1 to 4 hold for `$all`, and its order never changes afterwards.
 //!
-//! An entry says "reached", because records of commits arrive swapped, late, twice, or never (rule 7). There are two ways to read it ([`Subscription`]):
-//! * Whoever has a position in each stream applies, at each entry, every version up to it that was not applied yet. Each commit is applied once, in the order of
-//!   its stream, whatever became of single records.
-//! * Whoever has none takes each entry for the commit that it names. Every commit whose record arrived has an entry. A commit may have a second one, and one whose record was
-//!   overtaken stands after a later version of its stream: both are seldom.
+//! An entry says "reached", because records of commits arrive swapped, late, twice, or never (rule
+//! 7). There are two ways to read it ([`Subscription`]):
+//! * Whoever has a position in each stream applies, at each entry, every version up to it that was
+//!   not applied yet. Each commit is applied once, in the order of its stream, whatever became of
+//!   single records.
+//! * Whoever has none takes each entry for the commit that it names. Every commit whose record
+//!   arrived has an entry. A commit may have a second one, and one whose record was overtaken
+//!   stands after a later version of its stream: both are seldom.
 //!
-//! An entry is never changed. An entry that names a commit which the log does not have, and never will, is *void* once a later segment says so: readers pass
-//! over it ([`Sequencer::void`]).
+//! An entry is never changed. An entry that names a commit which the log does not have, and never
+//! will, is *void* once a later segment says so: readers pass over it ([`Sequencer::void`]).
 //!
-//! What the order is not: it is not the order of clocks, and two commits that have nothing to do with each other may stand in any order. A commit that was made in
-//! answer to another one, and names it in `causation_id`, stands after it ([`candidates`]), with two exceptions. If records arrive out of order, a commit may be reached early, by
-//! the entry of a later version of its stream, or as the cause of another commit: its own cause is not known then without reading the log. And streams of different
-//! partitions ([`partition_of`]) have no order at all.
+//! What the order is not: it is not the order of clocks, and two commits that have nothing to do
+//! with each other may stand in any order. A commit that was made in answer to another one, and
+//! names it in `causation_id`, stands after it ([`candidates`]), with two exceptions. If records
+//! arrive out of order, a commit may be reached early, by the entry of a later version of its
+//! stream, or as the cause of another commit: its own cause is not known then without reading the
+//! log. And streams of different partitions ([`partition_of`]) have no order at all.
 
 mod cursor;
 mod sequencer;
@@ -38,8 +45,8 @@ use crate::{Commit, Consistency, EventLog, Meta, Range, RecordedEvent, StoreErro
 const SEQUENCED: &str = "Sequenced";
 /// The shape of its data in an order without void entries: a list of entries.
 const LIST: u32 = 1;
-/// The shape of its data once the order has void entries: [`Sequenced`]. A reader that knows only the first shape fails at it, and so
-/// passes over no void entry without knowing that it is void.
+/// The shape of its data once the order has void entries: [`Sequenced`]. A reader that knows only
+/// the first shape fails at it, and so passes over no void entry without knowing that it is void.
 const WITH_VOID: u32 = 2;
 /// The type of the event of a segment that makes an entry void. Its data is a list of entries.
 const VOIDED: &str = "Voided";
@@ -78,7 +85,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The commit that `causation_id` names, if it names one: `<stream>:<version>`, as process managers write it.
+    /// The commit that `causation_id` names, if it names one: `<stream>:<version>`, as process
+    /// managers write it.
     fn of_cause(causation_id: &str) -> Option<Self> {
         let (stream, version) = causation_id.rsplit_once(':')?;
         let version = version.parse().ok().filter(|version| *version > 0)?;
@@ -100,8 +108,9 @@ pub struct NamedEntry {
 pub struct Candidate {
     /// The entry.
     pub entry: Entry,
-    /// Whether a record of the log's stream proves that the commit exists. Without a proof, the sequencer looks the commit up in the log: an
-    /// entry is final, and an entry without a commit stops every subscription.
+    /// Whether a record of the log's stream proves that the commit exists. Without a proof, the
+    /// sequencer looks the commit up in the log: an entry is final, and an entry without a commit
+    /// stops every subscription.
     pub is_proven: bool,
 }
 
@@ -119,8 +128,9 @@ impl Candidate {
     }
 }
 
-/// The candidates of commits that records of the log's stream carry, in the order of the records. The cause of a commit stands before it, if the commit
-/// names its cause. The record proves the commit, and not its cause: a process manager may name a wrong one.
+/// The candidates of commits that records of the log's stream carry, in the order of the records.
+/// The cause of a commit stands before it, if the commit names its cause. The record proves the
+/// commit, and not its cause: a process manager may name a wrong one.
 pub fn candidates<'a>(commits: impl IntoIterator<Item = &'a Commit>) -> Vec<Candidate> {
     let mut candidates = Vec::new();
     for commit in commits {
@@ -134,11 +144,14 @@ pub fn candidates<'a>(commits: impl IntoIterator<Item = &'a Commit>) -> Vec<Cand
     candidates
 }
 
-/// The partition of `$all` that has the entries of this stream, of so many (at least 1). All entries of a stream are in one.
+/// The partition of `$all` that has the entries of this stream, of so many (at least 1). All
+/// entries of a stream are in one.
 ///
-/// One partition takes what DynamoDB writes under one key, a thousand units a second: a thousand small segments, or some hundred and sixty with a hundred entries each. With more, sequencers are in each other's way less often, and there is an
-/// order in each partition alone. A stream's entries go to another partition when their number changes: readers that have positions miss nothing then and apply nothing twice, others
-/// see an order that breaks at the change.
+/// One partition takes what DynamoDB writes under one key, a thousand units a second: a thousand
+/// small segments, or some hundred and sixty with a hundred entries each. With more, sequencers are
+/// in each other's way less often, and there is an order in each partition alone. A stream's
+/// entries go to another partition when their number changes: readers that have positions miss
+/// nothing then and apply nothing twice, others see an order that breaks at the change.
 #[must_use]
 pub fn partition_of(stream: &StreamId, partitions: u16) -> u16 {
     let partition = crc32fast::hash(stream.as_str().as_bytes()) % u32::from(partitions.max(1));
@@ -156,8 +169,9 @@ pub struct Segment {
     pub at: Timestamp,
     /// Its entries, in order. A segment that makes an entry void has none.
     pub entries: Vec<Entry>,
-    /// All void entries of the order so far, if this segment makes an entry void: that entry is the last one. The others are repeated from the
-    /// void segment before, so that a reader knows all of them after one read.
+    /// All void entries of the order so far, if this segment makes an entry void: that entry is the
+    /// last one. The others are repeated from the void segment before, so that a reader knows all
+    /// of them after one read.
     pub voids: Vec<Entry>,
     /// The number of the newest void segment before this one; 0 if there is none.
     pub last_void: u64,
@@ -221,7 +235,8 @@ impl Segment {
         if self.voids.is_empty() { self.last_void } else { self.number }
     }
 
-    /// Tells this segment from another one with its number. It is in cursors, and so stays as it is.
+    /// Tells this segment from another one with its number. It is in cursors, and so stays as it
+    /// is.
     fn check(&self) -> u32 {
         let mut text = format!("{} {} {}", self.number, self.batch, self.at);
         for entry in self.entries.iter().chain(&self.voids) {
@@ -266,8 +281,9 @@ fn contiguous(stream: &StreamId, before: u64, commit: &Commit) -> Result<(), Sto
     })
 }
 
-/// A page of segments of `$all-<partition>` after this number, oldest first, read strongly, and whether nothing followed it. Past and live come from this one
-/// source: who has read to the end asks again later, with the number of the last segment that it has.
+/// A page of segments of `$all-<partition>` after this number, oldest first, read strongly, and
+/// whether nothing followed it. Past and live come from this one source: who has read to the end
+/// asks again later, with the number of the last segment that it has.
 ///
 /// # Errors
 /// When the store fails, or a segment is missing.
@@ -565,7 +581,8 @@ mod tests {
         }
     }
 
-    /// Stored formats are for ever: what was written is read, and told from another one by the same checksum, which is in cursors.
+    /// Stored formats are for ever: what was written is read, and told from another one by the same
+    /// checksum, which is in cursors.
     #[test]
     fn a_segment_that_was_written_is_read() {
         let mut written = commit(&StreamId::all(0), 7);
@@ -687,7 +704,8 @@ mod tests {
             block_on(void_entries(&sequence, 0)).unwrap(),
             [entry("a", 2), entry("b", 1)].into()
         );
-        // and a commit that takes the version later has an entry of its own, also at a sequencer that has not heard of the void.
+        // and a commit that takes the version later has an entry of its own, also at a sequencer
+        // that has not heard of the void.
         assert_eq!(append(&sequence, &mut stale, "3", vec![entry("a", 2), entry("a", 1)]), 1);
         assert_eq!(append(&sequence, &mut first, "4", vec![entry("a", 2), entry("c", 1)]), 0);
         assert_eq!(
@@ -705,8 +723,9 @@ mod tests {
     }
 
     proptest! {
-        /// Four sequencers, each of which may be behind, ended, or at work on a batch that another one appended: the order is dense, complete, that of versions in
-        /// each stream, and the same for every reader, wherever it begins.
+        /// Four sequencers, each of which may be behind, ended, or at work on a batch that another
+        /// one appended: the order is dense, complete, that of versions in each stream, and the
+        /// same for every reader, wherever it begins.
         #[test]
         fn the_order_is_final_complete_and_that_of_versions(
             streams in prop::collection::vec(1..6_u64, 1..6),

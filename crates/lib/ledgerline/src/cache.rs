@@ -10,8 +10,8 @@ use lru::LruCache;
 
 use crate::{Aggregate, Loaded, StreamId};
 
-/// The most bytes of states that a cache remembers, counted as encoded JSON. In memory the states take a few times as many, and a function has 128 MB
-/// at least.
+/// The most bytes of states that a cache remembers, counted as encoded JSON. In memory the states
+/// take a few times as many, and a function has 128 MB at least.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
 /// A writer that counts its bytes.
@@ -28,8 +28,9 @@ impl Write for Counted {
     }
 }
 
-/// The states that this process saw last, bounded by count and by bytes (rule 11). They may be stale: the append fails for a decision on a stale
-/// state, and a refusal is never given on a cached state alone (rule 6).
+/// The states that this process saw last, bounded by count and by bytes (rule 11). They may be
+/// stale: the append fails for a decision on a stale state, and a refusal is never given on a
+/// cached state alone (rule 6).
 pub struct Cache<A: Aggregate>(Mutex<Remembered<A>>);
 
 struct Remembered<A: Aggregate> {
@@ -61,7 +62,8 @@ impl<A: Aggregate> Cache<A> {
             }
             return;
         }
-        // The entry that the new one replaces: that of this stream, or, if the cache is full, that of the stream that was not used for longest.
+        // The entry that the new one replaces: that of this stream, or, if the cache is full, that
+        // of the stream that was not used for longest.
         let replaced = remembered.streams.push(stream.clone(), (loaded.clone(), bytes));
         let replaced = replaced.map_or(0, |(_, (_, bytes))| bytes);
         remembered.bytes = (remembered.bytes + bytes).saturating_sub(replaced);
@@ -73,7 +75,8 @@ impl<A: Aggregate> Cache<A> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Remembered<A>> {
-        // A panic elsewhere leaves only whole entries in the cache, never half of one: the cache stays usable.
+        // A panic elsewhere leaves only whole entries in the cache, never half of one: the cache
+        // stays usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,8 @@
 
 use std::{error::Error, fmt};
 
-/// Shows an error and then each of its causes. Logs need it, because the error's own text names only what failed.
+/// Shows an error and then each of its causes. Logs need it, because the error's own text names
+/// only what failed.
 ///
 /// ```
 /// use ledgerline::{Causes, StoreError};

@@ -24,8 +24,8 @@ pub enum ChangesError {
 /// A way to write a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Write {
-    /// A row of one commit alone, which nothing changes later: [`Changes::insert`]. This is the cheapest way, and a view that uses it uses no other
-    /// way.
+    /// A row of one commit alone, which nothing changes later: [`Changes::insert`]. This is the
+    /// cheapest way, and a view that uses it uses no other way.
     Insert,
     /// The whole row: [`Changes::put`].
     Put,
@@ -59,8 +59,9 @@ pub enum Change {
     Delete,
 }
 
-/// The changes that a commit makes, in one write with the handler's position (rule 9). Each row has at most one change, because a transaction takes
-/// an item only once: several changes of a row are merged into one. If all of them are insertions, the last row is written after the others and
+/// The changes that a commit makes, in one write with the handler's position (rule 9). Each row has
+/// at most one change, because a transaction takes an item only once: several changes of a row are
+/// merged into one. If all of them are insertions, the last row is written after the others and
 /// contains the position, at a quarter of the price; writing such a row again changes nothing.
 ///
 /// ```
@@ -126,9 +127,10 @@ impl Changes {
         self.rows.iter()
     }
 
-    /// Inserts a row of this commit alone. Its partition key is the stream's id, and its sort key begins like [`Commit::entry`]: so no other commit
-    /// of the view's one category has this row. The newest row of a stream contains the handler's position, so rows of such a view must not be
-    /// deleted, neither by a change nor by a time to live.
+    /// Inserts a row of this commit alone. Its partition key is the stream's id, and its sort key
+    /// begins like [`Commit::entry`]: so no other commit of the view's one category has this row.
+    /// The newest row of a stream contains the handler's position, so rows of such a view must not
+    /// be deleted, neither by a change nor by a time to live.
     ///
     /// # Errors
     /// When the row is not an object with such keys. This is a programming error in its type.
@@ -147,7 +149,8 @@ impl Changes {
     /// Writes a whole row: it has these fields from now on.
     ///
     /// # Errors
-    /// When the row is not an object with the table's keys. This is a programming error in its type.
+    /// When the row is not an object with the table's keys. This is a programming error in its
+    /// type.
     pub fn put(&mut self, row: &impl Serialize) -> Result<(), ChangesError> {
         let (key, fields) = self.row(row)?;
         self.rows.insert(key, Change::Put(fields));
@@ -169,7 +172,8 @@ impl Changes {
                 self.table.partition, self.table.sort
             )));
         };
-        // `$` is reserved: the library's own items in the table, and the marks of generations, begin with it.
+        // `$` is reserved: the library's own items in the table, and the marks of generations,
+        // begin with it.
         if partition.starts_with('$') {
             return Err(ChangesError::NoRow(format!(
                 "a {} does not begin with $",
@@ -179,8 +183,8 @@ impl Changes {
         Ok(((partition, sort), fields))
     }
 
-    /// Sets a field of a row, and replaces an earlier [`add`](Self::add) to it. A row that does not exist, or that
-    /// these changes delete, begins with its keys and this field.
+    /// Sets a field of a row, and replaces an earlier [`add`](Self::add) to it. A row that does not
+    /// exist, or that these changes delete, begins with its keys and this field.
     pub fn set(&mut self, partition: &str, sort: &str, field: &str, value: impl Into<Value>) {
         match self.change(partition, sort) {
             Change::Insert(fields) | Change::Put(fields) => {
@@ -228,7 +232,8 @@ impl Changes {
         change
     }
 
-    /// The changes of later commits are made after these: each row has one change again, which is what both come to.
+    /// The changes of later commits are made after these: each row has one change again, which is
+    /// what both come to.
     pub fn extend(&mut self, later: Self) {
         for ((partition, sort), change) in later.rows {
             match change {
@@ -259,7 +264,8 @@ impl Changes {
         self.rows.values().map(of_row).sum()
     }
 
-    /// Makes the changes to rows in memory, as the read tables do it: for tests that compare a table with the fold of the log.
+    /// Makes the changes to rows in memory, as the read tables do it: for tests that compare a
+    /// table with the fold of the log.
     pub fn fold(&self, rows: &mut BTreeMap<Key, Fields>) {
         for (key, change) in &self.rows {
             match change {
@@ -330,7 +336,8 @@ mod tests {
     }
 
     proptest! {
-        /// The rows are the same if the changes are merged into one for each row, and if they are made one after the other.
+        /// The rows are the same if the changes are merged into one for each row, and if they are
+        /// made one after the other.
         #[test]
         fn changes_of_a_row_are_merged_into_what_they_come_to(before in steps(), steps in steps()) {
             let mut one_by_one = BTreeMap::new();
@@ -369,7 +376,8 @@ mod tests {
         }
     }
 
-    /// Otherwise a commit would overwrite the row of another commit, because an insertion has no condition.
+    /// Otherwise a commit would overwrite the row of another commit, because an insertion has no
+    /// condition.
     #[test]
     fn a_row_that_is_not_of_this_commit_alone_is_not_inserted() {
         let commit = crate::contract::commit(&crate::StreamId::new("tank", "x").unwrap(), 3);

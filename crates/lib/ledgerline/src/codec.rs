@@ -22,8 +22,9 @@ impl EventType {
     /// An event type.
     ///
     /// # Panics
-    /// When there is not one upcaster for each schema before the current one: a shape without a way to read it must not exist. In a constant, as
-    /// [`events!`](crate::events) makes it, that is a compile error.
+    /// When there is not one upcaster for each schema before the current one: a shape without a way
+    /// to read it must not exist. In a constant, as [`events!`](crate::events) makes it, that is a
+    /// compile error.
     #[must_use]
     pub const fn new(
         name: &'static str,
@@ -72,8 +73,9 @@ pub trait EventTypes: Sized {
 
 /// Declares the events of an aggregate: what is stored of each, and the number of its shape.
 ///
-/// A shape changes only together with the number, and with an upcaster that turns data of the schema before into the current shape:
-/// `Opened: 2 [in_euro] { … }`. An event without a number does not compile. The fields are written in camel case. They have plain types, so that a
+/// A shape changes only together with the number, and with an upcaster that turns data of the
+/// schema before into the current shape: `Opened: 2 [in_euro] { … }`. An event without a number
+/// does not compile. The fields are written in camel case. They have plain types, so that a
 /// tightened rule never stops old events from being read.
 ///
 /// An event that was renamed has its other names after the number: `Closed: 1 (or Ended) { … }`. It
@@ -169,7 +171,8 @@ macro_rules! events {
     };
 }
 
-/// The data of an event with one more field, unless it has the field already: what most upcasters do.
+/// The data of an event with one more field, unless it has the field already: what most upcasters
+/// do.
 #[must_use]
 pub fn with_field(mut data: Value, name: &str, value: impl Into<Value>) -> Value {
     if let Some(fields) = data.as_object_mut() {
@@ -186,7 +189,8 @@ pub struct RecordedEvent {
     pub event_type: String,
     /// The number of the shape of `data`, from 1.
     pub schema: u32,
-    /// The payload as JSON text. It is text because a number that passes through a database's own types can come back in another form.
+    /// The payload as JSON text. It is text because a number that passes through a database's own
+    /// types can come back in another form.
     pub data: String,
 }
 
@@ -199,8 +203,8 @@ pub struct RecordedState {
     pub data: String,
 }
 
-/// An event or state that this program cannot write: its type does not become JSON, or not the JSON that it must be. This is a programming error in
-/// the aggregate.
+/// An event or state that this program cannot write: its type does not become JSON, or not the JSON
+/// that it must be. This is a programming error in the aggregate.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
     /// The type cannot be represented as JSON.
@@ -230,7 +234,8 @@ pub enum DecodeError {
         /// The type that was read.
         event_type: String,
     },
-    /// The event was written by a version of the program that knows a newer shape, or it has schema 0.
+    /// The event was written by a version of the program that knows a newer shape, or it has schema
+    /// 0.
     #[error("event {event_type} has schema {schema}, this program reads 1 to {newest}")]
     UnknownSchema {
         /// The type that was read.
@@ -240,8 +245,9 @@ pub enum DecodeError {
         /// The newest schema that this program knows.
         newest: u32,
     },
-    /// The payload does not have the shape that its schema promises. The parser's own words would quote the payload, so
-    /// they are neither in the message nor among the causes, which are logged (rule 14).
+    /// The payload does not have the shape that its schema promises. The parser's own words would
+    /// quote the payload, so they are neither in the message nor among the causes, which are logged
+    /// (rule 14).
     #[error("event {event_type} does not have the shape of schema {schema}")]
     Malformed {
         /// The type.
@@ -266,8 +272,8 @@ fn event_type<A: Aggregate>(name: &str) -> Result<&'static EventType, DecodeErro
 pub fn encode<A: Aggregate>(event: &A::Event) -> Result<RecordedEvent, EncodeError> {
     let EventType { name, schema, .. } = event.event_type();
     let json = |source| EncodeError::Json { what: name, source };
-    // The event becomes a `Value` first, because its fields are in alphabetical order: a command that is sent again is recognised by the text of its
-    // events, which must always be the same.
+    // The event becomes a `Value` first, because its fields are in alphabetical order: a command
+    // that is sent again is recognised by the text of its events, which must always be the same.
     let tagged = serde_json::to_value(event).map_err(json)?;
     let data = tagged.get("data").ok_or(EncodeError::WithoutData(name))?;
     let data = serde_json::to_string(data).map_err(json)?;
@@ -277,7 +283,8 @@ pub fn encode<A: Aggregate>(event: &A::Event) -> Result<RecordedEvent, EncodeErr
 /// Reads a stored event of any schema up to the current one.
 ///
 /// # Errors
-/// When the type or schema is unknown (the log was written by a newer program), or the data does not have the shape of its schema.
+/// When the type or schema is unknown (the log was written by a newer program), or the data does
+/// not have the shape of its schema.
 pub fn decode<A: Aggregate>(recorded: &RecordedEvent) -> Result<A::Event, DecodeError> {
     let RecordedEvent { event_type: name, schema, data } = recorded;
     let known = event_type::<A>(name)?;
@@ -299,7 +306,8 @@ pub fn decode<A: Aggregate>(recorded: &RecordedEvent) -> Result<A::Event, Decode
         .map_err(malformed)
 }
 
-/// Reads the data of an event directly from its text, without a `Value`: a fold of a long stream spends much of its time here.
+/// Reads the data of an event directly from its text, without a `Value`: a fold of a long stream
+/// spends much of its time here.
 fn read<E: EventTypes>(name: &str, data: &str) -> Result<E, serde_json::Error> {
     let mut data = serde_json::Deserializer::from_str(data);
     let event = E::read(name, &mut data)?;
@@ -320,8 +328,9 @@ pub fn encode_state<A: Aggregate>(state: &A::State) -> Result<RecordedState, Enc
     Ok(RecordedState { schema: A::STATE_SCHEMA, data })
 }
 
-/// Reads a stored state, or `None` when it was written under another schema, or cannot be read: the caller then
-/// folds the events instead (rule 5). A state of an older schema is read if the aggregate brings it up to date.
+/// Reads a stored state, or `None` when it was written under another schema, or cannot be read: the
+/// caller then folds the events instead (rule 5). A state of an older schema is read if the
+/// aggregate brings it up to date.
 #[must_use]
 pub fn decode_state<A: Aggregate>(recorded: &RecordedState) -> Option<A::State> {
     if recorded.schema == A::STATE_SCHEMA {
@@ -331,7 +340,8 @@ pub fn decode_state<A: Aggregate>(recorded: &RecordedState) -> Option<A::State> 
     serde_json::from_value(upcast::<A>(recorded.schema, data)?).ok()
 }
 
-/// The data of a state that was stored under an older schema, in the shape of the current schema; `None` if the aggregate cannot upcast it.
+/// The data of a state that was stored under an older schema, in the shape of the current schema;
+/// `None` if the aggregate cannot upcast it.
 #[must_use]
 pub fn upcast<A: Aggregate>(schema: u32, data: Value) -> Option<Value> {
     if schema < A::STATE_SCHEMA { A::upcast_state(schema, data) } else { None }

@@ -14,7 +14,8 @@ pub struct Commit {
     pub version: u64,
     /// The events, in the order in which they happened.
     pub events: Vec<RecordedEvent>,
-    /// The aggregate's state after this commit, when the snapshot policy embedded it: a cache (rule 5).
+    /// The aggregate's state after this commit, when the snapshot policy embedded it: a cache (rule
+    /// 5).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<RecordedState>,
     /// The id of the command that caused it. It makes the append idempotent (rule 4).
@@ -26,7 +27,8 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// A sort key for a row of this commit: the version and a place in the commit, up to 9999, so that the keys as texts are in the order of the log.
+    /// A sort key for a row of this commit: the version and a place in the commit, up to 9999, so
+    /// that the keys as texts are in the order of the log.
     #[must_use]
     pub fn entry(&self, place: usize) -> String {
         format!("{:020}#{place:04}", self.version)

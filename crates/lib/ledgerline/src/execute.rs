@@ -15,10 +15,12 @@ use crate::{
     StreamId, encode, encode_state, load,
 };
 
-/// The number of times that a command is decided again after a lost race, before the client is told to try later (rule 11).
+/// The number of times that a command is decided again after a lost race, before the client is told
+/// to try later (rule 11).
 const MAX_REPAIRS: usize = 12;
 
-/// The type of the event by which a commit without events, a [replay](Execution::replay), is known to those who follow states. No aggregate may have an event of this name.
+/// The type of the event by which a commit without events, a [replay](Execution::replay), is known
+/// to those who follow states. No aggregate may have an event of this name.
 pub const REPLAYED: &str = "Replayed";
 
 /// The name of the counter of lost races.
@@ -29,11 +31,12 @@ pub const RETRIES: &str = "Retries";
 /// One DynamoDB write unit: the granularity of the snapshot policy.
 const WRITE_UNIT_BYTES: usize = 1024;
 
-/// Executes a command: decides on the cached or loaded state, appends one commit (rule 1), and repairs lost races and lost replies in between.
+/// Executes a command: decides on the cached or loaded state, appends one commit (rule 1), and
+/// repairs lost races and lost replies in between.
 ///
-/// A warm instance appends without reading. A lost race costs one strong query and a new decision, a bounded number
-/// of times. A reply that was lost is recognised by the command id (rule 4). Nothing is refused on a state that may
-/// be stale (rule 6).
+/// A warm instance appends without reading. A lost race costs one strong query and a new decision,
+/// a bounded number of times. A reply that was lost is recognised by the command id (rule 4).
+/// Nothing is refused on a state that may be stale (rule 6).
 ///
 /// ```
 /// use std::num::NonZeroUsize;
@@ -239,7 +242,8 @@ fn decide<A: Aggregate>(
             RefusalKind::Forbidden | RefusalKind::AlreadyExists | RefusalKind::NotFound
         )
     {
-        // These refusals come before the precondition (RFC 9110, 13.2.1): its failure would tell a stranger the version.
+        // These refusals come before the precondition (RFC 9110, 13.2.1): its failure would tell a
+        // stranger the version.
         return Err(NoAppend::Refused(refusal.clone()));
     }
     if execution.precondition.is_some_and(|precondition| !precondition.holds(loaded.version)) {
@@ -301,8 +305,9 @@ async fn append<A: Aggregate>(
         Err(AppendError::Store(
             error @ (StoreError::Unavailable(_) | StoreError::Throttled(_)),
         )) => {
-            // The commit may have been stored all the same, by a try before the last one: the log is read before the client is told to try again. The
-            // events are compared too, because another request under the same client's key has the same command id.
+            // The commit may have been stored all the same, by a try before the last one: the log
+            // is read before the client is told to try again. The events are compared too, because
+            // another request under the same client's key has the same command id.
             match store.get(execution.stream, attempt.commit.version).await {
                 Ok(Some(stored)) if attempt.is(&stored) => Ok(Appended::Stored(attempt.after)),
                 Ok(_) | Err(_) => Err(error.into()),
@@ -331,8 +336,8 @@ fn prepare<A: Aggregate>(
         at: execution.context.at,
         meta: execution.meta.clone(),
     };
-    // The snapshot policy: the state is embedded if it costs no further write unit, and at the latest when a cold load would otherwise have to read
-    // more commits than fit in its first page.
+    // The snapshot policy: the state is embedded if it costs no further write unit, and at the
+    // latest when a cold load would otherwise have to read more commits than fit in its first page.
     let bytes = (host.stored_bytes)(&commit);
     commit.state = Some(encode_state::<A>(&state)?);
     let free =
@@ -346,7 +351,8 @@ fn prepare<A: Aggregate>(
     Ok(Attempt { after: Loaded { version: commit.version, state, embedded }, commit })
 }
 
-/// Reads the commits since `loaded`, strongly. Returns the newest state, and the commit that took the version after `loaded`.
+/// Reads the commits since `loaded`, strongly. Returns the newest state, and the commit that took
+/// the version after `loaded`.
 async fn catch_up<A: Aggregate>(
     store: &impl EventStore,
     stream: &StreamId,
@@ -369,8 +375,9 @@ async fn catch_up<A: Aggregate>(
         Ok(_) | Err(StoreError::Corrupt { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    // The stream is far ahead of this instance, or a commit cannot be read: the state is loaded from the newest embedded one, as a cold instance does. It may need
-    // nothing that is damaged (rule 11).
+    // The stream is far ahead of this instance, or a commit cannot be read: the state is loaded
+    // from the newest embedded one, as a cold instance does. It may need nothing that is damaged
+    // (rule 11).
     let loaded = load(store, stream, Some(loaded), Consistency::Strong).await?;
     Ok((loaded, store.get(stream, taken).await))
 }
@@ -384,14 +391,15 @@ async fn conclude<A: Aggregate>(
 ) -> Result<Outcome<A>, ExecuteError> {
     if let Some(idempotency) = &execution.idempotency {
         let record = |answer| idempotency.record(execution.now(), answer);
-        // A request that succeeded and is sent again may be refused because of its own success: its first answer is returned instead.
+        // A request that succeeded and is sent again may be refused because of its own success: its
+        // first answer is returned instead.
         let remembered = match &no_append {
             NoAppend::Unchanged => {
                 store.record_response(&record(Ok((&loaded.state, loaded.version)))).await
             }
             NoAppend::Refused(refusal) => store.record_response(&record(Err(refusal))).await,
-            // A failed precondition is not remembered, because it does not answer what was asked: the client may use the same key again with the
-            // right version.
+            // A failed precondition is not remembered, because it does not answer what was asked:
+            // the client may use the same key again with the right version.
             NoAppend::PreconditionFailed => Err(AppendError::RequestTaken),
         };
         match remembered {

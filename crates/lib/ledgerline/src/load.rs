@@ -5,17 +5,17 @@ use crate::{
     RecordedState, SnapshotStore, StoreError, StreamId, decode, decode_state, encode_state, fold,
 };
 
-/// After this many commits without a state, the kept state is looked for. With a smaller number, a few missing states would already cost one more
-/// read.
+/// After this many commits without a state, the kept state is looked for. With a smaller number, a
+/// few missing states would already cost one more read.
 const FEW: usize = 50;
 
-/// About this many commits, or this many pages, are read back and held in memory in search of a state. If they have none, the stream is folded
-/// forward, page by page.
+/// About this many commits, or this many pages, are read back and held in memory in search of a
+/// state. If they have none, the stream is folded forward, page by page.
 const NEAR: u32 = 1_000;
 const NEAR_PAGES: usize = 4;
 
-/// After each of this many commits of a forward fold, its state is kept, so that the next invocation goes on from there. They take some seconds with
-/// the least memory that Lambda gives.
+/// After each of this many commits of a forward fold, its state is kept, so that the next
+/// invocation goes on from there. They take some seconds with the least memory that Lambda gives.
 const SNAPSHOT_INTERVAL: u64 = 2_000;
 
 /// A state and the version that it shows.
@@ -42,8 +42,8 @@ impl<A: Aggregate> Loaded<A> {
         Self { version: 0, state: A::initial(), embedded: 0 }
     }
 
-    /// The state after the last of these commits, which follow each other in their stream, if they alone are enough for it: the stream begins with them, or one of
-    /// them embeds a state.
+    /// The state after the last of these commits, which follow each other in their stream, if they
+    /// alone are enough for it: the stream begins with them, or one of them embeds a state.
     ///
     /// # Errors
     /// When an event cannot be read, or a commit between them is missing.
@@ -100,8 +100,8 @@ impl<A: Aggregate> Loaded<A> {
                 reason: format!("it is missing, the next one is {version}"),
             }));
         }
-        // All events are decoded before the first one changes the state: an error must not leave half a commit in it.
-        // Most commits have one, for which no memory is taken.
+        // All events are decoded before the first one changes the state: an error must not leave
+        // half a commit in it. Most commits have one, for which no memory is taken.
         let unreadable = |source| LoadError::Decode { stream: stream.clone(), version, source };
         let (one, some);
         let events: &[A::Event] = if let [event] = events {
@@ -170,8 +170,9 @@ impl<A: Aggregate> History<A> {
 
 /// Loads the state of a stream: from the newest embedded state, or from `known` if that is newer.
 ///
-/// The first page holds as many commits as the snapshot policy allows without a state, so that one query is enough at any length of the stream.
-/// Further pages are read only if states are missing (rule 5). A fold of many commits keeps its state on the way, and the next load goes on from
+/// The first page holds as many commits as the snapshot policy allows without a state, so that one
+/// query is enough at any length of the stream. Further pages are read only if states are missing
+/// (rule 5). A fold of many commits keeps its state on the way, and the next load goes on from
 /// there.
 ///
 /// ```
@@ -200,9 +201,10 @@ pub async fn load<A: Aggregate>(
 
 /// Reads the commits up to version `up_to`, and a state to fold them onto, the base.
 ///
-/// The base is the newest of these: a state that a commit embeds, or a snapshot, at or below version
-/// `base_at_most`; `known`, which is not above it; the beginning of the stream. If more commits would have to be
-/// held in memory than `NEAR`, the older ones are folded into the base, from the oldest one on.
+/// The base is the newest of these: a state that a commit embeds, or a snapshot, at or below
+/// version `base_at_most`; `known`, which is not above it; the beginning of the stream. If more
+/// commits would have to be held in memory than `NEAR`, the older ones are folded into the base,
+/// from the oldest one on.
 ///
 /// # Errors
 /// When the store fails.
@@ -239,14 +241,16 @@ pub async fn history<A: Aggregate>(
         if let Some(oldest) = newest_first.last() {
             range.up_to = oldest.version - 1;
         }
-        // No state was found within the commits that the policy allows without one. The next pages are large, and read strongly: otherwise a replica
-        // that lags behind the one of the first page would show a hole that the log does not have.
+        // No state was found within the commits that the policy allows without one. The next pages
+        // are large, and read strongly: otherwise a replica that lags behind the one of the first
+        // page would show a hole that the log does not have.
         range.limit = Some(NEAR);
         consistency = Consistency::Strong;
         if newest_first.len() >= FEW
             && std::mem::take(&mut may_have_snapshot)
             && let Some(snapshot) = snapshot::<A>(store, stream).await?
-            // A snapshot that is ahead of the log is not used: a log that was restored from a backup has lost its newest commits.
+            // A snapshot that is ahead of the log is not used: a log that was restored from a
+            // backup has lost its newest commits.
             && let Some(newest) = newest_first.first().map(|step| step.version)
             && (known.version + 1..=base_at_most.min(newest)).contains(&snapshot.version)
         {
@@ -279,7 +283,8 @@ async fn snapshot<A: Aggregate>(
     }))
 }
 
-/// Folds on from `loaded` to version `up_to`, with one page in memory at a time, and keeps the state on the way.
+/// Folds on from `loaded` to version `up_to`, with one page in memory at a time, and keeps the
+/// state on the way.
 async fn fold_forward<A: Aggregate>(
     store: &(impl EventLog + SnapshotStore),
     stream: &StreamId,
@@ -299,7 +304,8 @@ async fn fold_forward<A: Aggregate>(
             return Err(StoreError::Corrupt { stream, version, reason }.into());
         }
         if loaded.version - kept >= SNAPSHOT_INTERVAL || loaded.version == up_to {
-            // A state that cannot be encoded is not kept. The load goes on: the error comes when a commit is to embed such a state.
+            // A state that cannot be encoded is not kept. The load goes on: the error comes when a
+            // commit is to embed such a state.
             if let Ok(state) = encode_state::<A>(&loaded.state) {
                 store.save_snapshot(stream, loaded.version, &state).await?;
             }
@@ -373,7 +379,8 @@ mod tests {
         }
     }
 
-    /// A store that removes embedded states, as if the schema had been changed, and fails after this many pages.
+    /// A store that removes embedded states, as if the schema had been changed, and fails after
+    /// this many pages.
     struct Long {
         inner: MemoryStore,
         pages: AtomicUsize,
@@ -505,13 +512,15 @@ mod tests {
         assert!(pages < 2 * 124, "{pages} pages of 124 that there are, in {tries} tries");
         assert!(store.most.load(Ordering::Relaxed) <= 100);
 
-        // The next load finds the kept state at once: it reads only the newest commits, the kept state and the commits after it.
+        // The next load finds the kept state at once: it reads only the newest commits, the kept
+        // state and the commits after it.
         store.pages.store(12, Ordering::Relaxed);
         let again = load::<Tank>(&store, &stream, None, Consistency::Eventual).await;
         assert_eq!(again.map(|loaded| loaded.state.level()).ok(), Some(12_345));
     }
 
-    /// The state of an older commit is the state after that commit, even if a state of a newer one is kept.
+    /// The state of an older commit is the state after that commit, even if a state of a newer one
+    /// is kept.
     #[tokio::test]
     async fn what_is_kept_of_newer_commits_is_not_taken_for_an_older_one() {
         let (store, stream) = long(3_000).await;
@@ -529,7 +538,8 @@ mod tests {
         }
     }
 
-    /// After the log was restored from a backup, a state may be kept of a version that the log does not have: to use it would make a hole.
+    /// After the log was restored from a backup, a state may be kept of a version that the log does
+    /// not have: to use it would make a hole.
     #[tokio::test]
     async fn rule_2_what_is_kept_is_never_ahead_of_the_log() {
         let (store, stream) = long(100).await;

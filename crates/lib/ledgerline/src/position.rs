@@ -1,4 +1,5 @@
-//! The position of a consumer in a stream, and what it makes of a commit that is delivered (rule 7).
+//! The position of a consumer in a stream, and what it makes of a commit that is delivered (rule
+//! 7).
 
 /// What a delivered commit is to a consumer, by the consumer's position in the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -7,11 +8,13 @@ pub enum Delivery {
     Next,
     /// The commit was applied already.
     Duplicate,
-    /// Commits between the position and this one have not arrived: they must be read from the log first.
+    /// Commits between the position and this one have not arrived: they must be read from the log
+    /// first.
     Gap,
 }
 
-/// Compares the version of a commit with the position, the last version that was applied (0 for none).
+/// Compares the version of a commit with the position, the last version that was applied (0 for
+/// none).
 #[must_use]
 pub fn check(position: u64, version: u64) -> Delivery {
     if version <= position {
@@ -43,7 +46,8 @@ mod tests {
     }
 
     proptest! {
-        /// Rule 7: each version is applied once and in order, however the commits arrive: in any order, repeated, or not at all.
+        /// Rule 7: each version is applied once and in order, however the commits arrive: in any
+        /// order, repeated, or not at all.
         #[test]
         fn every_version_is_applied_exactly_once_and_in_order(
             arrivals in prop::collection::vec(1..20_u64, 0..60),

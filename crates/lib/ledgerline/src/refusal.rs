@@ -4,8 +4,8 @@ use std::{borrow::Cow, fmt};
 
 /// A domain's refusal of a command, with everything that the edge needs to answer the client.
 ///
-/// Each refusal of an aggregate is a constant, declared with [`refusals!`](crate::refusals). If the detail depends on the state, the decision sets
-/// another detail with [`saying`](Self::saying).
+/// Each refusal of an aggregate is a constant, declared with [`refusals!`](crate::refusals). If the
+/// detail depends on the state, the decision sets another detail with [`saying`](Self::saying).
 ///
 /// ```
 /// use ledgerline::Refusal;
@@ -87,8 +87,8 @@ pub enum RefusalKind {
     Refused,
 }
 
-/// Declares the refusals of an aggregate, each a constant, and `REFUSALS`, the list of all of them, which is the aggregate's
-/// [`Aggregate::REFUSALS`](crate::Aggregate::REFUSALS).
+/// Declares the refusals of an aggregate, each a constant, and `REFUSALS`, the list of all of them,
+/// which is the aggregate's [`Aggregate::REFUSALS`](crate::Aggregate::REFUSALS).
 ///
 /// ```
 /// ledgerline::refusals! {

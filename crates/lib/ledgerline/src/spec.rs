@@ -1,4 +1,5 @@
-//! Given these events, when this command comes, then these events follow: how aggregates are tested.
+//! Given these events, when this command comes, then these events follow: how aggregates are
+//! tested.
 
 use std::fmt::Debug;
 
@@ -29,7 +30,8 @@ impl<A: Aggregate> Given<A> {
     /// Decides the command on the history.
     ///
     /// # Panics
-    /// When it is refused for a reason that is missing in [`Aggregate::REFUSALS`], so that clients would not be told of it.
+    /// When it is refused for a reason that is missing in [`Aggregate::REFUSALS`], so that clients
+    /// would not be told of it.
     #[track_caller]
     pub fn when(self, command: A::Command, context: &Context) -> When<A> {
         let result = listed::<A>(A::decide(&self.state, &command, context));
@@ -53,11 +55,13 @@ fn listed<A: Aggregate>(result: Result<Vec<A::Event>, Refusal>) -> Result<Vec<A:
     result
 }
 
-/// Decides these commands one after the other, from the beginning of a stream, and checks what is true of every aggregate: for a property test over
-/// *any* commands that can be written down. Returns the state and the events, so that the test can check the rules of the aggregate itself.
+/// Decides these commands one after the other, from the beginning of a stream, and checks what is
+/// true of every aggregate: for a property test over *any* commands that can be written down.
+/// Returns the state and the events, so that the test can check the rules of the aggregate itself.
 ///
-/// Every event and every state is read back as it was written; the fold of the stored events is the state that the decisions were made on; a refusal
-/// is in the list; no command panics, and none panics if it is decided twice in a row.
+/// Every event and every state is read back as it was written; the fold of the stored events is the
+/// state that the decisions were made on; a refusal is in the list; no command panics, and none
+/// panics if it is decided twice in a row.
 ///
 /// ```
 /// use ledgerline::{Context, spec::live, tank::{Command, Tank}};
@@ -103,8 +107,9 @@ where
 
 /// The result of a command that is decided a second time, on the state that it made.
 ///
-/// A client that got no answer sends its command again. With an Idempotency-Key it gets its first answer; without one it gets this result: nothing
-/// happens, or a refusal says why, or the command happens twice.
+/// A client that got no answer sends its command again. With an Idempotency-Key it gets its first
+/// answer; without one it gets this result: nothing happens, or a refusal says why, or the command
+/// happens twice.
 ///
 /// # Errors
 /// The refusal of the first decision or of the second one.

@@ -5,11 +5,12 @@ use crate::{
     history,
 };
 
-/// The state after each of these commits of one stream, given in ascending order: from the commit itself if it embeds one, otherwise folded from the
-/// log, with one history for all of them.
+/// The state after each of these commits of one stream, given in ascending order: from the commit
+/// itself if it embeds one, otherwise folded from the log, with one history for all of them.
 ///
 /// # Errors
-/// When the store fails or an event cannot be read. If all of the commits embed a state, nothing is read and no error is possible.
+/// When the store fails or an event cannot be read. If all of the commits embed a state, nothing is
+/// read and no error is possible.
 pub async fn states<A: Aggregate>(
     store: &(impl EventLog + SnapshotStore),
     commits: &[&Commit],
@@ -41,7 +42,8 @@ pub async fn states<A: Aggregate>(
             folded.step(&first.stream, next)?;
         }
         if folded.version != commit.version {
-            // The log does not have this commit: the state of another version must not be returned as the state of this one.
+            // The log does not have this commit: the state of another version must not be returned
+            // as the state of this one.
             return Err(LoadError::Store(StoreError::Corrupt {
                 stream: commit.stream.to_string(),
                 version: commit.version,
@@ -76,7 +78,8 @@ mod tests {
     }
 
     proptest! {
-        /// The states are the same, whichever commits are asked for and whichever of them embed a state.
+        /// The states are the same, whichever commits are asked for and whichever of them embed a
+        /// state.
         #[test]
         fn states_are_those_of_the_fold(
             embeds in prop::collection::vec(any::<bool>(), 2..40),

@@ -11,7 +11,8 @@ pub struct Range {
     pub after: u64,
     /// Only versions up to this one.
     pub up_to: u64,
-    /// At most this many commits in the page; `None` for as many as the database returns in one call.
+    /// At most this many commits in the page; `None` for as many as the database returns in one
+    /// call.
     pub limit: Option<u32>,
 }
 
@@ -40,7 +41,8 @@ pub struct IdempotencyRecord {
     pub expires: i64,
 }
 
-/// The part of a commit that a fold reads. The rest, which is often the larger one, need not come from the database.
+/// The part of a commit that a fold reads. The rest, which is often the larger one, need not come
+/// from the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoldedCommit {
     /// The version of the commit.
@@ -85,7 +87,8 @@ impl From<Commit> for FoldedCommit {
 /// # futures::executor::block_on(done).unwrap();
 /// ```
 pub trait EventLog: Send + Sync {
-    /// One page of a stream, newest first. [`Page::complete`](Page) says whether the page ends the range.
+    /// One page of a stream, newest first. [`Page::complete`](Page) says whether the page ends the
+    /// range.
     fn read(
         &self,
         stream: &StreamId,
@@ -93,8 +96,8 @@ pub trait EventLog: Send + Sync {
         consistency: Consistency,
     ) -> impl Future<Output = Result<Page, StoreError>> + Send;
 
-    /// One page of the commits above a version and up to another one, oldest first, read strongly. [`Page::complete`](Page) says whether the page
-    /// ends the range.
+    /// One page of the commits above a version and up to another one, oldest first, read strongly.
+    /// [`Page::complete`](Page) says whether the page ends the range.
     fn read_forwards(
         &self,
         stream: &StreamId,
@@ -153,8 +156,9 @@ pub trait EventLog: Send + Sync {
         async move { Ok(self.read_forwards(stream, after, up_to).await?.for_fold()) }
     }
 
-    /// Many commits, read strongly, in the order of their names, of which none is in the list twice. One that cannot be read is an error at its place, and the
-    /// others are read nevertheless. A store that reads many at once has its own implementation.
+    /// Many commits, read strongly, in the order of their names, of which none is in the list
+    /// twice. One that cannot be read is an error at its place, and the others are read
+    /// nevertheless. A store that reads many at once has its own implementation.
     fn get_all(
         &self,
         names: &[(&StreamId, u64)],
@@ -217,8 +221,9 @@ pub trait EventStore: EventLog + SnapshotStore + IdempotencyStore {}
 
 impl<S: EventLog + SnapshotStore + IdempotencyStore> EventStore for S {}
 
-/// Appends commits of several streams, all or none, and recognises its own: if every version is taken by the very commit that is to take it, an
-/// earlier try was stored and only its reply was lost (rule 4).
+/// Appends commits of several streams, all or none, and recognises its own: if every version is
+/// taken by the very commit that is to take it, an earlier try was stored and only its reply was
+/// lost (rule 4).
 ///
 /// # Errors
 /// See [`EventLog::append_all`].
@@ -271,8 +276,8 @@ impl Page {
 /// The reason why a read failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database throttles the request. The text is its reason and the throttled resource, as far as the database
-    /// names them.
+    /// The database throttles the request. The text is its reason and the throttled resource, as
+    /// far as the database names them.
     #[error("the store is throttled: {0}")]
     Throttled(String),
     /// The database could not be reached or failed.
@@ -299,10 +304,12 @@ pub enum AppendError {
     /// A request with this key was answered already.
     #[error("the request was answered already")]
     RequestTaken,
-    /// Another writer, or an earlier try of this one, is busy with the same items. This try wrote nothing.
+    /// Another writer, or an earlier try of this one, is busy with the same items. This try wrote
+    /// nothing.
     #[error("another writer is busy with this stream")]
     Busy,
-    /// A commit does not fit in one item, or all commits together do not fit in one transaction. Nothing was written.
+    /// A commit does not fit in one item, or all commits together do not fit in one transaction.
+    /// Nothing was written.
     #[error("there are {bytes} bytes, the limit is {limit}")]
     TooLarge {
         /// Its size in bytes.
@@ -318,8 +325,8 @@ pub enum AppendError {
         /// The largest number of commits.
         limit: usize,
     },
-    /// The database failed. For [`StoreError::Unavailable`] and [`StoreError::Throttled`] the commit may have been stored all the same, by a try
-    /// whose reply was lost.
+    /// The database failed. For [`StoreError::Unavailable`] and [`StoreError::Throttled`] the
+    /// commit may have been stored all the same, by a try whose reply was lost.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

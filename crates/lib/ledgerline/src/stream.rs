@@ -12,7 +12,8 @@ const MAX_ID_LENGTH: usize = 128;
 
 /// The name of a stream: `<category>-<id>`.
 ///
-/// The category has no dash, so the first dash ends it: two different pairs of category and id never give one name.
+/// The category has no dash, so the first dash ends it: two different pairs of category and id
+/// never give one name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct StreamId {
@@ -48,13 +49,15 @@ impl StreamId {
     /// Names the stream of one aggregate.
     ///
     /// # Errors
-    /// When the category is not `[a-z][a-z0-9]*` or the id not 1 to 128 characters of `[A-Za-z0-9._:-]`.
+    /// When the category is not `[a-z][a-z0-9]*` or the id not 1 to 128 characters of
+    /// `[A-Za-z0-9._:-]`.
     pub fn new(category: &str, id: &str) -> Result<Self, InvalidStreamId> {
         check(category, id)?;
         Ok(Self { name: format!("{category}-{id}"), category_length: category.len() })
     }
 
-    /// Names a stream of `$all`, which is in a table of its own. No aggregate has a category with this sign.
+    /// Names a stream of `$all`, which is in a table of its own. No aggregate has a category with
+    /// this sign.
     #[must_use]
     pub(crate) fn all(partition: u16) -> Self {
         Self { name: format!("{ALL}-{partition}"), category_length: ALL.len() }

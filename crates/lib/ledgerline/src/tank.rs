@@ -1,5 +1,6 @@
-//! The aggregate that the libraries are tested with, and an example of one: a tank that is installed at a site, filled, drawn from, moved, and scrapped
-//! when it is empty. Only the caller who installed it may change it.
+//! The aggregate that the libraries are tested with, and an example of one: a tank that is
+//! installed at a site, filled, drawn from, moved, and scrapped when it is empty. Only the caller
+//! who installed it may change it.
 
 use jiff::{civil::Date, tz::TimeZone};
 use serde::{Deserialize, Serialize};
@@ -7,9 +8,10 @@ use serde_json::Value;
 
 use crate::{Aggregate, Aggregates, Context, LongText, Refusal, Text, Visitor, with_field};
 
-// --- Values -----------------------------------------------------------------------------------------------------
+// --- Values -------------------------------------------------------------------------------------
 
-/// The most litres that a tank holds: 2^53 - 1, the largest whole number that every JSON reader holds exactly.
+/// The most litres that a tank holds: 2^53 - 1, the largest whole number that every JSON reader
+/// holds exactly.
 pub const CAPACITY: i64 = 9_007_199_254_740_991;
 
 crate::value_object! {
@@ -28,15 +30,17 @@ pub type Liquid = Text<100>;
 /// A free text of the caller, so long that tests can make commits that are too large.
 pub type Note = LongText<200_000>;
 
-/// Every shape of its events and states that may be in a log, as `shapes/<category>.json` of an application has them.
+/// Every shape of its events and states that may be in a log, as `shapes/<category>.json` of an
+/// application has them.
 pub const SHAPES: &str = include_str!("../shapes/tank.json");
 
-// --- Events -----------------------------------------------------------------------------------------------------
+// --- Events -------------------------------------------------------------------------------------
 
 crate::events! {
     /// The events of a tank.
     pub enum Event {
-        /// The tank is there from now on, and belongs to the caller. In schema 1 every tank was for water.
+        /// The tank is there from now on, and belongs to the caller. In schema 1 every tank was for
+        /// water.
         TankInstalled: 2 [for_water] { site: String, liquid: String, installed_by: Option<String>, on: Date },
         /// An amount of litres was filled in. `level` is the level after it.
         TankFilled: 1 {
@@ -66,7 +70,7 @@ fn for_water(data: Value) -> Value {
     with_field(data, "liquid", "water")
 }
 
-// --- State ------------------------------------------------------------------------------------------------------
+// --- State --------------------------------------------------------------------------------------
 
 /// The state of a tank: not installed, installed or scrapped.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,7 +125,7 @@ impl State {
     }
 }
 
-// --- Decisions --------------------------------------------------------------------------------------------------
+// --- Decisions ----------------------------------------------------------------------------------
 
 /// The commands that a client can send to a tank.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,21 +1,25 @@
-//! Value objects: types that cannot hold what their rule does not allow. Commands are made of them, so that HTTP, process managers
-//! and imports can only send what the domain can decide on, and every limit stands in one place.
+//! Value objects: types that cannot hold what their rule does not allow. Commands are made of them,
+//! so that HTTP, process managers and imports can only send what the domain can decide on, and
+//! every limit stands in one place.
 //!
-//! Events and states hold plain values: a rule that is tightened later must not stop an old event from being read.
+//! Events and states hold plain values: a rule that is tightened later must not stop an old event
+//! from being read.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value;
 
-/// The error for a plain value that a value object cannot be made from. It holds the text of the rule.
+/// The error for a plain value that a value object cannot be made from. It holds the text of the
+/// rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Invalid(pub Cow<'static, str>);
 
 /// A type that is made from a plain value by a rule.
 ///
-/// [`value_object!`](crate::value_object) declares one; [`Text`], [`LongText`], [`Number`] and [`Id`] are declared here.
+/// [`value_object!`](crate::value_object) declares one; [`Text`], [`LongText`], [`Number`] and
+/// [`Id`] are declared here.
 pub trait ValueObject: Sized {
     /// The type of the plain value.
     type Plain: Plain;
@@ -23,7 +27,8 @@ pub trait ValueObject: Sized {
     /// The error text for any other value: "an amount is a whole number from 1 to 10".
     fn expected() -> Cow<'static, str>;
 
-    /// Makes the value object, in its only spelling; `None` if the rule does not allow the plain value.
+    /// Makes the value object, in its only spelling; `None` if the rule does not allow the plain
+    /// value.
     fn read(plain: Self::Plain) -> Option<Self>;
 }
 
@@ -40,7 +45,8 @@ impl Plain for String {
 }
 
 impl Plain for i64 {
-    /// A fraction, an exponent or a number outside the range of `i64` is not an integer to the parser: it is refused, never rounded.
+    /// A fraction, an exponent or a number outside the range of `i64` is not an integer to the
+    /// parser: it is refused, never rounded.
     fn of_json(value: Value) -> Option<Self> {
         value.as_i64()
     }
@@ -65,7 +71,8 @@ pub fn deserialize<'de, V: ValueObject, D: Deserializer<'de>>(
     plain.and_then(V::read).ok_or_else(|| D::Error::custom(V::expected()))
 }
 
-/// Declares a value object: its name, its plain type, the rule, and the error text for values that break it.
+/// Declares a value object: its name, its plain type, the rule, and the error text for values that
+/// break it.
 ///
 /// The rule returns the value in its only spelling, or `None`.
 ///
@@ -152,7 +159,8 @@ macro_rules! value_object {
     };
 }
 
-/// Whether no text may have this character: a control character, or one of the two noncharacters U+FFFE and U+FFFF (Unicode, 23.7).
+/// Whether no text may have this character: a control character, or one of the two noncharacters
+/// U+FFFE and U+FFFF (Unicode, 23.7).
 fn is_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}')
 }
@@ -282,8 +290,9 @@ impl<const MAX: i64> Default for Number<0, MAX> {
 }
 
 value_object! {
-    /// The id of an aggregate: a UUID as 32 hexadecimal digits in five groups. Capital letters are read and changed into small ones, so that one
-    /// aggregate has one id. Other spellings, which parsers accept and RFC 9562 does not have, are refused.
+    /// The id of an aggregate: a UUID as 32 hexadecimal digits in five groups. Capital letters are
+    /// read and changed into small ones, so that one aggregate has one id. Other spellings, which
+    /// parsers accept and RFC 9562 does not have, are refused.
     pub struct Id(String),
     |text: String| {
         let uuid = if text.len() == 36 { uuid::Uuid::parse_str(&text).ok() } else { None };
@@ -391,7 +400,8 @@ mod tests {
             }
         }
 
-        /// For any plain value: a value object that is made obeys its rule, and a plain value that is refused breaks it.
+        /// For any plain value: a value object that is made obeys its rule, and a plain value that
+        /// is refused breaks it.
         #[test]
         fn no_value_holds_what_its_rule_does_not_allow(number in any::<i64>(), text in ".{0,8}") {
             match Number::<1, 5>::new(number) {

@@ -1,4 +1,5 @@
-//! Views as data: the table of their rows, the commits that the rows are made from, and how they are made.
+//! Views as data: the table of their rows, the commits that the rows are made from, and how they
+//! are made.
 
 use crate::{Aggregate, Changes, ChangesError, Commit, Write};
 
@@ -9,8 +10,8 @@ pub struct StateTable {
     pub variable: &'static str,
     /// Name of the key, which is the aggregate's id.
     pub key: &'static str,
-    /// The indexes of the table. Whoever writes a row of a later generation has to know their partition keys, because rows of two generations are
-    /// never in one list.
+    /// The indexes of the table. Whoever writes a row of a later generation has to know their
+    /// partition keys, because rows of two generations are never in one list.
     pub indexes: &'static [Index],
 }
 
@@ -21,14 +22,16 @@ impl StateTable {
     }
 }
 
-/// The table of a view that is written from the log. The handler's position in each stream is in the same table: beside the rows, or, if the view
-/// inserts its rows, in the newest row of the stream.
+/// The table of a view that is written from the log. The handler's position in each stream is in
+/// the same table: beside the rows, or, if the view inserts its rows, in the newest row of the
+/// stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogTable {
     /// The environment variable that names the table: `FILLS_TABLE`.
     pub variable: &'static str,
-    /// Name of the partition key. A position that is beside the rows is in the partition that is named like the stream. No row may be in that
-    /// partition, so that queries of rows never find a position.
+    /// Name of the partition key. A position that is beside the rows is in the partition that is
+    /// named like the stream. No row may be in that partition, so that queries of rows never find a
+    /// position.
     pub partition: &'static str,
     /// Name of the sort key.
     pub sort: &'static str,
@@ -50,16 +53,19 @@ pub struct Index {
 /// The part of each row that an index holds: DynamoDB's `ProjectionType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Projection {
-    /// The whole row. A page is read from the index alone, and every write of a row is a write of the index as well.
+    /// The whole row. A page is read from the index alone, and every write of a row is a write of
+    /// the index as well.
     #[serde(rename = "ALL")]
     All,
-    /// The keys of the table and of the index. A page reads its rows from the table, at half a read unit each, and a write that changes none of these
-    /// keys costs nothing more. This is for rows that change with every command and are seldom listed.
+    /// The keys of the table and of the index. A page reads its rows from the table, at half a read
+    /// unit each, and a write that changes none of these keys costs nothing more. This is for rows
+    /// that change with every command and are seldom listed.
     #[serde(rename = "KEYS_ONLY")]
     KeysOnly,
 }
 
-/// A function that makes the row for an id, a version and a state, or `None` if the view forgets the aggregate.
+/// A function that makes the row for an id, a version and a state, or `None` if the view forgets
+/// the aggregate.
 pub type RowOf<A, Row> = fn(&str, u64, <A as Aggregate>::State) -> Option<Row>;
 
 /// A view that is written from the states that events carry: one row for each aggregate.
@@ -122,16 +128,18 @@ pub struct LogView {
     pub table: LogTable,
     /// The categories whose commits the view takes.
     pub of: &'static [&'static str],
-    /// The ways in which its changes write rows. The function's role allows no other way, and a change of another kind is refused.
+    /// The ways in which its changes write rows. The function's role allows no other way, and a
+    /// change of another kind is refused.
     pub writes: &'static [Write],
     /// Makes the changes of a commit.
     pub changes: ChangesOf,
 }
 
 impl LogView {
-    /// Refuses a view whose rows could be lost. A view that inserts rows takes one category: the keys of its rows are the id and the version, so rows
-    /// of two categories could overwrite each other. It writes rows in no other way: an earlier insertion that arrives late would undo the other
-    /// write.
+    /// Refuses a view whose rows could be lost. A view that inserts rows takes one category: the
+    /// keys of its rows are the id and the version, so rows of two categories could overwrite each
+    /// other. It writes rows in no other way: an earlier insertion that arrives late would undo the
+    /// other write.
     ///
     /// # Errors
     /// The text says what is wrong with the view.
@@ -167,14 +175,17 @@ mod tests {
     }
 }
 
-/// A function that adds the changes of a commit to those of the commits before it. What it has to know of them is in the state, and what it has to know of those of the same stream in
-/// the memory.
+/// A function that adds the changes of a commit to those of the commits before it. What it has to
+/// know of them is in the state, and what it has to know of those of the same stream in the memory.
 pub type OrderedChanges<State, Memory> =
     fn(&mut State, &mut Memory, &Commit, &mut Changes) -> Result<(), ChangesError>;
 
-/// A view that is written from `$all` ([`all`](crate::all)): from every commit of some categories, once, in one order over all streams. Beside its rows, a state goes from one
-/// commit to the next, such as a running total or the number of the last row, and a memory from one commit of a stream to its next, such as the currency of an account. Both should be
-/// small: they are written with the rows, and have at most 64 KB each, as JSON. Made again from the beginning, its rows are the same.
+/// A view that is written from `$all` ([`all`](crate::all)): from every commit of some categories,
+/// once, in one order over all streams. Beside its rows, a state goes from one commit to the next,
+/// such as a running total or the number of the last row, and a memory from one commit of a stream
+/// to its next, such as the currency of an account. Both should be small: they are written with the
+/// rows, and have at most 64 KB each, as JSON. Made again from the beginning, its rows are the
+/// same.
 ///
 /// ```
 /// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, tank::Tank};
@@ -202,11 +213,13 @@ pub type OrderedChanges<State, Memory> =
 /// ```
 #[derive(Debug)]
 pub struct OrderedView<State, Memory> {
-    /// The table of the rows. The checkpoint, and the positions in streams with what is remembered of them, are beside the rows.
+    /// The table of the rows. The checkpoint, and the positions in streams with what is remembered
+    /// of them, are beside the rows.
     pub table: LogTable,
     /// The categories whose commits the view takes.
     pub of: &'static [&'static str],
-    /// The ways in which its changes write rows: all but [`Write::Insert`], because its rows are written in one transaction with the checkpoint.
+    /// The ways in which its changes write rows: all but [`Write::Insert`], because its rows are
+    /// written in one transaction with the checkpoint.
     pub writes: &'static [Write],
     /// Adds the changes of a commit. The commit's time is at most
     /// [`CLOCK_SKEW`](crate::all::CLOCK_SKEW) after that of its segment of `$all`: the clock of one

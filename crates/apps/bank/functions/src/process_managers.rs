@@ -1,3 +1,4 @@
-//! The process managers: functions that react to commits with commands, or with calls to other systems.
+//! The process managers: functions that react to commits with commands, or with calls to other
+//! systems.
 
 pub mod transfer;

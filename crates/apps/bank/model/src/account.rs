@@ -1,5 +1,6 @@
-//! A bank account: opened for an owner in one currency, credited and debited, closed when it is empty. It belongs to the caller who opened it:
-//! it takes no commands of others, except that anybody may send it money by a transfer.
+//! A bank account: opened for an owner in one currency, credited and debited, closed when it is
+//! empty. It belongs to the caller who opened it: it takes no commands of others, except that
+//! anybody may send it money by a transfer.
 
 use jiff::{ToSpan, civil::Date, tz::TimeZone};
 use ledgerline::{Aggregate, Context, Refusal, with_field};
@@ -8,14 +9,16 @@ use serde_json::Value;
 
 use crate::values::{Amount, Currency, ListedCurrency, MAX_MINOR_UNITS, Owner, Reference};
 
-// --- Events -----------------------------------------------------------------------------------------------------
+// --- Events -------------------------------------------------------------------------------------
 
 ledgerline::events! {
     /// What happened to an account. Amounts and balances are in minor units, booking dates in UTC.
     pub enum Event {
-        /// The account exists from now on. In schema 1 every account was in EUR; up to schema 2 the caller was not recorded.
+        /// The account exists from now on. In schema 1 every account was in EUR; up to schema 2 the
+        /// caller was not recorded.
         AccountOpened: 3 [in_eur, by_nobody] { owner: String, currency: String, opened_by: Option<String>, booked_on: Date },
-        /// Money came in. The event carries the balance after it, so that a list of transactions needs no fold.
+        /// Money came in. The event carries the balance after it, so that a list of transactions
+        /// needs no fold.
         AccountCredited: 1 {
             amount: i64, balance: i64, booked_on: Date,
             #[serde(default, skip_serializing_if = "Option::is_none")] reference: Option<String>,
@@ -38,7 +41,7 @@ fn by_nobody(data: Value) -> Value {
     with_field(data, "openedBy", Value::Null)
 }
 
-// --- State ------------------------------------------------------------------------------------------------------
+// --- State --------------------------------------------------------------------------------------
 
 /// The state of an account.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +64,8 @@ pub struct Opened {
     pub owner: String,
     /// The currency, as an ISO 4217 code.
     pub currency: String,
-    /// The subject of the caller who opened the account, to whom it belongs. An account that was opened in schema 1 or 2 belongs to no caller.
+    /// The subject of the caller who opened the account, to whom it belongs. An account that was
+    /// opened in schema 1 or 2 belongs to no caller.
     pub opened_by: Option<String>,
     /// The balance in minor units.
     pub total_balance: i64,
@@ -72,8 +76,8 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Books an amount into the total and into its month. The sums saturate, because no stored event may make `evolve` panic; `decide` keeps the
-    /// bounds.
+    /// Books an amount into the total and into its month. The sums saturate, because no stored
+    /// event may make `evolve` panic; `decide` keeps the bounds.
     ///
     /// A booking of the month before the last one is late, by a clock that lags, and belongs to a
     /// month that is over. One that is earlier still shows that a clock was wrong: its month
@@ -109,7 +113,7 @@ impl State {
     }
 }
 
-// --- Decisions --------------------------------------------------------------------------------------------------
+// --- Decisions ----------------------------------------------------------------------------------
 
 /// A command to an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -167,7 +171,8 @@ fn open(state: &State) -> Result<&Opened, Refusal> {
     }
 }
 
-/// The account, if it takes bookings of this caller. Another caller learns only that the account is not theirs.
+/// The account, if it takes bookings of this caller. Another caller learns only that the account is
+/// not theirs.
 fn yours<'a>(state: &'a State, context: &Context) -> Result<&'a Opened, Refusal> {
     let yours = |account: &Opened| context.is_owner(account.opened_by.as_deref());
     if state.opened().is_some_and(|account| !yours(account)) { Err(NOT_YOURS) } else { open(state) }
@@ -550,7 +555,8 @@ mod tests {
         assert_eq!(decode_state::<Account>(&stored), None);
     }
 
-    /// Any command, made of any values: `None` if one of the values is not allowed, because such a command cannot be made.
+    /// Any command, made of any values: `None` if one of the values is not allowed, because such a
+    /// command cannot be made.
     fn any_command() -> impl Strategy<Value = Option<Command>> {
         let amount = prop_oneof![
             8 => 1..=1_000_i64,
@@ -576,7 +582,8 @@ mod tests {
         })
     }
 
-    /// The result of a command that is sent again without an Idempotency-Key, after it was carried out.
+    /// The result of a command that is sent again without an Idempotency-Key, after it was carried
+    /// out.
     fn again(command: &Command) -> Result<&'static str, Refusal> {
         match command {
             Command::Open(..) => Err(EXISTS),
@@ -592,8 +599,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Whatever commands come in whatever order, the balance is never negative and never past the limit, no event books an amount that is not
-        /// allowed, and a command that is sent again has the result that `again` names.
+        /// Whatever commands come in whatever order, the balance is never negative and never past
+        /// the limit, no event books an amount that is not allowed, and a command that is sent
+        /// again has the result that `again` names.
         #[test]
         fn balances_never_leave_their_range(
             commands in prop::collection::vec((any_command(), 0..400_i32), 1..60),
@@ -607,7 +615,8 @@ mod tests {
                 let Ok(events) = Account::decide(&state, command, context) else { continue };
                 match (decided_twice::<Account>(&state, command, context), again(command)) {
                     (Err(refusal), Err(expected)) => prop_assert_eq!(refusal.code(), expected.code()),
-                    // The second booking may be refused too, because the first one changed the balance.
+                    // The second booking may be refused too, because the first one changed the
+                    // balance.
                     (Ok(_) | Err(_), Ok(_)) => {}
                     (Ok(second), Err(expected)) => prop_assert!(false, "{second:?}, not {expected}"),
                 }

@@ -1,5 +1,5 @@
-//! Accounts and transfers between them: the aggregates, one module each, always in the same order (events, state, decisions), the values of their
-//! commands, and their views.
+//! Accounts and transfers between them: the aggregates, one module each, always in the same order
+//! (events, state, decisions), the values of their commands, and their views.
 
 pub mod account;
 pub mod transfer;

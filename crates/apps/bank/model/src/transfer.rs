@@ -1,18 +1,20 @@
-//! A transfer of money between two accounts, which are written one after the other: requested, debited, credited, or
-//! given back when the credit is refused. If it cannot be given back either, it is stuck until an operator settles it. The process manager `transfer` sends the commands to the accounts, and records
-//! their outcomes here.
+//! A transfer of money between two accounts, which are written one after the other: requested,
+//! debited, credited, or given back when the credit is refused. If it cannot be given back either,
+//! it is stuck until an operator settles it. The process manager `transfer` sends the commands to
+//! the accounts, and records their outcomes here.
 
 use ledgerline::{Aggregate, Context, Id, Refusal};
 use serde::{Deserialize, Serialize};
 
 use crate::values::{Amount, Currency, Reason, Reference};
 
-// --- Events -----------------------------------------------------------------------------------------------------
+// --- Events -------------------------------------------------------------------------------------
 
 ledgerline::events! {
     /// What happened to a transfer. A reason is the code of a refusal.
     pub enum Event {
-        /// A caller wants money to go from one account to another: an amount in minor units of the currency of both.
+        /// A caller wants money to go from one account to another: an amount in minor units of the
+        /// currency of both.
         TransferRequested: 1 {
             from_account_id: String, to_account_id: String, amount: i64, currency: String,
             #[serde(default, skip_serializing_if = "Option::is_none")] reference: Option<String>,
@@ -30,7 +32,8 @@ ledgerline::events! {
         TransferRefunded: 1 {},
         /// The first account does not take the money back: a person has to decide where it goes.
         TransferRefundRefused: 1 { reason: String },
-        /// An operator decided to which account the money goes instead, and says why. Decisions are numbered, from 1.
+        /// An operator decided to which account the money goes instead, and says why. Decisions are
+        /// numbered, from 1.
         TransferSettlementRequested: 1 {
             decision: u64, to_account_id: String, reason: String, requested_by: Option<String>,
         },
@@ -41,7 +44,7 @@ ledgerline::events! {
     }
 }
 
-// --- State ------------------------------------------------------------------------------------------------------
+// --- State --------------------------------------------------------------------------------------
 
 /// The phase of a transfer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,7 +171,7 @@ impl State {
     }
 }
 
-// --- Decisions --------------------------------------------------------------------------------------------------
+// --- Decisions ----------------------------------------------------------------------------------
 
 /// A command to a transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -245,7 +248,8 @@ ledgerline::refusals! {
     NOT_STUCK = refused("transfer-not-stuck", "only the money of a transfer that is stuck can be settled");
 }
 
-/// The event that records the outcome of a step; none if the state does not await this step, because it was recorded before or is not due.
+/// The event that records the outcome of a step; none if the state does not await this step,
+/// because it was recorded before or is not due.
 fn record(state: &State, step: Step, outcome: &Result<(), String>) -> Option<Event> {
     if state.awaits() != Some(step) {
         return None;
@@ -493,7 +497,8 @@ mod tests {
         }
     }
 
-    /// The second time, a request is refused, and an outcome that was recorded before adds no event.
+    /// The second time, a request is refused, and an outcome that was recorded before adds no
+    /// event.
     #[test]
     fn no_command_does_anything_when_it_is_sent_again() {
         let requested = fold::<Transfer>(State::Unrequested, &[requested()]);
@@ -552,7 +557,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever outcomes are recorded in whatever order, money is under way exactly between the debit and the end of the transfer.
+        /// Whatever outcomes are recorded in whatever order, money is under way exactly between the
+        /// debit and the end of the transfer.
         #[test]
         fn money_is_under_way_between_the_debit_and_the_end(
             outcomes in prop::collection::vec((0..5_usize, any::<bool>()), 0..16),
@@ -585,8 +591,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever commands come in whatever order, even if amounts and accounts are made of invalid values, a transfer is requested once, for an
-        /// amount that is allowed, and between two accounts.
+        /// Whatever commands come in whatever order, even if amounts and accounts are made of
+        /// invalid values, a transfer is requested once, for an amount that is allowed, and between
+        /// two accounts.
         #[test]
         fn a_transfer_is_requested_once(
             asked in prop::collection::vec(

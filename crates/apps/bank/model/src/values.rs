@@ -1,8 +1,10 @@
-//! The values that commands of accounts and transfers are made of. A value that is not allowed cannot be made, so that no command can carry one.
+//! The values that commands of accounts and transfers are made of. A value that is not allowed
+//! cannot be made, so that no command can carry one.
 
 use ledgerline::Text;
 
-/// The largest amount and the largest balance, in minor units: 2^53 - 1, up to which every JSON reader holds numbers exactly.
+/// The largest amount and the largest balance, in minor units: 2^53 - 1, up to which every JSON
+/// reader holds numbers exactly.
 pub const MAX_MINOR_UNITS: i64 = 9_007_199_254_740_991;
 
 ledgerline::value_object! {
@@ -13,15 +15,16 @@ ledgerline::value_object! {
 }
 
 ledgerline::value_object! {
-    /// The currency of an account or of a transfer. Only the form is checked: accounts that were opened before [`ListedCurrency`] may have any three
-    /// capital letters, and go on.
+    /// The currency of an account or of a transfer. Only the form is checked: accounts that were
+    /// opened before [`ListedCurrency`] may have any three capital letters, and go on.
     pub struct Currency(String),
     |code| (code.len() == 3 && code.bytes().all(|b| b.is_ascii_uppercase())).then_some(code),
     "a currency is three capital letters, such as EUR"
 }
 
 ledgerline::value_object! {
-    /// The currency of a new account: a code of ISO 4217. The ledger of bookings keeps a total for each currency, so callers must not make any number of them.
+    /// The currency of a new account: a code of ISO 4217. The ledger of bookings keeps a total for
+    /// each currency, so callers must not make any number of them.
     pub struct ListedCurrency(String),
     |code| iso_currency::Currency::from_code(&code).map(|_| code),
     "a currency is a code of ISO 4217, such as EUR"

@@ -1,3 +1,4 @@
-//! The projectors that take more than one write for a commit. All other projectors consist of their binary alone.
+//! The projectors that take more than one write for a commit. All other projectors consist of their
+//! binary alone.
 
 pub mod feeds;

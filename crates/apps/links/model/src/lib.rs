@@ -1,5 +1,5 @@
-//! Users who rate links and follow each other: the aggregates, one module each, always in the same order (id, events, state, decisions), the values
-//! of their commands, and their views.
+//! Users who rate links and follow each other: the aggregates, one module each, always in the same
+//! order (id, events, state, decisions), the values of their commands, and their views.
 
 pub mod link;
 pub mod user;

@@ -1,5 +1,6 @@
-//! A link, as one user sees it: rated from 1 to 5, tagged, with a title and an image. One command may change several of
-//! these, in one commit. After the project Beenion; like there, the id is made of the user and the URL.
+//! A link, as one user sees it: rated from 1 to 5, tagged, with a title and an image. One command
+//! may change several of these, in one commit. After the project Beenion; like there, the id is
+//! made of the user and the URL.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use ledgerline::{Aggregate, Context, Refusal};
@@ -8,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::values::{Rating, Tags, Title, UserId, WebUrl};
 
-// --- Id ---------------------------------------------------------------------------------------------------------
+// --- Id -----------------------------------------------------------------------------------------
 
 /// The id of a link as one user sees it: a hash of both, in the alphabet of stream names.
 #[must_use]
@@ -19,14 +20,16 @@ pub fn id(user_id: &str, link_url: &str) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(hash.finalize())
 }
 
-// --- Events -----------------------------------------------------------------------------------------------------
+// --- Events -------------------------------------------------------------------------------------
 
 ledgerline::events! {
-    /// What a user did with a link. Each event names the user and the link, because the link's id, a hash, tells neither.
+    /// What a user did with a link. Each event names the user and the link, because the link's id,
+    /// a hash, tells neither.
     pub enum Event {
         /// The user has something to say about it from now on.
         LinkCreated: 1 { user_id: String, link_url: String },
-        /// The user rates it, from 1 to 5. The event carries the rating before, so that a sum over all users needs no fold.
+        /// The user rates it, from 1 to 5. The event carries the rating before, so that a sum over
+        /// all users needs no fold.
         LinkRated: 1 { user_id: String, link_url: String, rating: u8, previous: Option<u8> },
         /// The user tags it with these, and no others, from now on.
         LinkTagged: 1 { user_id: String, link_url: String, tags: Vec<String> },
@@ -37,7 +40,7 @@ ledgerline::events! {
     }
 }
 
-// --- State ------------------------------------------------------------------------------------------------------
+// --- State --------------------------------------------------------------------------------------
 
 /// The state of a link: all that the user said of it so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +58,7 @@ pub struct State {
     pub image: Option<String>,
 }
 
-// --- Decisions --------------------------------------------------------------------------------------------------
+// --- Decisions ----------------------------------------------------------------------------------
 
 /// A command to a link: rate it, and say more about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -246,7 +249,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever any caller says about a link, ratings are from 1 to 5, each tells the one before, and there are no more tags than are allowed.
+        /// Whatever any caller says about a link, ratings are from 1 to 5, each tells the one
+        /// before, and there are no more tags than are allowed.
         #[test]
         fn ratings_never_leave_their_range(
             said in prop::collection::vec(

@@ -1,5 +1,5 @@
-//! A user: registered with a name and an address for mails, and following other users. The id is made of the subject of
-//! the caller's token, so that nobody else can send the user's commands.
+//! A user: registered with a name and an address for mails, and following other users. The id is
+//! made of the subject of the caller's token, so that nobody else can send the user's commands.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,11 @@ use serde_json::Value;
 
 use crate::values::{Email, Name, UserId};
 
-/// The most others that a user can follow. The state holds all of them, and has to stay well within one item.
+/// The most others that a user can follow. The state holds all of them, and has to stay well within
+/// one item.
 pub const MAX_FOLLOWS: usize = 1_000;
 
-// --- Events -----------------------------------------------------------------------------------------------------
+// --- Events -------------------------------------------------------------------------------------
 
 ledgerline::events! {
     /// What a user did.
@@ -21,15 +22,15 @@ ledgerline::events! {
         UserRegistered: 1 { user_id: String, name: String, email: String },
         /// Mails go somewhere else from now on.
         UserEmailUpdated: 1 { user_id: String, email: String },
-        /// The user wants to see what another user rates. Followings of a user are numbered from 1, so that this one can be told from an earlier
-        /// following of the same other user.
+        /// The user wants to see what another user rates. Followings of a user are numbered from 1,
+        /// so that this one can be told from an earlier following of the same other user.
         UserFollowed: 1 { user_id: String, followed_user_id: String, following: u64 },
         /// The following of this number ends.
         UserUnfollowed: 1 { user_id: String, unfollowed_user_id: String, following: u64 },
     }
 }
 
-// --- State ------------------------------------------------------------------------------------------------------
+// --- State --------------------------------------------------------------------------------------
 
 /// The state of a user.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +69,7 @@ impl State {
     }
 }
 
-// --- Decisions --------------------------------------------------------------------------------------------------
+// --- Decisions ----------------------------------------------------------------------------------
 
 /// A command to a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +119,8 @@ impl Aggregate for User {
     type Event = Event;
     type Command = Command;
 
-    /// In schema 1 a user had `registered` in place of `status`. Every state that was stored is that of a registered user.
+    /// In schema 1 a user had `registered` in place of `status`. Every state that was stored is
+    /// that of a registered user.
     fn upcast_state(schema: u32, data: Value) -> Option<Value> {
         (schema == 1).then(|| with_field(data, "status", "registered"))
     }
@@ -298,7 +300,8 @@ mod tests {
         );
         assert_eq!(User::decide(&state, &follow("one-more"), &by("ada")), Err(TOO_MANY));
         assert_eq!(User::decide(&state, &follow("u1"), &by("ada")), Ok(vec![]));
-        // With ids as long as Cognito's (36 bytes), the whole state stays below 64 KB, which is less than a sixth of the 400 KB of an item.
+        // With ids as long as Cognito's (36 bytes), the whole state stays below 64 KB, which is
+        // less than a sixth of the 400 KB of an item.
         assert!(serde_json::to_vec(&state).unwrap().len() + MAX_FOLLOWS * 36 < 64_000);
     }
 
@@ -319,7 +322,8 @@ mod tests {
         }
     }
 
-    /// Any command, made of any values: `None` if one of the values is not allowed, because such a command cannot be made.
+    /// Any command, made of any values: `None` if one of the values is not allowed, because such a
+    /// command cannot be made.
     fn any_command() -> impl Strategy<Value = Option<Command>> {
         let id = prop_oneof![4 => "[abc]", 1 => Just("ada".to_owned()), 1 => ".*"];
         let email = prop_oneof![3 => "[ab]@example\\.com", 1 => ".*"];
@@ -336,8 +340,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever commands come from any caller in whatever order, nobody is followed twice at once, nor by themselves, and every following has a
-        /// number of its own.
+        /// Whatever commands come from any caller in whatever order, nobody is followed twice at
+        /// once, nor by themselves, and every following has a number of its own.
         #[test]
         fn followings_begin_and_end_in_turn(
             commands in prop::collection::vec((any_command(), any::<bool>()), 1..40),

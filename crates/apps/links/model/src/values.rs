@@ -1,4 +1,5 @@
-//! The values that commands of users and links are made of. A value that is not allowed cannot be made, so that no command can carry one.
+//! The values that commands of users and links are made of. A value that is not allowed cannot be
+//! made, so that no command can carry one.
 
 use email_address::{EmailAddress, Options};
 use ledgerline::{Number, StreamId, Text};
@@ -13,7 +14,8 @@ pub const MAX_URL: usize = 2_000;
 pub const MAX_TAGS: usize = 20;
 
 ledgerline::value_object! {
-    /// The id of a user. It is made of the subject of the caller's token, so that nobody else can send the user's commands.
+    /// The id of a user. It is made of the subject of the caller's token, so that nobody else can
+    /// send the user's commands.
     pub struct UserId(String),
     |id| {
         StreamId::new("user", &id).ok()?;
@@ -26,8 +28,10 @@ ledgerline::value_object! {
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_');
 
 impl UserId {
-    /// The id of the user who signs in as this subject, unless the subject is empty or the id would be too long: the subject itself, with every byte
-    /// that is no ASCII letter, digit, dot, dash or underscore written as a colon and two hexadecimal digits. No two subjects have the same id.
+    /// The id of the user who signs in as this subject, unless the subject is empty or the id would
+    /// be too long: the subject itself, with every byte that is no ASCII letter, digit, dot, dash
+    /// or underscore written as a colon and two hexadecimal digits. No two subjects have the same
+    /// id.
     #[must_use]
     pub fn of_subject(subject: &str) -> Option<Self> {
         Self::new(Self::encoded(subject)?).ok()
@@ -61,7 +65,8 @@ ledgerline::value_object! {
 }
 
 ledgerline::value_object! {
-    /// A URL of the web in its one spelling (WHATWG URL Standard), without a user name or a password in it.
+    /// A URL of the web in its one spelling (WHATWG URL Standard), without a user name or a
+    /// password in it.
     pub struct WebUrl(String),
     |text| {
         let url = Url::parse(&text).ok()?;

@@ -1,5 +1,5 @@
-//! Things to do: the aggregates, one module each, always in the same order (values, events, state, decisions), and their
-//! views.
+//! Things to do: the aggregates, one module each, always in the same order (values, events, state,
+//! decisions), and their views.
 
 pub mod todo;
 pub mod views;

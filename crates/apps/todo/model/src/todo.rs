@@ -1,12 +1,13 @@
-//! Something to do: created, updated, done, reopened, and in the end deleted, by the caller who created it. A deleted todo is
-//! answered like one that never existed, except that its id stays taken.
+//! Something to do: created, updated, done, reopened, and in the end deleted, by the caller who
+//! created it. A deleted todo is answered like one that never existed, except that its id stays
+//! taken.
 
 use std::borrow::Cow;
 
 use ledgerline::{Aggregate, Context, LongText, Refusal, Text, ValueObject, values};
 use serde::{Deserialize, Deserializer, Serialize};
 
-// --- Values -----------------------------------------------------------------------------------------------------
+// --- Values -------------------------------------------------------------------------------------
 
 /// What is to be done, in a few words.
 pub type Title = Text<200>;
@@ -61,7 +62,7 @@ impl<'de> Deserialize<'de> for Status {
     }
 }
 
-// --- Events -----------------------------------------------------------------------------------------------------
+// --- Events -------------------------------------------------------------------------------------
 
 ledgerline::events! {
     /// What happened to a todo.
@@ -79,7 +80,7 @@ ledgerline::events! {
     }
 }
 
-// --- State ------------------------------------------------------------------------------------------------------
+// --- State --------------------------------------------------------------------------------------
 
 /// The state of a todo.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,7 +119,7 @@ impl State {
     }
 }
 
-// --- Decisions --------------------------------------------------------------------------------------------------
+// --- Decisions ----------------------------------------------------------------------------------
 
 /// A command to a todo.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -334,7 +335,8 @@ mod tests {
         assert_eq!(decode::<Todo>(&stored).unwrap(), Event::TodoDeleted {});
     }
 
-    /// Any command, made of any values: `None` if one of the values is not allowed, because such a command cannot be made.
+    /// Any command, made of any values: `None` if one of the values is not allowed, because such a
+    /// command cannot be made.
     fn any_command() -> impl Strategy<Value = Option<Command>> {
         let text = || prop_oneof![3 => "[a-z]{1,3}", 1 => ".*", 1 => Just("x".repeat(4_001))];
         let status = prop::option::of(prop_oneof![Just(Status::Open), Just(Status::Done)]);
@@ -350,7 +352,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever commands come from any caller in whatever order, a todo is created once, as its first event, and nothing follows its deletion.
+        /// Whatever commands come from any caller in whatever order, a todo is created once, as its
+        /// first event, and nothing follows its deletion.
         #[test]
         fn a_todo_begins_once_and_ends_once(
             commands in prop::collection::vec((any_command(), 0..4_u8), 1..40),

@@ -1,5 +1,5 @@
-//! Widgets in stock: the aggregates, one module each, always in the same order (values, events, state, decisions), and their
-//! views.
+//! Widgets in stock: the aggregates, one module each, always in the same order (values, events,
+//! state, decisions), and their views.
 
 pub mod views;
 pub mod widget;

@@ -1,11 +1,12 @@
-//! A widget: a small device that is sold on a website, with a name, a description and a stock. It belongs to the caller who
-//! created it. The events are those of the article on the AWS event store.
+//! A widget: a small device that is sold on a website, with a name, a description and a stock. It
+//! belongs to the caller who created it. The events are those of the article on the AWS event
+//! store.
 
 use ledgerline::{Aggregate, Context, LongText, Number, Refusal, Text, with_field};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-// --- Values -----------------------------------------------------------------------------------------------------
+// --- Values -------------------------------------------------------------------------------------
 
 /// The name of a widget.
 pub type Name = Text<200>;
@@ -19,7 +20,7 @@ pub type Stock = Number<0, MAX_STOCK>;
 /// The most pieces of a widget that may be in stock.
 pub const MAX_STOCK: i64 = 1_000_000_000;
 
-// --- Events -----------------------------------------------------------------------------------------------------
+// --- Events -------------------------------------------------------------------------------------
 
 ledgerline::events! {
     /// What happened to a widget.
@@ -35,7 +36,7 @@ ledgerline::events! {
     }
 }
 
-// --- State ------------------------------------------------------------------------------------------------------
+// --- State --------------------------------------------------------------------------------------
 
 /// The state of a widget.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +72,7 @@ impl State {
     }
 }
 
-// --- Decisions --------------------------------------------------------------------------------------------------
+// --- Decisions ----------------------------------------------------------------------------------
 
 /// A command to a widget.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,7 +123,8 @@ impl Aggregate for Widget {
     type Event = Event;
     type Command = Command;
 
-    /// In schema 1 a widget had `exists` in place of `status`. Every state that was stored is that of a widget that exists.
+    /// In schema 1 a widget had `exists` in place of `status`. Every state that was stored is that
+    /// of a widget that exists.
     fn upcast_state(schema: u32, data: Value) -> Option<Value> {
         (schema == 1).then(|| with_field(data, "status", "created"))
     }
@@ -257,7 +259,8 @@ mod tests {
         }
     }
 
-    /// Any command, made of any values: `None` if one of the values is not allowed, because such a command cannot be made.
+    /// Any command, made of any values: `None` if one of the values is not allowed, because such a
+    /// command cannot be made.
     fn any_command() -> impl Strategy<Value = Option<Command>> {
         let text = || prop_oneof![3 => "[a-z]{1,3}", 1 => ".*", 1 => Just("x".repeat(2_001))];
         let stock = prop_oneof![2 => 0..3_i64, 1 => any::<i64>(), 1 => Just(MAX_STOCK), 1 => Just(MAX_STOCK + 1)];
@@ -275,8 +278,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever commands come from any caller in whatever order, a widget is created once, its stock stays in its range, and every event changes
-        /// the state.
+        /// Whatever commands come from any caller in whatever order, a widget is created once, its
+        /// stock stays in its range, and every event changes the state.
         #[test]
         fn the_stock_never_leaves_its_range(
             commands in prop::collection::vec((any_command(), any::<bool>()), 1..40),

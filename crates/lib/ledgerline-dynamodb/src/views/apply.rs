@@ -1,5 +1,6 @@
-//! The one way in which the changes of commits get into the rows of a view that is written from the log: a batch
-//! of commits, with the positions that they move. Deliveries write a commit or a few, a rebuild writes many.
+//! The one way in which the changes of commits get into the rows of a view that is written from the
+//! log: a batch of commits, with the positions that they move. Deliveries write a commit or a few,
+//! a rebuild writes many.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -26,16 +27,20 @@ use super::{
 };
 use crate::error::table_error;
 
-/// The bytes of rows after which a transaction is written. It takes 4 MB, and rows are larger in it than as JSON.
+/// The bytes of rows after which a transaction is written. It takes 4 MB, and rows are larger in it
+/// than as JSON.
 const MAX_BYTES: usize = 1_000_000;
-/// The number of times that a write is tried again after it met another writer at one of its rows (rule 11).
+/// The number of times that a write is tried again after it met another writer at one of its rows
+/// (rule 11).
 const MAX_CONFLICTS: usize = 10;
-/// The longest pause between these tries. Deliveries have a short time, and other messages wait for them.
+/// The longest pause between these tries. Deliveries have a short time, and other messages wait for
+/// them.
 pub(super) const DELIVERY_PAUSE: Duration = Duration::from_millis(100);
 /// The same for a rebuild, whose workers meet each other at sums.
 const REBUILD_PAUSE: Duration = Duration::from_millis(500);
 
-/// Commits of some streams, what they change together, and how they move the position in each stream.
+/// Commits of some streams, what they change together, and how they move the position in each
+/// stream.
 #[derive(Debug, Clone)]
 pub struct CommitBatch {
     moves: BTreeMap<StreamId, Move>,
@@ -131,8 +136,8 @@ impl LogRows {
     /// Adds a commit to a batch. Those of its stream that are in the batch come right before it.
     ///
     /// # Errors
-    /// When the batch has to be written first, because one transaction would not take both. The changes are
-    /// returned.
+    /// When the batch has to be written first, because one transaction would not take both. The
+    /// changes are returned.
     pub fn try_add(
         &self,
         batch: &mut CommitBatch,
@@ -153,14 +158,14 @@ impl LogRows {
 
     /// Makes the changes of these commits, and moves the positions in their streams (rule 9).
     ///
-    /// In a view that inserts rows, no write has a condition: the caller has compared the positions with where the
-    /// batch begins. The rows of a stream contain the position before the first of the commits, and only
-    /// the last row contains that of its own commit. It is written when all the others are there: so the newest
-    /// row never contains a position whose rows are not there.
+    /// In a view that inserts rows, no write has a condition: the caller has compared the positions
+    /// with where the batch begins. The rows of a stream contain the position before the first of
+    /// the commits, and only the last row contains that of its own commit. It is written when all
+    /// the others are there: so the newest row never contains a position whose rows are not there.
     ///
     /// # Errors
-    /// When the table fails, or there are more rows and streams than one transaction takes, or a view that inserts
-    /// rows changes one. In such a view, some of the rows may have been written.
+    /// When the table fails, or there are more rows and streams than one transaction takes, or a
+    /// view that inserts rows changes one. In such a view, some of the rows may have been written.
     pub async fn apply(&self, batch: &CommitBatch) -> Result<Applied, TableError> {
         match self.guard {
             Guard::Transaction => self.transact(batch, REBUILD_PAUSE).await,
@@ -174,8 +179,8 @@ impl LogRows {
         batch: &CommitBatch,
         longest: Duration,
     ) -> Result<Applied, TableError> {
-        // Usually another stream changes the same row, such as a sum. Waiting here costs less than a second
-        // delivery of the message, for which all of its group would wait.
+        // Usually another stream changes the same row, such as a sum. Waiting here costs less than
+        // a second delivery of the message, for which all of its group would wait.
         let delays = ExponentialBuilder::default()
             .with_min_delay(Duration::from_millis(10))
             .with_max_delay(longest)
@@ -196,7 +201,8 @@ impl LogRows {
         }
         let (mut first_rows, mut last_rows, mut positions) = (Vec::new(), Vec::new(), Vec::new());
         for (stream, step) in &batch.moves {
-            // No commit of another stream has a row in this partition, and rows are in the order of versions.
+            // No commit of another stream has a row in this partition, and rows are in the order of
+            // versions.
             let mut rows = rows.remove(stream.id()).unwrap_or_default();
             if let Some(mut last) = rows.pop() {
                 last.insert(POSITION_ENTRY.into(), number(step.last_row));

@@ -1,4 +1,5 @@
-//! Many rows in one call, if they need no transaction: a batch may write or read only some of its rows (rule 10).
+//! Many rows in one call, if they need no transaction: a batch may write or read only some of its
+//! rows (rule 10).
 
 use std::time::Duration;
 
@@ -38,7 +39,8 @@ fn delays() -> impl Iterator<Item = Duration> {
 }
 
 impl LogRows {
-    /// Writes rows, in no particular order, and overwrites rows with the same keys. No key may be in the list twice.
+    /// Writes rows, in no particular order, and overwrites rows with the same keys. No key may be
+    /// in the list twice.
     ///
     /// # Errors
     /// When the table fails, or is throttled for too long. Some of the rows may have been written.
@@ -47,7 +49,8 @@ impl LogRows {
         self.view.put_items(rows).await.map(|_| ())
     }
 
-    /// Deletes rows, in no particular order, whether they exist or not. No key may be in the list twice.
+    /// Deletes rows, in no particular order, whether they exist or not. No key may be in the list
+    /// twice.
     ///
     /// # Errors
     /// When the table fails, or is throttled for too long. Some of the rows may have been deleted.
@@ -59,7 +62,8 @@ impl LogRows {
         self.view.write_all(writes).await.map(|_| ())
     }
 
-    /// The rows with these keys, read strongly, in no particular order, if they exist. No key may be in the list twice.
+    /// The rows with these keys, read strongly, in no particular order, if they exist. No key may
+    /// be in the list twice.
     ///
     /// # Errors
     /// When the table fails, or is throttled for too long.
@@ -118,7 +122,8 @@ impl ViewTable {
         }
     }
 
-    /// The items with these keys, in no particular order, if they exist. No key may be in the list twice.
+    /// The items with these keys, in no particular order, if they exist. No key may be in the list
+    /// twice.
     pub(crate) async fn items_of(
         &self,
         keys: Vec<Item>,
@@ -128,7 +133,8 @@ impl ViewTable {
     }
 }
 
-/// The items of a table with these keys, in no particular order, if they exist. No key may be in the list twice.
+/// The items of a table with these keys, in no particular order, if they exist. No key may be in
+/// the list twice.
 pub(crate) async fn items_of(
     client: &Client,
     table: &str,

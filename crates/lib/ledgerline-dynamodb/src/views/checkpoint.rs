@@ -1,7 +1,10 @@
-//! The checkpoint of a subscription: an item beside the rows, which one holder at a time may move, in one transaction with the rows.
+//! The checkpoint of a subscription: an item beside the rows, which one holder at a time may move,
+//! in one transaction with the rows.
 //!
-//! A holder has the checkpoint for a while, and has it longer with each write. Whoever takes it after that gives it a higher number, the *fence*. A holder that was paused, or is cut off,
-//! and wakes up later, writes nothing any more: each of its writes is on the condition that the fence is still its own.
+//! A holder has the checkpoint for a while, and has it longer with each write. Whoever takes it
+//! after that gives it a higher number, the *fence*. A holder that was paused, or is cut off, and
+//! wakes up later, writes nothing any more: each of its writes is on the condition that the fence
+//! is still its own.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -31,7 +34,8 @@ pub(super) const CHECKPOINT: &str = "$checkpoint";
 /// The most rows and streams that one write of a checkpoint changes.
 pub const MAX_CHANGES: usize = MAX_TRANSACTION_ITEMS - 1;
 
-/// How far a subscription got. The names of the attributes begin with a sign that no key of a table begins with.
+/// How far a subscription got. The names of the attributes begin with a sign that no key of a table
+/// begins with.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// The cursor, as text; empty for the beginning.
@@ -46,7 +50,8 @@ pub struct Checkpoint {
     /// The name of its holder.
     #[serde(default, rename = "$holder")]
     holder: String,
-    /// The number of times that it was moved. A copy of an earlier write that arrives late finds another number.
+    /// The number of times that it was moved. A copy of an earlier write that arrives late finds
+    /// another number.
     #[serde(default, rename = "$moves")]
     moves: u64,
     /// When somebody else may take it, in milliseconds since 1970.
@@ -99,7 +104,8 @@ pub struct OrderedRows<'a> {
 }
 
 impl LogRows {
-    /// How far the subscription got in these streams, read strongly, in one call for a hundred of them. A stream of which nothing was applied is left out.
+    /// How far the subscription got in these streams, read strongly, in one call for a hundred of
+    /// them. A stream of which nothing was applied is left out.
     ///
     /// # Errors
     /// When the table fails, or is throttled for too long.
@@ -185,11 +191,14 @@ impl LogRows {
         }
     }
 
-    /// Moves the checkpoint to this cursor and state, together with rows and positions in streams: all or nothing. It is this holder's until this time then; a time that is over gives
-    /// it back. Returns the checkpoint as it is now; `None` if somebody else has taken it, and nothing was written.
+    /// Moves the checkpoint to this cursor and state, together with rows and positions in streams:
+    /// all or nothing. It is this holder's until this time then; a time that is over gives it back.
+    /// Returns the checkpoint as it is now; `None` if somebody else has taken it, and nothing was
+    /// written.
     ///
     /// # Errors
-    /// When the table fails, or there are more rows and streams than one transaction takes. It is not known then whether it was moved: whoever takes it next sees that.
+    /// When the table fails, or there are more rows and streams than one transaction takes. It is
+    /// not known then whether it was moved: whoever takes it next sees that.
     pub async fn move_checkpoint(
         &self,
         from: &Checkpoint,

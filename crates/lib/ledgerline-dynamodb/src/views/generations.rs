@@ -1,8 +1,12 @@
-//! Generations of a view: rows that are made again are written beside the old ones, in the same table, until all reads go over to them at once.
+//! Generations of a view: rows that are made again are written beside the old ones, in the same
+//! table, until all reads go over to them at once.
 //!
-//! The partition key of a row of generation 2 begins with `$2/`, in the table and in its indexes; rows of the generation 0, with which every view begins, have no such sign. A text
-//! that looks like one is escaped, in every generation. So rows of two generations are never in one partition and never in one list. An item beside the rows says which generation is read, and which ones are written. What is beside the rows
-//! as well, such as positions and checkpoints, belongs to a generation too.
+//! The partition key of a row of generation 2 begins with `$2/`, in the table and in its indexes;
+//! rows of the generation 0, with which every view begins, have no such sign. A text that looks
+//! like one is escaped, in every generation. So rows of two generations are never in one partition
+//! and never in one list. An item beside the rows says which generation is read, and which ones are
+//! written. What is beside the rows as well, such as positions and checkpoints, belongs to a
+//! generation too.
 
 use std::{
     borrow::Cow,
@@ -26,7 +30,8 @@ use crate::error::table_error;
 
 /// The partition key of the item that says which generation is read.
 const GENERATIONS: &str = "$generations";
-/// The time for which a process goes by what it has read of the generations. Whoever changes them waits longer than that, and than an invocation takes, before he relies on it.
+/// The time for which a process goes by what it has read of the generations. Whoever changes them
+/// waits longer than that, and than an invocation takes, before he relies on it.
 pub const FRESH: SignedDuration = SignedDuration::from_secs(10);
 /// The time after which reads go over to another generation. By then, every process knows of it.
 pub const SWITCHING: SignedDuration = SignedDuration::from_secs(FRESH.as_secs() + 5);
@@ -37,13 +42,15 @@ pub(super) const PART: &str = "$part-";
 /// The number of changes that are remembered.
 const REMEMBERED: usize = 20;
 
-/// The generations of a view: the one that is read, and another one, if there is one. The names of the attributes begin with a sign that no key of a table begins with.
+/// The generations of a view: the one that is read, and another one, if there is one. The names of
+/// the attributes begin with a sign that no key of a table begins with.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generations {
     /// The one that queries read, or will read from the time of `before` on.
     #[serde(default, rename = "$read")]
     pub active: u32,
-    /// The one that queries read before. All of them know the time when reads go over, before it comes: so they go over at once.
+    /// The one that queries read before. All of them know the time when reads go over, before it
+    /// comes: so they go over at once.
     #[serde(default, rename = "$before", skip_serializing_if = "Option::is_none")]
     pub previous: Option<Previous>,
     /// The other one.
@@ -58,7 +65,8 @@ pub struct Generations {
     /// The last changes, the oldest first.
     #[serde(default, rename = "$history", skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<Move>,
-    /// The commits that a subscription passes over if it cannot apply them, in every generation: `account-1 7`.
+    /// The commits that a subscription passes over if it cannot apply them, in every generation:
+    /// `account-1 7`.
     #[serde(default, rename = "$skips", skip_serializing_if = "BTreeSet::is_empty")]
     skips: BTreeSet<String>,
 }
@@ -137,7 +145,8 @@ impl Generations {
             .map_or(self.active, |previous| previous.active)
     }
 
-    /// The numbers of those that projectors write. The one that is read comes last: at the moment when reads go over to the other one, that one has everything that was ever shown.
+    /// The numbers of those that projectors write. The one that is read comes last: at the moment
+    /// when reads go over to the other one, that one has everything that was ever shown.
     #[must_use]
     pub fn written_at(&self, now: Timestamp) -> Vec<u32> {
         let other = self.standby.as_ref().filter(|other| other.phase != Phase::Dropping);
@@ -165,7 +174,8 @@ impl Generations {
         Ok(Self { last: number, ..self.with(number, Phase::Building, now) })
     }
 
-    /// Reads go over to the other one, in [`SWITCHING`]: to the one that was built, or back to the one that was kept. The one that was read is kept.
+    /// Reads go over to the other one, in [`SWITCHING`]: to the one that was built, or back to the
+    /// one that was kept. The one that was read is kept.
     ///
     /// # Errors
     /// When there is no such other one, or reads are about to go over.
@@ -250,8 +260,9 @@ impl ViewTable {
             .map_or_else(|| Ok(Generations::default()), from_item)
     }
 
-    /// The generations of the view, as they were at most [`FRESH`] ago, and which one is read now. The age goes by the clock of the day, because an instance that was frozen does not
-    /// notice that time has passed.
+    /// The generations of the view, as they were at most [`FRESH`] ago, and which one is read now.
+    /// The age goes by the clock of the day, because an instance that was frozen does not notice
+    /// that time has passed.
     ///
     /// # Errors
     /// When they have to be read, and the table fails.
@@ -272,24 +283,27 @@ impl ViewTable {
         Ok(generations)
     }
 
-    /// The same table, at the generation that was to be read when [`recent_generations`](Self::recent_generations) was last called: it stays the same until the next call.
+    /// The same table, at the generation that was to be read when
+    /// [`recent_generations`](Self::recent_generations) was last called: it stays the same until
+    /// the next call.
     #[must_use]
     pub fn at_active(&self) -> Self {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         self.at(known.as_ref().map_or(self.generation, |known| known.read))
     }
 
-    /// The generations whose rows a projector writes, as [`Generations::written_at`] decides it: one, unless a rebuild
-    /// runs or its predecessor is kept.
+    /// The generations whose rows a projector writes, as [`Generations::written_at`] decides it:
+    /// one, unless a rebuild runs or its predecessor is kept.
     ///
     /// # Errors
-    /// When they have to be read, and the table fails. Nothing may be written then: what would be written into one
-    /// generation alone might never come into the other one.
+    /// When they have to be read, and the table fails. Nothing may be written then: what would be
+    /// written into one generation alone might never come into the other one.
     pub async fn written(&self) -> Result<Vec<u32>, TableError> {
         Ok(self.recent_generations().await?.written_at(Timestamp::now()))
     }
 
-    /// Changes the generations, unless they were changed since they were read. Returns whether they were changed.
+    /// Changes the generations, unless they were changed since they were read. Returns whether they
+    /// were changed.
     ///
     /// # Errors
     /// When the table fails. It is not known then whether they were changed.
@@ -349,8 +363,9 @@ impl ViewTable {
         key
     }
 
-    /// Whether the row with this value of the table's key was written in this generation. A text that looks like the sign of a generation may stand in an index as an earlier version
-    /// wrote it, without a sign of its own.
+    /// Whether the row with this value of the table's key was written in this generation. A text
+    /// that looks like the sign of a generation may stand in an index as an earlier version wrote
+    /// it, without a sign of its own.
     pub(super) fn is_of_this_generation(&self, item: &Item, key: &str) -> bool {
         let id = item.get(key).and_then(|id| id.as_s().ok());
         id.is_some_and(|id| generation_of(id) == Some(self.generation))
@@ -378,7 +393,8 @@ impl ViewTable {
         }
     }
 
-    /// Puts the sign of this generation before the keys of a cursor, which has texts as they are stored.
+    /// Puts the sign of this generation before the keys of a cursor, which has texts as they are
+    /// stored.
     pub(super) fn sign_keys<'n>(
         &self,
         item: &mut Item,
@@ -392,8 +408,9 @@ impl ViewTable {
         }
     }
 
-    /// Takes the sign of this generation from the keys of a cursor. A text stays as it is stored: an
-    /// earlier version stored texts that this version escapes, and a cursor leads back to its row.
+    /// Takes the sign of this generation from the keys of a cursor. A text stays as it is stored:
+    /// an earlier version stored texts that this version escapes, and a cursor leads back to its
+    /// row.
     pub(super) fn unsign_keys<'n>(
         &self,
         item: &mut Item,
@@ -411,7 +428,8 @@ impl ViewTable {
         sign.and_then(|sign| key.strip_prefix(&sign)).unwrap_or(key)
     }
 
-    /// Takes the sign of this generation from these partition keys, and what a text was escaped with.
+    /// Takes the sign of this generation from these partition keys, and what a text was escaped
+    /// with.
     pub(super) fn bare_keys<'n>(
         &self,
         item: &mut Item,
@@ -435,10 +453,12 @@ impl ViewTable {
     }
 }
 
-/// What stands before a text that would be taken for a key of this program: the sign of the generation 0, which has none otherwise.
+/// What stands before a text that would be taken for a key of this program: the sign of the
+/// generation 0, which has none otherwise.
 const ESCAPE: &str = "$0/";
 
-/// Whether a text would be taken for a key of this program: the sign of a generation, or the name of an item beside the rows.
+/// Whether a text would be taken for a key of this program: the sign of a generation, or the name
+/// of an item beside the rows.
 fn is_taken_for_ours(text: &str) -> bool {
     let Some(rest) = text.strip_prefix('$') else { return false };
     let is_sign = rest.split_once('/').is_some_and(|(digits, _)| {
@@ -447,7 +467,8 @@ fn is_taken_for_ours(text: &str) -> bool {
     is_sign || [GENERATIONS, CHECKPOINT].contains(&text) || text.starts_with(PART)
 }
 
-/// A text of a row, as a part of a key. Only a text that would be taken for a key of this program is changed: all others stand as they do in rows of every earlier version.
+/// A text of a row, as a part of a key. Only a text that would be taken for a key of this program
+/// is changed: all others stand as they do in rows of every earlier version.
 pub(super) fn escaped(text: &str) -> Cow<'_, str> {
     if is_taken_for_ours(text) { format!("{ESCAPE}{text}").into() } else { text.into() }
 }
@@ -467,7 +488,8 @@ fn sign(generation: u32) -> String {
     format!("${generation}/")
 }
 
-/// The generation that a partition key belongs to; `None` for the item that says which generation is read.
+/// The generation that a partition key belongs to; `None` for the item that says which generation
+/// is read.
 pub(super) fn generation_of(key: &str) -> Option<u32> {
     if key == GENERATIONS {
         return None;

@@ -19,7 +19,8 @@ use super::{
 };
 use crate::error::table_error;
 
-/// The rows of a view that is written from commits, with the position in each stream. Cheap to clone.
+/// The rows of a view that is written from commits, with the position in each stream. Cheap to
+/// clone.
 ///
 /// ```no_run
 /// use ledgerline::LogTable;
@@ -48,8 +49,8 @@ pub struct LogRows {
 pub(super) enum Guard {
     /// In one transaction. Any commit may change any row.
     Transaction,
-    /// The position is in the newest row of its stream, because no other commit writes it: rows are inserted
-    /// without a condition, at half the price, and many in one call.
+    /// The position is in the newest row of its stream, because no other commit writes it: rows are
+    /// inserted without a condition, at half the price, and many in one call.
     NewestRow,
 }
 
@@ -72,7 +73,8 @@ impl LogRows {
     }
 
     /// The same rows, of a view that writes them in these ways
-    /// ([`LogView::writes`](ledgerline::LogView::writes)). Rows that are inserted need no transaction.
+    /// ([`LogView::writes`](ledgerline::LogView::writes)). Rows that are inserted need no
+    /// transaction.
     #[must_use]
     pub fn written_by(self, writes: &[Write]) -> Self {
         let inserts = writes.contains(&Write::Insert);
@@ -170,8 +172,9 @@ impl LogRows {
         written(result)
     }
 
-    /// Deletes a row if this field of it still has this value. Returns whether it was deleted. Because of the
-    /// condition, an earlier try that arrives late does not delete a row that was written since.
+    /// Deletes a row if this field of it still has this value. Returns whether it was deleted.
+    /// Because of the condition, an earlier try that arrives late does not delete a row that was
+    /// written since.
     ///
     /// # Errors
     /// When the table fails.
@@ -199,13 +202,13 @@ impl LogRows {
         }
     }
 
-    /// Makes the changes of a commit, and moves the position to its version, if the commit is the next one in
-    /// its stream: together (rule 9). Otherwise nothing is written, and the verdict says why (rule 7). Returns
-    /// the position as well.
+    /// Makes the changes of a commit, and moves the position to its version, if the commit is the
+    /// next one in its stream: together (rule 9). Otherwise nothing is written, and the verdict
+    /// says why (rule 7). Returns the position as well.
     ///
     /// # Errors
-    /// When the table fails, or the commit changes more rows than one transaction takes. When a view that inserts
-    /// rows changes one.
+    /// When the table fails, or the commit changes more rows than one transaction takes. When a
+    /// view that inserts rows changes one.
     pub async fn deliver(&self, commit: CommitChanges<'_>) -> Result<(Delivery, u64), TableError> {
         match self.guard {
             Guard::Transaction => self.deliver_one(commit).await,
@@ -219,9 +222,10 @@ impl LogRows {
         verdict(&self.transact(&batch, DELIVERY_PAUSE).await?, version)
     }
 
-    /// The same as [`deliver`](Self::deliver) for a commit that needs more than one write: the position does not
-    /// move, so that the commit comes again until a call of `deliver` moves it. All changes until then may be
-    /// made twice. With [`Delivery::Next`] the commit's version is returned, not the position.
+    /// The same as [`deliver`](Self::deliver) for a commit that needs more than one write: the
+    /// position does not move, so that the commit comes again until a call of `deliver` moves it.
+    /// All changes until then may be made twice. With [`Delivery::Next`] the commit's version is
+    /// returned, not the position.
     ///
     /// # Errors
     /// When the table fails, or there are more changes than one transaction takes.
@@ -235,11 +239,12 @@ impl LogRows {
         verdict(&self.transact(&batch, DELIVERY_PAUSE).await?, version)
     }
 
-    /// The same as [`deliver`](Self::deliver) for many commits. A view that inserts rows writes those of different
-    /// streams in the same calls. The verdicts are in the order of the commits.
+    /// The same as [`deliver`](Self::deliver) for many commits. A view that inserts rows writes
+    /// those of different streams in the same calls. The verdicts are in the order of the commits.
     ///
     /// # Errors
-    /// When the table fails, or a change is no insertion. Some of the commits may have been applied.
+    /// When the table fails, or a change is no insertion. Some of the commits may have been
+    /// applied.
     pub async fn deliver_all(
         &self,
         commits: Vec<CommitChanges<'_>>,
@@ -254,20 +259,21 @@ impl LogRows {
         Ok(verdicts)
     }
 
-    /// Inserts the rows of these commits. The newest row of a stream contains the position: the last row of a
-    /// commit contains the commit's version, and its other rows contain the version before. The last row is
-    /// written when the others are there. So the table always has all rows of the commits up to the
-    /// position, and maybe some rows of the next one (rule 9).
-    /// After a crash between two calls, the commit comes again and writes its rows again. A commit without rows
-    /// writes the position as an item beside the rows.
+    /// Inserts the rows of these commits. The newest row of a stream contains the position: the
+    /// last row of a commit contains the commit's version, and its other rows contain the version
+    /// before. The last row is written when the others are there. So the table always has all rows
+    /// of the commits up to the position, and maybe some rows of the next one (rule 9). After a
+    /// crash between two calls, the commit comes again and writes its rows again. A commit without
+    /// rows writes the position as an item beside the rows.
     async fn insert(
         &self,
         commits: Vec<CommitChanges<'_>>,
     ) -> Result<Vec<(Delivery, u64)>, TableError> {
         let mut verdicts = Vec::new();
         let mut positions = BTreeMap::new();
-        // The first batch has the first commit of each stream, the second one the second, and so on: each has
-        // its position written before the next one of its stream, and the position never goes back.
+        // The first batch has the first commit of each stream, the second one the second, and so
+        // on: each has its position written before the next one of its stream, and the position
+        // never goes back.
         let mut batches = Vec::<CommitBatch>::new();
         // The places of a stream's commits in the list: one in each batch.
         let mut places = BTreeMap::<&StreamId, Vec<usize>>::new();
@@ -307,14 +313,14 @@ impl LogRows {
         if newest == before && before > 0 {
             return Ok(newest);
         }
-        // The position beside the rows is usually older than the newest row: it is read only if the newest row
-        // is not enough for the verdict.
+        // The position beside the rows is usually older than the newest row: it is read only if the
+        // newest row is not enough for the verdict.
         let Position { position, .. } = self.view.position_beside(stream, true).await?;
         Ok(newest.max(position))
     }
 
-    /// The position from which a rebuild goes on in a stream. Only a view that inserts rows has it in the newest
-    /// row; the roles of all others allow no query.
+    /// The position from which a rebuild goes on in a stream. Only a view that inserts rows has it
+    /// in the newest row; the roles of all others allow no query.
     ///
     /// # Errors
     /// When the table fails.
@@ -338,8 +344,8 @@ fn verdict(applied: &Applied, version: u64) -> Result<(Delivery, u64), TableErro
     match applied {
         Applied::Written { .. } => Ok((Delivery::Next, version)),
         &Applied::PositionIs(position) => match check(position, version) {
-            // The position moved between the failed condition and its answer, because another instance works on
-            // this stream.
+            // The position moved between the failed condition and its answer, because another
+            // instance works on this stream.
             Delivery::Next => {
                 Err(TableError::Throttled("another instance applies commits of the stream".into()))
             }

@@ -77,10 +77,11 @@ pub(super) struct List<'a> {
     pub(super) index: Option<&'a str>,
     /// Name and value of the partition key.
     pub(super) partition: (&'a str, &'a str),
-    /// The names of the other keys: the sort key first, then, for an index, that key of the table that is no key
-    /// of the index.
+    /// The names of the other keys: the sort key first, then, for an index, that key of the table
+    /// that is no key of the index.
     pub(super) keys: &'a [&'a str],
-    /// The names of all partition keys of the table and its indexes: the values of these carry the generation.
+    /// The names of all partition keys of the table and its indexes: the values of these carry the
+    /// generation.
     pub(super) partitions: &'a [&'a str],
     /// The key of the table, for an index.
     pub(super) of_index: Option<&'a str>,
@@ -130,8 +131,9 @@ impl LogRows {
 impl StateRows {
     /// A page of the rows in one partition of an index, in the order of its sort key.
     ///
-    /// If the index holds only keys, the rows are read from the table. A row that was deleted in between is left
-    /// out, and so is one that has another place by now: its new partition may belong to another caller.
+    /// If the index holds only keys, the rows are read from the table. A row that was deleted in
+    /// between is left out, and so is one that has another place by now: its new partition may
+    /// belong to another caller.
     ///
     /// # Errors
     /// When the table fails, or the cursor does not come from a page of this query.
@@ -274,8 +276,8 @@ impl ViewTable {
             .expression_attribute_values(":partition", self.partition(list.partition.1))
             .scan_index_forward(!list.newest_first)
             .limit(list.limit)
-            // An index cannot be read strongly. The table is read strongly, so that its rows are at least as new
-            // as a position that was read before.
+            // An index cannot be read strongly. The table is read strongly, so that its rows are at
+            // least as new as a position that was read before.
             .consistent_read(list.index.is_none())
             .set_exclusive_start_key(start)
             .return_consumed_capacity(ReturnConsumedCapacity::Total)

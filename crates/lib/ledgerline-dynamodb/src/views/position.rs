@@ -1,7 +1,7 @@
 //! Positions: the versions up to which streams are applied.
 //!
-//! The position in a stream is an item beside the rows. A view that inserts its rows has it in the newest row of
-//! the stream as well, which costs no write; the higher one counts.
+//! The position in a stream is an item beside the rows. A view that inserts its rows has it in the
+//! newest row of the stream as well, which costs no write; the higher one counts.
 
 use std::collections::HashMap;
 
@@ -42,8 +42,9 @@ pub(super) fn position_below(version: u64) -> Condition {
 }
 
 impl LogRows {
-    /// The last version of the stream that the view shows; 0 for none. The newest row is looked for in the
-    /// partition that is named like the stream's id, because rows that were inserted are there.
+    /// The last version of the stream that the view shows; 0 for none. The newest row is looked for
+    /// in the partition that is named like the stream's id, because rows that were inserted are
+    /// there.
     ///
     /// # Errors
     /// When the table fails.
@@ -59,8 +60,8 @@ impl LogRows {
         self.view.position(stream, true).await
     }
 
-    /// The position in the item beside the rows, read strongly, and the progress in the next commit (see
-    /// [`begin`](Self::begin)).
+    /// The position in the item beside the rows, read strongly, and the progress in the next commit
+    /// (see [`begin`](Self::begin)).
     ///
     /// # Errors
     /// When the table fails.
@@ -71,8 +72,8 @@ impl LogRows {
 }
 
 impl ViewTable {
-    /// The last version of the stream that the table has: that of its row, if there is no sort key, or the
-    /// position in it; 0 for none.
+    /// The last version of the stream that the table has: that of its row, if there is no sort key,
+    /// or the position in it; 0 for none.
     ///
     /// # Errors
     /// When the table fails, or the row has no version.
@@ -106,8 +107,9 @@ impl ViewTable {
         self.item(key, strongly).await?.map_or(Ok(Position::at(0)), from_item)
     }
 
-    /// The position in the row with the last sort key; 0 if the partition has no row, or that row has no position:
-    /// only rows that were inserted have one, and rows of earlier versions have it in the item beside the rows.
+    /// The position in the row with the last sort key; 0 if the partition has no row, or that row
+    /// has no position: only rows that were inserted have one, and rows of earlier versions have it
+    /// in the item beside the rows.
     pub(super) async fn position_in_newest_row(
         &self,
         stream: &StreamId,
@@ -143,8 +145,8 @@ impl ViewTable {
         Ok(item)
     }
 
-    /// Writes the position under this condition. Returns the position that is there if the condition does not
-    /// hold.
+    /// Writes the position under this condition. Returns the position that is there if the
+    /// condition does not hold.
     pub(super) async fn put_position(
         &self,
         position: Item,

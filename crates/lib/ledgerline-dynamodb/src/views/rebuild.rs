@@ -1,4 +1,5 @@
-//! What a rebuild leaves beside the rows: how far it got in each part of the log. And the deletion of a generation.
+//! What a rebuild leaves beside the rows: how far it got in each part of the log. And the deletion
+//! of a generation.
 
 use std::collections::HashMap;
 
@@ -77,7 +78,8 @@ impl ViewTable {
         Ok(())
     }
 
-    /// Deletes the rows of this generation, and everything beside them, in the page after this place.
+    /// Deletes the rows of this generation, and everything beside them, in the page after this
+    /// place.
     ///
     /// # Errors
     /// When the table fails. Some of the rows may have been deleted.

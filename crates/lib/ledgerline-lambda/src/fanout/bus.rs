@@ -26,7 +26,8 @@ pub(crate) struct Bus {
 }
 
 impl Bus {
-    /// Opens the connection with an empty call. EventBridge refuses the call, but the connection stays open for the first event.
+    /// Opens the connection with an empty call. EventBridge refuses the call, but the connection
+    /// stays open for the first event.
     pub(crate) async fn connect(&self) {
         let _ = self.client.put_events().set_entries(Some(Vec::new())).send().await;
     }
@@ -40,7 +41,8 @@ impl Bus {
         self.events.as_ref().is_none_or(|events| events.contains(event_type))
     }
 
-    /// The entries of a commit. `details` has one text for each of its events, and one if there are none.
+    /// The entries of a commit. `details` has one text for each of its events, and one if there are
+    /// none.
     ///
     /// # Errors
     /// When an entry is larger than the limit.
@@ -77,8 +79,8 @@ impl Bus {
         let mut sent = SendReport::default();
         for call in chunks(&entries, self.max_bytes, |(_, entry)| size(entry)) {
             if sent.failed.first.is_some() {
-                // An earlier call failed, so all of these records come again. Their entries would only cost time now, because the bus takes
-                // nothing.
+                // An earlier call failed, so all of these records come again. Their entries would
+                // only cost time now, because the bus takes nothing.
                 call.iter().for_each(|(index, _)| sent.failed.note(*index));
                 continue;
             }
@@ -130,7 +132,8 @@ impl Bus {
     }
 }
 
-/// The size of an entry as EventBridge counts it. Source: the user guide, "Calculating PutEvents event entry size".
+/// The size of an entry as EventBridge counts it. Source: the user guide, "Calculating PutEvents
+/// event entry size".
 fn size(entry: &PutEventsRequestEntry) -> usize {
     [entry.source(), entry.detail_type(), entry.detail()].into_iter().flatten().map(str::len).sum()
 }

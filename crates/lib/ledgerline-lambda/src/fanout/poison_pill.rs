@@ -1,6 +1,7 @@
-//! A poison pill: a record that ends the process of the function, by a crash, by using up its memory or by taking
-//! too long. Lambda delivers such a record again and again, and its shard waits meanwhile. The fanout finds it by
-//! counting, in the Requests table, the attempts at a batch that did not end: a process that ended remembers nothing.
+//! A poison pill: a record that ends the process of the function, by a crash, by using up its
+//! memory or by taking too long. Lambda delivers such a record again and again, and its shard waits
+//! meanwhile. The fanout finds it by counting, in the Requests table, the attempts at a batch that
+//! did not end: a process that ended remembers nothing.
 
 use ledgerline::Causes;
 use ledgerline_dynamodb::DynamoDbStore;
@@ -8,14 +9,15 @@ use uuid::Uuid;
 
 use crate::stream::Record;
 
-/// The age of a record, in seconds, from which its tries are counted. A record of this age should have been passed on. A younger one is not
-/// counted, so a stream without trouble pays nothing.
+/// The age of a record, in seconds, from which its tries are counted. A record of this age should
+/// have been passed on. A younger one is not counted, so a stream without trouble pays nothing.
 const LATE: i64 = 10;
 
 /// The number of times, at least, that a record is tried by itself before it is set aside.
 const ALONE: u64 = 3;
 
-/// The number of seconds for which tries are remembered: the day for which the stream keeps a record, and one more for clocks that differ.
+/// The number of seconds for which tries are remembered: the day for which the stream keeps a
+/// record, and one more for clocks that differ.
 const REMEMBERED: i64 = 2 * 86_400;
 
 /// The decision about a batch.
@@ -27,8 +29,9 @@ pub(super) enum Plan {
     Quarantine,
 }
 
-/// The decision about a batch of this many records, whose first record was the first of `tries` batches that did not end. At each try, half
-/// of the records are left out. Lambda halves a failed batch as well, but not in every case.
+/// The decision about a batch of this many records, whose first record was the first of `tries`
+/// batches that did not end. At each try, half of the records are left out. Lambda halves a failed
+/// batch as well, but not in every case.
 fn plan(records: usize, tries: u64) -> Plan {
     let halvings = u64::from(usize::BITS - records.saturating_sub(1).leading_zeros());
     if tries >= halvings + ALONE {
@@ -46,8 +49,8 @@ pub(super) struct PoisonPillGuard<'a> {
 }
 
 impl<'a> PoisonPillGuard<'a> {
-    /// Counts an attempt at a batch; `now` is in seconds since 1970. `None` if the batch is empty, or not late, or the
-    /// attempt could not be counted: then all of its records are passed on.
+    /// Counts an attempt at a batch; `now` is in seconds since 1970. `None` if the batch is empty,
+    /// or not late, or the attempt could not be counted: then all of its records are passed on.
     pub(super) async fn if_late(
         store: &'a DynamoDbStore,
         records: &[Record],
@@ -59,15 +62,16 @@ impl<'a> PoisonPillGuard<'a> {
         match store.record_attempt(&what, &Uuid::now_v7().to_string(), now + REMEMBERED).await {
             Ok(tries) => Some(Self { store, what, plan: plan(records.len(), tries) }),
             Err(error) => {
-                // The records are passed on uncounted. That the table does not answer is certain; that a record ends the function is only
-                // suspected.
+                // The records are passed on uncounted. That the table does not answer is certain;
+                // that a record ends the function is only suspected.
                 tracing::warn!(error = %Causes(&error), "the try of this batch is not counted");
                 None
             }
         }
     }
 
-    /// Deletes the count: the process has survived these records, whether or not they were passed on.
+    /// Deletes the count: the process has survived these records, whether or not they were passed
+    /// on.
     pub(super) async fn survived(self) {
         if let Err(error) = self.store.clear_attempts(&self.what).await {
             tracing::warn!(error = %Causes(&error), "a try that came to an end is still counted");
@@ -93,8 +97,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whichever record ends the function, and whether or not Lambda halves what failed: it is set aside alone, after a bounded number of
-        /// invocations, and all others are passed on once.
+        /// Whichever record ends the function, and whether or not Lambda halves what failed: it is
+        /// set aside alone, after a bounded number of invocations, and all others are passed on
+        /// once.
         #[test]
         fn one_record_that_ends_the_function_is_set_aside_and_no_other(
             count in 1..=100_usize,

@@ -1,4 +1,5 @@
-//! The FIFO queues of whole commits, one for each log projector or process manager. The stream is the message group.
+//! The FIFO queues of whole commits, one for each log projector or process manager. The stream is
+//! the message group.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -36,7 +37,8 @@ struct Outgoing {
 }
 
 impl Queues {
-    /// Opens the connection with an empty call. SQS refuses the call, but the connection stays open for the first commit.
+    /// Opens the connection with an empty call. SQS refuses the call, but the connection stays open
+    /// for the first commit.
     pub(crate) async fn connect(&self) {
         if let Some(url) = self.queues.keys().next() {
             let _ = self
@@ -49,7 +51,8 @@ impl Queues {
         }
     }
 
-    /// Sends the commits to every queue that wants their category. `run` is the name of the replay, if they come from one.
+    /// Sends the commits to every queue that wants their category. `run` is the name of the replay,
+    /// if they come from one.
     pub(crate) async fn send(&self, commits: &[(usize, &Commit)], run: Option<&str>) -> SendReport {
         let queues = futures::future::join_all(self.queues.iter().map(|(url, categories)| {
             let wanted = |commit: &Commit| {
@@ -73,7 +76,8 @@ impl Queues {
         let mut sent = SendReport::default();
         for turn in waves(commits) {
             if sent.failed.first.is_some() {
-                // No commit may overtake another one in its group (rule 10), so the later turns wait and come again with what failed.
+                // No commit may overtake another one in its group (rule 10), so the later turns
+                // wait and come again with what failed.
                 turn.iter().for_each(|(index, _)| sent.failed.note(*index));
                 continue;
             }
@@ -81,8 +85,8 @@ impl Queues {
                 turn.iter().map(|(index, commit)| self.message(*index, commit, run)).collect();
             for call in chunks(&messages, self.max_bytes, |message| message.body.len()) {
                 if sent.failed.first.is_some() {
-                    // An earlier call failed, so all of these records come again. Their messages would only cost time now, because the
-                    // queue takes nothing.
+                    // An earlier call failed, so all of these records come again. Their messages
+                    // would only cost time now, because the queue takes nothing.
                     call.iter().for_each(|message| sent.failed.note(message.index));
                     continue;
                 }
@@ -106,8 +110,8 @@ impl Queues {
         Outgoing {
             index,
             group: within_limit(commit.stream.to_string()),
-            // A queue ignores a message whose id it took within the last five minutes. A replayed commit must not be ignored, so its id has
-            // the run in it.
+            // A queue ignores a message whose id it took within the last five minutes. A replayed
+            // commit must not be ignored, so its id has the run in it.
             deduplication: within_limit(match run {
                 Some(run) => format!("{}:{}:{run}", commit.stream, commit.version),
                 None => format!("{}:{}", commit.stream, commit.version),
@@ -171,9 +175,10 @@ impl Queues {
     }
 }
 
-/// Commits in turns: each turn has at most one commit of a stream, and a stream's commits take turns in the order of
-/// their versions. One call holds commits of one turn only, so that when an entry of it fails, no later commit of the
-/// same group can have been taken by the same call (rule 10).
+/// Commits in turns: each turn has at most one commit of a stream, and a stream's commits take
+/// turns in the order of their versions. One call holds commits of one turn only, so that when an
+/// entry of it fails, no later commit of the same group can have been taken by the same call (rule
+/// 10).
 fn waves(commits: Vec<(usize, &Commit)>) -> Vec<Vec<(usize, &Commit)>> {
     let mut sorted = commits;
     sorted.sort_by_key(|(_, commit)| commit.version);
@@ -190,8 +195,8 @@ fn waves(commits: Vec<(usize, &Commit)>) -> Vec<Vec<(usize, &Commit)>> {
     turns
 }
 
-/// Whether a code says that the message itself will never be taken. The field `SenderFault` does not tell that, because throttling counts
-/// as a fault of the sender too.
+/// Whether a code says that the message itself will never be taken. The field `SenderFault` does
+/// not tell that, because throttling counts as a fault of the sender too.
 fn is_permanent(code: &str) -> bool {
     matches!(
         code,
@@ -209,8 +214,9 @@ fn within_limit(id: String) -> String {
     Sha256::digest(id.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Escapes the two characters that JSON text may hold as they are, and that SQS refuses. Escaped, they are the same to every reader.
-/// Source: the API reference of SendMessage, "A message can include only XML, JSON, and unformatted text".
+/// Escapes the two characters that JSON text may hold as they are, and that SQS refuses. Escaped,
+/// they are the same to every reader. Source: the API reference of SendMessage, "A message can
+/// include only XML, JSON, and unformatted text".
 fn within_sqs_alphabet(json: &str) -> String {
     json.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
 }

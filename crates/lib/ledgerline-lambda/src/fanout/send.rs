@@ -6,7 +6,8 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 
 use crate::metrics;
 
-/// The number of times that entries that failed are sent again, before their records are reported as failed (rule 11).
+/// The number of times that entries that failed are sent again, before their records are reported
+/// as failed (rule 11).
 const MAX_RESENDS: usize = 4;
 
 /// The reason why an entry was not taken.
@@ -23,8 +24,8 @@ pub(crate) fn all_refused(entries: usize) -> Vec<(usize, EntryFailure)> {
     (0..entries).map(|place| (place, EntryFailure::Transient)).collect()
 }
 
-/// Sends a batch, and then those of its entries that failed, a bounded number of times. Returns the entries that are
-/// left, those that will never be taken among them.
+/// Sends a batch, and then those of its entries that failed, a bounded number of times. Returns the
+/// entries that are left, those that will never be taken among them.
 ///
 /// `call` makes one call and returns the places in its argument of the entries that failed.
 pub(crate) async fn send_all<T: Clone>(
@@ -103,7 +104,8 @@ mod tests {
             .block_on(future)
     }
 
-    /// Rule 10 for every mask of ten: an entry that failed once is sent once more, and an entry that did not fail is not sent again.
+    /// Rule 10 for every mask of ten: an entry that failed once is sent once more, and an entry
+    /// that did not fail is not sent again.
     #[test]
     fn only_entries_that_failed_are_sent_again() {
         for mask in 0..1_024_u32 {

@@ -1,4 +1,5 @@
-//! The state that goes with an event. It comes from the commit, or else is folded from the log, once for each stream in a batch.
+//! The state that goes with an event. It comes from the commit, or else is folded from the log,
+//! once for each stream in a batch.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
@@ -45,8 +46,8 @@ impl<S: EventStore> StateResolver<S> {
         Self(collect.0)
     }
 
-    /// The state after each of these commits, which are of one stream and in ascending order. If they are not folded by `until`, every
-    /// commit is [`Unavailable::Transient`].
+    /// The state after each of these commits, which are of one stream and in ascending order. If
+    /// they are not folded by `until`, every commit is [`Unavailable::Transient`].
     pub(crate) async fn resolve(
         &self,
         store: &S,
@@ -72,8 +73,9 @@ async fn recorded_states<A: Aggregate>(
     commits: &[&Commit],
     until: Instant,
 ) -> Vec<Result<RecordedState, Unavailable>> {
-    // A state of this schema is attached unchanged, if it can be read (rule 5). So is the state of a newer writer, because a fanout that is
-    // not yet replaced cannot fold its events. A state of an older schema is upcast, or folded again.
+    // A state of this schema is attached unchanged, if it can be read (rule 5). So is the state of
+    // a newer writer, because a fanout that is not yet replaced cannot fold its events. A state of
+    // an older schema is upcast, or folded again.
     let is_right = |state: &RecordedState| {
         state.schema > A::STATE_SCHEMA
             || state.schema == A::STATE_SCHEMA && decode_state::<A>(state).is_some()
@@ -82,7 +84,8 @@ async fn recorded_states<A: Aggregate>(
     let wanting: Vec<_> =
         commits.iter().copied().filter(|commit| embedded(commit).is_none()).collect();
     let Ok(folded) = timeout_at(until, states::<A>(store, &wanting)).await else {
-        // The fold keeps its state on the way (every 2,000 commits), so the next invocation goes on from there.
+        // The fold keeps its state on the way (every 2,000 commits), so the next invocation goes on
+        // from there.
         let stream = &commits[0].stream;
         let version = commits[0].version;
         tracing::warn!(%stream, version, "a state takes longer to fold than one invocation may take");

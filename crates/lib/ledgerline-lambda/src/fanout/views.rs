@@ -1,6 +1,7 @@
-//! The functions of state views, which write states into rows. Each gets the newest state of each stream in a batch, many states in one
-//! asynchronous invocation, so the fanout does not wait for it. Lambda keeps the invocation and tries it three times. Then it puts the
-//! invocation into a queue, from which the function takes it again.
+//! The functions of state views, which write states into rows. Each gets the newest state of each
+//! stream in a batch, many states in one asynchronous invocation, so the fanout does not wait for
+//! it. Lambda keeps the invocation and tries it three times. Then it puts the invocation into a
+//! queue, from which the function takes it again.
 
 use std::collections::BTreeMap;
 
@@ -80,8 +81,8 @@ impl Views {
         let max_bytes = self.max_bytes.saturating_sub(AROUND);
         for call in chunks(&states, max_bytes, |state| state.detail.get().len() + BETWEEN) {
             if sent.failed.first.is_some() {
-                // An earlier call failed, so all of these records come again. Their states would only cost time now, because the function
-                // takes nothing.
+                // An earlier call failed, so all of these records come again. Their states would
+                // only cost time now, because the function takes nothing.
                 call.iter().for_each(|state| sent.failed.note(state.index));
                 continue;
             }
@@ -123,8 +124,9 @@ impl Views {
     }
 }
 
-/// The limit that Lambda names when it throttles an invocation, such as `ConcurrentInvocationLimitExceeded` of the
-/// account or `ReservedFunctionConcurrentInvocationLimitExceeded` of the function.
+/// The limit that Lambda names when it throttles an invocation, such as
+/// `ConcurrentInvocationLimitExceeded` of the account or
+/// `ReservedFunctionConcurrentInvocationLimitExceeded` of the function.
 pub(crate) fn throttle_reason(error: &SdkError<InvokeError>) -> Option<&str> {
     let InvokeError::TooManyRequestsException(throttled) = error.as_service_error()? else {
         return None;

@@ -1,5 +1,6 @@
-//! The adapter of the bus for consumers of commits. An entry names a commit. The log has that commit, and those before
-//! it that the consumer has not applied: so entries may come late, twice, out of order, or not at all.
+//! The adapter of the bus for consumers of commits. An entry names a commit. The log has that
+//! commit, and those before it that the consumer has not applied: so entries may come late, twice,
+//! out of order, or not at all.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -31,8 +32,8 @@ struct EntryEvent {
     version: u64,
 }
 
-/// Runs a consumer of commits that a rule of the bus wakes. Each commit is applied exactly once and in order (rule 7).
-/// `manifest` names the source and the tables; reads of the log are added.
+/// Runs a consumer of commits that a rule of the bus wakes. Each commit is applied exactly once and
+/// in order (rule 7). `manifest` names the source and the tables; reads of the log are added.
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, and what `build` reads.
@@ -61,12 +62,12 @@ fn serve(
 }
 
 impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
-    /// Applies the commits up to that of each of these details of entries, one after the other. An entry that fails
-    /// does not keep the others from being applied.
+    /// Applies the commits up to that of each of these details of entries, one after the other. An
+    /// entry that fails does not keep the others from being applied.
     ///
     /// # Errors
-    /// The error of the first entry that failed: Lambda delivers the event again, and what was applied is a duplicate
-    /// then.
+    /// The error of the first entry that failed: Lambda delivers the event again, and what was
+    /// applied is a duplicate then.
     pub async fn entries(&self, details: Vec<Value>) -> Result<(), ApplyError> {
         let mut outcome = Ok(());
         for detail in details {

@@ -13,9 +13,9 @@ use crate::metrics;
 const REPAIR_WINDOW: u64 = 50;
 
 impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
-    /// Applies the commit in a generation that is not read. Each commit repairs one window of a gap,
-    /// so that a gap of a whole history delays neither the messages behind this one nor the active
-    /// generation. The rebuild or the next commits repair the rest.
+    /// Applies the commit in a generation that is not read. Each commit repairs one window of a
+    /// gap, so that a gap of a whole history delays neither the messages behind this one nor the
+    /// active generation. The rebuild or the next commits repair the rest.
     pub(super) async fn apply_to_standby(
         &self,
         other: &C,
@@ -31,7 +31,8 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         }
     }
 
-    /// Acts on the verdict on a commit: measures, repairs a gap, or finds a log that went backwards.
+    /// Acts on the verdict on a commit: measures, repairs a gap, or finds a log that went
+    /// backwards.
     pub(super) async fn act_on(
         &self,
         consumer: &C,

@@ -1,8 +1,10 @@
-//! The runner of subscriptions: functions that follow `$all` from a checkpoint, and write a view in one order over all streams.
+//! The runner of subscriptions: functions that follow `$all` from a checkpoint, and write a view in
+//! one order over all streams.
 //!
-//! A subscription is woken by the sequencer, after each batch, and by a schedule, in case that was lost. It says nothing of what there is to do: the function reads on from its
-//! checkpoint. One instance works at a time; another one that is woken meanwhile ends at once, and what it was woken for is found by the first, which looks once more after it has given
-//! the checkpoint back.
+//! A subscription is woken by the sequencer, after each batch, and by a schedule, in case that was
+//! lost. It says nothing of what there is to do: the function reads on from its checkpoint. One
+//! instance works at a time; another one that is woken meanwhile ends at once, and what it was
+//! woken for is found by the first, which looks once more after it has given the checkpoint back.
 
 mod error;
 
@@ -38,22 +40,27 @@ use crate::{
     start::{Handle, dynamodb, handler, start},
 };
 
-/// The time for which one invocation begins new pages. Its function has a minute: the rest is for the last page.
+/// The time for which one invocation begins new pages. Its function has a minute: the rest is for
+/// the last page.
 const WORKING: Duration = Duration::from_secs(40);
-/// The time for which it begins new pages of a generation that is not read, which may have the whole log before it, before it turns to the one that is.
+/// The time for which it begins new pages of a generation that is not read, which may have the
+/// whole log before it, before it turns to the one that is.
 const BESIDE: Duration = Duration::from_secs(10);
-/// The time for which an instance has the checkpoint. With each write it has it for so long again, so that one which was killed holds up the others for no longer.
+/// The time for which an instance has the checkpoint. With each write it has it for so long again,
+/// so that one which was killed holds up the others for no longer.
 const HOLDING: SignedDuration = SignedDuration::from_secs(20);
 /// The most commits of a page.
 const PAGE: usize = 100;
-/// The number of entries of others that are gone over without moving the checkpoint, so that a subscription which has nothing to do writes nothing.
+/// The number of entries of others that are gone over without moving the checkpoint, so that a
+/// subscription which has nothing to do writes nothing.
 const MAX_IDLE_ENTRIES: usize = 500;
 /// The limit of a view's state, and of its memory of a stream, in bytes of JSON. Each page writes
 /// both with its rows, at one write unit per KB. The limit of an item is 400 KB.
 const MAX_KEPT: usize = 64 * 1024;
 /// The size from which a metric measures them, so that an operator can act before a commit fails.
 const MUCH_KEPT: usize = MAX_KEPT / 2;
-/// The bytes of rows after which a part of a page is written. A transaction takes 4 MB, and rows are larger in it than as JSON.
+/// The bytes of rows after which a part of a page is written. A transaction takes 4 MB, and rows
+/// are larger in it than as JSON.
 const BYTES: usize = 1_000_000;
 /// The age of a commit from which a subscription that does not have it is behind.
 const BEHIND: SignedDuration = SignedDuration::from_mins(5);
@@ -84,7 +91,8 @@ const BEHIND: SignedDuration = SignedDuration::from_mins(5);
 /// ```
 ///
 /// # Errors
-/// When its configuration is wrong: `COMMITS_TABLE`, `SEQUENCE_TABLE`, `SEQUENCE_PARTITIONS`, and the variable of the view's table; or when the view inserts rows.
+/// When its configuration is wrong: `COMMITS_TABLE`, `SEQUENCE_TABLE`, `SEQUENCE_PARTITIONS`, and
+/// the variable of the view's table; or when the view inserts rows.
 pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
     view: OrderedView<State, Memory>,
 ) -> Result<(), Error> {
@@ -153,8 +161,9 @@ pub struct Subscriber<State, Memory> {
     holding: SignedDuration,
     /// Whether its generation is the one that is read: only that one can be behind.
     is_read: bool,
-    /// Whether it has measured a commit. A metric has room for a hundred values at once, and there may be a whole history to catch up with: only the first commit is measured, which
-    /// waited longest.
+    /// Whether it has measured a commit. A metric has room for a hundred values at once, and there
+    /// may be a whole history to catch up with: only the first commit is measured, which waited
+    /// longest.
     has_measured: AtomicBool,
     /// Whether it has measured what it keeps.
     has_measured_kept: AtomicBool,
@@ -214,17 +223,20 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         }
     }
 
-    /// The same, with another time for which it has the checkpoint: without any, instances take it from each other all the time.
+    /// The same, with another time for which it has the checkpoint: without any, instances take it
+    /// from each other all the time.
     #[must_use]
     pub fn holding(self, holding: SignedDuration) -> Self {
         Self { holding, ..self }
     }
 
-    /// Catches up in every generation of the view that is written. The one that is read comes last, so that it is never ahead of the one to which reads are about to go over; but it comes
+    /// Catches up in every generation of the view that is written. The one that is read comes last,
+    /// so that it is never ahead of the one to which reads are about to go over; but it comes
     /// before one that is being made, which may have the whole log before it.
     ///
     /// # Errors
-    /// As those of [`catch_up`](Self::catch_up), and when the generations cannot be read. A failure in a generation that is not read does not hold up the one that is.
+    /// As those of [`catch_up`](Self::catch_up), and when the generations cannot be read. A failure
+    /// in a generation that is not read does not hold up the one that is.
     pub async fn catch_up_all(&self) -> Result<(), SubscribeError> {
         let generations = self.table.view().recent_generations().await?;
         let now = Timestamp::now();
@@ -244,7 +256,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         others
     }
 
-    /// Makes a generation from the beginning, for the time of one invocation. Returns whether nothing is left.
+    /// Makes a generation from the beginning, for the time of one invocation. Returns whether
+    /// nothing is left.
     ///
     /// # Errors
     /// When the generation is not being built, and as those of [`catch_up`](Self::catch_up).
@@ -269,7 +282,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         }
     }
 
-    /// Applies what there is, until nothing is left or the time of an invocation is over. Ends at once if another instance is at it. Returns whether nothing is left.
+    /// Applies what there is, until nothing is left or the time of an invocation is over. Ends at
+    /// once if another instance is at it. Returns whether nothing is left.
     ///
     /// # Errors
     /// When a table fails, or a commit cannot be applied. What was applied before it stays.
@@ -307,7 +321,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             // What was seen before it was taken may be done by now.
             let page = Some(page).filter(|_| checkpoint.cursor == seen.cursor);
             if let Err(error) = self.work(&mut checkpoint, page, until).await {
-                // It is given back where it is, which is not known here if a reply was lost. The next one need not wait for its time to be over.
+                // It is given back where it is, which is not known here if a reply was lost. The
+                // next one need not wait for its time to be over.
                 if let Err(error) = self.table.give_back_checkpoint(&checkpoint).await {
                     tracing::warn!(error = %Causes(&error), "the checkpoint was not given back");
                 }
@@ -332,7 +347,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         Ok(self.subscription.next(&after).await?)
     }
 
-    /// Applies page after page, from the checkpoint that this instance has taken, and gives it back with the last one.
+    /// Applies page after page, from the checkpoint that this instance has taken, and gives it back
+    /// with the last one.
     async fn work(
         &self,
         checkpoint: &mut Checkpoint,
@@ -372,7 +388,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         Ok(generations.skips(stream, *version))
     }
 
-    /// Applies a page, in as many writes as it takes. Returns whether there is more to do, and this instance still has the checkpoint.
+    /// Applies a page, in as many writes as it takes. Returns whether there is more to do, and this
+    /// instance still has the checkpoint.
     async fn apply(
         &self,
         checkpoint: &mut Checkpoint,
@@ -431,7 +448,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
                     }
                     work = with;
                 }
-                // A long past of one stream: what was applied of it stays, whoever goes on with the rest.
+                // A long past of one stream: what was applied of it stays, whoever goes on with the
+                // rest.
                 if is_part {
                     let is_over = Instant::now() >= until;
                     if !self.moved(checkpoint, cursor.clone(), &work, is_over).await? || is_over {
@@ -485,7 +503,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         }
     }
 
-    /// Writes what comes before a commit that cannot be applied, so that it is not tried again and again.
+    /// Writes what comes before a commit that cannot be applied, so that it is not tried again and
+    /// again.
     async fn end_before(
         &self,
         checkpoint: &mut Checkpoint,
@@ -548,7 +567,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         Ok(reached)
     }
 
-    /// Writes the work, and moves the checkpoint to this cursor in the same write. Returns whether this instance had the checkpoint.
+    /// Writes the work, and moves the checkpoint to this cursor in the same write. Returns whether
+    /// this instance had the checkpoint.
     async fn moved(
         &self,
         checkpoint: &mut Checkpoint,
@@ -576,7 +596,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         if !work.applied.is_empty() {
             tracing::info!(commits = work.applied.len(), "applied");
         }
-        // The commits of a generation that is being made are as old as the log, and nobody waits for them.
+        // The commits of a generation that is being made are as old as the log, and nobody waits
+        // for them.
         let measured = work.applied.first().filter(|_| self.is_read);
         if let Some((_, _, at)) =
             measured.filter(|_| !self.has_measured.swap(true, Ordering::Relaxed))

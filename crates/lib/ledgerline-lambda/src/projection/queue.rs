@@ -1,5 +1,5 @@
-//! The runner that log projectors and process managers share, the functions behind a FIFO queue of commits. It handles batches, gaps, and
-//! commits that are too large for a message.
+//! The runner that log projectors and process managers share, the functions behind a FIFO queue of
+//! commits. It handles batches, gaps, and commits that are too large for a message.
 
 use std::{
     collections::HashSet,
@@ -54,8 +54,8 @@ const MOST: Duration = Duration::from_secs(600);
 /// }
 /// ```
 pub trait Consumer: Sized {
-    /// Applies the commit if it is the next one in its stream (rule 7), and does nothing otherwise. Returns the verdict on the commit, and
-    /// the consumer's position in the stream.
+    /// Applies the commit if it is the next one in its stream (rule 7), and does nothing otherwise.
+    /// Returns the verdict on the commit, and the consumer's position in the stream.
     fn apply(&self, commit: &Commit) -> impl Future<Output = Result<(Delivery, u64), ApplyError>>;
 
     /// Does the same with many commits in fewer calls, if the consumer can do that. Returns the
@@ -69,8 +69,9 @@ pub trait Consumer: Sized {
         std::future::ready(Ok(Vec::new()))
     }
 
-    /// A consumer for each generation of the view that is written, the one that is read last. There are none if the consumer writes no view that can be made again: then it takes
-    /// commits itself.
+    /// A consumer for each generation of the view that is written, the one that is read last. There
+    /// are none if the consumer writes no view that can be made again: then it takes commits
+    /// itself.
     fn generations(&self) -> impl Future<Output = Result<Vec<Self>, TableError>> {
         std::future::ready(Ok(Vec::new()))
     }
@@ -125,7 +126,8 @@ pub async fn run<C: Consumer + 'static>(
     serve(manifest.table(grants::read_streams()), build.boxed_local()).await
 }
 
-/// This function has no type parameters, so it is compiled once for all functions behind a FIFO queue.
+/// This function has no type parameters, so it is compiled once for all functions behind a FIFO
+/// queue.
 fn serve(
     manifest: Manifest,
     build: LocalBoxFuture<'_, Result<Handle<Event, Answer<SqsBatchResponse>>, Error>>,
@@ -143,8 +145,9 @@ pub struct QueueRunner<S, C> {
 }
 
 impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
-    /// Applies a batch, each group in order. Once a message of a group failed, the later ones of its group are reported as failed
-    /// too, untried: they must not overtake it. Other groups go on.
+    /// Applies a batch, each group in order. Once a message of a group failed, the later ones of
+    /// its group are reported as failed too, untried: they must not overtake it. Other groups go
+    /// on.
     pub async fn batch(&self, messages: &[SqsMessage]) -> SqsBatchResponse {
         self.batch_within(messages, INVOCATION).await
     }
@@ -160,7 +163,8 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         let generations = match self.consumer.generations().await {
             Ok(generations) => generations,
             Err(error) => {
-                // Nothing is applied: what would be written into one generation alone might never come into the other one.
+                // Nothing is applied: what would be written into one generation alone might never
+                // come into the other one.
                 tracing::error!(error = %Causes(&error), "the generations cannot be read");
                 for message in messages {
                     response.add_failure(message.message_id.as_deref().unwrap_or_default());
@@ -228,10 +232,10 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         response
     }
 
-    /// Applies commits of a batch together, if the consumer can do that. Returns the verdict and the
-    /// position for each message whose commit needs no further call. The runner applies the other
-    /// commits one by one, and all of them after a failure: so the log names the one commit at
-    /// fault, and no other group waits for it.
+    /// Applies commits of a batch together, if the consumer can do that. Returns the verdict and
+    /// the position for each message whose commit needs no further call. The runner applies the
+    /// other commits one by one, and all of them after a failure: so the log names the one commit
+    /// at fault, and no other group waits for it.
     async fn outcomes(
         &self,
         messages: &[SqsMessage],
@@ -246,7 +250,8 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
             // Each generation has a position of its own.
             [..] => return outcomes,
         };
-        // One of the commits may have crashed the function: those before it must be applied this time.
+        // One of the commits may have crashed the function: those before it must be applied this
+        // time.
         if messages.iter().any(comes_again) {
             return outcomes;
         }
@@ -279,7 +284,8 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
             Ok(Err(_)) => "panic".to_owned(),
             Err(_) => "it takes too long".to_owned(),
         };
-        // Commits that were applied before the failure are duplicates, and their lag is not measured.
+        // Commits that were applied before the failure are duplicates, and their lag is not
+        // measured.
         tracing::warn!(error = failure, "a batch is taken commit by commit");
         outcomes
     }
@@ -293,7 +299,8 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         self.apply_message(Message::read(body), None, &generations).await.map(|_| ())
     }
 
-    /// Applies the commit in one message, unless the batch applied it. Returns the verdict, and the commit.
+    /// Applies the commit in one message, unless the batch applied it. Returns the verdict, and the
+    /// commit.
     pub(super) async fn apply_message(
         &self,
         message: Result<Message, String>,
@@ -309,8 +316,8 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                 }
             }
         };
-        // A failure that ends the function loses the log line of the whole batch. This line says, at the level DEBUG, which commit it was
-        // at.
+        // A failure that ends the function loses the log line of the whole batch. This line says,
+        // at the level DEBUG, which commit it was at.
         tracing::debug!(stream = %commit.stream, version = commit.version, "projection begins");
         let (read, others) = match generations.split_last() {
             Some((read, others)) => (read, others),
@@ -355,8 +362,8 @@ fn receives(message: &SqsMessage) -> usize {
 ///
 /// A poison pill can crash or time out the function, and then the response for the batch is lost.
 /// So each receive of a batch begins with another group. From [`SUSPECTED`] receives on, half of
-/// the suspected groups are left out, by a bit of a hash of the group's name. In the next receive it
-/// is the other half, and then another bit. So all groups but that of the poison pill leave the
+/// the suspected groups are left out, by a bit of a hash of the group's name. In the next receive
+/// it is the other half, and then another bit. So all groups but that of the poison pill leave the
 /// queue within some receives; and if there is none, as after an outage, within three.
 fn tried(messages: &[SqsMessage]) -> Vec<usize> {
     let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
@@ -440,7 +447,8 @@ mod tests {
         assert_eq!(*runner.consumer.0.0.lock().unwrap(), 2);
     }
 
-    /// A consumer that notes the groups that it was done with, and ends the function at one of them.
+    /// A consumer that notes the groups that it was done with, and ends the function at one of
+    /// them.
     struct Deadly {
         group: String,
         done: Mutex<HashSet<String>>,
@@ -547,7 +555,8 @@ mod tests {
         }
     }
 
-    /// The log was restored from a backup that ends before the consumer's position, and new commits follow it.
+    /// The log was restored from a backup that ends before the consumer's position, and new commits
+    /// follow it.
     #[tokio::test]
     async fn a_log_that_went_backwards_is_said_loudly_and_not_skipped() {
         let stream = StreamId::new("tank", "1").unwrap();

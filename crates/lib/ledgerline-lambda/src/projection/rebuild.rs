@@ -1,6 +1,8 @@
-//! Making a view again: a function writes the rows of a new generation ([`Generations`](ledgerline_dynamodb::Generations)) from the log, part by part, when the operator's tool
-//! asks for it. It works for some seconds at a time, notes how far it got, and is asked again. A commit may be written twice, by the same guards as those of deliveries: by two who
-//! are asked at once, or by one that was killed.
+//! Making a view again: a function writes the rows of a new generation
+//! ([`Generations`](ledgerline_dynamodb::Generations)) from the log, part by part, when the
+//! operator's tool asks for it. It works for some seconds at a time, notes how far it got, and is
+//! asked again. A commit may be written twice, by the same guards as those of deliveries: by two
+//! who are asked at once, or by one that was killed.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -10,7 +12,8 @@ use ledgerline_dynamodb::{DynamoDbStore, Phase, ScanPart, SegmentProgress, Table
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-/// The time for which one invocation begins new pages. A function behind the log has ten seconds: the rest is for the last page.
+/// The time for which one invocation begins new pages. A function behind the log has ten seconds:
+/// the rest is for the last page.
 const WORKING: Duration = Duration::from_secs(5);
 /// The most commits that are read at once. They fit into the least memory that Lambda gives.
 const PAGE: i32 = 1_000;
@@ -56,7 +59,8 @@ pub struct RebuildResponse {
     pub reads: f64,
     /// The write units that it took.
     pub writes: f64,
-    /// The milliseconds for which nobody should ask for this part again, so that no more write units are taken than was asked for.
+    /// The milliseconds for which nobody should ask for this part again, so that no more write
+    /// units are taken than was asked for.
     pub pause: u64,
     /// Streams that could not be made, and why. No payload is among it (rule 14).
     pub failed: Vec<Failed>,
@@ -84,7 +88,8 @@ impl RebuildResponse {
 /// Why nothing, or one stream, was made.
 #[derive(Debug, thiserror::Error)]
 pub enum RebuildError {
-    /// A worker that comes late must not write rows of a generation that is read, or that is being deleted.
+    /// A worker that comes late must not write rows of a generation that is read, or that is being
+    /// deleted.
     #[error("the generation {0} is not being built")]
     NotBuilding(u32),
     /// The number of the part.
@@ -163,8 +168,9 @@ pub(crate) trait Rebuild {
     /// Its table.
     fn view(&self) -> &ViewTable;
 
-    /// Writes what these commits come to into the rows of this generation. Each list is of one stream, in order. A stream that cannot be made is named, and does not keep the others from their rows.
-    /// After `until`, no more streams are begun.
+    /// Writes what these commits come to into the rows of this generation. Each list is of one
+    /// stream, in order. A stream that cannot be made is named, and does not keep the others from
+    /// their rows. After `until`, no more streams are begun.
     fn rebuild_page(
         &self,
         generation: u32,
@@ -173,7 +179,8 @@ pub(crate) trait Rebuild {
         until: Instant,
     ) -> impl Future<Output = Result<Progress, TableError>>;
 
-    /// Writes what this generation lacks of a stream, from the log. Returns the write units that it took.
+    /// Writes what this generation lacks of a stream, from the log. Returns the write units that it
+    /// took.
     fn rebuild_stream(
         &self,
         generation: u32,
@@ -213,7 +220,8 @@ pub(crate) async fn rebuild_each(
 /// Does what is asked for, for some seconds.
 ///
 /// # Errors
-/// When the generation is not being built, or the log or the table fails. What was noted before stays.
+/// When the generation is not being built, or the log or the table fails. What was noted before
+/// stays.
 pub(crate) async fn rebuild(
     view: &impl Rebuild,
     log: &DynamoDbStore,

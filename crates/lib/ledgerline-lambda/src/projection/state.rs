@@ -1,8 +1,9 @@
 //! The runner of state projectors: functions whose read model is one row per aggregate.
 //!
-//! States come from the fanout, or from a rule of the bus, as an asynchronous invocation that Lambda tries three times within minutes. An
-//! invocation that fails each time waits in a queue. The same function takes it from there, again and again with a minute in between, for
-//! as long as an outage or a deployment may last.
+//! States come from the fanout, or from a rule of the bus, as an asynchronous invocation that
+//! Lambda tries three times within minutes. An invocation that fails each time waits in a queue.
+//! The same function takes it from there, again and again with a minute in between, for as long as
+//! an outage or a deployment may last.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -33,11 +34,13 @@ use crate::{
     wire::{BusEntry, field_or_root},
 };
 
-/// The time for which a forgotten row keeps older events out, in seconds: 30 days. EventBridge may retry an event for a day, Lambda for six
-/// hours, and it may wait in dead-letter queues for 14 days.
+/// The time for which a forgotten row keeps older events out, in seconds: 30 days. EventBridge may
+/// retry an event for a day, Lambda for six hours, and it may wait in dead-letter queues for 14
+/// days.
 const TOMBSTONE_SECONDS: i64 = 30 * 86_400;
 
-/// Runs a state projector. It writes the row of every state, unless the row in the table is as new already (rule 8).
+/// Runs a state projector. It writes the row of every state, unless the row in the table is as new
+/// already (rule 8).
 ///
 /// ```no_run
 /// use ledgerline::{StateTable, StateView, tank::{State, Tank}};
@@ -72,7 +75,8 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(
         let client = dynamodb().await;
         let log = DynamoDbStore::new(client.clone(), config::text("COMMITS_TABLE")?);
         let table = StateRows::new(client, config::text(view.table.variable)?, view.table);
-        // This opens the connection, so that the first state does not wait for it. A failure is that of the first state.
+        // This opens the connection, so that the first state does not wait for it. A failure is
+        // that of the first state.
         let _ = table.view().recent_generations().await;
         let projector = Arc::new(StateProjector { table, log, view });
         Ok(handler(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
@@ -119,12 +123,13 @@ struct Invocation {
     states: Vec<Value>,
 }
 
-/// The details of the entries in an event. The event is an invocation by the fanout, an entry from a rule, or messages from the queue of
-/// failed invocations. Such a message is what Lambda puts there, with the event in `requestPayload` (developer guide, "Capturing records of
-/// Lambda asynchronous invocations"), or what EventBridge puts there, the event itself.
+/// The details of the entries in an event. The event is an invocation by the fanout, an entry from
+/// a rule, or messages from the queue of failed invocations. Such a message is what Lambda puts
+/// there, with the event in `requestPayload` (developer guide, "Capturing records of Lambda
+/// asynchronous invocations"), or what EventBridge puts there, the event itself.
 ///
-/// A message that was received before begins with another of its states each time, so that a state that ends the function does not keep the
-/// others from their rows.
+/// A message that was received before begins with another of its states each time, so that a state
+/// that ends the function does not keep the others from their rows.
 ///
 /// # Errors
 /// When the event is none of these.
@@ -172,12 +177,14 @@ pub struct StateProjector<A: Aggregate, Row> {
     pub view: StateView<A, Row>,
 }
 
-/// The reason why an entry was not projected. The entry comes again; after the last try it goes to the dead-letter queue.
+/// The reason why an entry was not projected. The entry comes again; after the last try it goes to
+/// the dead-letter queue.
 #[derive(Debug, thiserror::Error)]
 enum ProjectError {
     #[error("not an entry of this program: the field {0}")]
     Malformed(String),
-    /// The row shows a version, or an entry is about one, that the log does not have: the log was restored to an earlier time.
+    /// The row shows a version, or an entry is about one, that the log does not have: the log was
+    /// restored to an earlier time.
     #[error("version {version} of {stream} is not in the log: it went backwards")]
     WentBack { stream: StreamId, version: u64 },
     #[error(
@@ -205,19 +212,21 @@ struct Projected {
 }
 
 impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
-    /// Projects the details of these entries, one after the other. An entry that fails does not keep the others from their rows.
+    /// Projects the details of these entries, one after the other. An entry that fails does not
+    /// keep the others from their rows.
     ///
     /// # Errors
-    /// When an entry is malformed, its state has a schema that this program does not read and the log cannot be folded, the log went
-    /// backwards, or a table fails. The error is that of the first such entry.
+    /// When an entry is malformed, its state has a schema that this program does not read and the
+    /// log cannot be folded, the log went backwards, or a table fails. The error is that of the
+    /// first such entry.
     pub async fn all(&self, details: Vec<Value>) -> Result<(), Error> {
         let mut written = CommitList::default();
         let mut older = CommitList::default();
         let mut failed = Ok(());
         let generations = self.table.view().written().await?;
         for detail in details {
-            // An operator who looks for a command that is not shown searches the logs by these two. Even an entry that cannot be read may
-            // have them.
+            // An operator who looks for a command that is not shown searches the logs by these two.
+            // Even an entry that cannot be read may have them.
             let stream = detail["stream"]
                 .as_str()
                 .and_then(|stream| StreamId::try_from(stream.to_owned()).ok());
@@ -246,7 +255,8 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     /// Makes a generation of the view from the log.
     ///
     /// # Errors
-    /// When the generation is not being built, or the log or the table fails. What was written stays.
+    /// When the generation is not being built, or the log or the table fails. What was written
+    /// stays.
     pub async fn rebuild(&self, asked: &RebuildRequest) -> Result<RebuildResponse, RebuildError> {
         rebuild(self, &self.log, asked).await
     }
@@ -275,8 +285,9 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         }
         if let Overwrite::Shows(newer) = overwritten
             && newer > shown
-            // A newer row is normal if this entry came late. But if the log does not have the row's version, the log went backwards, and
-            // the row would stay as it is until the log has grown past it.
+            // A newer row is normal if this entry came late. But if the log does not have the row's
+            // version, the log went backwards, and the row would stay as it is until the log has
+            // grown past it.
             && self.log.get(stream, newer).await?.is_none()
         {
             return Err(ProjectError::WentBack { stream: stream.clone(), version: newer });
@@ -293,7 +304,8 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         })
     }
 
-    /// Writes a row, or a tombstone, unless the row is as new already (rule 8). Returns the write units as well.
+    /// Writes a row, or a tombstone, unless the row is as new already (rule 8). Returns the write
+    /// units as well.
     async fn show(
         &self,
         table: &StateRows,
@@ -304,13 +316,15 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         if let Some(row) = row {
             return table.put_newer(row, version).await;
         }
-        // The time counts from now, even if this event waited for weeks, because older events may have waited with it.
+        // The time counts from now, even if this event waited for weeks, because older events may
+        // have waited with it.
         let expires = Timestamp::now().as_second().saturating_add(TOMBSTONE_SECONDS);
         table.forget(stream.id(), version, expires).await
     }
 
-    /// The version and the state that the entry shows. If an older or newer fanout wrote the state in a schema that this program does not
-    /// read, they are the newest ones that the log has. So rows are right during a deployment, whichever function is replaced first.
+    /// The version and the state that the entry shows. If an older or newer fanout wrote the state
+    /// in a schema that this program does not read, they are the newest ones that the log has. So
+    /// rows are right during a deployment, whichever function is replaced first.
     async fn state(
         &self,
         stream: &StreamId,

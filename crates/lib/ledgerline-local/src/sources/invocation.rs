@@ -27,7 +27,8 @@ use crate::{
     trace_log::{TraceLog, age, name},
 };
 
-/// The delays before the first and the second retry. On AWS they are one minute and two, which is too long on a laptop.
+/// The delays before the first and the second retry. On AWS they are one minute and two, which is
+/// too long on a laptop.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
 
 /// A function that is invoked asynchronously.

@@ -1,4 +1,5 @@
-//! The sources that invoke functions besides HTTP: streams, queues and rules, with the failure handling of Lambda's event source mappings.
+//! The sources that invoke functions besides HTTP: streams, queues and rules, with the failure
+//! handling of Lambda's event source mappings.
 
 pub(crate) mod invocation;
 pub(crate) mod queue;
@@ -19,9 +20,9 @@ pub(crate) enum Reported {
     All,
 }
 
-/// Reads a partial batch response as Lambda does: an empty answer is a success, an identifier that is empty, missing
-/// or unknown fails the whole batch. Source: the developer guide, "Reporting batch item failures", for streams and for
-/// SQS alike.
+/// Reads a partial batch response as Lambda does: an empty answer is a success, an identifier that
+/// is empty, missing or unknown fails the whole batch. Source: the developer guide, "Reporting
+/// batch item failures", for streams and for SQS alike.
 pub(crate) fn reported(answer: &[u8], sent: &HashSet<&str>) -> Reported {
     let Ok(answer) = serde_json::from_slice::<Value>(answer) else { return Reported::All };
     if answer["batchItemFailures"].is_null() {

@@ -1,4 +1,5 @@
-//! A queue as an event source: batches, partial batch responses, and for failed messages the queue's own visibility timeout and redrive.
+//! A queue as an event source: batches, partial batch responses, and for failed messages the
+//! queue's own visibility timeout and redrive.
 
 use std::{
     collections::HashSet,
@@ -27,16 +28,19 @@ use crate::{
 /// The number of batches in flight at once, if the template does not say it.
 pub(crate) const CONCURRENCY: usize = 2;
 
-/// The time for which messages gather when less than a batch is there. The messages of one call arrive one after the other. Without this time, a receive that waits gets the
-/// first of ten, and the function is invoked for it alone.
+/// The time for which messages gather when less than a batch is there. The messages of one call
+/// arrive one after the other. Without this time, a receive that waits gets the first of ten, and
+/// the function is invoked for it alone.
 const GATHER: Duration = Duration::from_millis(5);
 
-/// The mapping of one queue to one function. Several run at once; the queue keeps its groups in order.
+/// The mapping of one queue to one function. Several run at once; the queue keeps its groups in
+/// order.
 #[derive(Clone)]
 pub(crate) struct Mapping {
     /// One batch is received at a time: two receives would share what arrives.
     pub(crate) turn: Arc<Mutex<()>>,
-    /// The queues themselves: over the wire, receiving and deleting were a twelfth of what the stack does under load.
+    /// The queues themselves: over the wire, receiving and deleting were a twelfth of what the
+    /// stack does under load.
     pub(crate) queues: Arc<RustackSqs>,
     pub(crate) url: String,
     pub(crate) source: QueueSource,
@@ -82,8 +86,9 @@ impl Mapping {
         self.delete(messages, &failed, took).await
     }
 
-    /// Deletes the messages that succeeded. A failed message is delivered again after the visibility timeout, and goes to the dead-letter queue if it
-    /// was received too often. The queue itself does both.
+    /// Deletes the messages that succeeded. A failed message is delivered again after the
+    /// visibility timeout, and goes to the dead-letter queue if it was received too often. The
+    /// queue itself does both.
     async fn delete(&self, messages: Vec<Message>, failed: &Reported, took: u128) -> Result<()> {
         let none = HashSet::new();
         let failed = match failed {

@@ -1,5 +1,5 @@
-//! A table's stream as an event source: batches in order, filters, partial batch responses, bisecting, bounded
-//! retries, and the on-failure destination.
+//! A table's stream as an event source: batches in order, filters, partial batch responses,
+//! bisecting, bounded retries, and the on-failure destination.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -27,8 +27,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The pause between two tries of the same records.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The pause between a batch and the look for the next one. Lambda looks four times a second. Under load, commits gather even in this shorter pause,
-/// so that one invocation, with all calls that follow from it, is for many commits.
+/// The pause between a batch and the look for the next one. Lambda looks four times a second. Under
+/// load, commits gather even in this shorter pause, so that one invocation, with all calls that
+/// follow from it, is for many commits.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The mapping of one stream to one function.
@@ -47,7 +48,8 @@ pub(crate) struct Mapping {
     /// The sequence number up to which every record was delivered; empty at the beginning.
     pub(crate) delivered: watch::Sender<String>,
     pub(crate) hops: TraceLog,
-    /// Whether it is the first mapping of its stream, which prints each commit, so that commits are printed once.
+    /// Whether it is the first mapping of its stream, which prints each commit, so that commits are
+    /// printed once.
     pub(crate) is_first: bool,
 }
 
@@ -180,7 +182,8 @@ enum Outcome {
     Done,
     /// The invocation failed as a whole.
     Failed,
-    /// The record at this place is the first that failed: it becomes the checkpoint, and it and all records after it come again.
+    /// The record at this place is the first that failed: it becomes the checkpoint, and it and all
+    /// records after it come again.
     FailedFrom(usize),
 }
 
@@ -231,7 +234,8 @@ impl<'a> Work<'a> {
         Some(records)
     }
 
-    /// Takes the outcome of the last batch. The result is the records that are given up, and the number of tries.
+    /// Takes the outcome of the last batch. The result is the records that are given up, and the
+    /// number of tries.
     fn settle(&mut self, records: Vec<Value>, outcome: Outcome) -> Option<(Vec<Value>, i64)> {
         let done = outcome.done(records.len());
         let rest = records[done..].to_vec();
@@ -243,8 +247,8 @@ impl<'a> Work<'a> {
             && self.source.bisect_batch_on_function_error
             && outcome == Outcome::Failed
         {
-            // Splitting is no retry, so it is not counted; the halves stay in order. If the function reported a part of a batch, the batch is split
-            // there and not halved.
+            // Splitting is no retry, so it is not counted; the halves stay in order. If the
+            // function reported a part of a batch, the batch is split there and not halved.
             let (first, second) = rest.split_at(rest.len() / 2);
             self.batches.push_front((second.to_vec(), attempts));
             self.batches.push_front((first.to_vec(), attempts));
@@ -281,8 +285,9 @@ fn describe(record: &Value) -> String {
     format!("{} {}", name(&commit), types.join(", "))
 }
 
-/// Reads records after this position until a batch is full or the window has passed since the first look. Returns at once if there are none.
-/// Each look reads only what came since the last one, because a window under load would read all of its batch again for every command.
+/// Reads records after this position until a batch is full or the window has passed since the first
+/// look. Returns at once if there are none. Each look reads only what came since the last one,
+/// because a window under load would read all of its batch again for every command.
 async fn gather(
     source: &StreamSource,
     written: &Notify,
@@ -327,7 +332,8 @@ mod tests {
         records.iter().map(|record| sequence_number(record).parse().unwrap()).collect()
     }
 
-    /// Settles ten records with a function that fails at record 6. The result is the batches of its invocations, and those that were given up.
+    /// Settles ten records with a function that fails at record 6. The result is the batches of its
+    /// invocations, and those that were given up.
     fn settled(source: &StreamSource, partial: bool) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
         let (mut invoked, mut given_up) = (Vec::new(), Vec::new());
         let mut work = Work::new(source, records(10));

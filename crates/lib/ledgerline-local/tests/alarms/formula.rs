@@ -61,8 +61,8 @@ pub(crate) fn metrics(alarm: &Value) -> Vec<(String, Metric)> {
 
 /// Whether an alarm rings on the datapoints of its metrics.
 ///
-/// An alarm that wants several periods in a row is evaluated on one period, as if its data repeated:
-/// the acted-out faults last until something repairs them, and no test waits for minutes.
+/// An alarm that wants several periods in a row is evaluated on one period, as if its data
+/// repeated: the acted-out faults last until something repairs them, and no test waits for minutes.
 pub(crate) fn rings(alarm: &Value, datapoints: &BTreeMap<String, Option<f64>>) -> bool {
     let periods = alarm["EvaluationPeriods"].as_u64().unwrap();
     let needed = alarm["DatapointsToAlarm"].as_u64().unwrap_or(periods);

@@ -74,8 +74,8 @@ const OF_COMMITS: [Fault; 6] = [
     Fault::LogThrottled,
 ];
 
-/// Changes of the template after which an alarm does not ring at its fault: the alarm, the text that
-/// the template has, and the text of the changed copy.
+/// Changes of the template after which an alarm does not ring at its fault: the alarm, the text
+/// that the template has, and the text of the changed copy.
 const BROKEN: [(&str, &str, &str); 3] = [
     // The dimension of another function.
     (

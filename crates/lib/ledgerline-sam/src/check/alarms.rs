@@ -1,4 +1,5 @@
-//! Rule 11: whatever can fail has an alarm that can go off, and every alarm has an entry in the runbook.
+//! Rule 11: whatever can fail has an alarm that can go off, and every alarm has an entry in the
+//! runbook.
 
 use ledgerline::manifest::Manifests;
 use serde_json::Value;
@@ -153,7 +154,8 @@ impl Watched {
         Self::new(id, "AWS/SQS", metric, &[("QueueName", id.to_owned())], most)
     }
 
-    /// Whether the alarm is on this metric. The alarm of the API watches a share, which is a formula of two metrics.
+    /// Whether the alarm is on this metric. The alarm of the API watches a share, which is a
+    /// formula of two metrics.
     fn is_of(&self, alarm: &Value) -> bool {
         let of = |metric: &Value| {
             let mut dimensions: Vec<_> = list(&metric["Dimensions"])
@@ -186,7 +188,8 @@ impl Watched {
         }
     }
 
-    /// The reason why an alarm on this metric does not help: the property, and what is wrong with it.
+    /// The reason why an alarm on this metric does not help: the property, and what is wrong with
+    /// it.
     fn weakness(&self, alarm: &Value) -> Option<(&'static str, String)> {
         let number = |key: &str| alarm[key].as_f64();
         let above = ["GreaterThanThreshold", "GreaterThanOrEqualToThreshold"];
@@ -204,7 +207,8 @@ impl Watched {
             parts.iter().map(|part| &part["MetricStat"]["Stat"]).filter(|stat| !stat.is_null());
         let mut statistics =
             of_parts.chain(alarm["Metrics"].is_null().then_some(&alarm["Statistic"]));
-        // A data point of a counter is one event, so that its maximum is 1 at most, however many there were.
+        // A data point of a counter is one event, so that its maximum is 1 at most, however many
+        // there were.
         let is_level = self.metric.starts_with("Approximate") || self.metric.ends_with("Age");
         let allowed: &[&str] = if is_level { &["Sum", "Maximum"] } else { &["Sum"] };
         if !statistics.all(|statistic| allowed.iter().any(|allowed| *statistic == *allowed)) {
@@ -218,7 +222,8 @@ impl Watched {
                 format!("Period times EvaluationPeriods is more than {LONGEST} s"),
             ));
         }
-        // Calls that fail or are throttled are tried again, so they need not wake anybody. Of its own metrics, the application decides.
+        // Calls that fail or are throttled are tried again, so they need not wake anybody. Of its
+        // own metrics, the application decides.
         let can_wait = self.metric == "Throttles" || !self.namespace.starts_with("AWS/");
         let topics: &[&str] =
             if can_wait { &["AlarmTopic", "NoticeTopic"] } else { &["AlarmTopic"] };
@@ -238,12 +243,14 @@ impl Watched {
 /// The longest time that an alarm may take to go off, in seconds.
 const LONGEST: f64 = 900.0;
 
-/// The lines that Lambda writes of invocations that failed or ran out of time. Where `SystemLogLevel` is `WARN`, it
-/// writes no other reports (Lambda Developer Guide, "System log level event mapping").
+/// The lines that Lambda writes of invocations that failed or ran out of time. Where
+/// `SystemLogLevel` is `WARN`, it writes no other reports (Lambda Developer Guide, "System log
+/// level event mapping").
 const FAILED_INVOCATIONS: &str =
     r#"{ $.type = "platform.report" && $.record.status != "success" }"#;
 
-/// The filters of the functions' log that count these lines: logical id, and namespace and name of the metric.
+/// The filters of the functions' log that count these lines: logical id, and namespace and name of
+/// the metric.
 fn failed_invocations(template: &Value) -> impl Iterator<Item = (&str, &str, &str)> {
     let group = &template["Globals"]["Function"]["LoggingConfig"]["LogGroup"];
     let filters = resources(template, &["AWS::Logs::MetricFilter"]).filter(move |(_, filter)| {
@@ -258,13 +265,15 @@ fn failed_invocations(template: &Value) -> impl Iterator<Item = (&str, &str, &st
 
 /// The metrics that alarms must watch.
 fn wanted(template: &Value, manifests: &Manifests, own: &str) -> Vec<Watched> {
-    // The highest thresholds, for failures, seconds and milliseconds: a delay of more than an hour must always be an alarm.
+    // The highest thresholds, for failures, seconds and milliseconds: a delay of more than an hour
+    // must always be an alarm.
     const FAILURES: f64 = 10.0;
     const SECONDS: f64 = 3_600.0;
     const MILLISECONDS: f64 = 3_600_000.0;
     let mut wanted = Vec::new();
     for (id, _) in resources(template, &["AWS::Serverless::HttpApi"]) {
-        // The alarm is on the share of answers with 5xx among all requests, so both metrics are parts of its formula.
+        // The alarm is on the share of answers with 5xx among all requests, so both metrics are
+        // parts of its formula.
         for metric in ["5xx", "Count"] {
             wanted.push(Watched::new(
                 id,
@@ -275,8 +284,8 @@ fn wanted(template: &Value, manifests: &Manifests, own: &str) -> Vec<Watched> {
             ));
         }
     }
-    // Of all functions together: an alarm for each of them would cost a dollar a month for ten. The log says which
-    // one failed. Throttles are not in the log, and concurrency is the account's.
+    // Of all functions together: an alarm for each of them would cost a dollar a month for ten. The
+    // log says which one failed. Throttles are not in the log, and concurrency is the account's.
     wanted.extend(
         failed_invocations(template)
             .map(|(id, namespace, metric)| Watched::new(id, namespace, metric, &[], FAILURES)),
@@ -298,8 +307,9 @@ fn wanted(template: &Value, manifests: &Manifests, own: &str) -> Vec<Watched> {
                             "ApproximateAgeOfOldestMessage",
                             SECONDS,
                         )),
-                        // The age of the oldest message leaves out messages that were received three times, except in a FIFO queue
-                        // (Amazon SQS Developer Guide, "Available CloudWatch metrics"). So the number of messages is watched.
+                        // The age of the oldest message leaves out messages that were received
+                        // three times, except in a FIFO queue (Amazon SQS Developer Guide,
+                        // "Available CloudWatch metrics"). So the number of messages is watched.
                         false => wanted.extend(
                             [
                                 "ApproximateNumberOfMessagesVisible",
@@ -309,7 +319,8 @@ fn wanted(template: &Value, manifests: &Manifests, own: &str) -> Vec<Watched> {
                         ),
                     }
                 }
-                // Both dimensions are needed: with the rule's alone, the metric is that of a rule of the default bus.
+                // Both dimensions are needed: with the rule's alone, the metric is that of a rule
+                // of the default bus.
                 Some("EventBridgeRule") => wanted.push(Watched::new(
                     id,
                     "AWS/Events",

@@ -1,5 +1,5 @@
-//! The safeguards that the template must have whatever the functions do: strangers are kept out, what fails comes again and is kept, and
-//! stored data is not lost with the stack (rules 3 and 11).
+//! The safeguards that the template must have whatever the functions do: strangers are kept out,
+//! what fails comes again and is kept, and stored data is not lost with the stack (rules 3 and 11).
 
 mod access;
 
@@ -52,7 +52,8 @@ impl Template<'_> {
         }
     }
 
-    /// Tables that cannot be made again from others must stay when the stack is deleted, and must be restorable.
+    /// Tables that cannot be made again from others must stay when the stack is deleted, and must
+    /// be restorable.
     fn tables(mut self) -> Self {
         for (id, table) in resources(self.json, &["AWS::DynamoDB::Table"]) {
             if ![COMMITS, SEQUENCE, "RequestsTable"].contains(&id)
@@ -82,7 +83,8 @@ impl Template<'_> {
                 self.wrong(id, &[], "write DeletionProtectionEnabled: !If [IsProd, true, false]");
             }
             if id == COMMITS {
-                // With another view type the records would have no commits, and the fanout could pass nothing on.
+                // With another view type the records would have no commits, and the fanout could
+                // pass nothing on.
                 let keys = ["StreamSpecification", "StreamViewType"];
                 self.must(
                     id,
@@ -110,7 +112,8 @@ impl Template<'_> {
         self
     }
 
-    /// What a function fails at must come again, in order, and must be kept if it never gets through (rule 11).
+    /// What a function fails at must come again, in order, and must be kept if it never gets
+    /// through (rule 11).
     fn functions(mut self) -> Self {
         let functions = || resources(self.json, &["AWS::Serverless::Function"]);
         let views: String = functions()
@@ -119,7 +122,8 @@ impl Template<'_> {
             })
             .collect();
         for (id, function) in functions() {
-            // The function takes states if the fanout or a rule of the bus invokes it, asynchronously.
+            // The function takes states if the fanout or a rule of the bus invokes it,
+            // asynchronously.
             let takes_states = views.contains(&format!("${{{id}}}"))
                 || events(function, "EventBridgeRule").next().is_some();
             let taken: Vec<_> = events(function, "SQS")
@@ -147,7 +151,8 @@ impl Template<'_> {
                     continue;
                 }
                 self.bounded_stream(id, name, properties);
-                // The records that the fanout sets aside must go into the queue of those that Lambda gives up.
+                // The records that the fanout sets aside must go into the queue of those that
+                // Lambda gives up.
                 let letters =
                     &function["Properties"]["Environment"]["Variables"]["DEAD_LETTER_QUEUE"];
                 let given_up = &properties["DestinationConfig"]["OnFailure"]["Destination"];
@@ -184,21 +189,24 @@ impl Template<'_> {
         self
     }
 
-    /// A function must be able to report which records failed. Else it gets those again that it has done.
+    /// A function must be able to report which records failed. Else it gets those again that it has
+    /// done.
     fn partial(&mut self, id: &str, name: &str, properties: &Value) {
         let keys = ["Events", name, "Properties", "FunctionResponseTypes"];
         let expected = Value::from(vec!["ReportBatchItemFailures"]);
         self.must(id, &keys, &properties["FunctionResponseTypes"], &expected);
     }
 
-    /// The sequencer must get through with every record: to give one up would be to leave it out of the order.
+    /// The sequencer must get through with every record: to give one up would be to leave it out of
+    /// the order.
     fn whole_stream(&mut self, id: &str, name: &str, properties: &Value) {
         for key in ["MaximumRetryAttempts", "MaximumRecordAgeInSeconds"] {
             self.must(id, &["Events", name, "Properties", key], &properties[key], &(-1).into());
         }
     }
 
-    /// A function that reads whole records must give up the ones that it never gets through with, and keep them elsewhere.
+    /// A function that reads whole records must give up the ones that it never gets through with,
+    /// and keep them elsewhere.
     fn bounded_stream(&mut self, id: &str, name: &str, properties: &Value) {
         let keys = |key: &'static str| ["Events", name, "Properties", key];
         if !self.is_dead_letter_queue(
@@ -241,7 +249,8 @@ impl Template<'_> {
         }
     }
 
-    /// A queue that a function takes from must be safe: a FIFO queue of commits, or a queue of events that are tried again.
+    /// A queue that a function takes from must be safe: a FIFO queue of commits, or a queue of
+    /// events that are tried again.
     fn queue(&mut self, queue: Option<&str>, function: &Value, commits: bool) {
         let Some(id) = queue.filter(|id| self.json["Resources"][id]["Type"] == "AWS::SQS::Queue")
         else {
@@ -251,7 +260,8 @@ impl Template<'_> {
         if commits {
             for (key, expected) in [
                 ("FifoQueue", Value::from(true)),
-                // High throughput is needed: else all streams share 300 calls a second, and one set of deduplication ids.
+                // High throughput is needed: else all streams share 300 calls a second, and one set
+                // of deduplication ids.
                 ("DeduplicationScope", "messageGroup".into()),
                 ("FifoThroughputLimit", "perMessageGroupId".into()),
             ] {
@@ -287,7 +297,8 @@ impl Template<'_> {
         }
     }
 
-    /// Whether there is a queue with this logical id and of this kind. It must keep its messages for as long as a queue can.
+    /// Whether there is a queue with this logical id and of this kind. It must keep its messages
+    /// for as long as a queue can.
     fn is_dead_letter_queue(&mut self, queue: Option<&str>, fifo: bool) -> bool {
         let Some(id) = queue else { return false };
         let queue = &self.json["Resources"][id];
@@ -304,7 +315,8 @@ impl Template<'_> {
         true
     }
 
-    /// EventBridge must be allowed to put events that it cannot deliver into this queue, and the policy must name the rule.
+    /// EventBridge must be allowed to put events that it cannot deliver into this queue, and the
+    /// policy must name the rule.
     fn policy(&mut self, queue: &str, rule: &Value) {
         let name = rule["RuleName"]["Fn::Sub"].as_str().unwrap_or_default();
         let statements = resources(self.json, &["AWS::SQS::QueuePolicy"])

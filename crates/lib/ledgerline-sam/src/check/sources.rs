@@ -237,7 +237,8 @@ fn scheduled<'t>(template: &Template<'t>, function: &Function<'t>, often: &str) 
     vec![template.problem(function.id, &["Events"], &message)]
 }
 
-/// Problems with the lines of the reconciler: what has no line is never compared with the log, and what is lost there is never found.
+/// Problems with the lines of the reconciler: what has no line is never compared with the log, and
+/// what is lost there is never found.
 fn subscribers(template: &Template<'_>) -> Vec<String> {
     const FOLLOWERS: &str = "FOLLOWERS";
     let place = ["Environment", "Variables", FOLLOWERS];
@@ -271,7 +272,8 @@ fn subscribers(template: &Template<'_>) -> Vec<String> {
         .collect()
 }
 
-/// The lines of `STATE_VIEWS` of the fanout, or of `SUBSCRIPTIONS` of the sequencer: each names a function that is invoked, and the categories for whose commits it is.
+/// The lines of `STATE_VIEWS` of the fanout, or of `SUBSCRIPTIONS` of the sequencer: each names a
+/// function that is invoked, and the categories for whose commits it is.
 struct Invoked<'a> {
     /// The function that has the lines.
     by: &'a str,
@@ -382,7 +384,8 @@ fn lines<'a>(template: &Template<'a>, variable: &str) -> (&'a str, &'a str) {
     (fanout.map_or("", |fanout| fanout.id), lines)
 }
 
-/// The lines of `LOG_QUEUES` of the fanout: each names a queue and the categories whose commits it gets.
+/// The lines of `LOG_QUEUES` of the fanout: each names a queue and the categories whose commits it
+/// gets.
 struct LogQueues<'a> {
     fanout: &'a str,
     queues: BTreeMap<&'a str, BTreeSet<Name>>,
@@ -420,7 +423,8 @@ impl<'a> LogQueues<'a> {
         .collect()
     }
 
-    /// Problems with the queue from which a function takes failed states again: it must get no commits, and no other function may take from it.
+    /// Problems with the queue from which a function takes failed states again: it must get no
+    /// commits, and no other function may take from it.
     fn of_retries(&self, template: &Template<'a>, function: &Function<'a>) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, properties) in function.events("SQS") {

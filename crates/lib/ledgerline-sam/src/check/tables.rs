@@ -11,12 +11,12 @@ use serde_json::Value;
 use crate::functions::{Function, Template, camel, listed};
 use crate::grants::{OPERATIONS, list, resources};
 
-/// The variable with the namespace of metrics, which every function must have. Without it, a function uses a default namespace, which the alarms do
-/// not watch.
+/// The variable with the namespace of metrics, which every function must have. Without it, a
+/// function uses a default namespace, which the alarms do not watch.
 const METRICS: &str = "METRICS_NAMESPACE";
 
-/// Variables that every function may have: those that `ledgerline_lambda` reads without a declaration, and those of Lambda, the SDK and the libraries
-/// of C and Rust.
+/// Variables that every function may have: those that `ledgerline_lambda` reads without a
+/// declaration, and those of Lambda, the SDK and the libraries of C and Rust.
 fn is_everywhere(variable: &str) -> bool {
     ["DEVELOPMENT_USER", "GLIBC_TUNABLES", METRICS, "TZ"].contains(&variable)
         || ["AWS_", "RUST_"].iter().any(|begin| variable.starts_with(begin))
@@ -144,7 +144,8 @@ fn table_of<'t>(
                 format!("{} names no table of the template: !Ref {camel}", table.variable);
             Err(template.problem(function.id, &place, &message))
         }
-        // The id of a table may have more words, such as the owner of the positions in it, or a number for a second table.
+        // The id of a table may have more words, such as the owner of the positions in it, or a
+        // number for a second table.
         Some(id) if !id.contains(&camel) => {
             let message = format!("{} names {id}: the table must be named {camel}", table.variable);
             Err(template.problem(function.id, &place, &message))

@@ -32,7 +32,8 @@ pub(super) fn variable(template: &Template<'_>, name: &str) -> Option<Vec<String
     Some(sorted(template.functions.iter().filter_map(|function| line(template, function))))
 }
 
-/// The types of events that go to the bus: those of the parameter, and those that a rule of the template wants.
+/// The types of events that go to the bus: those of the parameter, and those that a rule of the
+/// template wants.
 fn bus_events(template: &Template<'_>) -> Vec<String> {
     let of_parameter =
         template.json["Parameters"]["BusEvents"].is_object().then(|| "${BusEvents}".to_owned());
@@ -115,8 +116,8 @@ pub(crate) fn names(template: &Template<'_>, name: &str) -> Option<Vec<String>> 
     Some(sorted(template.functions.iter().filter_map(|function| named(template, function))))
 }
 
-/// A function that a rule of the bus invokes. The loop makes the policy of its retry queue, in which the rule puts what
-/// it cannot deliver, and an alarm.
+/// A function that a rule of the bus invokes. The loop makes the policy of its retry queue, in
+/// which the rule puts what it cannot deliver, and an alarm.
 fn has_rule(template: &Template<'_>, function: &Function<'_>) -> Option<String> {
     function.events("EventBridgeRule").next()?;
     let name =

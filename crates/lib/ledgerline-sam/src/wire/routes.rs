@@ -1,4 +1,5 @@
-//! The events of a function, from its manifest: its routes behind the HTTP API, and the pattern of its rule of the bus.
+//! The events of a function, from its manifest: its routes behind the HTTP API, and the pattern of
+//! its rule of the bus.
 
 use std::collections::BTreeSet;
 

@@ -18,7 +18,8 @@ enum Cargo {
 enum Task {
     /// Lays down a workspace of its own, with a small application.
     New {
-        /// The folder, which must be new or empty. Its last part is the name of the application: lower-case words with dashes.
+        /// The folder, which must be new or empty. Its last part is the name of the application:
+        /// lower-case words with dashes.
         folder: PathBuf,
     },
 }

@@ -9,7 +9,8 @@ use super::starter;
 
 pub(crate) const TEMPLATE: &str = "template.yaml";
 
-/// What the headings of an application's part of the template begin with, and those of its sections.
+/// What the headings of an application's part of the template begin with, and those of its
+/// sections.
 const PART: &str = "  # === ";
 const SECTION: &str = "  # --- ";
 /// The column in which each heading ends.
@@ -107,8 +108,8 @@ pub(super) fn with_listed(text: &str, after: &str, new: &str) -> Result<String> 
     Ok(lines.join("\n") + "\n")
 }
 
-/// The template with one more section in the part of the application, in its alphabetical place, as the part is among the
-/// others.
+/// The template with one more section in the part of the application, in its alphabetical place, as
+/// the part is among the others.
 pub(super) fn with_section(template: &str, application: &str, section: &str) -> Result<String> {
     let heading = |line: &str, begins: &str| {
         let heading = line.strip_prefix(begins)?;
@@ -262,7 +263,8 @@ mod tests {
         }
     }
 
-    /// What stands in the template of the workspace in which the libraries are developed, after one text and before another.
+    /// What stands in the template of the workspace in which the libraries are developed, after one
+    /// text and before another.
     fn of_this_workspace(after: &str, before: &str) -> String {
         let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../template.yaml");
         let ours = std::fs::read_to_string(ours).unwrap();
@@ -270,7 +272,8 @@ mod tests {
         rest.split_once(before).unwrap().0.to_owned()
     }
 
-    /// Where the libraries are developed: the order of everything is the one that a new subscription brings with it, but for the subscriptions in it.
+    /// Where the libraries are developed: the order of everything is the one that a new
+    /// subscription brings with it, but for the subscriptions in it.
     #[test]
     fn the_order_of_this_workspace_is_that_of_a_new_one() {
         let order = of_ours(&section("One order of everything").unwrap());
@@ -285,7 +288,8 @@ mod tests {
             .replace("north-depot/", "ledgerline/")
     }
 
-    /// Where the libraries are developed: what operators need is what a new workspace gets by its command, but for what follows the log.
+    /// Where the libraries are developed: what operators need is what a new workspace gets by its
+    /// command, but for what follows the log.
     #[test]
     fn what_operators_need_in_this_workspace_is_that_of_a_new_one() {
         let reconciling = section("Reconciling").unwrap();
@@ -307,8 +311,8 @@ mod tests {
         lines.collect::<Vec<_>>().join("\n")
     }
 
-    /// Where the libraries are developed: the loops of the template there are those of a new workspace, with other names in their lists. One
-    /// whose list would be empty is not there.
+    /// Where the libraries are developed: the loops of the template there are those of a new
+    /// workspace, with other names in their lists. One whose list would be empty is not there.
     #[test]
     fn the_loops_of_this_workspace_are_those_of_a_new_one() {
         let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../template.yaml");

@@ -36,8 +36,8 @@ impl Workspace {
         this
     }
 
-    /// The workspace in this folder of the package, copied into the target folder. `libraries` is where
-    /// its manifest says that the libraries are.
+    /// The workspace in this folder of the package, copied into the target folder. `libraries` is
+    /// where its manifest says that the libraries are.
     pub(super) fn copied(name: &str, folder: &str, libraries: &str) -> Self {
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().unwrap();
         let workspace = here.join("../../..").canonicalize().unwrap();

@@ -9,10 +9,12 @@ use super::Segment;
 /// The number of the form that cursors have as text.
 const FORM: &str = "1";
 
-/// Where a reader stands in `$all`: after an entry of a segment, in each partition. As text, it is for nobody to take apart.
+/// Where a reader stands in `$all`: after an entry of a segment, in each partition. As text, it is
+/// for nobody to take apart.
 ///
-/// It has a checksum of each segment that it stands in. So a reader is told when `$all` was lost and begun anew, or restored from a backup, and does not go on in another
-/// order as if nothing had happened.
+/// It has a checksum of each segment that it stands in. So a reader is told when `$all` was lost
+/// and begun anew, or restored from a backup, and does not go on in another order as if nothing had
+/// happened.
 ///
 /// ```
 /// use ledgerline::all::{Cursor, CursorError};

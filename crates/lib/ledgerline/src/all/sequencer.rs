@@ -9,15 +9,18 @@ use super::{
 };
 use crate::{AppendError, Consistency, EventLog, Pause, Range, StoreError, StreamId};
 
-/// The metric of segments that another sequencer was first with, or that were there already when a lost reply had them sent again.
+/// The metric of segments that another sequencer was first with, or that were there already when a
+/// lost reply had them sent again.
 pub const LOST_HEADS: &str = "LostHeads";
 
-/// The most entries of a segment. With the longest names of streams, they are half of what an item may hold.
+/// The most entries of a segment. With the longest names of streams, they are half of what an item
+/// may hold.
 const MOST: usize = 1_000;
-/// The number of entries after which a sequencer begins to forget. It knows that many of the newest entries at least, once it has seen them. An older one that comes again gets
-/// a second entry.
+/// The number of entries after which a sequencer begins to forget. It knows that many of the newest
+/// entries at least, once it has seen them. An older one that comes again gets a second entry.
 const REMEMBERED: usize = 50_000;
-/// The newest segments that a new sequencer reads, or as many of them as are in a megabyte: what comes again after a crash is among them, unless that took long.
+/// The newest segments that a new sequencer reads, or as many of them as are in a megabyte: what
+/// comes again after a crash is among them, unless that took long.
 const LOOKED_AT: u32 = 1_000;
 /// How often the table may fail before the batch is given back.
 const FAILURES: u32 = 5;
@@ -72,7 +75,8 @@ pub struct Appended {
     pub unconfirmed: Vec<Entry>,
 }
 
-/// Appends to one stream of `$all`. Several may do so at once, each with a head of its own: whoever finds the next number taken reads what it has missed.
+/// Appends to one stream of `$all`. Several may do so at once, each with a head of its own: whoever
+/// finds the next number taken reads what it has missed.
 ///
 /// ```
 /// use jiff::Timestamp;
@@ -257,7 +261,8 @@ impl Sequencer {
                 break;
             }
         }
-        // A commit that took the version meanwhile may have been dropped as known, by its wrong entry.
+        // A commit that took the version meanwhile may have been dropped as known, by its wrong
+        // entry.
         self.append(sequence, log, batch, vec![Candidate::claimed(entry)], at).await?;
         Ok(())
     }
@@ -274,7 +279,8 @@ impl Sequencer {
         }
     }
 
-    /// Attempts to append a segment. Returns whether it is there; if not, the sequencer has caught up with what took its number.
+    /// Attempts to append a segment. Returns whether it is there; if not, the sequencer has caught
+    /// up with what took its number.
     async fn attempt(
         &mut self,
         store: &impl EventLog,
@@ -316,7 +322,8 @@ impl Sequencer {
         Ok(false)
     }
 
-    /// The entries of candidates whose commits exist, in order, and the claimed entries whose commits do not.
+    /// The entries of candidates whose commits exist, in order, and the claimed entries whose
+    /// commits do not.
     async fn confirmed(
         &self,
         log: &impl EventLog,
@@ -352,7 +359,8 @@ impl Sequencer {
             .collect()
     }
 
-    /// Finds the head, unless it is known, and notes what the newest segments say, so that a batch that is delivered again after a crash adds nothing.
+    /// Finds the head, unless it is known, and notes what the newest segments say, so that a batch
+    /// that is delivered again after a crash adds nothing.
     async fn look_once(&mut self, store: &impl EventLog) -> Result<(), StoreError> {
         if self.head.is_some() {
             return Ok(());

@@ -11,13 +11,16 @@ use super::{
 };
 use crate::{Commit, EventLog, RecordedEvent, StoreError, StreamId};
 
-/// The most entries that one page looks at, those of other categories included, so that a call ends even if a filter lets nothing pass.
+/// The most entries that one page looks at, those of other categories included, so that a call ends
+/// even if a filter lets nothing pass.
 const LOOKED_AT: usize = 10_000;
-/// The segments that are read at once. More would be read again with the next page, if this one ends before them.
+/// The segments that are read at once. More would be read again with the next page, if this one
+/// ends before them.
 const SEGMENTS: u64 = 16;
 /// The streams that are read at once.
 const AT_ONCE: usize = 16;
-/// The commits after which is asked whether the page has enough bytes. Each may have 400 KB, and they are in memory together.
+/// The commits after which is asked whether the page has enough bytes. Each may have 400 KB, and
+/// they are in memory together.
 const PART: usize = 100;
 /// The bytes of commits after which a page ends, by [`Commit::bytes`].
 const PAGE_BYTES: usize = 4_000_000;
@@ -27,7 +30,8 @@ const PAGE_BYTES: usize = 4_000_000;
 pub struct Filter {
     /// The categories of streams; empty for all of them. Commits of others are not even read.
     pub categories: BTreeSet<String>,
-    /// The types of events; empty for all of them. A commit passes, whole, if it has an event of one of these types.
+    /// The types of events; empty for all of them. A commit passes, whole, if it has an event of
+    /// one of these types.
     pub events: BTreeSet<String>,
 }
 
@@ -36,8 +40,10 @@ pub struct Filter {
 pub struct Delivered {
     /// The stream and the version of the commit.
     pub entry: Entry,
-    /// The commit; or why it cannot be had: it is damaged, or it is missing because the log was restored from a backup that is older than `$all`. What to do then is for the
-    /// reader to decide. It must not be skipped without a word, and one such commit must not keep all others from it. An entry that an operator made void is not delivered.
+    /// The commit; or why it cannot be had: it is damaged, or it is missing because the log was
+    /// restored from a backup that is older than `$all`. What to do then is for the reader to
+    /// decide. It must not be skipped without a word, and one such commit must not keep all others
+    /// from it. An entry that an operator made void is not delivered.
     pub commit: Result<Commit, String>,
     /// The time of the segment with the entry.
     pub at: Timestamp,
@@ -77,10 +83,13 @@ pub enum SubscriptionError {
     Store(#[from] StoreError),
 }
 
-/// Follows `$all` from a cursor. What is past and what is live come from the same source, so that there is no handover in which something could be missed or come twice.
+/// Follows `$all` from a cursor. What is past and what is live come from the same source, so that
+/// there is no handover in which something could be missed or come twice.
 ///
-/// It is pulled: who asks for a page when the last one is done has nothing to be protected from. The consumer keeps the cursor together with what it made of the page, in one
-/// transaction if it can. If it cannot, or if something must not be applied twice, it keeps its position in each stream too, and asks [`Subscription::due`] what to apply.
+/// It is pulled: who asks for a page when the last one is done has nothing to be protected from.
+/// The consumer keeps the cursor together with what it made of the page, in one transaction if it
+/// can. If it cannot, or if something must not be applied twice, it keeps its position in each
+/// stream too, and asks [`Subscription::due`] what to apply.
 ///
 /// ```
 /// use jiff::Timestamp;
@@ -129,7 +138,8 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         Ok(cursor)
     }
 
-    /// Before the first entry that was made at this time or later, by the clocks of sequencers. An entry is later than its commit, by the time that it took to arrive.
+    /// Before the first entry that was made at this time or later, by the clocks of sequencers. An
+    /// entry is later than its commit, by the time that it took to arrive.
     ///
     /// # Errors
     /// When the table of `$all` fails.
@@ -169,7 +179,8 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
                     let at = cursor.places[place];
                     let read = if at.segment == number { at.entries } else { 0 };
                     if segment.entries.is_empty() {
-                        // A void segment. The cursor moves on nevertheless, or it would never pass sixteen of them.
+                        // A void segment. The cursor moves on nevertheless, or it would never pass
+                        // sixteen of them.
                         cursor.places[place] = Place { segment: number, entries: 0, check };
                     }
                     for (entry, entries) in segment.entries.into_iter().zip(1..).skip(read) {
@@ -202,7 +213,8 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         let mut voids = None;
         let mut looked_through = None::<&Named>;
         for part in named.chunks(PART) {
-            // The rest is of the next page. What was looked through ends where the last part ended, whether the filter let anything of it pass or not.
+            // The rest is of the next page. What was looked through ends where the last part ended,
+            // whether the filter let anything of it pass or not.
             if let Some(last) = looked_through.take_if(|_| bytes > PAGE_BYTES) {
                 (page.cursor, page.complete) = (last.cursor.clone(), false);
                 return Ok(());
@@ -238,7 +250,8 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         Ok(())
     }
 
-    /// The void entries of all partitions. They are read only when a commit is missing: two reads for each partition.
+    /// The void entries of all partitions. They are read only when a commit is missing: two reads
+    /// for each partition.
     async fn void_entries(&self) -> Result<BTreeSet<Entry>, StoreError> {
         let mut voids = BTreeSet::new();
         for partition in 0..self.partitions.max(1) {
@@ -247,9 +260,11 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         Ok(voids)
     }
 
-    /// What a consumer has to apply next that was handed this commit, and whose position in its stream is this (0 before the first version): nothing, if it has it; the commit, if it is the
-    /// next one; else those that it lacks before it, as many as one read returns. It asks again, with its new position, until nothing is due. So a long past of a stream is applied
-    /// part by part.
+    /// What a consumer has to apply next that was handed this commit, and whose position in its
+    /// stream is this (0 before the first version): nothing, if it has it; the commit, if it is the
+    /// next one; else those that it lacks before it, as many as one read returns. It asks again,
+    /// with its new position, until nothing is due. So a long past of a stream is applied part by
+    /// part.
     ///
     /// ```
     /// # use ledgerline::{EventLog, StoreError, Commit, all::Subscription};
@@ -280,7 +295,8 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         partition: u16,
         place: Place,
     ) -> Result<(Vec<Segment>, bool), SubscriptionError> {
-        // The segment in which it stands is read again: the rest of its entries may be missing, and it must be the one that it was.
+        // The segment in which it stands is read again: the rest of its entries may be missing, and
+        // it must be the one that it was.
         let before = place.segment.saturating_sub(1);
         let up_to = before.saturating_add(SEGMENTS);
         let (segments, mut complete) =
@@ -416,7 +432,8 @@ mod tests {
     };
     use crate::{MemoryStore, RecordedEvent, contract::commit};
 
-    /// A log with these numbers of commits of tanks and lamps, whose records came one by one, in turns, each at its second.
+    /// A log with these numbers of commits of tanks and lamps, whose records came one by one, in
+    /// turns, each at its second.
     fn given(
         streams: &[u64],
         partitions: u16,
@@ -577,7 +594,8 @@ mod tests {
         let page = block_on(lost.next(&Cursor::beginning(1))).unwrap();
         assert!(page.delivered[0].commit.is_ok());
         assert!(page.delivered[1..].iter().all(|lost| lost.commit == Err(MISSING.to_owned())));
-        // A hole in the middle is one as well: neither what is after it nor what is before it takes its place.
+        // A hole in the middle is one as well: neither what is after it nor what is before it takes
+        // its place.
         block_on(lost.log.append(&commit(&StreamId::new("tank", "0").unwrap(), 3), None)).unwrap();
         let page = block_on(lost.next(&Cursor::beginning(1))).unwrap();
         let of_tank =
@@ -655,7 +673,8 @@ mod tests {
     }
 
     proptest! {
-        /// A consumer that keeps its positions applies each commit once, whatever entries it is handed, and in whichever order.
+        /// A consumer that keeps its positions applies each commit once, whatever entries it is
+        /// handed, and in whichever order.
         #[test]
         fn what_is_due_is_applied_once_and_in_the_order_of_the_stream(handed in prop::collection::vec(1..=6_u64, 1..20)) {
             let (subscription, _) = given(&[6], 1);

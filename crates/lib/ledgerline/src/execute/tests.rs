@@ -55,7 +55,8 @@ enum Fault {
     AppliedAndUnavailable,
     /// The append is applied; then the SDK's next tries are throttled.
     AppliedAndThrottled,
-    /// Another request with the same id takes the version with a draw of 7; then the connection is lost.
+    /// Another request with the same id takes the version with a draw of 7; then the connection is
+    /// lost.
     TakenByItsNamesakeAndUnavailable,
     /// The database says that the version is taken, and does not say that the request is.
     OnlyTheVersionIsNamed,
@@ -408,7 +409,8 @@ async fn a_lost_race_is_decided_again_on_what_won() {
     assert_eq!(store.calls(), ["append", "strong read", "pause", "append"]);
 }
 
-/// Other instances have written before the command came. Only a second lost race is one with somebody who writes now.
+/// Other instances have written before the command came. Only a second lost race is one with
+/// somebody who writes now.
 #[tokio::test]
 async fn an_instance_that_is_behind_catches_up_without_a_pause() {
     let store = Spy::default();
@@ -473,7 +475,8 @@ async fn what_was_never_written_cannot_be_replayed() {
     assert!(store.inner.get(&stream(), 1).await.unwrap().is_none());
 }
 
-/// The state of the stale instance has a level of 100. The instance must neither draw too much nor refuse on that state.
+/// The state of the stale instance has a level of 100. The instance must neither draw too much nor
+/// refuse on that state.
 #[tokio::test]
 async fn rule_6_nothing_is_refused_on_stale_state() {
     let store = Spy::default();
@@ -516,7 +519,8 @@ async fn rule_11_damage_that_no_state_is_made_of_keeps_no_instance_behind() {
     let client = warm(&store, 100).await;
     behind(&store).await;
     assert_eq!(committed(client.send_with(draw(100), key).await), (4, 1));
-    // Of one that has none, nobody knows whether the commit is its own (rule 4); the commands after it are taken.
+    // Of one that has none, nobody knows whether the commit is its own (rule 4); the commands after
+    // it are taken.
     let store = Spy::default();
     let client = warm(&store, 100).await;
     behind(&store).await;
@@ -568,7 +572,8 @@ async fn rule_4_the_same_id_with_another_command_is_a_conflict() {
     assert_eq!(log(&store).await.len(), 3);
 }
 
-/// Two requests have one key: the one that lost must not be reported as a success, and its state must not be cached.
+/// Two requests have one key: the one that lost must not be reported as a success, and its state
+/// must not be cached.
 #[tokio::test]
 async fn rule_4_a_namesakes_commit_is_not_taken_for_a_lost_reply() {
     let store = Spy::default();
@@ -635,8 +640,8 @@ async fn a_precondition_is_checked_against_the_newest_version() {
     assert_eq!(committed(client.send_with(fill(1), options(&Precondition::Exists)).await), (7, 2));
 }
 
-/// The answer is 412 if the version was gone before the command came, and 409 if the race was lost afterwards. A client that names both versions gets
-/// neither.
+/// The answer is 412 if the version was gone before the command came, and 409 if the race was lost
+/// afterwards. A client that names both versions gets neither.
 #[tokio::test]
 async fn to_be_overtaken_is_told_from_to_be_stale() {
     let store = Spy::default();
@@ -672,7 +677,8 @@ async fn a_repeated_request_gets_its_first_answer_and_one_commit() {
     assert_eq!(committed(client.send_with(draw(100), key).await), (3, 0));
     assert_eq!(store.calls(), ["append"]);
 
-    // The request is repeated at once, with a level that would not allow it any more, then after other commands, then on a cold instance.
+    // The request is repeated at once, with a level that would not allow it any more, then after
+    // other commands, then on a cold instance.
     assert_eq!(repeated(client.send_with(draw(100), key).await), "3: 0");
     client.send(fill(500)).await.unwrap();
     assert_eq!(repeated(client.send_with(draw(100), key).await), "3: 0");
@@ -683,7 +689,8 @@ async fn a_repeated_request_gets_its_first_answer_and_one_commit() {
     assert!(matches!(client.send_with(draw(7), other).await, Err(ExecuteError::CommandIdReused)));
 }
 
-/// The same request has other events if it is decided on another day. It still gets its first answer.
+/// The same request has other events if it is decided on another day. It still gets its first
+/// answer.
 #[tokio::test]
 async fn a_repeated_request_is_recognised_by_the_commit_too() {
     let store = Spy::default();
@@ -750,8 +757,9 @@ async fn a_commit_is_not_refused_for_the_size_of_its_state() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Rule 5: every load gives the same with the states and without them, whatever their size. One of any `SNAPSHOT_EVERY` commits in a row has a
-    /// state, so that the first page of a load is enough.
+    /// Rule 5: every load gives the same with the states and without them, whatever their size. One
+    /// of any `SNAPSHOT_EVERY` commits in a row has a state, so that the first page of a load is
+    /// enough.
     #[test]
     fn rule_5_removing_every_state_changes_no_answer(
         site_length in 1_usize..3_000,
@@ -783,8 +791,8 @@ proptest! {
     }
 }
 
-/// On an instance that is behind, the repeated request finds the commit before it finds the remembered request. It must get its first answer there
-/// too.
+/// On an instance that is behind, the repeated request finds the commit before it finds the
+/// remembered request. It must get its first answer there too.
 #[tokio::test]
 async fn a_request_repeated_on_an_instance_that_is_behind_gets_its_first_answer() {
     let store = Spy::default();
@@ -823,7 +831,8 @@ async fn a_command_that_changes_nothing_appends_nothing() {
     assert_eq!(store.calls(), ["strong read"], "and it is said of the newest state (rule 6)");
 }
 
-/// A state is embedded if it costs no further write unit, or if a load would otherwise need a second page.
+/// A state is embedded if it costs no further write unit, or if a load would otherwise need a
+/// second page.
 #[tokio::test]
 async fn states_are_embedded_when_they_are_free_and_when_they_are_due() {
     for (site, expected) in

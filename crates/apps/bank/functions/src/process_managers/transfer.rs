@@ -1,5 +1,6 @@
-//! Transfers of money, as a saga: until a transfer has ended, each of its events makes one command to an account due, and the outcome of that
-//! command is recorded with the transfer, as its next event.
+//! Transfers of money, as a saga: until a transfer has ended, each of its events makes one command
+//! to an account due, and the outcome of that command is recorded with the transfer, as its next
+//! event.
 
 use std::num::NonZeroUsize;
 
@@ -17,7 +18,8 @@ use ledgerline_lambda::{
     queue::ApplyError,
 };
 
-/// The counter of transfers whose money can go neither on nor back by itself. The alarm of this name tells a person.
+/// The counter of transfers whose money can go neither on nor back by itself. The alarm of this
+/// name tells a person.
 const STUCK_TRANSFERS: &str = "StuckTransfers";
 
 /// The number of accounts, and of transfers, that a warm instance remembers.
@@ -57,7 +59,8 @@ impl<S: EventStore> Reaction for Transfers<S> {
             } else if let Event::TransferRefundRefused { reason }
             | Event::TransferSettlementRefused { reason } = &event
             {
-                // The money is on no account, and nothing but an operator's decision moves it: the alarm tells a person.
+                // The money is on no account, and nothing but an operator's decision moves it: the
+                // alarm tells a person.
                 tracing::error!(stream = %commit.stream, version = commit.version, reason, "a transfer is stuck");
                 metrics::count(STUCK_TRANSFERS);
             }
@@ -71,8 +74,9 @@ impl<S: EventStore> Transfers<S> {
         let transfer =
             load::<Transfer>(&self.store, &commit.stream, None, Consistency::Strong).await?.state;
         let Some(order) = transfer.order().filter(|_| transfer.awaits() == Some(step)) else {
-            // The outcome was recorded before, and the commit was delivered again or replayed. The log says so even if the positions and the
-            // remembered answers are gone: without this, the money would move again.
+            // The outcome was recorded before, and the commit was delivered again or replayed. The
+            // log says so even if the positions and the remembered answers are gone: without this,
+            // the money would move again.
             tracing::info!(stream = %commit.stream, version = commit.version, outcome = "done before", "transfer");
             return Ok(());
         };
@@ -93,8 +97,8 @@ impl<S: EventStore> Transfers<S> {
         let decided = settlement.filter(|_| matches!(step, Step::Settle(_)));
         let actor =
             decided.map_or(&order.requested_by, |settlement| &settlement.requested_by).as_deref();
-        // If a rule of the values was tightened since the request, money that is under way must not be lost: the message fails, and its dead letter
-        // tells a person.
+        // If a rule of the values was tightened since the request, money that is under way must not
+        // be lost: the message fails, and its dead letter tells a person.
         let command =
             &to_account(step, order).map_err(|invalid| ApplyError::Effect(invalid.to_string()))?;
         let due = Due::<Account> { cause: commit, step: name, stream: &stream, command, actor };

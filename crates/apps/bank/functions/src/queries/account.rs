@@ -60,7 +60,8 @@ fn own_accounts(request: &HttpRequest) -> Result<KeyRange, Problem> {
     })
 }
 
-/// The transactions of an account, the newest first. The row of the balance says to whom they belong; until that row is there, none are shown.
+/// The transactions of an account, the newest first. The row of the balance says to whom they
+/// belong; until that row is there, none are shown.
 async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
     let stream =
@@ -69,7 +70,8 @@ async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, 
     let balances = views.state_rows(balances::TABLE)?;
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
-    // The position is read first, so that the rows, which are read strongly after it, show at least this version.
+    // The position is read first, so that the rows, which are read strongly after it, show at least
+    // this version.
     let shown = async || {
         let (position, balance) =
             tokio::join!(rows.position(&stream), balances.shown::<balances::Row>(id.get()));

@@ -37,7 +37,8 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Response, Prob
     }
     let table = views.log_rows(TABLE)?;
     wait(views, request).await?;
-    // The checkpoint is read first, so that the rows, which are read strongly after it, have at least all up to its number.
+    // The checkpoint is read first, so that the rows, which are read strongly after it, have at
+    // least all up to its number.
     let checkpoint = table.checkpoint().await.map_err(problem)?;
     let books: Books = match checkpoint.state.as_str() {
         "" => Books::default(),
@@ -58,7 +59,8 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Response, Prob
     Ok(Response::of_version(books.number, body))
 }
 
-/// Waits for the version of an account that the request asks for, with `accountId` and `minVersion`.
+/// Waits for the version of an account that the request asks for, with `accountId` and
+/// `minVersion`.
 async fn wait(views: &Views, request: &HttpRequest) -> Result<(), Problem> {
     let account = request.query("accountId")?.map(|id| id.parse::<Id>());
     let account =

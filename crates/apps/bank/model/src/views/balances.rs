@@ -12,7 +12,8 @@ use crate::account::{Account, Opened, State};
 pub struct Row {
     /// The key of the row.
     pub account_id: String,
-    /// The partition key of the index: the subject of the caller who opened the account. An account that belongs to no caller is in no list.
+    /// The partition key of the index: the subject of the caller who opened the account. An account
+    /// that belongs to no caller is in no list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened_by: Option<String>,
     /// The sort key of the index: see [`listing`].
@@ -49,8 +50,9 @@ pub enum Status {
 pub const TABLE: StateTable =
     StateTable { variable: "BALANCES_TABLE", key: "accountId", indexes: &[OF_OPENER] };
 
-/// The accounts of the caller who opened them, in the order of the owners' names. The index holds keys alone, because every booking changes a row
-/// and none changes its place in a list: the index is not written for a booking.
+/// The accounts of the caller who opened them, in the order of the owners' names. The index holds
+/// keys alone, because every booking changes a row and none changes its place in a list: the index
+/// is not written for a booking.
 pub const OF_OPENER: Index = Index {
     name: "ofOpener",
     partition: "openedBy",
@@ -61,8 +63,9 @@ pub const OF_OPENER: Index = Index {
 /// The view.
 pub const VIEW: StateView<Account, Row> = StateView { table: TABLE, row };
 
-/// The sort key of an account in its opener's list: the owner's name and the account's id. A unit separator ends the name, because no owner's name
-/// contains one: only accounts of "Ada", and none of "Ada Lovelace", have a sort key that begins with `listing("Ada", "")`.
+/// The sort key of an account in its opener's list: the owner's name and the account's id. A unit
+/// separator ends the name, because no owner's name contains one: only accounts of "Ada", and none
+/// of "Ada Lovelace", have a sort key that begins with `listing("Ada", "")`.
 #[must_use]
 pub fn listing(owner: &str, account_id: &str) -> String {
     format!("{owner}\u{1f}{account_id}")

@@ -1,4 +1,5 @@
-//! The ledger of the bank: all bookings of all accounts in one order, each with what the bank holds after it.
+//! The ledger of the bank: all bookings of all accounts in one order, each with what the bank holds
+//! after it.
 
 use std::collections::BTreeMap;
 
@@ -95,7 +96,8 @@ impl Sums {
 pub struct Held {
     /// The sum of all balances.
     pub in_accounts: i64,
-    /// What left an account by a transfer and has not arrived yet, neither where it goes to nor back.
+    /// What left an account by a transfer and has not arrived yet, neither where it goes to nor
+    /// back.
     pub under_way: i64,
 }
 
@@ -128,7 +130,8 @@ pub struct Row {
     pub at: Timestamp,
 }
 
-/// Adds a row for each booking of a commit. `currency` is that of the account, from its first commit on.
+/// Adds a row for each booking of a commit. `currency` is that of the account, from its first
+/// commit on.
 ///
 /// # Errors
 /// When an event of it cannot be read.

@@ -22,7 +22,8 @@ pub const VIEW: LogView =
 pub struct Row {
     /// Partition key.
     pub account_id: String,
-    /// Sort key: the version and the place in the commit, so that text order is the order of the log.
+    /// Sort key: the version and the place in the commit, so that text order is the order of the
+    /// log.
     pub entry: String,
     /// The version of the account after the commit.
     pub version: u64,

@@ -101,7 +101,8 @@ pub fn row(transfer_id: &str, version: u64, state: State) -> Option<Row> {
         reason,
         settlement,
     } = state.order()?.clone();
-    // Only the owner of the receiving account may know why it refused, be it the one that the payer named or one that an operator chose. The log has that reason.
+    // Only the owner of the receiving account may know why it refused, be it the one that the payer
+    // named or one that an operator chose. The log has that reason.
     let is_anothers =
         matches!(status, Status::Returning | Status::Refunded) || settlement.is_some();
     let reason = reason.map(|reason| if is_anothers { "not-accepted".to_owned() } else { reason });

@@ -1,9 +1,10 @@
 //! Welcomes a new user with a mail: at most one, even if the commit comes twice.
 //!
-//! Before a mail is sent, an instance claims it in the table. Another instance leaves it alone for a
-//! minute. After that, the instance with the claim is gone, and nobody can know whether the mail was
-//! sent, because the provider (SES) knows no request ids of ours. The mail is not sent again; an
-//! alarm tells a person, and the user's stream goes on. docs/mails.md says what happens in each case.
+//! Before a mail is sent, an instance claims it in the table. Another instance leaves it alone for
+//! a minute. After that, the instance with the claim is gone, and nobody can know whether the mail
+//! was sent, because the provider (SES) knows no request ids of ours. The mail is not sent again;
+//! an alarm tells a person, and the user's stream goes on. docs/mails.md says what happens in each
+//! case.
 
 use std::time::Duration;
 
@@ -76,7 +77,8 @@ pub struct WelcomeEmail {
     pub mails: LogRows,
     /// The provider.
     pub ses: Client,
-    /// The time for which another instance may still be sending a mail that it has claimed: [`CLAIM`].
+    /// The time for which another instance may still be sending a mail that it has claimed:
+    /// [`CLAIM`].
     pub claim: SignedDuration,
     /// The address that mails come from, a verified identity. Without one, no mail is sent.
     pub sender: Option<String>,

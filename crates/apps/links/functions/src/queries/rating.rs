@@ -20,7 +20,8 @@ use links::{
 };
 use serde_json::{Value, json};
 
-/// The number of rows of followed users that are read at once: usually one page holds all of a user.
+/// The number of rows of followed users that are read at once: usually one page holds all of a
+/// user.
 const FOLLOWING: i32 = 1_000;
 
 /// The most pages of a feed that are read for one page of the answer.
@@ -160,7 +161,8 @@ async fn entries(
     }
     let wanted = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut entries = Vec::new();
-    // Hidden entries are rare, and the pages that are read are bounded (rule 11): a page may be shorter than asked for, as any page may.
+    // Hidden entries are rare, and the pages that are read are bounded (rule 11): a page may be
+    // shorter than asked for, as any page may.
     for _ in 0..MAX_PAGES {
         if entries.len() >= wanted {
             break;

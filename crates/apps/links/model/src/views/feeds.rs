@@ -1,4 +1,5 @@
-//! The feed of every user: the ratings of the users that they follow now, newest first, from the commits of two categories.
+//! The feed of every user: the ratings of the users that they follow now, newest first, from the
+//! commits of two categories.
 //!
 //! One table holds all rows that the feeds take, each kind in partitions of its own:
 //!
@@ -10,13 +11,15 @@
 //! | `following#F` | A | the same, from the other side |
 //! | `feed#F` | place, following | a link of A in the feed of F |
 //!
-//! A first rating goes into as many feeds as its author has followers, which takes more than one write. A following, which
-//! brings in the recent ratings, and its end take more than one write too. Each is begun with one write, together with the
-//! handler's position (rule 9), goes on with writes that may be repeated, and is done when the position moves.
+//! A first rating goes into as many feeds as its author has followers, which takes more than one
+//! write. A following, which brings in the recent ratings, and its end take more than one write
+//! too. Each is begun with one write, together with the handler's position (rule 9), goes on with
+//! writes that may be repeated, and is done when the position moves.
 //!
-//! Commits of two streams are handled side by side: a rating and a following, or its end. Each handler first writes its own
-//! row and then reads the other's rows strongly, so that at least one of the two sees the other. An entry that comes too late,
-//! for a following that has ended, has the number of that following, and is not shown: see [`shown`].
+//! Commits of two streams are handled side by side: a rating and a following, or its end. Each
+//! handler first writes its own row and then reads the other's rows strongly, so that at least one
+//! of the two sees the other. An entry that comes too late, for a following that has ended, has the
+//! number of that following, and is not shown: see [`shown`].
 
 use std::collections::BTreeMap;
 
@@ -134,7 +137,8 @@ impl Entry {
     pub fn new(follower: &str, following: u64, author: &str, place: &str, link: &str) -> Self {
         Self {
             owner: feed(follower),
-            // A later following of the same author has entries of its own, so that a late write for an ended one overwrites none of them.
+            // A later following of the same author has entries of its own, so that a late write for
+            // an ended one overwrites none of them.
             entry: format!("{place}#{following:010}"),
             author: author.to_owned(),
             link: link.to_owned(),
@@ -143,7 +147,8 @@ impl Entry {
     }
 }
 
-/// Whether an entry belongs to the feed, given the users that its owner follows now and the numbers of the followings.
+/// Whether an entry belongs to the feed, given the users that its owner follows now and the numbers
+/// of the followings.
 #[must_use]
 pub fn shown(entry: &Entry, following: &BTreeMap<String, u64>) -> bool {
     following.get(&entry.author) == Some(&entry.following)
@@ -159,7 +164,8 @@ pub struct Work {
 }
 
 impl Work {
-    /// Adds the work that has to be done after the first write. A commit can have one such work only, because its progress is marked for one.
+    /// Adds the work that has to be done after the first write. A commit can have one such work
+    /// only, because its progress is marked for one.
     fn then(&mut self, then: Then) -> Result<(), ChangesError> {
         match self.then.replace(then) {
             None => Ok(()),
@@ -222,8 +228,8 @@ fn of_link(commit: &Commit) -> Result<Work, ChangesError> {
                 work.changes.set(&ratings(&user_id), link, "linkUrl", link_url);
                 work.changes.set(&ratings(&user_id), link, "rating", rating);
                 if previous.is_none() {
-                    // The text order of microseconds in a fixed width is the order in time. Another rating changes what is shown, and
-                    // not the place.
+                    // The text order of microseconds in a fixed width is the order in time. Another
+                    // rating changes what is shown, and not the place.
                     let place = format!("{:020}#{link}", commit.at.as_microsecond());
                     work.changes.put(&Recent {
                         owner: recent(&user_id),

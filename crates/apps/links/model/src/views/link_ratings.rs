@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::link::{Event, Link};
 
-/// The table that holds the rows. The partition is the link's URL, which no stream has as its name, so that it holds no position.
+/// The table that holds the rows. The partition is the link's URL, which no stream has as its name,
+/// so that it holds no position.
 pub const TABLE: LogTable =
     LogTable { variable: "LINK_RATINGS_TABLE", partition: "linkUrl", sort: "entry" };
 
@@ -45,7 +46,8 @@ pub struct Summary {
     pub sum: u64,
 }
 
-/// The changes that a commit makes. Each rating tells the one before it, so that the sums are kept without reading a row.
+/// The changes that a commit makes. Each rating tells the one before it, so that the sums are kept
+/// without reading a row.
 ///
 /// # Errors
 /// When an event of it cannot be read.

@@ -13,7 +13,8 @@ pub const TABLE: LogTable =
 pub const VIEW: LogView =
     LogView { table: TABLE, of: &[Link::CATEGORY], writes: &[Write::Update], changes };
 
-/// The partition with a user's ratings. No stream has such a name, whatever ids users have, so that it holds no position.
+/// The partition with a user's ratings. No stream has such a name, whatever ids users have, so that
+/// it holds no position.
 #[must_use]
 pub fn partition(user_id: &str) -> String {
     format!("user#{user_id}")

@@ -1,4 +1,5 @@
-//! The routes of todos, on the paths of the article on the event log and bus. Changes require `If-Match`.
+//! The routes of todos, on the paths of the article on the event log and bus. Changes require
+//! `If-Match`.
 
 use ledgerline::{Id, StreamId};
 use ledgerline_lambda::{

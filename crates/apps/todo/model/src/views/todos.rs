@@ -1,4 +1,5 @@
-//! The todos: one row for each, written from the state that an event carries, and forgotten when the todo is deleted.
+//! The todos: one row for each, written from the state that an event carries, and forgotten when
+//! the todo is deleted.
 
 use ledgerline::{Index, Projection, StateTable, StateView};
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,8 @@ use crate::todo::{Created, State, Status, Todo};
 pub struct Row {
     /// The key of the row.
     pub id: String,
-    /// The partition key of the index: the subject of the caller who created the todo. A todo that belongs to no caller is in no list.
+    /// The partition key of the index: the subject of the caller who created the todo. A todo that
+    /// belongs to no caller is in no list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_by: Option<String>,
     /// The sort key of the index: see [`listing`].
@@ -41,7 +43,8 @@ pub const BY_CREATOR: Index = Index {
 /// The view.
 pub const VIEW: StateView<Todo, Row> = StateView { table: TABLE, row };
 
-/// The sort key of a todo in its creator's list: the status and the id. The sort keys of one status begin with `listing(status, "")`.
+/// The sort key of a todo in its creator's list: the status and the id. The sort keys of one status
+/// begin with `listing(status, "")`.
 #[must_use]
 pub fn listing(status: Status, id: &str) -> String {
     let status = match status {

@@ -11,7 +11,8 @@ use crate::widget::{Created, State, Widget};
 pub struct Row {
     /// The key of the row.
     pub widget_id: String,
-    /// The partition key of the index: the subject of the caller who created the widget. A widget that belongs to no caller is in no list.
+    /// The partition key of the index: the subject of the caller who created the widget. A widget
+    /// that belongs to no caller is in no list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_by: Option<String>,
     /// Its name: the sort key of the index.

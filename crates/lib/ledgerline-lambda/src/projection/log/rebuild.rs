@@ -11,7 +11,8 @@ use tokio::time::Instant;
 use super::LogProjector;
 use crate::rebuild::{Progress, Rebuild, RebuildError, hole_in, is_outage, rebuild_each};
 
-/// The number of times that a stream is tried again after somebody else moved the position (rule 11).
+/// The number of times that a stream is tried again after somebody else moved the position (rule
+/// 11).
 const MAX_TRIES: usize = 5;
 
 /// A page of the log that is written.
@@ -19,15 +20,15 @@ struct Page<'p> {
     rows: &'p LogRows,
     batch: CommitBatch,
     made: Progress,
-    /// Streams that are written each for itself, from the log: their commits are not all in the page, or could
-    /// not be written with those of the others.
+    /// Streams that are written each for itself, from the log: their commits are not all in the
+    /// page, or could not be written with those of the others.
     alone: BTreeSet<StreamId>,
 }
 
 impl Page<'_> {
-    /// Writes the batch, and empties it. If nothing was written, because of a position, or of a row that can never
-    /// be written, each of its streams is written alone, so that the one at fault is named and does not keep the
-    /// others from their rows.
+    /// Writes the batch, and empties it. If nothing was written, because of a position, or of a row
+    /// that can never be written, each of its streams is written alone, so that the one at fault is
+    /// named and does not keep the others from their rows.
     async fn flush(&mut self, empty: CommitBatch) -> Result<(), TableError> {
         let full = std::mem::replace(&mut self.batch, empty);
         if full.is_empty() {
@@ -72,8 +73,8 @@ impl Rebuild for LogProjector {
                 if page.alone.contains(&commit.stream) || page.made.left.contains(&commit.stream) {
                     break;
                 }
-                // The batch still writes the stream's earlier commits. The next invocation resumes the stream. Rows
-                // that are inserted are few calls for the whole page.
+                // The batch still writes the stream's earlier commits. The next invocation resumes
+                // the stream. Rows that are inserted are few calls for the whole page.
                 if Instant::now() >= until && !rows.inserts() {
                     page.made.left.insert(commit.stream);
                     break;
@@ -152,7 +153,8 @@ impl Rebuild for LogProjector {
     }
 }
 
-/// Writes a batch, and adds its units to `writes`. Returns whether it was written: not if the position is elsewhere.
+/// Writes a batch, and adds its units to `writes`. Returns whether it was written: not if the
+/// position is elsewhere.
 async fn write(rows: &LogRows, batch: &CommitBatch, writes: &mut f64) -> Result<bool, TableError> {
     Ok(match rows.apply(batch).await? {
         Applied::Written { units, .. } => {
@@ -163,8 +165,8 @@ async fn write(rows: &LogRows, batch: &CommitBatch, writes: &mut f64) -> Result<
     })
 }
 
-/// Whether the rows of all earlier commits of its stream are there. A page begins within a stream if the one before
-/// it ended there. Rows that are inserted have no condition that would tell.
+/// Whether the rows of all earlier commits of its stream are there. A page begins within a stream
+/// if the one before it ended there. Rows that are inserted have no condition that would tell.
 async fn is_next(rows: &LogRows, first: &Commit) -> Result<bool, TableError> {
     if !rows.inserts() || first.version == 1 {
         return Ok(true);

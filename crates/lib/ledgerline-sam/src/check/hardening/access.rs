@@ -1,4 +1,5 @@
-//! Who gets in, and as whom: the API, the clients of the user pool, and the policies that allow an invocation.
+//! Who gets in, and as whom: the API, the clients of the user pool, and the policies that allow an
+//! invocation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +52,8 @@ impl Template<'_> {
         self
     }
 
-    /// Each client of the user pool must be let in, each scope must be offered by a client, and no scope by a client whose users should not have it.
+    /// Each client of the user pool must be let in, each scope must be offered by a client, and no
+    /// scope by a client whose users should not have it.
     pub(super) fn clients(mut self) -> Self {
         let servers = resources(self.json, &["AWS::Cognito::UserPoolResourceServer"]);
         let prefixes: Vec<_> =
@@ -80,7 +82,8 @@ impl Template<'_> {
                     "the API refuses its tokens: add it to the audience of the authorizer";
                 self.wrong(id, &[], message);
             }
-            // The events of everybody are for whoever has the scope, and every user of the pool has the scopes of a client that people sign in with.
+            // The events of everybody are for whoever has the scope, and every user of the pool has
+            // the scopes of a client that people sign in with.
             let is_program = list(&properties["AllowedOAuthFlows"]) == ["client_credentials"];
             if scopes.contains(&format!("{prefix}/events").as_str()) && !is_program {
                 let message = format!(
@@ -107,8 +110,9 @@ impl Template<'_> {
         self
     }
 
-    /// Only the API may invoke a function with routes, and callers by its URL: the event of a direct Invoke says by itself who calls. Only the stream may invoke the sequencer
-    /// under its alias, because it believes the records that come so.
+    /// Only the API may invoke a function with routes, and callers by its URL: the event of a
+    /// direct Invoke says by itself who calls. Only the stream may invoke the sequencer under its
+    /// alias, because it believes the records that come so.
     pub(super) fn invokers(mut self) -> Self {
         let read = self.source.statements().and_then(|statements| {
             Ok((statements, self.source.template(&BTreeMap::new(), "http://127.0.0.1")?.functions))
@@ -173,7 +177,8 @@ impl Template<'_> {
         self
     }
 
-    /// SAM writes the permission by which the API invokes a function. Another one may let an API of another account, or another service, say who calls.
+    /// SAM writes the permission by which the API invokes a function. Another one may let an API of
+    /// another account, or another service, say who calls.
     fn permissions_of(&mut self, function: &str) {
         for (id, permission) in resources(self.json, &["AWS::Lambda::Permission"]) {
             let properties = &permission["Properties"];
@@ -191,7 +196,8 @@ impl Template<'_> {
     }
 }
 
-/// Whether a statement allows an invocation of one of these, without the condition that it comes through a URL, or with another condition, which may hold.
+/// Whether a statement allows an invocation of one of these, without the condition that it comes
+/// through a URL, or with another condition, which may hold.
 fn allows_directly(statement: &Value, arns: &[String]) -> anyhow::Result<bool> {
     let through_url = json!({ "Bool": { VIA_URL: "true" } });
     if statement["Condition"] == through_url {

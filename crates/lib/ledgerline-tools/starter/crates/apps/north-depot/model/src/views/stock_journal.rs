@@ -21,7 +21,8 @@ pub const VIEW: LogView =
 pub struct Row {
     /// Partition key: the id of the stockitem.
     pub owner: String,
-    /// Sort key: the version and the place in the commit, so that text order is the order of the log.
+    /// Sort key: the version and the place in the commit, so that text order is the order of the
+    /// log.
     pub entry: String,
     /// What happened.
     pub event: String,
