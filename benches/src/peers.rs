@@ -46,7 +46,7 @@ pub trait Instance: Send + Sync {
 /// The reason why a command had no effect.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// Another writer was first: the caller may try again.
+    /// Another writer was first: the caller may retry.
     #[error("lost a race")]
     Conflict,
     /// Anything else.

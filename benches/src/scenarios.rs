@@ -141,7 +141,7 @@ async fn contended(peer: &dyn Peer, meter: &Meter) -> Result<(Counts, bool)> {
     Ok((counts, balance == i64::from(commands)))
 }
 
-/// Does what a caller does that is told of a lost race: it tries again.
+/// Does what a caller does that is told of a lost race: it retries.
 async fn until_it_is_done(instance: &dyn Instance, account: &str) -> Result<()> {
     for _ in 0..TRIES {
         match instance.credit(account, None).await {

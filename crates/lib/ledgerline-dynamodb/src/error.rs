@@ -145,7 +145,7 @@ pub(crate) fn of_table(failure: Failure) -> TableError {
         Failure::Busy => {
             TableError::Throttled("another transaction is busy with the same items".into())
         }
-        // It is not `Unavailable`, because that would tell clients to try again.
+        // It is not `Unavailable`, because that would tell clients to retry.
         Failure::Invalid(message) => TableError::Row(message),
         Failure::Unavailable(source) => TableError::Unavailable(source),
     }

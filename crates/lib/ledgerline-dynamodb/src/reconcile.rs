@@ -22,7 +22,7 @@ const AT_ONCE: usize = 32;
 /// The age from which a state view that shows nothing of a stream may have forgotten it: until
 /// then, it has a tombstone.
 const FORGOTTEN: SignedDuration = SignedDuration::from_hours(29 * 24);
-/// The name of the order of everything among what follows the log.
+/// The name of `$all` among what follows the log.
 pub const ORDER: &str = "$all";
 
 /// The number of streams that are compared together, when they are compared by their time.
@@ -97,8 +97,8 @@ pub struct Found {
     /// Views that show nothing of old streams: they forgot them, and their tombstones are gone, or
     /// they never heard of them.
     pub forgotten: Vec<Difference>,
-    /// Rows or positions that cannot be read: whoever writes them cannot go on with their streams
-    /// either.
+    /// Rows or positions that cannot be read: whoever writes them cannot continue with their
+    /// streams either.
     pub unreadable: Vec<Difference>,
     /// Streams with a hole in the log, each with the number of versions that are missing.
     pub holes: BTreeMap<StreamId, u64>,
@@ -354,8 +354,8 @@ impl Comparison<'_> {
         Ok(left)
     }
 
-    /// How far a subscriber is in a stream. The log and the view go on while they are looked at: a
-    /// difference must still be there when they are looked at again, in this order.
+    /// How far a subscriber is in a stream. The log and the view continue while they are looked at:
+    /// a difference must still be there when they are looked at again, in this order.
     async fn look_twice(
         &self,
         subscriber: &Subscriber,

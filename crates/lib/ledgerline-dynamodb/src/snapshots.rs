@@ -1,4 +1,4 @@
-//! Snapshots: states that were folded from many commits, so that the next invocation goes on from
+//! Snapshots: states that were folded from many commits, so that the next invocation continues from
 //! there. They are in the Requests table and expire like requests.
 
 use std::{

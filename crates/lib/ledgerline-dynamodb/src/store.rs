@@ -184,7 +184,7 @@ impl DynamoDbStore {
             .await
             .map_err(error::store_error)?;
         let items = output.items.unwrap_or_default();
-        // A page that ends at its limit has a key to go on from, even if nothing follows. So the
+        // A page that ends at its limit has a key to continue from, even if nothing follows. So the
         // page is also complete if its last commit is the end of the range.
         let last = items.last().and_then(|item| item.get(item::VERSION)?.as_n().ok()?.parse().ok());
         let complete = output.last_evaluated_key.is_none() || last == Some(end);
@@ -416,7 +416,7 @@ impl EventLog for DynamoDbStore {
             return Ok(());
         }
         // The database would refuse a transaction that has one item twice as malformed, and callers
-        // would take that error for an outage and try again.
+        // would take that error for an outage and retry.
         let keys: HashSet<_> =
             commits.iter().map(|commit| (&commit.stream, commit.version)).collect();
         if keys.len() < commits.len() {

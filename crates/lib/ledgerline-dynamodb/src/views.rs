@@ -191,7 +191,7 @@ fn refused(cancelled: &TransactionCanceledException) -> Option<TableError> {
         return Some(TableError::Throttled(cancellation(reason)));
     }
     // A change that can never be written, such as an addition to a text: to say that the table is
-    // unavailable would have it tried again.
+    // unavailable would have it retried.
     let invalid = reasons.iter().find(|reason| reason.code() == Some("ValidationError"))?;
     Some(TableError::Row(invalid.message().unwrap_or("a change is not valid").to_owned()))
 }

@@ -3,8 +3,8 @@
 //! bus, one entry for each event that `BUS_EVENTS` names, with the state attached.
 //!
 //! The fanout returns the first record that could not be passed on. That record and all after it
-//! come again, so everything here may happen twice. The fanout itself sends a record that can never
-//! be passed on to the dead-letter queue (rule 11).
+//! are delivered again, so everything here may happen twice. The fanout itself sends a record that
+//! can never be passed on to the dead-letter queue (rule 11).
 
 mod bus;
 mod poison_pill;
@@ -262,7 +262,7 @@ impl Handler for Fanout {
         if let Some(guard) = guard {
             guard.survived().await;
         }
-        // The rest of a batch that was cut short comes again as well.
+        // The rest of a batch that was cut short is delivered again as well.
         first_failed.or((done < records.len()).then_some(done))
     }
 }
@@ -317,8 +317,8 @@ impl Fanout {
             }
         }
 
-        // The records after the first failure come again. A letter for one of them would be written
-        // again each time, so it is not written now.
+        // The records after the first failure are delivered again. A letter for one of them would
+        // be written again each time, so it is not written now.
         letters.sort_by_key(|(index, _)| *index);
         let mut parked = BTreeSet::new();
         for (index, letter) in &letters {
@@ -434,7 +434,7 @@ impl SendReport {
     }
 }
 
-/// The index of the first record that failed. That record and all after it come again.
+/// The index of the first record that failed. That record and all after it are delivered again.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Failed {
     first: Option<usize>,

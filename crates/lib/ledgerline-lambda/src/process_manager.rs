@@ -31,8 +31,8 @@ pub const POSITIONS: LogTable =
 const REMEMBERED_SECONDS: i64 = 3_650 * 86_400;
 
 /// The time that one command may take. It is less than the function's timeout of ten seconds. A
-/// second command that is as slow ends with the function: the message comes again, and the first
-/// command is remembered.
+/// second command that is as slow ends with the function: the message is delivered again, and the
+/// first command is remembered.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Reacts to commits: sends commands, or calls another system.
@@ -77,9 +77,9 @@ pub trait Reaction {
     }
 
     /// Does what is due after this commit. The commits of a stream come in order, and a commit may
-    /// come again after a part of this was done. [On the bus](run_on_bus), two instances may have
-    /// the same commit at the same time. So everything here must be safe to repeat, and to do twice
-    /// at once.
+    /// are delivered again after a part of this was done. [On the bus](run_on_bus), two instances
+    /// may have the same commit at the same time. So everything here must be safe to repeat, and to
+    /// do twice at once.
     fn react(&self, commit: &Commit) -> impl Future<Output = Result<(), ApplyError>>;
 }
 
@@ -212,7 +212,7 @@ impl<A: Aggregate> Due<'_, A> {
     /// is the code of the domain's refusal.
     ///
     /// # Errors
-    /// When the command failed, or its outcome is not known: the message has to come again.
+    /// When the command failed, or its outcome is not known: the message has to be delivered again.
     pub async fn send(
         &self,
         store: &impl EventStore,

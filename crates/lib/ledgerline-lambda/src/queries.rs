@@ -669,7 +669,7 @@ mod tests {
         assert_eq!(listed("rooms", whole), json!({ "rooms": [{ "id": 1 }] }));
     }
 
-    /// A page ends early where it would be more than Lambda returns, and goes on where it ended.
+    /// A page ends early where it would be more than Lambda returns, and continues where it ended.
     #[tokio::test]
     async fn a_page_that_is_too_large_for_an_answer_ends_early() {
         let rows: Vec<_> = (0..9_usize).collect();

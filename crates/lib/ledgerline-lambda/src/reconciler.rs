@@ -31,7 +31,7 @@ pub(crate) const FOLLOWERS: &str = "FOLLOWERS";
 /// The age up to which streams are compared. It is twice the time between two comparisons, so that
 /// one that fails leaves nothing out.
 const BACK: SignedDuration = SignedDuration::from_hours(48);
-/// Commits that are younger are left alone: they are on their way, or tried again, for which there
+/// Commits that are younger are left alone: they are on their way, or retried, for which there
 /// are other alarms.
 const YOUNG: SignedDuration = SignedDuration::from_mins(15);
 /// The most differences that are logged. The metric counts all of them.

@@ -148,7 +148,7 @@ impl Subscriptions {
     }
 
     /// Wakes those that take commits of these categories. A function that could not be woken is
-    /// woken by its schedule, so that nothing is tried again here.
+    /// woken by its schedule, so that nothing is retried here.
     async fn wake(&self, categories: &BTreeSet<&str>) {
         let wanting = self.functions.iter().filter(|(_, wanted)| {
             wanted.iter().any(|category| categories.contains(category.as_str()))

@@ -61,7 +61,7 @@ pub struct Unreadable {
 }
 
 /// Runs a function behind a stream. The handler returns the index of the first record that failed:
-/// it and all after it come again.
+/// it and all after it are delivered again.
 ///
 /// # Errors
 /// When the parts cannot be built.

@@ -570,7 +570,7 @@ async fn rule_10_nothing_overtakes_in_a_group_and_the_first_failure_is_reported(
 }
 
 /// The second commit of a stream waits for a record that comes after it in the batch, so it has to
-/// come again too.
+/// are delivered again too.
 #[tokio::test]
 async fn rule_11_what_waited_for_a_failed_record_comes_again_with_it() {
     let world = World::new().await;
@@ -614,8 +614,8 @@ async fn what_the_bus_will_never_take_is_set_aside_and_the_rest_goes_on() {
     assert_eq!(taken.dead_letters[0]["reason"], "it was refused: MalformedDetail");
 }
 
-/// The records after the first failure come again. Their dead letters are written then, and only
-/// once.
+/// The records after the first failure are delivered again. Their dead letters are written then,
+/// and only once.
 #[tokio::test]
 async fn dead_letters_are_not_written_for_what_comes_again() {
     let world = World::new().await;
@@ -735,7 +735,8 @@ fn bomb() -> Commit {
 }
 
 /// Invokes the function as Lambda does, in the order of the shard: a batch that fails as a whole is
-/// halved and comes again. Returns how often the function was invoked until all records were done.
+/// halved and is delivered again. Returns how often the function was invoked until all records were
+/// done.
 async fn deliver(world: &World, records: &[Record], at_most: usize) -> usize {
     let mut at = 0;
     let mut end = records.len();

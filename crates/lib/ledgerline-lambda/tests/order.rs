@@ -185,8 +185,8 @@ async fn a_reader_sees_what_was_stored_and_not_the_state() {
     );
 }
 
-/// A batch that failed, or whose answer was lost, comes again, with other bounds or to another
-/// instance.
+/// A batch that failed, or whose answer was lost, is delivered again, with other bounds or to
+/// another instance.
 #[tokio::test]
 async fn what_comes_again_is_there_once() {
     let world = World::new(3).await;
@@ -712,7 +712,7 @@ async fn a_long_past_of_a_stream_is_applied_part_by_part() {
     assert_eq!(world.diary().await[..3], ["tank-b 1", "tank-a 1", "tank-a 2"]);
 }
 
-/// A view in one order is made again from the beginning, beside the one that is read, and both go
+/// A view in one order is rebuilt from the beginning, beside the one that is read, and both go
 /// on.
 #[tokio::test]
 async fn a_view_in_one_order_is_made_again_while_it_goes_on() {
@@ -839,7 +839,7 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
     assert_eq!(reconciled(&world, soon + SignedDuration::from_hours(48)).await, []);
     let calls = world.wire.take();
     assert!(calls.len() <= 5, "{calls:?}");
-    // The view goes on up to the damaged commit.
+    // The view continues up to the damaged commit.
     world.subscriber().catch_up().await.unwrap();
     assert_eq!(
         reconciled(&world, soon).await,

@@ -41,7 +41,7 @@ struct Arguments {
     /// Write the functions' environment into this file, as `sam local --env-vars` reads it.
     #[arg(long, value_name = "FILE")]
     env_vars: Option<PathBuf>,
-    /// Keep the data in this folder, and go on with what is there. Without it, data lives in
+    /// Keep the data in this folder, and continue with what is there. Without it, data lives in
     /// memory.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,

@@ -229,7 +229,7 @@ fn call<Q: DeserializeOwned, A: Serialize>(
 }
 
 /// Writes a batch. The database would write each item in a transaction of its own, which takes most
-/// of the time of a view that is made again: here it is one for all of them. The result is `None`
+/// of the time of a view that is rebuilt: here it is one for all of them. The result is `None`
 /// if a batch or a transaction may not be like this: then the database's own server answers.
 fn batch(database: &Database, body: &[u8]) -> Option<Vec<u8>> {
     let request: BatchWriteItemRequest = serde_json::from_slice(body).ok()?;

@@ -1020,7 +1020,7 @@ pub(crate) mod tests {
         respond(&host, 2, &new, "of the new one").await;
         assert_eq!(meanwhile.await.unwrap(), "of the new one");
 
-        // The build failed: the instance goes on.
+        // The build failed: the instance continues.
         let work = next(&host, 2);
         until(&function, |running| running[&2].idle).await;
         function.hold();

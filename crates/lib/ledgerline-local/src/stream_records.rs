@@ -112,12 +112,12 @@ pub(crate) async fn leave(
 ) {
     loop {
         let passed = readers.iter_mut().map(|reader| reader.borrow_and_update().clone()).min();
-        // A deletion that fails is tried again next time, because it is no reason to stop the
+        // A deletion that fails is retried next time, because it is no reason to stop the
         // stack.
         let _ = stream.pass(&database, passed.as_deref().unwrap_or_default());
         tokio::time::sleep(INTERVAL).await;
         let changes: Vec<_> = readers.iter_mut().map(|reader| Box::pin(reader.changed())).collect();
-        // The loop goes on without a change, for records that have become too old.
+        // The loop continues without a change, for records that have become too old.
         match tokio::time::timeout(Duration::from_secs(600), futures::future::select_all(changes))
             .await
         {

@@ -21,7 +21,7 @@ pub(crate) struct Options {
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     functions: Vec<String>,
     /// Keep so many invocations for each of them, out of the account's. 0 stops them: what comes
-    /// for them meanwhile is tried again, and given up to the dead letters in the end.
+    /// for them meanwhile is retried, and given up to the dead letters in the end.
     #[arg(long, conflicts_with = "release", requires_all = ["functions", "write"])]
     reserve: Option<i32>,
     /// Take the reservation of each of them away, also that of the template: it shares what the

@@ -241,8 +241,8 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
             let mut page = std::mem::take(&mut parked);
             while !options.parked && empty < EMPTY && !is_over() {
                 let received = receive(deployment, queue, seconds).await?;
-                // A message that comes again brings nothing new, and is given back with its last
-                // receipt.
+                // A message that is delivered again brings nothing new, and is given back with its
+                // last receipt.
                 let (new, again): (Vec<_>, Vec<_>) =
                     received.into_iter().partition(|letter| seen.insert(letter.id.clone()));
                 others.extend(again.into_iter().filter_map(|letter| letter.receipt));

@@ -605,7 +605,7 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
         .context("CloudFormation does not compare")?
         .stack_drift_detection_id
         .unwrap_or_default();
-    // Only its going on is an error that is tried again; what it says instead, or that nobody may
+    // Only its going on is an error that is retried; what it says instead, or that nobody may
     // ask, ends the waiting.
     let ask = async || {
         let status = client

@@ -1,7 +1,7 @@
 //! A view made again, beside the rows that are read, by the function that writes it.
 //!
 //! Everything that is known of a rebuild stands in the view's table: its generations, and how far
-//! each part of the log is. So the tool can be ended at any time, and anybody can go on.
+//! each part of the log is. So the tool can be ended at any time, and anybody can continue.
 
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
@@ -33,7 +33,7 @@ const WRITES: f64 = 0.625;
 const MAX_FAILURES: usize = 20;
 /// The pause after each of them.
 const AGAIN: Duration = Duration::from_millis(500);
-/// The pause before a subscription is asked to go on, and before streams are compared again.
+/// The pause before a subscription is asked to continue, and before streams are compared again.
 const LATER: Duration = Duration::from_secs(1);
 /// The number of streams that are compared at once.
 const AT_ONCE: usize = 32;
@@ -326,7 +326,7 @@ impl View<'_> {
     async fn until_everybody_knows(&self, generations: &Generations) {
         let Some(other) = &generations.standby else { return };
         // What was read just before the change is gone by for so long, and an invocation that began
-        // at the end of that time goes on with it to its own end.
+        // at the end of that time continues with it to its own end.
         let invocation =
             SignedDuration::from_secs(i64::try_from(self.subscriber.timeout).unwrap_or(900));
         let left = (other.since + FRESH + invocation).duration_since(Timestamp::now());
@@ -495,7 +495,7 @@ impl View<'_> {
         Ok(sum())
     }
 
-    /// Has a subscription go on from the beginning, until it is where the order ends.
+    /// Has a subscription continue from the beginning, until it is where the order ends.
     async fn in_one_order(&self, number: u32) -> Result<RebuildResponse> {
         let bar = self.out.bar(0, "{spinner} {elapsed} in one order, one after the other; {msg}");
         // Somebody else is at it, or its time was over, as long as it is not done.

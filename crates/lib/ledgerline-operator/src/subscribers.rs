@@ -21,7 +21,7 @@ pub(crate) struct Subscriber {
     pub(crate) queue: Option<String>,
     /// The seconds that an invocation of any function may take that reads or writes the table.
     pub(crate) timeout: u64,
-    /// Whether its view can be made again from the log.
+    /// Whether its view can be rebuilt from the log.
     pub(crate) can_be_made_again: bool,
 }
 

@@ -22,7 +22,7 @@ use crate::{
 /// What is asked about how far views are.
 #[derive(Debug, Args)]
 pub(crate) struct Lag {
-    /// Only streams that came to the order of everything since this time, instead of those of the
+    /// Only streams that came to `$all` since this time, instead of those of the
     /// last hour.
     #[arg(long)]
     since: Option<Timestamp>,

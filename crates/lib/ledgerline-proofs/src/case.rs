@@ -91,7 +91,7 @@ impl Case {
 
     /// A consumer behind a queue. It gets the commits of every stream without the second, and must
     /// repair this gap. Of a stream of two commits it gets both, because no later commit would show
-    /// the gap. All come in one batch, which comes again until none of them fails.
+    /// the gap. All come in one batch, which is delivered again until none of them fails.
     pub fn consumer<C: Consumer + 'static>(
         name: &str,
         streams: Vec<Vec<Commit>>,
@@ -142,8 +142,8 @@ impl Case {
 impl Case {
     /// A consumer that a rule of the bus wakes. It gets the entries of every stream without those
     /// of the second commit, the last one first, and must read from the log what comes before. Of a
-    /// stream of two commits it gets both. All come in one event, which comes again until none of
-    /// them fails.
+    /// stream of two commits it gets both. All come in one event, which is delivered again until
+    /// none of them fails.
     pub fn listener<C: Consumer + 'static>(
         name: &str,
         streams: Vec<Vec<Commit>>,

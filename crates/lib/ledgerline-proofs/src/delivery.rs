@@ -281,7 +281,8 @@ impl<'a> Schedule<'a> {
     }
 
     /// The stream hands records to the fanout: in any order, because no two are of the same item
-    /// (rule 7), and some of them again. The first record that fails, and all after it, come again.
+    /// (rule 7), and some of them again. The first record that fails, and all after it, are
+    /// delivered again.
     async fn pass_on(&mut self) {
         let mut batch: Vec<_> = (0..self.rng.usize(1..=BATCH).min(self.pending.len()))
             .map(|_| self.pending.swap_remove(self.rng.usize(0..self.pending.len())))

@@ -1,6 +1,6 @@
 //! Every way in which some of ten entries can fail (rule 10): on the bus, on a queue, in the answer
-//! to the stream, and in the answer to a queue. Only what failed comes again, and within a stream
-//! nothing overtakes.
+//! to the stream, and in the answer to a queue. Only what failed is delivered again, and within a
+//! stream nothing overtakes.
 
 use std::{
     cell::RefCell,
@@ -144,8 +144,8 @@ async fn refused_once(wire: &Wire, part: Part, tanks: usize, mask: u64) -> Resul
 }
 
 /// Entries that are refused until the fanout gives up. The first of their records is named in the
-/// answer to the stream: it and all records after it come again. The messages of each stream are in
-/// order all the same.
+/// answer to the stream: it and all records after it are delivered again. The messages of each
+/// stream are in order all the same.
 async fn refused_for_good(wire: &Wire, part: Part, tanks: usize, mask: u64) -> Result<(), Finding> {
     let commits = batch(part, tanks, &format!("good-{mask}"));
     let pipeline = tank::application().pipeline_at(wire);

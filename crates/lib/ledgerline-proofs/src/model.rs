@@ -424,8 +424,8 @@ impl Model for Pipeline {
                 }
             }
             Step::Forget(_) => {
-                // All records may come again: the stream keeps them for a day, longer than the
-                // deduplication window.
+                // All records may be delivered again: the stream keeps them for a day, longer than
+                // the deduplication window.
                 stream.known.clear();
                 for version in 1..=stream.log.len() as u8 {
                     insert(&mut stream.pending, version);

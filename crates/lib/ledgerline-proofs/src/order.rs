@@ -2,13 +2,13 @@
 //! misbehaves.
 //!
 //! Each shard of the log's stream hands its records to whichever sequencer comes first, in batches
-//! that come again when they failed: with the same bounds, or with others. Records of a stream are
-//! swapped, some never arrive, sequencers end in the middle of a call, and some begin anew with an
-//! old head. Readers look while all of this is under way. Some entries name commits that do not
-//! exist: those that are only claimed must never be appended, and those that are there, as by a
-//! faulty program, are made void while sequencers work. In the end the order must be dense and
-//! complete, in each stream that of versions, with causes before their consequences, and what any
-//! reader saw must be the beginning of what all readers see.
+//! that are delivered again when they failed: with the same bounds, or with others. Records of a
+//! stream are swapped, some never arrive, sequencers end in the middle of a call, and some begin
+//! anew with an old head. Readers look while all of this is under way. Some entries name commits
+//! that do not exist: those that are only claimed must never be appended, and those that are there,
+//! as by a faulty program, are made void while sequencers work. In the end the order must be dense
+//! and complete, in each stream that of versions, with causes before their consequences, and what
+//! any reader saw must be the beginning of what all readers see.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -290,7 +290,7 @@ impl History {
                 drop(sequencer);
                 sleep(Duration::from_millis(rng.u64(1..500))).await;
             }
-            // Now and then what was acknowledged comes again, with an earlier beginning.
+            // Now and then what was acknowledged is delivered again, with an earlier beginning.
             if rng.u32(0..10) == 0 {
                 done = done.saturating_sub(rng.usize(1..6));
             }

@@ -114,8 +114,8 @@ enum Step {
     Append(usize),
     AppendReplyLost(usize),
     Acknowledge(usize),
-    /// Nobody waits for it any more, as after a timeout; it goes on, and its records go to another
-    /// one.
+    /// Nobody waits for it any more, as after a timeout; it continues, and its records go to
+    /// another one.
     GiveUp(usize),
     /// Its instance ends.
     End(usize),

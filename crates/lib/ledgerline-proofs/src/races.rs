@@ -395,7 +395,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         let mut cache = cold();
         let mut known: BTreeMap<StreamId, u64> = BTreeMap::new();
         // A thread of the tester has one operation at a time. A client whose operation got no
-        // answer goes on as another thread.
+        // answer continues as another thread.
         let mut thread = client * 1_000;
         for number in 0..rng.usize(2..=4) {
             sleep(Duration::from_millis(rng.u64(0..60))).await;

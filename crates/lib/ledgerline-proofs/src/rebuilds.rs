@@ -1,4 +1,4 @@
-//! Rebuilds: a view is made again from the log while commits are written and delivered, over a wire
+//! Rebuilds: a view is rebuilt from the log while commits are written and delivered, over a wire
 //! that misbehaves.
 //!
 //! Workers and functions are ended in the middle of calls; functions that began before the rebuild
@@ -173,7 +173,7 @@ impl Kind {
 }
 
 /// An instance of the view's function. What it knows of the generations is from its beginning,
-/// because the clock of the day does not go on in a run.
+/// because the clock of the day does not continue in a run.
 enum Instance {
     Log(QueueRunner<DynamoDbStore, LogProjector>),
     States(StateProjector<Tank, Site>),
@@ -222,7 +222,7 @@ impl Instance {
                     })
                 };
                 let taken = projector.all(commits.iter().map(entry).collect()).await.is_ok();
-                // An invocation that failed comes again with all of its states.
+                // An invocation that failed is delivered again with all of its states.
                 vec![taken; commits.len()]
             }
         }

@@ -461,7 +461,7 @@ impl<'a> Mixture<'a> {
         );
     }
 
-    /// Lambda hands a state to each function that wants it. A state that failed comes again.
+    /// Lambda hands a state to each function that wants it. A state that failed is delivered again.
     async fn project(&mut self) {
         if self.states.is_empty() {
             return;

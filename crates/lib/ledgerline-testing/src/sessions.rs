@@ -97,7 +97,7 @@ fn sessions(text: &str) -> Vec<Vec<Step>> {
                 step.printed.push('\n');
             }
             let command = steps.last().map(|step| step.command.as_str()).unwrap_or_default();
-            // A command goes on after a backslash, and inside of quotes.
+            // A command continues after a backslash, and inside of quotes.
             open = line.ends_with('\\') || command.matches('\'').count() % 2 == 1;
         }
         let known = |step: &Step| step.command.starts_with("curl ") || is_assignment(&step.command);

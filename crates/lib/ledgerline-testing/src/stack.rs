@@ -85,8 +85,8 @@ impl LocalStack {
         let mut command = super::command("local");
         command.current_dir(&workspace).args(["--port", "0", "--aws-address", "127.0.0.1:0"]);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
-        // A message that failed comes again as soon as Lambda allows, because a minute's wait would
-        // prove nothing more.
+        // A message that failed is delivered again as soon as Lambda allows, because a minute's
+        // wait would prove nothing more.
         let template = template::tree(&workspace.join("template.yaml")).unwrap();
         if !template["Parameters"]["QueueVisibilityTimeout"].is_null() {
             command.args(["--parameter-overrides", "QueueVisibilityTimeout=10"]);

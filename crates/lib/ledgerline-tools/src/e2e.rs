@@ -49,7 +49,7 @@ pub(crate) fn run(build: bool) -> Result<()> {
         "--parameter-overrides",
         &architecture,
         // The emulator is slow, which proves nothing about the product: with these values, a read
-        // waits longer, a failed message comes again sooner, and no request is throttled.
+        // waits longer, a failed message is delivered again sooner, and no request is throttled.
         "ReadYourWriteTimeout=5000",
         "QueueVisibilityTimeout=10",
         "RequestsPerSecond=1000",

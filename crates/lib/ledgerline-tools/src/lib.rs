@@ -51,8 +51,8 @@ enum Task {
         template: PathBuf,
     },
     /// Lays down an aggregate, a projector, a subscription, a query or a process manager that
-    /// compiles, passes its tests and deploys, to go on from; or a workspace of its own, in a new
-    /// or empty folder.
+    /// compiles, passes its tests and deploys, to continue from; or a workspace of its own, in a
+    /// new or empty folder.
     New(new::Part),
     /// The linters of the template and of the dependencies, installed on first use. Needs Python.
     Lint,

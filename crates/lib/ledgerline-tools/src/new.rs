@@ -1,5 +1,5 @@
 //! `cargo xtask new`: lays down an aggregate, a projector, a query or a process manager that
-//! compiles, passes its tests and deploys, to go on from: new files, one line in each list of
+//! compiles, passes its tests and deploys, to continue from: new files, one line in each list of
 //! modules, and the entries in `template.yaml`. Or a whole workspace with an aggregate, a projector
 //! of each kind and a query.
 //!

@@ -747,7 +747,7 @@ mod tests {
             let mut place = 0;
             while place < records.len() {
                 let end = records.len().min(place + 1 + draw(4));
-                // A batch comes again: with an earlier beginning, or to another instance.
+                // A batch is delivered again: with an earlier beginning, or to another instance.
                 let begin = place.saturating_sub(draw(3));
                 for _ in 0..=draw(2) {
                     let who = draw(4);

@@ -306,7 +306,7 @@ async fn append<A: Aggregate>(
             error @ (StoreError::Unavailable(_) | StoreError::Throttled(_)),
         )) => {
             // The commit may have been stored all the same, by a try before the last one: the log
-            // is read before the client is told to try again. The events are compared too, because
+            // is read before the client is told to retry. The events are compared too, because
             // another request under the same client's key has the same command id.
             match store.get(execution.stream, attempt.commit.version).await {
                 Ok(Some(stored)) if attempt.is(&stored) => Ok(Appended::Stored(attempt.after)),

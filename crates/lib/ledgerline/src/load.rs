@@ -15,7 +15,7 @@ const NEAR: u32 = 1_000;
 const NEAR_PAGES: usize = 4;
 
 /// After each of this many commits of a forward fold, its state is kept, so that the next
-/// invocation goes on from there. They take some seconds with the least memory that Lambda gives.
+/// invocation continues from there. They take some seconds with the least memory that Lambda gives.
 const SNAPSHOT_INTERVAL: u64 = 2_000;
 
 /// A state and the version that it shows.
@@ -172,7 +172,7 @@ impl<A: Aggregate> History<A> {
 ///
 /// The first page holds as many commits as the snapshot policy allows without a state, so that one
 /// query is enough at any length of the stream. Further pages are read only if states are missing
-/// (rule 5). A fold of many commits keeps its state on the way, and the next load goes on from
+/// (rule 5). A fold of many commits keeps its state on the way, and the next load continues from
 /// there.
 ///
 /// ```
@@ -304,8 +304,8 @@ async fn fold_forward<A: Aggregate>(
             return Err(StoreError::Corrupt { stream, version, reason }.into());
         }
         if loaded.version - kept >= SNAPSHOT_INTERVAL || loaded.version == up_to {
-            // A state that cannot be encoded is not kept. The load goes on: the error comes when a
-            // commit is to embed such a state.
+            // A state that cannot be encoded is not kept. The load continues: the error comes when
+            // a commit is to embed such a state.
             if let Ok(state) = encode_state::<A>(&loaded.state) {
                 store.save_snapshot(stream, loaded.version, &state).await?;
             }

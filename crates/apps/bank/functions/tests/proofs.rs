@@ -192,7 +192,7 @@ fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
                     sleep(pause).await;
                     instances[1].message(&body).await
                 };
-                // Whichever of them fails, the message comes again.
+                // Whichever of them fails, the message is delivered again.
                 let _ = tokio::join!(instances[0].message(&body), second);
             }
         }

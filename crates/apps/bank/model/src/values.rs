@@ -16,7 +16,7 @@ ledgerline::value_object! {
 
 ledgerline::value_object! {
     /// The currency of an account or of a transfer. Only the form is checked: accounts that were
-    /// opened before [`ListedCurrency`] may have any three capital letters, and go on.
+    /// opened before [`ListedCurrency`] may have any three capital letters, and continue.
     pub struct Currency(String),
     |code| (code.len() == 3 && code.bytes().all(|b| b.is_ascii_uppercase())).then_some(code),
     "a currency is three capital letters, such as EUR"

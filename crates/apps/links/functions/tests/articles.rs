@@ -170,7 +170,7 @@ async fn a_command_may_store_several_events_in_one_item() {
 }
 
 /// "Why use CQRS/Event Sourcing?": the three queries. "Projections & Process Managers": "each event
-/// handler must be isolated, so an error in one handler doesn't affect others", and goes on where
+/// handler must be isolated, so an error in one handler doesn't affect others", and continues where
 /// it was.
 #[tokio::test]
 async fn a_handler_that_fails_stops_no_other_and_catches_up() {

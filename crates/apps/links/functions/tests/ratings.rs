@@ -336,8 +336,8 @@ async fn shown(world: &World<FeedProjector>) -> BTreeSet<(String, String, String
     shown
 }
 
-/// Wherever the function ends, the message comes again and the feeds are right in the end. The test
-/// tries every call.
+/// Wherever the function ends, the message is delivered again and the feeds are right in the end.
+/// The test tries every call.
 #[tokio::test]
 async fn a_crash_after_any_call_leaves_the_feeds_right() {
     let log = log(&[
@@ -371,7 +371,7 @@ async fn a_crash_after_any_call_leaves_the_feeds_right() {
     assert!(points > 30, "{points}");
 }
 
-/// Rule 7: an instance that was thought to be dead goes on with the rows that it read before the
+/// Rule 7: an instance that was thought to be dead continues with the rows that it read before the
 /// following ended. The entry that it writes is in the table and is not shown; nor does it hide the
 /// entry of a new following.
 #[tokio::test]

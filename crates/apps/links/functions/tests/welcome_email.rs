@@ -181,9 +181,9 @@ async fn an_entry_in_order_costs_two_reads() {
     assert_eq!((late.mails(), late.status().await.as_str()), (1, "sent"));
 }
 
-/// The function ends after each of its calls, and the message comes again: there is never a second
-/// mail. If it ends between the claim and the record, nobody can know whether the mail was sent,
-/// and `unknown` is recorded; the user's stream goes on.
+/// The function ends after each of its calls, and the message is delivered again: there is never a
+/// second mail. If it ends between the claim and the record, nobody can know whether the mail was
+/// sent, and `unknown` is recorded; the user's stream continues.
 #[tokio::test]
 async fn a_crash_after_any_call_never_sends_two_mails() {
     let mut outcomes = Vec::new();
@@ -215,7 +215,7 @@ async fn a_crash_after_any_call_never_sends_two_mails() {
 }
 
 /// Entries of one user may come to two instances at once. The later one leaves the mail to the one
-/// that has claimed it, and comes again.
+/// that has claimed it, and is delivered again.
 #[tokio::test]
 async fn two_instances_at_once_send_one_mail_and_lose_none() {
     let world = World { claim: CLAIM, ..World::new().await };
@@ -229,7 +229,7 @@ async fn two_instances_at_once_send_one_mail_and_lose_none() {
     let (first, second) = tokio::join!(world.deliver(1), second);
     assert_eq!(first.unwrap_err(), "the mail was not taken yet: TooManyRequestsException");
     assert_eq!(second.unwrap_err(), "another instance has the mail");
-    // Both come again.
+    // Both are delivered again.
     world.deliver(2).await.unwrap();
     world.deliver(1).await.unwrap();
     assert_eq!((world.mails(), world.status().await.as_str()), (1, "sent"));
@@ -255,7 +255,7 @@ async fn a_mail_that_was_not_taken_is_sent_later() {
     }
 }
 
-/// A mail that the provider will never take, or may have taken, is not tried again and holds up
+/// A mail that the provider will never take, or may have taken, is not retried and holds up
 /// nothing.
 #[tokio::test]
 async fn a_mail_that_cannot_be_sent_is_set_aside() {

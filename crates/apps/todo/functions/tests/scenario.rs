@@ -69,7 +69,7 @@ async fn of_two_changes_at_once_one_is_told_that_it_lost() {
     let late = (StatusCode::PRECONDITION_FAILED, "precondition-failed".to_owned());
     let overtaken = (StatusCode::CONFLICT, "overtaken".to_owned());
     // Two commands meet by chance, and rarely on a machine that does one thing at a time: the
-    // rounds go on until two have met.
+    // rounds continue until two have met.
     for round in 0..100 {
         if round >= 10 && lost.contains(&overtaken) {
             break;

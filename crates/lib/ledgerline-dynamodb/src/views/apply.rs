@@ -30,7 +30,7 @@ use crate::error::table_error;
 /// The bytes of rows after which a transaction is written. It takes 4 MB, and rows are larger in it
 /// than as JSON.
 const MAX_BYTES: usize = 1_000_000;
-/// The number of times that a write is tried again after it met another writer at one of its rows
+/// The number of times that a write is retried after it met another writer at one of its rows
 /// (rule 11).
 const MAX_CONFLICTS: usize = 10;
 /// The longest pause between these tries. Deliveries have a short time, and other messages wait for

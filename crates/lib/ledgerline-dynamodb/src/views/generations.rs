@@ -1,4 +1,4 @@
-//! Generations of a view: rows that are made again are written beside the old ones, in the same
+//! Generations of a view: rows that are rebuilt are written beside the old ones, in the same
 //! table, until all reads go over to them at once.
 //!
 //! The partition key of a row of generation 2 begins with `$2/`, in the table and in its indexes;
@@ -204,7 +204,7 @@ impl Generations {
         }
         let other =
             self.standby.as_ref().ok_or(InvalidTransition("there is no other generation"))?;
-        // Since the first time: whoever goes on with it need not wait again.
+        // Since the first time: whoever continues with it need not wait again.
         let since = if other.phase == Phase::Dropping { other.since } else { now };
         Ok(self.with(other.number, Phase::Dropping, since))
     }

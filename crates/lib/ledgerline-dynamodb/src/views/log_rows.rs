@@ -223,9 +223,9 @@ impl LogRows {
     }
 
     /// The same as [`deliver`](Self::deliver) for a commit that needs more than one write: the
-    /// position does not move, so that the commit comes again until a call of `deliver` moves it.
-    /// All changes until then may be made twice. With [`Delivery::Next`] the commit's version is
-    /// returned, not the position.
+    /// position does not move, so that the commit is delivered again until a call of `deliver`
+    /// moves it. All changes until then may be made twice. With [`Delivery::Next`] the commit's
+    /// version is returned, not the position.
     ///
     /// # Errors
     /// When the table fails, or there are more changes than one transaction takes.
@@ -263,8 +263,8 @@ impl LogRows {
     /// last row of a commit contains the commit's version, and its other rows contain the version
     /// before. The last row is written when the others are there. So the table always has all rows
     /// of the commits up to the position, and maybe some rows of the next one (rule 9). After a
-    /// crash between two calls, the commit comes again and writes its rows again. A commit without
-    /// rows writes the position as an item beside the rows.
+    /// crash between two calls, the commit is delivered again and writes its rows again. A commit
+    /// without rows writes the position as an item beside the rows.
     async fn insert(
         &self,
         commits: Vec<CommitChanges<'_>>,
@@ -319,8 +319,8 @@ impl LogRows {
         Ok(newest.max(position))
     }
 
-    /// The position from which a rebuild goes on in a stream. Only a view that inserts rows has it
-    /// in the newest row; the roles of all others allow no query.
+    /// The position from which a rebuild continues in a stream. Only a view that inserts rows has
+    /// it in the newest row; the roles of all others allow no query.
     ///
     /// # Errors
     /// When the table fails.

@@ -79,8 +79,8 @@ impl Bus {
         let mut sent = SendReport::default();
         for call in chunks(&entries, self.max_bytes, |(_, entry)| size(entry)) {
             if sent.failed.first.is_some() {
-                // An earlier call failed, so all of these records come again. Their entries would
-                // only cost time now, because the bus takes nothing.
+                // An earlier call failed, so all of these records are delivered again. Their
+                // entries would only cost time now, because the bus takes nothing.
                 call.iter().for_each(|(index, _)| sent.failed.note(*index));
                 continue;
             }

@@ -23,7 +23,8 @@ const REMEMBERED: i64 = 2 * 86_400;
 /// The decision about a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// This many of its records, from the first one on, are passed on; the others come again.
+    /// This many of its records, from the first one on, are passed on; the others are delivered
+    /// again.
     First(usize),
     /// Its first record goes to the dead-letter queue without being processed.
     Quarantine,

@@ -77,7 +77,7 @@ impl Queues {
         for turn in waves(commits) {
             if sent.failed.first.is_some() {
                 // No commit may overtake another one in its group (rule 10), so the later turns
-                // wait and come again with what failed.
+                // wait and are delivered again with what failed.
                 turn.iter().for_each(|(index, _)| sent.failed.note(*index));
                 continue;
             }
@@ -85,8 +85,8 @@ impl Queues {
                 turn.iter().map(|(index, commit)| self.message(*index, commit, run)).collect();
             for call in chunks(&messages, self.max_bytes, |message| message.body.len()) {
                 if sent.failed.first.is_some() {
-                    // An earlier call failed, so all of these records come again. Their messages
-                    // would only cost time now, because the queue takes nothing.
+                    // An earlier call failed, so all of these records are delivered again. Their
+                    // messages would only cost time now, because the queue takes nothing.
                     call.iter().for_each(|message| sent.failed.note(message.index));
                     continue;
                 }

@@ -84,8 +84,8 @@ async fn recorded_states<A: Aggregate>(
     let wanting: Vec<_> =
         commits.iter().copied().filter(|commit| embedded(commit).is_none()).collect();
     let Ok(folded) = timeout_at(until, states::<A>(store, &wanting)).await else {
-        // The fold keeps its state on the way (every 2,000 commits), so the next invocation goes on
-        // from there.
+        // The fold keeps its state on the way (every 2,000 commits), so the next invocation
+        // continues from there.
         let stream = &commits[0].stream;
         let version = commits[0].version;
         tracing::warn!(%stream, version, "a state takes longer to fold than one invocation may take");

@@ -81,8 +81,8 @@ impl Views {
         let max_bytes = self.max_bytes.saturating_sub(AROUND);
         for call in chunks(&states, max_bytes, |state| state.detail.get().len() + BETWEEN) {
             if sent.failed.first.is_some() {
-                // An earlier call failed, so all of these records come again. Their states would
-                // only cost time now, because the function takes nothing.
+                // An earlier call failed, so all of these records are delivered again. Their states
+                // would only cost time now, because the function takes nothing.
                 call.iter().for_each(|state| sent.failed.note(state.index));
                 continue;
             }

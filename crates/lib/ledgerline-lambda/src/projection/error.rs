@@ -3,8 +3,8 @@
 use ledgerline::{ChangesError, Commit, ExecuteError, LoadError, StoreError, StreamId};
 use ledgerline_dynamodb::TableError;
 
-/// The reason why a commit was not applied. Its message comes again; after the last try it goes to
-/// the dead-letter queue.
+/// The reason why a commit was not applied. Its message is delivered again; after the last try it
+/// goes to the dead-letter queue.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// The fanout did not write this message.

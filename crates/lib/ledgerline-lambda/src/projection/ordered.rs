@@ -448,8 +448,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
                     }
                     work = with;
                 }
-                // A long past of one stream: what was applied of it stays, whoever goes on with the
-                // rest.
+                // A long past of one stream: what was applied of it stays, whoever continues with
+                // the rest.
                 if is_part {
                     let is_over = Instant::now() >= until;
                     if !self.moved(checkpoint, cursor.clone(), &work, is_over).await? || is_over {
@@ -503,7 +503,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         }
     }
 
-    /// Writes what comes before a commit that cannot be applied, so that it is not tried again and
+    /// Writes what comes before a commit that cannot be applied, so that it is not retried and
     /// again.
     async fn end_before(
         &self,

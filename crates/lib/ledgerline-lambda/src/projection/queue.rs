@@ -70,7 +70,7 @@ pub trait Consumer: Sized {
     }
 
     /// A consumer for each generation of the view that is written, the one that is read last. There
-    /// are none if the consumer writes no view that can be made again: then it takes commits
+    /// are none if the consumer writes no view that can be rebuilt: then it takes commits
     /// itself.
     fn generations(&self) -> impl Future<Output = Result<Vec<Self>, TableError>> {
         std::future::ready(Ok(Vec::new()))

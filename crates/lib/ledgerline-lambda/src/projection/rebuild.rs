@@ -160,7 +160,7 @@ impl Progress {
     }
 }
 
-/// A view that can be made again.
+/// A view that can be rebuilt.
 pub(crate) trait Rebuild {
     /// The categories of its commits.
     fn of(&self) -> Vec<&'static str>;

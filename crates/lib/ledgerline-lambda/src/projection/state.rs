@@ -177,8 +177,8 @@ pub struct StateProjector<A: Aggregate, Row> {
     pub view: StateView<A, Row>,
 }
 
-/// The reason why an entry was not projected. The entry comes again; after the last try it goes to
-/// the dead-letter queue.
+/// The reason why an entry was not projected. The entry is delivered again; after the last try it
+/// goes to the dead-letter queue.
 #[derive(Debug, thiserror::Error)]
 enum ProjectError {
     #[error("not an entry of this program: the field {0}")]
@@ -394,7 +394,7 @@ impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
                 Err(error) => Err(RebuildError::Load(error)),
             };
             match made {
-                // All of the page comes again.
+                // All of the page is delivered again.
                 Err(RebuildError::Table(error)) if is_outage(&error) => Err(error),
                 made => Ok(Some((stream, made))),
             }

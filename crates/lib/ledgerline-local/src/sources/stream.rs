@@ -183,7 +183,7 @@ enum Outcome {
     /// The invocation failed as a whole.
     Failed,
     /// The record at this place is the first that failed: it becomes the checkpoint, and it and all
-    /// records after it come again.
+    /// records after it are delivered again.
     FailedFrom(usize),
 }
 

@@ -177,7 +177,7 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     assert_eq!(code, 0);
     let last = &ids[TANKS - 1];
     assert_eq!(stack.get(&format!("/tanks/{last}")).await.body["level"], 2_000);
-    // A list that was begun before goes on where it was.
+    // A list that was begun before resumes where it stopped.
     let mut all = first["tanks"].as_array().unwrap().clone();
     let rest = stack.get(&format!("/tanks?limit=200&cursor={cursor}")).await.body;
     all.extend(rest["tanks"].as_array().unwrap().iter().cloned());
@@ -370,7 +370,7 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
     assert_eq!(ledger.run(&["reconcile", "--younger", "0"]).0, 0);
 }
 
-/// Whether a command was done or refused: a client that gets one of these answers goes on.
+/// Whether a command was done or refused: a client that gets one of these answers continues.
 fn is_an_answer(status: StatusCode) -> bool {
     status.is_success() || matches!(status, StatusCode::CONFLICT | StatusCode::SERVICE_UNAVAILABLE)
 }

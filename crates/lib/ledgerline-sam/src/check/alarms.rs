@@ -222,7 +222,7 @@ impl Watched {
                 format!("Period times EvaluationPeriods is more than {LONGEST} s"),
             ));
         }
-        // Calls that fail or are throttled are tried again, so they need not wake anybody. Of its
+        // Calls that fail or are throttled are retried, so they need not wake anybody. Of its
         // own metrics, the application decides.
         let can_wait = self.metric == "Throttles" || !self.namespace.starts_with("AWS/");
         let topics: &[&str] =

@@ -1,5 +1,6 @@
 //! The safeguards that the template must have whatever the functions do: strangers are kept out,
-//! what fails comes again and is kept, and stored data is not lost with the stack (rules 3 and 11).
+//! what fails is delivered again and is kept, and stored data is not lost with the stack (rules 3
+//! and 11).
 
 mod access;
 
@@ -52,7 +53,7 @@ impl Template<'_> {
         }
     }
 
-    /// Tables that cannot be made again from others must stay when the stack is deleted, and must
+    /// Tables that cannot be rebuilt from others must stay when the stack is deleted, and must
     /// be restorable.
     fn tables(mut self) -> Self {
         for (id, table) in resources(self.json, &["AWS::DynamoDB::Table"]) {
@@ -112,8 +113,8 @@ impl Template<'_> {
         self
     }
 
-    /// What a function fails at must come again, in order, and must be kept if it never gets
-    /// through (rule 11).
+    /// What a function fails at must be delivered again, in order, and must be kept if it never
+    /// gets through (rule 11).
     fn functions(mut self) -> Self {
         let functions = || resources(self.json, &["AWS::Serverless::Function"]);
         let views: String = functions()
@@ -250,7 +251,7 @@ impl Template<'_> {
     }
 
     /// A queue that a function takes from must be safe: a FIFO queue of commits, or a queue of
-    /// events that are tried again.
+    /// events that are retried.
     fn queue(&mut self, queue: Option<&str>, function: &Value, commits: bool) {
         let Some(id) = queue.filter(|id| self.json["Resources"][id]["Type"] == "AWS::SQS::Queue")
         else {

@@ -272,7 +272,7 @@ mod tests {
         rest.split_once(before).unwrap().0.to_owned()
     }
 
-    /// Where the libraries are developed: the order of everything is the one that a new
+    /// Where the libraries are developed: `$all` is the one that a new
     /// subscription brings with it, but for the subscriptions in it.
     #[test]
     fn the_order_of_this_workspace_is_that_of_a_new_one() {

@@ -117,7 +117,7 @@ fn a_new_workspace_builds_passes_and_grows() {
     let commands =
         ["process-manager", "bill-orders", "--of", "purchaseorder", "--commands", "invoice"];
     is_all(&shop.lay_down(&commands), &[&managers]);
-    // The first subscription brings the order of everything with it; the second one is like any
+    // The first subscription brings `$all` with it; the second one is like any
     // other view.
     let changed = shop.lay_down(&["subscription", "diary", "--of", "purchaseorder"]);
     let others: Vec<_> = changed.iter().filter(|line| !is_wired(line)).collect();

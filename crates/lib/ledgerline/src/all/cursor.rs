@@ -13,8 +13,8 @@ const FORM: &str = "1";
 /// for nobody to take apart.
 ///
 /// It has a checksum of each segment that it stands in. So a reader is told when `$all` was lost
-/// and begun anew, or restored from a backup, and does not go on in another order as if nothing had
-/// happened.
+/// and begun anew, or restored from a backup, and does not continue in another order as if nothing
+/// had happened.
 ///
 /// ```
 /// use ledgerline::all::{Cursor, CursorError};
@@ -40,7 +40,7 @@ pub(super) struct Place {
     pub(super) check: u32,
 }
 
-/// Why nobody can go on from a cursor.
+/// Why nobody can continue from a cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CursorError {
     /// It was cut, changed, or made by something else.

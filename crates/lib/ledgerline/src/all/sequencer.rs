@@ -17,17 +17,18 @@ pub const LOST_HEADS: &str = "LostHeads";
 /// may hold.
 const MOST: usize = 1_000;
 /// The number of entries after which a sequencer begins to forget. It knows that many of the newest
-/// entries at least, once it has seen them. An older one that comes again gets a second entry.
+/// entries at least, once it has seen them. An older one that is delivered again gets a second
+/// entry.
 const REMEMBERED: usize = 50_000;
 /// The newest segments that a new sequencer reads, or as many of them as are in a megabyte: what
-/// comes again after a crash is among them, unless that took long.
+/// is delivered again after a crash is among them, unless that took long.
 const LOOKED_AT: u32 = 1_000;
 /// How often the table may fail before the batch is given back.
 const FAILURES: u32 = 5;
 /// How often one segment is tried before the batch is given back (rule 11).
 const TRIES: u32 = 50;
 
-/// Why a batch is not in `$all`, or not all of it. It may be tried again at any time, by whomever.
+/// Why a batch is not in `$all`, or not all of it. It may be retried at any time, by whomever.
 #[derive(Debug, thiserror::Error)]
 pub enum SequenceError {
     /// Other sequencers appended a segment each time.

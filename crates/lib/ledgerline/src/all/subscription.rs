@@ -75,7 +75,7 @@ pub struct Page {
 /// Why a page could not be read. Nothing was lost: it can be asked for again.
 #[derive(Debug, thiserror::Error)]
 pub enum SubscriptionError {
-    /// Nobody can go on from the cursor.
+    /// Nobody can continue from the cursor.
     #[error(transparent)]
     Cursor(#[from] CursorError),
     /// A table failed, or what is in it cannot be read.
@@ -156,7 +156,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
     /// The commits after this cursor that pass the filter.
     ///
     /// # Errors
-    /// When nobody can go on from the cursor, or a table fails.
+    /// When nobody can continue from the cursor, or a table fails.
     pub async fn next(&self, after: &Cursor) -> Result<Page, SubscriptionError> {
         if after.places.len() != usize::from(self.partitions.max(1)) {
             return Err(CursorError::Partitions.into());

@@ -205,7 +205,7 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
         );
     }
 
-    // Everything that happened is in the order of everything, once, each stream in its order.
+    // Everything that happened is in `$all`, once, each stream in its order.
     let (mut after, mut versions) = ("beginning".to_owned(), BTreeMap::<String, u64>::new());
     loop {
         let page = bank.get(&format!("/events?after={after}&limit=20")).await;
@@ -227,7 +227,7 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
     }
 }
 
-/// A commit of a newer program stands in the order of everything, and all bookings behind it wait.
+/// A commit of a newer program stands in `$all`, and all bookings behind it wait.
 #[tokio::test]
 async fn an_operator_skips_a_commit_that_the_ledger_of_bookings_cannot_apply() {
     let bank = LocalStack::start(None).await;

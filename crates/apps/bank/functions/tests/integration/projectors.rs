@@ -129,8 +129,8 @@ async fn the_sample_commits_become_rows_and_the_last_one_is_the_position() {
     assert_eq!(transactions.rows().await, fold(&commits));
 }
 
-/// The rows of all streams of a batch are one call. A batch that comes again is taken commit by
-/// commit: one of them may have ended the function.
+/// The rows of all streams of a batch are one call. A batch that is delivered again is taken commit
+/// by commit: one of them may have ended the function.
 #[tokio::test]
 async fn bookings_of_many_accounts_are_written_in_one_call() {
     let transactions = Transactions::new().await;
@@ -398,7 +398,7 @@ async fn a_row_that_is_ahead_of_the_log_is_said_loudly() {
 }
 
 /// The forms in which Lambda and EventBridge deliver an entry, or put it into the queue of entries
-/// that are tried again.
+/// that are retried.
 #[test]
 fn an_entry_is_found_in_whatever_brings_it() {
     let event = sample("balances-projector/debited");

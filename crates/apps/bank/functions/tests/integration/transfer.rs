@@ -448,7 +448,7 @@ async fn nobody_sends_somebody_elses_money() {
 }
 
 /// Rule 11: a command whose outcome is not known is not recorded as an outcome. The message fails
-/// and comes again, and the position does not move.
+/// and is delivered again, and the position does not move.
 #[tokio::test]
 async fn an_outage_is_no_answer() {
     let bank = Bank::new().await;

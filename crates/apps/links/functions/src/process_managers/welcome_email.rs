@@ -3,8 +3,8 @@
 //! Before a mail is sent, an instance claims it in the table. Another instance leaves it alone for
 //! a minute. After that, the instance with the claim is gone, and nobody can know whether the mail
 //! was sent, because the provider (SES) knows no request ids of ours. The mail is not sent again;
-//! an alarm tells a person, and the user's stream goes on. docs/mails.md says what happens in each
-//! case.
+//! an alarm tells a person, and the user's stream continues. docs/mails.md says what happens in
+//! each case.
 
 use std::time::Duration;
 

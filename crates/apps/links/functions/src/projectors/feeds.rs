@@ -93,7 +93,7 @@ impl Consumer for FeedProjector {
             let Some(next) = next else {
                 return Ok(self.table.deliver(delivery(&last)).await?);
             };
-            // After a crash, or after this function's time is up, the next try goes on from here.
+            // After a crash, or after this function's time is up, the next try continues from here.
             if let overtaken @ (Delivery::Duplicate | Delivery::Gap, _) =
                 mark(&Changes::new(TABLE), &from, &next).await?
             {

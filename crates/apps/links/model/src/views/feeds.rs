@@ -13,7 +13,7 @@
 //!
 //! A first rating goes into as many feeds as its author has followers, which takes more than one
 //! write. A following, which brings in the recent ratings, and its end take more than one write
-//! too. Each is begun with one write, together with the handler's position (rule 9), goes on with
+//! too. Each is begun with one write, together with the handler's position (rule 9), continues with
 //! writes that may be repeated, and is done when the position moves.
 //!
 //! Commits of two streams are handled side by side: a rating and a following, or its end. Each

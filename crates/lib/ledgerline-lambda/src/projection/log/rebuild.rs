@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::LogProjector;
 use crate::rebuild::{Progress, Rebuild, RebuildError, hole_in, is_outage, rebuild_each};
 
-/// The number of times that a stream is tried again after somebody else moved the position (rule
+/// The number of times that a stream is retried after somebody else moved the position (rule
 /// 11).
 const MAX_TRIES: usize = 5;
 
@@ -139,7 +139,7 @@ impl Rebuild for LogProjector {
             }
             is_moved = is_moved || !write(rows, &batch, &mut writes).await?;
             if is_moved {
-                // By a live commit. The next try goes on from there.
+                // By a live commit. The next try continues from there.
                 if tries == MAX_TRIES {
                     return Err(RebuildError::Busy);
                 }

@@ -9,7 +9,7 @@ use ledgerline_dynamodb::TableError;
 use super::MAX_KEPT;
 use crate::rebuild::RebuildError;
 
-/// Why a subscription did not get on. It goes on from its checkpoint when it is woken again.
+/// Why a subscription did not get on. It continues from its checkpoint when it is woken again.
 #[derive(Debug, thiserror::Error)]
 pub enum SubscribeError {
     /// `$all` or the log failed.
