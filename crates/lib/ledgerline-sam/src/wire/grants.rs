@@ -108,7 +108,11 @@ fn statement(actions: &BTreeSet<String>, keys: &[&str], on: &[&str]) -> Vec<Stri
         [action] => (*action).to_owned(),
         actions => format!("[{}]", actions.join(", ")),
     };
-    let heads = ["- Effect: Allow".to_owned(), format!("  Action: {action}")];
+    let mut heads = vec!["- Effect: Allow".to_owned(), format!("  Action: {action}")];
+    if heads[1].len() > WIDTH {
+        heads[1] = "  Action:".to_owned();
+        heads.extend(actions.iter().map(|action| format!("    - {action}")));
+    }
     match (keys, on) {
         ([], [on]) => {
             let short = format!("- {{ Effect: Allow, Action: {action}, Resource: {} }}", arn(on));

@@ -1,0 +1,142 @@
+//! The lengths of lines and the words of this repository (docs/glossary.md).
+//!
+//! Each number is the most that there may be. A change that removes some lowers the number, so that
+//! they stay away.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::{path::PathBuf, process::Command};
+
+/// Lines of Rust over 100 columns: texts that rustfmt does not break.
+const LONG_RUST: usize = 523;
+/// Lines of Markdown over 120 columns, without tables and code.
+const LONG_MARKDOWN: usize = 0;
+/// Lines of templates over 120 columns, without the manifests.
+const LONG_TEMPLATE: usize = 0;
+
+/// A phrase, the words to write instead, and how often it may occur.
+const PHRASES: &[(&str, &str, usize)] = &[
+    ("come again", "be delivered again, be retried", 4),
+    ("comes again", "is delivered again, is retried", 0),
+    ("goes on", "continues, resumes", 0),
+    ("tried again", "retried", 2),
+    ("tries again", "retries", 0),
+    ("try again", "retry", 1),
+    ("made again", "rebuilt", 8),
+    ("whoever", "the noun: caller, operator, instance", 35),
+    ("somebody", "the noun: caller, operator, client", 54),
+    ("nobody", "no and the noun", 87),
+    ("everybody", "every and the noun", 33),
+    ("read strongly", "strongly consistent read", 30),
+    ("set aside", "quarantine", 17),
+    ("sets aside", "quarantines", 7),
+    ("put aside", "park", 12),
+    ("watching", "monitoring", 12),
+    ("verdict", "delivery, or what was found", 11),
+    ("order of everything", "`$all`", 9),
+    ("follows the log", "subscriber", 28),
+    ("the rails", "the libraries", 0),
+    ("gets through", "reaches, is applied", 7),
+    ("comes to", "the fact itself", 8),
+    ("goes back", "rolls back, returns", 5),
+    ("stands still", "stops", 5),
+    ("in steps", "canary", 4),
+    ("mended", "repaired", 15),
+    ("throw away", "discard", 0),
+    ("sent back", "redriven", 9),
+];
+
+/// What is not prose of today: samples of older versions, records, and the list of words itself.
+const EXCEPT: [&str; 7] = [
+    "crates/lib/ledgerline-tools/tests/starter/before_manifests/",
+    "crates/xtask/tests/prose.rs",
+    "docs/benchmarks.md",
+    "docs/decisions/",
+    "docs/glossary.md",
+    "docs/upgrading.md",
+    "CHANGELOG.md",
+];
+
+/// The tracked files with one of these ends: path and text.
+fn files(ends: &[&str]) -> Vec<(String, String)> {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let listed = Command::new("git").arg("ls-files").current_dir(&root).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let paths = listed.lines().filter(|path| {
+        ends.iter().any(|end| path.ends_with(end))
+            && !EXCEPT.iter().any(|except| path.starts_with(except))
+    });
+    // A file that is deleted and not yet committed is listed too.
+    let read = |path: &str| Some((path.to_owned(), std::fs::read_to_string(root.join(path)).ok()?));
+    paths.filter_map(read).collect()
+}
+
+/// The places of the lines that are longer, without those that `is_exempt` knows from the state
+/// that it keeps.
+fn longer(
+    files: &[(String, String)],
+    columns: usize,
+    is_exempt: fn(&mut bool, &str) -> bool,
+) -> Vec<String> {
+    let mut places = Vec::new();
+    for (path, text) in files {
+        let mut state = false;
+        for (number, line) in text.lines().enumerate() {
+            if !is_exempt(&mut state, line) && line.chars().count() > columns {
+                places.push(format!("{path}:{}", number + 1));
+            }
+        }
+    }
+    places
+}
+
+fn at_most(most: usize, places: &[String], what: &str) {
+    assert!(
+        places.len() <= most,
+        "{what}: {} instead of at most {most}: {:#?}",
+        places.len(),
+        &places[..places.len().min(20)]
+    );
+}
+
+#[test]
+fn lines_are_short() {
+    at_most(
+        LONG_RUST,
+        &longer(&files(&[".rs"]), 100, |_, _| false),
+        "lines of Rust over 100 columns",
+    );
+    let is_table_or_code = |in_code: &mut bool, line: &str| {
+        let is_fence = line.trim_start().starts_with("```");
+        *in_code ^= is_fence;
+        *in_code || is_fence || line.trim_start().starts_with('|')
+    };
+    let markdown = longer(&files(&[".md"]), 120, is_table_or_code);
+    at_most(LONG_MARKDOWN, &markdown, "lines of Markdown over 120 columns");
+    let is_manifest = |in_manifests: &mut bool, line: &str| {
+        *in_manifests |= line.trim() == "Manifests:";
+        *in_manifests
+    };
+    let templates = longer(&files(&["template.yaml"]), 120, is_manifest);
+    at_most(LONG_TEMPLATE, &templates, "lines of templates over 120 columns");
+}
+
+#[test]
+fn prose_uses_the_words_of_the_glossary() {
+    let files = files(&[".rs", ".md", "template.yaml"]);
+    for (phrase, instead, most) in PHRASES {
+        let mut places = Vec::new();
+        for (path, text) in &files {
+            for (number, line) in text.lines().enumerate() {
+                // In Rust, the words of comments.
+                let prose = match path.ends_with(".rs") {
+                    true => line.split_once("//").map_or("", |(_, comment)| comment),
+                    false => line,
+                };
+                let found = prose.to_lowercase().matches(phrase).count();
+                places.extend((0..found).map(|_| format!("{path}:{}", number + 1)));
+            }
+        }
+        at_most(*most, &places, &format!("`{phrase}`; write: {instead}"));
+    }
+}
