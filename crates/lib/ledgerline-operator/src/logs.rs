@@ -8,8 +8,12 @@ use serde_json::{Value, json};
 use crate::{Out, deployment::Deployment};
 
 /// What is an error of a function, or of Lambda: a crash, or a function that ran out of time.
-const FAILURES: &str =
-    r#"{ $.level = "ERROR" || $.record.status = "timeout" || $.record.status = "error" }"#;
+///
+/// Source: the schema reference of Lambda's Telemetry API, `Status`: success, failure, error, timeout.
+const FAILURES: &str = concat!(
+    r#"{ $.level = "ERROR" || $.record.status = "timeout""#,
+    r#" || $.record.status = "error" || $.record.status = "failure" }"#
+);
 
 /// What is looked for.
 #[derive(Debug, Args)]
