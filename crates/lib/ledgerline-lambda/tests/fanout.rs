@@ -719,7 +719,7 @@ async fn what_a_newer_program_wrote_goes_along_without_its_state() {
     }
 }
 
-// --- A record that ends the function ------------------------------------------------------------
+// --- A record that ends the function -------------------------------------------------------------
 
 /// Records of commits that were written this many seconds ago.
 fn late(commits: impl IntoIterator<Item = Commit>, seconds: i64) -> Vec<Record> {

@@ -288,7 +288,7 @@ impl Iam {
         self.tables.get(path.split('/').next()?)
     }
 
-    // --- The actions of requests ----------------------------------------------------------------
+    // --- The actions of requests -----------------------------------------------------------------
 
     fn acts(&self, target: &str, request: &Value) -> Vec<Act> {
         match target.split_once('.') {

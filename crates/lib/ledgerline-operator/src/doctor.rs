@@ -140,7 +140,7 @@ pub(crate) async fn run<L: Aggregates>(
     Ok(findings.wrong.is_empty())
 }
 
-// --- The template -------------------------------------------------------------------------------
+// --- The template --------------------------------------------------------------------------------
 
 /// The deployed template against that of the workspace: resources with their policies, filters,
 /// alarms, indexes, parameters and what holds for all functions.
@@ -223,7 +223,7 @@ fn differences(ours: &Value, deployed: &Value, at: String, places: &mut Vec<Stri
     }
 }
 
-// --- Functions ----------------------------------------------------------------------------------
+// --- Functions -----------------------------------------------------------------------------------
 
 /// Functions that are deployed, with the variables that their manifests declare; on AWS, with the
 /// alias that events come to, and with their sources.
@@ -356,7 +356,7 @@ fn normal(pattern: &str) -> String {
         .map_or_else(|_| pattern.to_owned(), |pattern| pattern.to_string())
 }
 
-// --- Tables -------------------------------------------------------------------------------------
+// --- Tables --------------------------------------------------------------------------------------
 
 /// Tables with their keys, indexes, streams and times to live; on AWS, with their backups.
 async fn tables(deployment: &Deployment, template: &Value, findings: &mut Findings) -> Result<()> {
@@ -454,7 +454,7 @@ fn list_of_keys(keys: &Value) -> Vec<String> {
         .collect()
 }
 
-// --- Queues -------------------------------------------------------------------------------------
+// --- Queues --------------------------------------------------------------------------------------
 
 /// Queues, with where they send what they give up, and after how many tries.
 async fn queues(deployment: &Deployment, template: &Value, findings: &mut Findings) -> Result<()> {
@@ -503,7 +503,7 @@ async fn queues(deployment: &Deployment, template: &Value, findings: &mut Findin
     Ok(())
 }
 
-// --- What begins by itself, and what CloudFormation compares ------------------------------------
+// --- What begins by itself, and what CloudFormation compares -------------------------------------
 
 /// Rules that are on: those of schedules, without which nothing begins, and those that bring states
 /// to views.
@@ -656,7 +656,7 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
     }
 }
 
-// --- The log ------------------------------------------------------------------------------------
+// --- The log -------------------------------------------------------------------------------------
 
 /// Whether this code reads the newest commits, which newer code may have written. Returns the types
 /// of events that none of them has, each with its category.

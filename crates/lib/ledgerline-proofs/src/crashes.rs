@@ -192,7 +192,7 @@ fn difference(
     story + &format!("\n  {}\n  should be {}", rest(found), rest(expected))
 }
 
-// --- The handlers -------------------------------------------------------------------------------
+// --- The handlers --------------------------------------------------------------------------------
 
 /// The handlers of an application: its functions as it hands them over, its fanout, and its own
 /// cases.

@@ -43,7 +43,7 @@ pub fn application() -> Application {
         .case(&[], subscriptions::case)
 }
 
-// --- Histories ----------------------------------------------------------------------------------
+// --- Histories -----------------------------------------------------------------------------------
 
 fn install() -> Command {
     Command::Install { site: valid("North"), liquid: valid("water") }
@@ -68,7 +68,7 @@ pub fn filled(id: &str, level: i64) -> Vec<Commit> {
     History::<Tank> { id: id.to_owned(), actor: "ada".into(), commands }.commits_with_states()
 }
 
-// --- The function that takes commands -----------------------------------------------------------
+// --- The function that takes commands ------------------------------------------------------------
 
 /// A cold instance of the function.
 #[must_use]
@@ -138,7 +138,7 @@ pub fn seen(response: &Response) -> String {
     format!("{} {} {body}", response.status.as_u16(), headers.join(", "))
 }
 
-// --- Views --------------------------------------------------------------------------------------
+// --- Views ---------------------------------------------------------------------------------------
 
 /// The view of the sites: one row for each tank.
 pub const SITES: StateView<Tank, Site> = StateView {

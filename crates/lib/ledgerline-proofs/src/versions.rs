@@ -32,7 +32,7 @@ use crate::{
     world::{World, each_seed},
 };
 
-// --- The next version ---------------------------------------------------------------------------
+// --- The next version ----------------------------------------------------------------------------
 
 /// A tank whose state counts the fills too. Only a fold knows that number, so older states cannot
 /// be brought up to date.
@@ -224,7 +224,7 @@ fn next<E: Events>() -> Application {
     .log_projector("FillsTable", fills)
 }
 
-// --- A rollout ----------------------------------------------------------------------------------
+// --- A rollout -----------------------------------------------------------------------------------
 
 /// The version that stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

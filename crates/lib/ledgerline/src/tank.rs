@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::{Aggregate, Aggregates, Context, LongText, Refusal, Text, Visitor, with_field};
 
-// --- Values -------------------------------------------------------------------------------------
+// --- Values --------------------------------------------------------------------------------------
 
 /// The most litres that a tank holds: 2^53 - 1, the largest whole number that every JSON reader
 /// holds exactly.
@@ -34,7 +34,7 @@ pub type Note = LongText<200_000>;
 /// application has them.
 pub const SHAPES: &str = include_str!("../shapes/tank.json");
 
-// --- Events -------------------------------------------------------------------------------------
+// --- Events --------------------------------------------------------------------------------------
 
 crate::events! {
     /// The events of a tank.
@@ -70,7 +70,7 @@ fn for_water(data: Value) -> Value {
     with_field(data, "liquid", "water")
 }
 
-// --- State --------------------------------------------------------------------------------------
+// --- State ---------------------------------------------------------------------------------------
 
 /// The state of a tank: not installed, installed or scrapped.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,7 +125,7 @@ impl State {
     }
 }
 
-// --- Decisions ----------------------------------------------------------------------------------
+// --- Decisions -----------------------------------------------------------------------------------
 
 /// The commands that a client can send to a tank.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -37,7 +37,7 @@ fn application() -> Application {
         .case(&["TransferPositionsTable"], || transferred("transfer (given back)", 30, false))
 }
 
-// --- Histories ----------------------------------------------------------------------------------
+// --- Histories -----------------------------------------------------------------------------------
 
 /// An account that is opened and booked on, and closed if it happens to be empty.
 fn bookings(name: &str, rng: &mut Rng) -> History<Account> {
@@ -106,7 +106,7 @@ fn account_id(name: &str) -> String {
     uuid::Uuid::from_u128(rng.u128(..)).to_string()
 }
 
-// --- The process manager ------------------------------------------------------------------------
+// --- The process manager -------------------------------------------------------------------------
 
 /// An instance of the process manager.
 fn transfers_at(

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::values::{Amount, Currency, ListedCurrency, MAX_MINOR_UNITS, Owner, Reference};
 
-// --- Events -------------------------------------------------------------------------------------
+// --- Events --------------------------------------------------------------------------------------
 
 ledgerline::events! {
     /// What happened to an account. Amounts and balances are in minor units, booking dates in UTC.
@@ -41,7 +41,7 @@ fn by_nobody(data: Value) -> Value {
     with_field(data, "openedBy", Value::Null)
 }
 
-// --- State --------------------------------------------------------------------------------------
+// --- State ---------------------------------------------------------------------------------------
 
 /// The state of an account.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,7 +113,7 @@ impl State {
     }
 }
 
-// --- Decisions ----------------------------------------------------------------------------------
+// --- Decisions -----------------------------------------------------------------------------------
 
 /// A command to an account.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::values::{Amount, Currency, Reason, Reference};
 
-// --- Events -------------------------------------------------------------------------------------
+// --- Events --------------------------------------------------------------------------------------
 
 ledgerline::events! {
     /// What happened to a transfer. A reason is the code of a refusal.
@@ -44,7 +44,7 @@ ledgerline::events! {
     }
 }
 
-// --- State --------------------------------------------------------------------------------------
+// --- State ---------------------------------------------------------------------------------------
 
 /// The phase of a transfer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,7 +171,7 @@ impl State {
     }
 }
 
-// --- Decisions ----------------------------------------------------------------------------------
+// --- Decisions -----------------------------------------------------------------------------------
 
 /// A command to a transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use links::{
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-// --- "An AWS Event Sourcing architecture with DynamoDB" -----------------------------------------
+// --- "An AWS Event Sourcing architecture with DynamoDB" ------------------------------------------
 
 /// "Schema design" and "Event envelope": a user who registers and has mails sent elsewhere, each
 /// event with its name, the version of its shape, and its data.
@@ -64,7 +64,7 @@ async fn a_registration_is_welcomed_with_one_mail() {
     assert_eq!(mails().await.as_array().map(Vec::len), Some(1));
 }
 
-// --- Beenion ------------------------------------------------------------------------------------
+// --- Beenion -------------------------------------------------------------------------------------
 
 fn user(action: Action) -> links::user::Command {
     links::user::Command { user_id: valid("ada"), action }

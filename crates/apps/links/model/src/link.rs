@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::values::{Rating, Tags, Title, UserId, WebUrl};
 
-// --- Id -----------------------------------------------------------------------------------------
+// --- Id ------------------------------------------------------------------------------------------
 
 /// The id of a link as one user sees it: a hash of both, in the alphabet of stream names.
 #[must_use]
@@ -20,7 +20,7 @@ pub fn id(user_id: &str, link_url: &str) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(hash.finalize())
 }
 
-// --- Events -------------------------------------------------------------------------------------
+// --- Events --------------------------------------------------------------------------------------
 
 ledgerline::events! {
     /// What a user did with a link. Each event names the user and the link, because the link's id,
@@ -40,7 +40,7 @@ ledgerline::events! {
     }
 }
 
-// --- State --------------------------------------------------------------------------------------
+// --- State ---------------------------------------------------------------------------------------
 
 /// The state of a link: all that the user said of it so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ pub struct State {
     pub image: Option<String>,
 }
 
-// --- Decisions ----------------------------------------------------------------------------------
+// --- Decisions -----------------------------------------------------------------------------------
 
 /// A command to a link: rate it, and say more about it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use ledgerline::{Aggregate, Context, LongText, Refusal, Text, ValueObject, values};
 use serde::{Deserialize, Deserializer, Serialize};
 
-// --- Values -------------------------------------------------------------------------------------
+// --- Values --------------------------------------------------------------------------------------
 
 /// What is to be done, in a few words.
 pub type Title = Text<200>;
@@ -62,7 +62,7 @@ impl<'de> Deserialize<'de> for Status {
     }
 }
 
-// --- Events -------------------------------------------------------------------------------------
+// --- Events --------------------------------------------------------------------------------------
 
 ledgerline::events! {
     /// What happened to a todo.
@@ -80,7 +80,7 @@ ledgerline::events! {
     }
 }
 
-// --- State --------------------------------------------------------------------------------------
+// --- State ---------------------------------------------------------------------------------------
 
 /// The state of a todo.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,7 +119,7 @@ impl State {
     }
 }
 
-// --- Decisions ----------------------------------------------------------------------------------
+// --- Decisions -----------------------------------------------------------------------------------
 
 /// A command to a todo.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use ledgerline::{Aggregate, Context, LongText, Number, Refusal, Text, with_field
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-// --- Values -------------------------------------------------------------------------------------
+// --- Values --------------------------------------------------------------------------------------
 
 /// The name of a widget.
 pub type Name = Text<200>;
@@ -20,7 +20,7 @@ pub type Stock = Number<0, MAX_STOCK>;
 /// The most pieces of a widget that may be in stock.
 pub const MAX_STOCK: i64 = 1_000_000_000;
 
-// --- Events -------------------------------------------------------------------------------------
+// --- Events --------------------------------------------------------------------------------------
 
 ledgerline::events! {
     /// What happened to a widget.
@@ -36,7 +36,7 @@ ledgerline::events! {
     }
 }
 
-// --- State --------------------------------------------------------------------------------------
+// --- State ---------------------------------------------------------------------------------------
 
 /// The state of a widget.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ impl State {
     }
 }
 
-// --- Decisions ----------------------------------------------------------------------------------
+// --- Decisions -----------------------------------------------------------------------------------
 
 /// A command to a widget.
 #[derive(Debug, Clone, PartialEq, Eq)]

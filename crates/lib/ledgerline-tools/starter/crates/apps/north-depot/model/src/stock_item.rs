@@ -3,12 +3,12 @@
 use ledgerline::{Aggregate, Context, Refusal, Text};
 use serde::{Deserialize, Serialize};
 
-// --- Values -------------------------------------------------------------------------------------
+// --- Values --------------------------------------------------------------------------------------
 
 /// The name of a stock item. A command cannot hold any other text.
 pub type StockItemName = Text<200>;
 
-// --- Events -------------------------------------------------------------------------------------
+// --- Events --------------------------------------------------------------------------------------
 
 ledgerline::events! {
     /// What happened. A shape changes only together with its number, and with an upcaster.
@@ -20,7 +20,7 @@ ledgerline::events! {
     }
 }
 
-// --- State --------------------------------------------------------------------------------------
+// --- State ---------------------------------------------------------------------------------------
 
 /// Whether it is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ pub struct Created {
     pub created_by: Option<String>,
 }
 
-// --- Decisions ----------------------------------------------------------------------------------
+// --- Decisions -----------------------------------------------------------------------------------
 
 /// What a client can ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
