@@ -21,22 +21,21 @@ const LOCAL: &str = "http://localhost:3000";
 /// The command that is sent.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Method and path: POST /transfers/5c1deb4d-…/settlements. Without them, the commands that
-    /// there are are listed.
+    /// Method and path: POST /transfers/5c1deb4d-…/settlements. Without them, list the commands.
     #[arg(num_args = 0..=2, value_names = ["METHOD", "PATH"])]
     request: Vec<String>,
-    /// The body, as JSON. What is said with --why goes into it as `reason`.
+    /// The body, as JSON. The text of --why becomes its field `reason`.
     #[arg(long, default_value = "{}")]
     body: String,
     /// The token of an operator, as `ledger login` prints it. The local stack needs none.
     #[arg(long, env = "LEDGER_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// The address of the API, if it is not the one in the outputs of the stack, or that which the
-    /// local stack has by default.
+    /// The address of the API, if it is neither that of the stack's outputs nor the local stack's
+    /// default.
     #[arg(long)]
     api: Option<String>,
-    /// The Idempotency-Key. Of a command whose answer was lost, say the key that was printed: then
-    /// it is not carried out twice.
+    /// The Idempotency-Key. After a lost answer, give the key that was printed: the command is not
+    /// carried out twice.
     #[arg(long)]
     key: Option<String>,
     #[command(flatten)]

@@ -16,16 +16,16 @@ use crate::{
 /// Which functions, and what becomes of them.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Functions, by their logical ids or the ends of these: FanoutFunction, CommandsFunction.
-    /// Without any, all are shown.
+    /// Logical ids of functions, or the ends of these: FanoutFunction, CommandsFunction. Without
+    /// any, all functions.
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     functions: Vec<String>,
-    /// Keep so many invocations for each of them, out of the account's. 0 stops them: what comes
-    /// for them meanwhile is retried, and given up to the dead letters in the end.
+    /// Reserve this concurrency for each function, out of the account's. 0 stops the functions:
+    /// their events are retried, and reach the dead-letter queues in the end.
     #[arg(long, conflicts_with = "release", requires_all = ["functions", "write"])]
     reserve: Option<i32>,
-    /// Take the reservation of each of them away, also that of the template: it shares what the
-    /// account has left.
+    /// Remove the reservation of each function, also that of the template: the function shares what
+    /// the account has left.
     #[arg(long, requires_all = ["functions", "write"])]
     release: bool,
     #[command(flatten)]

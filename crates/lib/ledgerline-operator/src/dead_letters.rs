@@ -52,32 +52,32 @@ const SHOWN: usize = 50;
 /// The seconds by which clocks may differ from those of the table's stream.
 const AROUND: i64 = 60;
 
-/// What is to be done with dead letters.
+/// What is done with dead letters.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The logical id of a dead-letter queue, or its beginning: Transactions. Without it, all are
-    /// counted.
+    /// The logical id of a dead-letter queue, or its beginning: Transactions. Without it, all
+    /// queues.
     queue: Option<String>,
-    /// Only the messages with these ids.
+    /// Only the message with this id. Repeat the option per message.
     #[arg(long)]
     id: Vec<String>,
     /// Only the messages about this stream.
     #[arg(long)]
     stream: Option<String>,
-    /// Show what is in them.
+    /// Show their payloads.
     #[arg(long)]
     payloads: bool,
-    /// Send them back to where they came from.
+    /// Redrive the messages to their source: the queue, or the fanout.
     #[arg(long, requires_all = ["write", "queue"])]
     redrive: bool,
-    /// Put those with these ids, or about this stream, aside: they leave the queue and its alarm,
-    /// and are kept with the reason.
+    /// Park the messages: they leave the queue and its alarm, and are stored with the reason. Needs
+    /// --id or --stream.
     #[arg(long, requires_all = ["write", "queue"], conflicts_with = "redrive")]
     park: bool,
-    /// Delete those with these ids. Who did it, and why, is kept.
+    /// Discard the messages with these ids. The operator and the reason are stored.
     #[arg(long, requires_all = ["write", "queue", "id"], conflicts_with_all = ["redrive", "park", "stream"])]
     discard: bool,
-    /// Those that were parked, instead of those in the queues.
+    /// The parked messages, instead of those in the queues.
     #[arg(long, conflicts_with = "park")]
     parked: bool,
     #[command(flatten)]

@@ -45,8 +45,8 @@ const NAMED: usize = 5;
 /// What is looked at.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Also has CloudFormation compare every resource, roles and alarms among them, with what was
-    /// deployed. This takes minutes, and the right to read all of them, such as ReadOnlyAccess.
+    /// Let CloudFormation compare every resource, such as roles and alarms, with its deployed form.
+    /// This takes minutes, and needs the right to read all of them, such as ReadOnlyAccess.
     #[arg(long)]
     drift: bool,
 }

@@ -38,8 +38,7 @@ use serde_json::Value;
 
 use crate::deployment::Deployment;
 
-/// Shows the log of a stack, finds what is missing behind it, and mends that. It reads, unless it
-/// is told to --write.
+/// Inspect the log of a stack and its subscribers, and repair them. Only --write changes anything.
 #[derive(Debug, Parser)]
 #[command(name = "ledger")]
 struct Ledger {
@@ -82,8 +81,9 @@ impl Stack {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Lists streams with their versions. Scans the whole log, and pays for it, but takes only the
-    /// keys.
+    /// List streams with their versions.
+    ///
+    /// Scans the whole log, and costs its read units, but reads only the keys.
     Streams {
         /// Only streams of this category.
         #[arg(long)]
@@ -100,18 +100,18 @@ enum What {
         /// The logical id of one resource, such as CommitsTable.
         id: Option<String>,
     },
-    /// Shows the commits of a stream, and the state after them.
+    /// Show the commits of a stream, and the state after them.
     Show {
         /// The stream: account-163082d2-….
         stream: String,
-        /// The version up to which it is shown; the last one if it is not said.
+        /// The last version to show; that of the newest commit unless given.
         #[arg(long)]
         at: Option<u64>,
         /// Show what is in events and in the state.
         #[arg(long)]
         payloads: bool,
     },
-    /// Follows the commits of all streams as they come, until Ctrl-C.
+    /// Print the commits of all streams as they are appended, until Ctrl-C.
     Tail {
         /// Only streams of this category.
         #[arg(long)]
@@ -122,12 +122,13 @@ enum What {
         /// Show what is in events.
         #[arg(long)]
         payloads: bool,
-        /// End when nothing more is there, instead of waiting.
+        /// Exit after the newest commit, instead of waiting.
         #[arg(long)]
         once: bool,
     },
-    /// Shows every commit that one request caused, in all streams, in the order of their times, and
-    /// which views and process managers have come to it. Scans the whole log.
+    /// Show every commit that one request caused, and the subscribers that have applied it.
+    ///
+    /// The commits of all streams are in the order of their times. Scans the whole log.
     Trace {
         /// The correlation id: what clients send in X-Correlation-Id, and what logs have.
         correlation_id: String,
@@ -171,29 +172,33 @@ enum What {
     /// A commit that the subscription can apply is still applied. Without --write, print whether
     /// the commit is skipped.
     Skip(skip::Options),
-    /// Sends a command that only operators may send, such as one that settles a transfer that is
-    /// stuck: through the API, so that the domain decides, with the reason in the log. Without a
-    /// command, lists them.
+    /// Send a command of operators, such as the settlement of a stuck transfer, or list these
+    /// commands.
+    ///
+    /// The command goes through the API, so the domain decides, and the reason is in the log.
     Command(command::Options),
     /// Sign in at the stack's user pool with a browser, and print the access token.
     ///
     /// Use it for `ledger command`: export LEDGER_TOKEN="$(ledger login)".
     Login(login::Options),
-    /// Shows what functions logged: a phrase, a pattern, or what failed.
+    /// Show lines that functions logged: with a phrase, of a pattern, or of failures.
     Logs(logs::Options),
     /// List, roll back or promote the live versions of functions.
     #[command(subcommand)]
     Release(release::Release),
-    /// Shows how many invocations of each function may run at once, and what the account has left;
-    /// with --write, stops functions, reserves a number for them, or releases them.
+    /// Show or change the reserved concurrency of functions.
+    ///
+    /// Also shows what the account has left. A reservation of 0 stops a function.
     Concurrency(concurrency::Options),
-    /// Compares what is deployed with this workspace: the template, tables, indexes, queues,
-    /// sources of events, variables of functions, and whether the newest commits can be read. Ends
-    /// with 2 if something is not as it should be.
+    /// Compare the deployed stack with this workspace.
+    ///
+    /// Compares the template, tables, indexes, queues, sources of events and variables of
+    /// functions, and reads the newest commits. Exits with 2 if it finds a difference.
     Doctor(doctor::Options),
-    /// Counts what could not be done, by queue, age and reason; shows the messages of a queue;
-    /// sends them back to where they came from, puts them aside, or throws them away. Ends with 2
-    /// while there are any.
+    /// Count dead letters by queue, age and reason, show those of a queue, and redrive, park or
+    /// discard them.
+    ///
+    /// Exits with 2 while there are any.
     DeadLetters(dead_letters::Options),
 }
 

@@ -19,16 +19,16 @@ const FAILURES: &str = concat!(
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// A phrase, such as a correlation id or a stream, or a pattern of CloudWatch Logs: { $.level =
-    /// "WARN" }. Without it, everything.
+    /// "WARN" }. Without it, every line.
     pattern: Option<String>,
-    /// Only what failed: errors, crashes, and functions that ran out of time.
+    /// Only failures: errors, crashes and timeouts.
     #[arg(long, conflicts_with = "pattern")]
     failures: bool,
-    /// The lines of the API, one for each request, instead of those of functions. A pattern for
-    /// them: { $.status >= 500 }.
+    /// The access log of the API, a line for each request, instead of the functions' log. A
+    /// pattern: { $.status >= 500 }.
     #[arg(long, conflicts_with = "failures")]
     access: bool,
-    /// For how long back: 15m, 6h, 2d.
+    /// The age of the oldest line: 15m, 6h, 2d.
     #[arg(long, default_value = "1h")]
     since: String,
 }

@@ -35,7 +35,7 @@ pub(crate) struct Options {
     /// The first version of the stream.
     #[arg(long, default_value_t = 1, requires = "stream")]
     from: u64,
-    /// The last version; that of the newest commit if it is not said.
+    /// The last version; that of the newest commit unless given.
     #[arg(long, requires = "stream")]
     to: Option<u64>,
     /// With --since, instead of one stream: the streams written until this time.
