@@ -1,4 +1,4 @@
-//! The runner of command functions: from a request to a commit, and to the answer.
+//! The runner of command functions: from a request to a commit, and to the response.
 
 use std::{collections::BTreeSet, fmt, num::NonZeroUsize, time::Duration};
 
@@ -28,34 +28,34 @@ use crate::{
     start::{dynamodb, store},
 };
 
-/// The variable with the seconds for which an Idempotency-Key is remembered.
+/// The variable with the seconds for which the record of an Idempotency-Key is stored.
 const RETENTION: &str = "REQUEST_RETENTION_SECONDS";
 const SOURCE_ADDRESSES: &str = "SOURCE_ADDRESSES";
 
-/// The number of streams whose states a warm instance remembers.
+/// The number of streams whose states a warm instance caches.
 const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
 
-/// The time that a command may take, with all its repairs. It is less than the function's timeout
-/// (rule 11), so that the client gets an answer. A commit that was appended by then stays in the
-/// log, and a client that asks again with the same Idempotency-Key gets its answer.
+/// The time that a command may take, including retries. It is less than the function's timeout
+/// (rule 11), so that the client gets a response. A commit appended within this time stays in the
+/// log. A client that retries with the same Idempotency-Key gets its response.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// The function that makes the body of a success, from the stream, and the state and the version
+/// The function that builds the body of a success from the stream, and the state and the version
 /// after the command.
 pub type AnswerOf<A> = fn(&StreamId, &<A as Aggregate>::State, u64) -> Value;
 
-/// The function that reads from a request the id of the aggregate and the command.
+/// The function that reads the id of the aggregate and the command from a request.
 type Read<A> = Box<
     dyn Fn(&HttpRequest) -> Result<(String, Option<<A as Aggregate>::Command>), Problem>
         + Send
         + Sync,
 >;
 
-/// A route of a function that takes the commands of one aggregate.
+/// A route of a function that handles the commands of one aggregate.
 ///
-/// The route says how a request is read and how a success is answered. The function itself answers
-/// refusals and failures. The stream always has the category of the aggregate, so no route can name
-/// a stream of another one.
+/// The route defines how a request is read and how a success is answered. The function itself
+/// answers refusals and failures. The stream always has the category of the aggregate, so no route
+/// can name a stream of another one.
 pub struct Route<A: Aggregate> {
     key: &'static str,
     read: Read<A>,
@@ -72,8 +72,8 @@ impl<A: Aggregate> fmt::Debug for Route<A> {
 }
 
 impl<A: Aggregate> Route<A> {
-    /// A route. `read` makes the aggregate's id and the command from a request. `key` is the method
-    /// and the path, as the template has them: `POST /tanks/{id}/fills`.
+    /// Creates a route. `read` reads the aggregate's id and the command from a request. `key` is
+    /// the method and the path, as the template has them: `POST /tanks/{id}/fills`.
     #[must_use]
     pub fn new(
         key: &'static str,
@@ -93,33 +93,34 @@ impl<A: Aggregate> Route<A> {
         }
     }
 
-    /// The same route for a command that starts a stream. Its answer is `201`, and its `Location`
-    /// header has this path, with the aggregate's id for `{id}`.
+    /// Marks the route as one that starts a stream. It answers `201` with this path as the
+    /// `Location` header, in which `{id}` is replaced by the aggregate's id.
     #[must_use]
     pub fn creating(self, path: impl Into<String>) -> Self {
         Self { location: Some(path.into()), ..self }
     }
 
-    /// The same route, which answers a request without `If-Match` with `428`.
+    /// Makes the route answer a request without `If-Match` with `428`.
     #[must_use]
     pub fn if_match_required(self) -> Self {
         Self { if_match_required: true, ..self }
     }
 
-    /// The same route for a command that only operators may send: its callers need the scope for
-    /// that. What they did is in the commit, with who they are.
+    /// Allows the route to operators only: its callers need their scope. The commit records the
+    /// change and the operator's subject.
     #[must_use]
     pub fn operators_only(self) -> Self {
         Self { scope: Scope::Operate, ..self }
     }
 
-    /// Method and path.
+    /// Returns the method and the path.
     #[must_use]
     pub fn key(&self) -> &'static str {
         self.key
     }
 
-    /// The stream and the command that a request asks for; no command if it asks for a replay.
+    /// Reads the stream and the command from a request; the command is `None` if the request
+    /// republishes state.
     ///
     /// # Errors
     /// A problem that names the field; the field is `id` if no stream can have the id.
@@ -130,8 +131,8 @@ impl<A: Aggregate> Route<A> {
     }
 }
 
-/// A route that starts a stream: `POST /tanks`. `read` splits the body into the id, if the client
-/// chose one, and the command. Without an id, the aggregate gets a new one.
+/// Creates a route that starts a stream: `POST /tanks`. `read` splits the body into the id, if the
+/// client chose one, and the command. Without an id, the aggregate gets a new one.
 #[must_use]
 pub fn create<A: Aggregate, Body: DeserializeOwned>(
     key: &'static str,
@@ -146,8 +147,8 @@ pub fn create<A: Aggregate, Body: DeserializeOwned>(
     Route::new(key, read, answer).creating(format!("{path}/{{id}}"))
 }
 
-/// A route that changes an aggregate: `POST /tanks/{id}/fills`. `command` makes the command from
-/// the body; mostly it is a variant of the command enum.
+/// Creates a route that changes an aggregate: `POST /tanks/{id}/fills`. `command` builds the
+/// command from the body; mostly it is a variant of the command enum.
 #[must_use]
 pub fn update<A: Aggregate, Body: DeserializeOwned>(
     key: &'static str,
@@ -161,7 +162,7 @@ pub fn update<A: Aggregate, Body: DeserializeOwned>(
     Route::new(key, read, answer)
 }
 
-/// A route that changes an aggregate and whose body has no fields: it is missing or an empty
+/// Creates a route that changes an aggregate with a body without fields: it is missing or an empty
 /// object.
 #[must_use]
 pub fn action<A: Aggregate>(
@@ -176,9 +177,9 @@ pub fn action<A: Aggregate>(
     Route::new(key, read, answer)
 }
 
-/// A route by which an operator has everything that is written from states write the state of one
-/// stream once more: `POST /tanks/{id}/replays`. It appends a commit without events
-/// ([`Execution::replay`]). The body says why.
+/// Creates a route by which an operator republishes the state of one stream to all state views:
+/// `POST /tanks/{id}/replays`. It appends a commit without events ([`Execution::replay`]). The body
+/// contains the reason.
 #[must_use]
 pub fn republish_state<A: Aggregate>(key: &'static str, answer: AnswerOf<A>) -> Route<A> {
     let read = |request: &HttpRequest| {
@@ -189,7 +190,7 @@ pub fn republish_state<A: Aggregate>(key: &'static str, answer: AnswerOf<A>) -> 
     Route { key, read, answer, location: None, if_match_required: false, scope: Scope::Operate }
 }
 
-/// The body of a replay. The operator's tool keeps the reason.
+/// The body of a request to republish state. The operator's tool stores the reason.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Replay {
@@ -197,7 +198,7 @@ struct Replay {
     reason: Text<500>,
 }
 
-/// Runs the function that takes the commands of an aggregate.
+/// Runs the function that handles the commands of an aggregate.
 ///
 /// ```no_run
 /// use ledgerline::{StreamId, tank::{Command, State, Tank}};
@@ -222,14 +223,14 @@ struct Replay {
 /// }
 /// ```
 ///
-/// With the arguments `--build-snapshots account-1 account-2` it folds these streams and keeps
-/// their states. Otherwise the first command after a deployment with another
-/// [`STATE_SCHEMA`](Aggregate::STATE_SCHEMA) would have to fold them (docs/runbook.md). It needs
-/// `COMMITS_TABLE` and `REQUESTS_TABLE` for that.
+/// With the arguments `--build-snapshots account-1 account-2`, the program folds these streams and
+/// saves their snapshots. Otherwise the first command after a deployment with another
+/// [`STATE_SCHEMA`](Aggregate::STATE_SCHEMA) would have to fold them (docs/runbook.md). The program
+/// needs `COMMITS_TABLE` and `REQUESTS_TABLE` for that.
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, `REQUESTS_TABLE`, `REQUEST_RETENTION_SECONDS`,
-/// or `SOURCE_ADDRESSES`, which may be missing, or what [`http::run`](crate::http::run) reads.
+/// the optional `SOURCE_ADDRESSES`, or a variable of [`http::run`](crate::http::run).
 pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
     if let Some(streams) = snapshot_warmup::asked(std::env::args()) {
         let store = store(dynamodb().await).await?.with_requests(config::text(REQUESTS.variable)?);
@@ -260,16 +261,16 @@ pub fn manifest<A: Aggregate>(routes: &[Route<A>]) -> Manifest {
 /// The parts of a command function.
 #[derive(Debug)]
 pub struct Commands<A: Aggregate, S> {
-    /// The store that commits are appended to.
+    /// The store to which commits are appended.
     pub store: S,
-    /// The states that this instance remembers.
+    /// The states that this instance caches.
     pub cache: Cache<A>,
-    /// Seconds for which an Idempotency-Key is remembered.
+    /// The seconds for which an idempotency record is stored.
     pub retention: i64,
-    /// Whether commits keep the addresses of callers. A commit keeps its address for ever, and
-    /// takes it to the bus and the queues.
+    /// Whether commits store the addresses of callers. A commit stores its address for ever, and
+    /// carries it to the bus and the queues.
     pub source_addresses: bool,
-    /// The routes that it takes.
+    /// The routes of the function.
     pub routes: Vec<Route<A>>,
 }
 
@@ -281,9 +282,9 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         request.only_parameters(&[], &[])?;
         let (stream, command) = route.read(request)?;
         let precondition = precondition(request, route.if_match_required)?;
-        // Two callers may choose the same key, so the caller's subject is added to it. A client's
-        // key has no spaces, so the first space ends it, and no two pairs of key and caller give
-        // the same text.
+        // Two callers may choose the same key, so the function appends the caller's subject to it.
+        // A client's key has no spaces, so the first space ends it. So no two pairs of key and
+        // caller give the same text.
         let key = idempotency_key(request)?.map(|key| format!("{key} {actor}"));
         let fingerprints =
             if key.is_some() { Fingerprints::of(request)? } else { Fingerprints::default() };
@@ -314,8 +315,8 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
                 None => Execution::replay(&stream, &context, &id, &meta),
             }
         };
-        // On the heap, because this future has those of the SDK in it: it would be copied into each
-        // of the futures around it, for a fifteenth of a command's instructions.
+        // The future is on the heap, because it contains those of the SDK. Each surrounding future
+        // would copy it, at a fifteenth of a command's instructions.
         let executed =
             Box::pin(execute(&self.store, &self.cache, &DynamoDbStore::HOST, &execution));
         let Ok(outcome) = timeout(PATIENCE, executed).await else {
@@ -334,7 +335,7 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
     }
 }
 
-/// An answer as it is remembered under an Idempotency-Key.
+/// A response in the form in which an idempotency record stores it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
     status: u16,
@@ -388,7 +389,7 @@ impl From<&Problem> for Answer {
 
 fn repeated(answer: &str) -> Result<Response, Problem> {
     let Ok(answer) = serde_json::from_str::<Answer>(answer) else {
-        tracing::error!("a remembered answer cannot be read");
+        tracing::error!("a stored response cannot be read");
         return Err(Problem::internal());
     };
     let mut response = answer.response();
@@ -418,7 +419,7 @@ fn precondition(request: &HttpRequest, required: bool) -> Result<Option<Precondi
 
 fn idempotency_key(request: &HttpRequest) -> Result<Option<&str>, Problem> {
     let Some(key) = request.header("Idempotency-Key")? else { return Ok(None) };
-    // API Gateway joins two headers of the name with a comma: they must not become one key.
+    // API Gateway joins two headers of the same name with a comma. The two must not become one key.
     if (1..=128).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic() && b != b',') {
         return Ok(Some(key));
     }
@@ -426,14 +427,14 @@ fn idempotency_key(request: &HttpRequest) -> Result<Option<&str>, Problem> {
     Err(Problem::field("Idempotency-Key", detail))
 }
 
-/// The hashes that tell two requests with the same key apart, by route, path and body.
+/// The hashes that distinguish two requests with the same key, by route, path and body.
 #[derive(Debug, Default)]
 struct Fingerprints {
-    /// The hash of the command, in whatever spelling it came: without fields that are null, with
-    /// ids in small letters, and without an empty object, which is the same as no body.
+    /// The hash of the command in its canonical spelling: without null fields, with ids in lower
+    /// case, and without an empty object, which equals a missing body.
     of_command: String,
-    /// The hash that an earlier version stored. The body counts as JSON, so that white space makes
-    /// no difference. It is the same as the other one for most requests.
+    /// The hash that an earlier version stored. It hashes the body as JSON, so that white space
+    /// makes no difference. For most requests, it equals the other hash.
     of_text: String,
 }
 
@@ -464,7 +465,7 @@ impl Fingerprints {
     }
 }
 
-/// JSON without fields that are null, and with ids in small letters.
+/// Returns the JSON without null fields, and with ids in lower case.
 fn in_one_spelling(json: Value) -> Value {
     match json {
         Value::Object(fields) => {
@@ -477,7 +478,7 @@ fn in_one_spelling(json: Value) -> Value {
     }
 }
 
-/// The text, in small letters if it is an id.
+/// Returns the text, in lower case if it is an id.
 fn id_in_one_spelling(text: &str) -> String {
     text.parse::<Id>().map_or_else(|_| text.to_owned(), Id::into_inner)
 }
@@ -503,8 +504,8 @@ impl From<&Refusal> for Problem {
     }
 }
 
-/// The problem that a client is told of for a failed command. This is the only place where such
-/// failures become HTTP.
+/// Maps a failed command to the client's problem. This is the only place where such failures become
+/// HTTP.
 fn problem(error: &ExecuteError, precondition: Option<&Precondition>) -> Problem {
     let condition = match precondition {
         Some(Precondition::Absent | Precondition::NoneOf(_)) => "If-None-Match",
@@ -554,9 +555,9 @@ fn problem(error: &ExecuteError, precondition: Option<&Precondition>) -> Problem
     }
 }
 
-/// Logs the outcome of a command once, with stream and version and without its payload (rule 14);
-/// only a command that timed out is logged by the caller of this. The name of the outcome, which is
-/// returned, is the label of the metric.
+/// Logs the outcome of a command once, with stream and version and without its payload (rule 14).
+/// The caller of this function logs a command that timed out. Returns the name of the outcome,
+/// which is the label of the metric.
 fn log<A: Aggregate>(
     stream: &StreamId,
     outcome: &Result<Outcome<A>, ExecuteError>,
@@ -607,7 +608,7 @@ mod tests {
 
     /// A commit never changes, so an address in it could not be removed later.
     #[tokio::test]
-    async fn the_callers_address_is_kept_only_where_somebody_asks_for_it() {
+    async fn a_commit_stores_the_callers_address_only_if_the_configuration_asks_for_it() {
         for source_addresses in [false, true] {
             let cache = Cache::new(CACHED_STREAMS);
             let store = MemoryStore::default();
@@ -655,7 +656,7 @@ mod tests {
         Commands { store, cache, retention: 60, source_addresses: false, routes }
     }
 
-    /// The status of the answer to a request, and its body or the field of its problem.
+    /// Returns the status of the response to a request, and its body or the field of its problem.
     async fn send(
         function: &Commands<Tank, MemoryStore>,
         route: &str,
@@ -679,7 +680,8 @@ mod tests {
         }
     }
 
-    /// RFC 9110, 13.1.2: a condition that does not hold stops the command, and none is dropped.
+    /// RFC 9110, 13.1.2: a condition that does not hold stops the command, and no condition is
+    /// dropped.
     #[tokio::test]
     async fn if_none_match_is_a_condition_of_a_command() {
         let function = tanks();
@@ -720,14 +722,14 @@ mod tests {
 
     /// API Gateway joins two headers with a comma.
     #[tokio::test]
-    async fn two_idempotency_keys_are_not_one() {
+    async fn two_joined_idempotency_keys_are_refused() {
         let headers = serde_json::json!({ "idempotency-key": "one,two" });
         let refused = send(&tanks(), "POST /tanks", ID, headers, ("", "{}")).await;
         assert_eq!(refused, (400, "Idempotency-Key".into()));
     }
 
     #[tokio::test]
-    async fn the_same_command_in_another_spelling_gets_the_first_answer() {
+    async fn the_same_command_in_another_spelling_gets_the_first_response() {
         let function = tanks();
         let key = |key: &str| serde_json::json!({ "idempotency-key": key });
         send(&function, "POST /tanks", ID, Value::default(), ("", "{}")).await;
@@ -749,9 +751,9 @@ mod tests {
         assert_eq!(scrap("{}").await.1["title"], "Tank not empty", "and that is the answer again");
     }
 
-    /// A stored answer of an earlier version answers the same request.
+    /// A record of an earlier version matches the same request.
     #[test]
-    fn the_fingerprint_of_a_plain_request_is_that_of_earlier_versions() {
+    fn the_fingerprint_of_a_plain_request_equals_that_of_earlier_versions() {
         let of = |path: &str, body: &str| {
             let event = serde_json::json!({
                 "routeKey": "POST /tanks/{id}/fills", "rawPath": path, "headers": {}, "body": body,

@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use ledgerline::{Commit, StreamId};
 
-/// The commits of a batch that had the same result, in one field: `account-163…@3 JKJaXmPL,
+/// The commits of a batch with the same result, in one field: `account-163…@3 JKJaXmPL,
 /// account-164…@1 K8dZ0aX`. One line for each commit would cost three times as much. Each commit
-/// has its stream, its version and its correlation id: by these an operator searches for a command
-/// that is not shown.
+/// has its stream, its version and its correlation id. With these, an operator searches for a
+/// missing command.
 #[derive(Debug, Default)]
 pub(crate) struct CommitList(String);
 

@@ -5,13 +5,13 @@ use std::{collections::BTreeSet, env, fmt::Display, str::FromStr, sync::OnceLock
 
 use ledgerline::manifest::{Manifest, Name};
 
-/// The variables that every function may read, beside those that begin with `AWS_`.
+/// The variables that every function may read, in addition to those that begin with `AWS_`.
 const EVERYWHERE: [&str; 2] = ["DEVELOPMENT_USER", "METRICS_NAMESPACE"];
 
 /// The variables that this process may read. A runner sets it from the manifest of its function.
 static DECLARED: OnceLock<BTreeSet<Name>> = OnceLock::new();
 
-/// Declares the variables of a manifest: from here on, this process reads no others.
+/// Declares the variables of a manifest. After this call, the process reads no others.
 pub(crate) fn declare(manifest: &Manifest) {
     let declared = manifest.variables.union(&manifest.optional_variables).cloned().collect();
     // The variables can be declared once in a process. Only a test runs a second function in a
@@ -19,7 +19,8 @@ pub(crate) fn declare(manifest: &Manifest) {
     let _ = DECLARED.set(declared);
 }
 
-/// Whether this process may read the variable. It may read any until a runner declares a manifest.
+/// Whether this process may read the variable. It may read any variable until a runner declares a
+/// manifest.
 fn may_read(variable: &str) -> bool {
     DECLARED.get().is_none_or(|declared| is_among(declared, variable))
 }
@@ -28,7 +29,7 @@ fn is_among(declared: &BTreeSet<Name>, variable: &str) -> bool {
     variable.starts_with("AWS_") || EVERYWHERE.contains(&variable) || declared.contains(variable)
 }
 
-/// A variable that is missing or wrong. A function with such a configuration does not start.
+/// A missing or wrong variable. A function with such a configuration does not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The manifest of the function does not declare the variable, so no check would notice that it
@@ -50,7 +51,7 @@ pub enum ConfigError {
     },
 }
 
-/// The value of a variable that must be set.
+/// Returns the value of a variable that must be set.
 ///
 /// # Errors
 /// When it is missing or empty, or the function's manifest does not declare it.
@@ -62,7 +63,7 @@ pub fn text(name: impl Into<Name>) -> Result<String, ConfigError> {
     env::var(&*name).ok().filter(|value| !value.is_empty()).ok_or(ConfigError::Missing(name))
 }
 
-/// The value of a variable that must be set, parsed as a `T`.
+/// Returns the value of a variable that must be set, parsed as a `T`.
 ///
 /// # Errors
 /// When it is missing or empty, cannot be read, or the function's manifest does not declare it.
@@ -73,7 +74,7 @@ pub fn parsed<T: FromStr<Err: Display>>(name: &'static str) -> Result<T, ConfigE
     })
 }
 
-/// The value of a variable, parsed as a `T`, or `default` if it is missing or empty.
+/// Returns the value of a variable, parsed as a `T`, or `default` if it is missing or empty.
 ///
 /// # Errors
 /// When it cannot be read, or the function's manifest does not declare it.
@@ -87,7 +88,7 @@ pub fn parsed_or<T: FromStr<Err: Display>>(
     }
 }
 
-/// The [`lines`] of a variable, or those of `default` if it is missing.
+/// Returns the [`lines`] of a variable, or those of `default` if it is missing.
 ///
 /// # Errors
 /// When the function's manifest does not declare it.
@@ -98,13 +99,13 @@ pub(crate) fn lines_or(name: &'static str, default: &str) -> Result<Vec<String>,
     }
 }
 
-/// The value of a variable that the SDK's clients read, if it is set. Its name begins with `AWS_`,
+/// Returns the value of a variable of the SDK's clients, if it is set. Its name begins with `AWS_`,
 /// so every function may read it.
 pub(crate) fn of_the_sdk(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The lines of a variable that must be set and may be empty. Blank ones are left out.
+/// Returns the lines of a variable that must be set and may be empty. Blank lines are left out.
 ///
 /// # Errors
 /// When it is missing, or the function's manifest does not declare it.

@@ -1,9 +1,10 @@
-//! The runner of the function that shows commits of all streams, in the order of `$all`: `GET
+//! The runner of the function that returns commits of all streams, in the order of `$all`: `GET
 //! /events`.
 //!
-//! `?after=` is a cursor of an earlier answer, `beginning`, `now`, or a time. `?category=` and
-//! `?type=` say which commits pass; each may be given several times. `?limit=` is the most commits
-//! of a page. `?wait=` is for how many seconds an answer without commits waits for one.
+//! * `?after=` is a cursor of an earlier response, `beginning`, `now`, or a time.
+//! * `?category=` and `?type=` filter the commits; each may be given several times.
+//! * `?limit=` is the largest number of commits in a page.
+//! * `?wait=` is the number of seconds that the function waits for a commit before it returns none.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -28,16 +29,16 @@ use crate::{
 
 /// The route.
 const ROUTE: &str = "GET /events";
-/// The number of commits in a page, if the request does not say how many.
+/// The number of commits in a page, if the request has no `limit`.
 const DEFAULT_LIMIT: usize = 100;
 /// The largest number of commits in a page.
 const MAX_LIMIT: usize = 1_000;
 /// The longest wait, in seconds. The HTTP API waits for a function for thirty seconds at most.
 const MAX_WAIT: u64 = 20;
-/// The pause between two looks for a commit to come. Each look costs, in each partition, a read
-/// unit for each 4 KB of the newest batch.
+/// The pause between two reads while a request waits for a commit. Each read costs, in each
+/// partition, a read unit for each 4 KB of the newest batch.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The most values of a filter.
+/// The largest number of values of a filter.
 const MAX_VALUES: usize = 50;
 
 /// The parts of the function.
@@ -49,7 +50,8 @@ pub struct Events {
     names: Names,
 }
 
-/// The names that a filter may have. A misspelled one would otherwise be followed for ever.
+/// The names that a filter may have. Without this check, a client would poll a misspelled name for
+/// ever.
 #[derive(Debug, Default)]
 struct Names {
     categories: BTreeSet<&'static str>,
@@ -71,7 +73,7 @@ impl Visitor for Names {
     }
 }
 
-/// Runs the function that shows commits.
+/// Runs the function that returns commits.
 ///
 /// ```no_run
 /// use ledgerline::{Aggregates, Visitor, tank::Tank};
@@ -91,7 +93,7 @@ impl Visitor for Names {
 ///
 /// # Errors
 /// When `COMMITS_TABLE` or `SEQUENCE_TABLE` is missing, `SEQUENCE_PARTITIONS` is wrong, or the log
-/// cannot be read; or what [`http::run`](crate::http::run) reads.
+/// cannot be read. When a variable of [`http::run`](crate::http::run) is missing or wrong.
 pub async fn run<L: Aggregates>() -> Result<(), Error> {
     let endpoint = Endpoint { route: ROUTE.into(), scope: Scope::Events };
     let manifest = grants::reader_of_sequence(Manifest::new(Source::Http(vec![endpoint])));
@@ -104,7 +106,8 @@ pub async fn run<L: Aggregates>() -> Result<(), Error> {
 }
 
 impl Events {
-    /// The commits of this log, in the order of this `$all`, which belong to these aggregates.
+    /// Creates the parts for the commits of this log, in the order of this `$all`, which belong to
+    /// these aggregates.
     #[must_use]
     pub fn new<L: Aggregates>(
         sequence: DynamoDbStore,
@@ -124,7 +127,7 @@ enum After {
 }
 
 impl After {
-    /// Reads `after`.
+    /// Reads `after` from the request.
     fn of(request: &HttpRequest, partitions: u16) -> Result<Self, Problem> {
         match request.query("after")?.as_deref() {
             None | Some("beginning") => Ok(Self::Cursor(Cursor::beginning(partitions))),
@@ -141,7 +144,7 @@ impl After {
     }
 }
 
-/// Whether the text begins with a year, a dash and a digit. No cursor does.
+/// Whether the text begins with a year, a dash and a digit. No cursor begins like that.
 fn is_like_a_time(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.by_ref().take(4).filter(u8::is_ascii_digit).count() == 4
@@ -149,7 +152,7 @@ fn is_like_a_time(text: &str) -> bool {
         && bytes.next().is_some_and(|byte| byte.is_ascii_digit())
 }
 
-/// The filter of a request. A type has events under each of its names.
+/// Reads the filter of a request. A type has events under each of its names.
 fn filter(request: &HttpRequest, known: &Names) -> Result<Filter, Problem> {
     let values = |name: &str| {
         let values = request.query_values(name);
@@ -203,8 +206,8 @@ impl Routes for Events {
         loop {
             let page = subscription.next(&after).await.map_err(|error| problem(&error))?;
             let is_over = Instant::now() >= deadline;
-            // A page of nothing but what the filter left out is gone on from, so that a wait is for
-            // what comes.
+            // If the filter left out all entries of a page, the read continues after it. So a wait
+            // ends at a new commit.
             if !page.delivered.is_empty() || is_over {
                 return Ok(answer(page));
             }
@@ -236,8 +239,8 @@ fn answer(page: Page) -> Response {
     Response::json(StatusCode::OK, body)
 }
 
-/// A commit, as readers see it. Neither the state, which is a cache, nor where the command came
-/// from is for them.
+/// A commit in a response. It leaves out the state, which is a cache, and the origin of the
+/// command.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Shown {
@@ -253,7 +256,7 @@ struct Shown {
     events: Vec<ShownEvent>,
 }
 
-/// An event, as it was stored.
+/// An event in its stored form.
 #[derive(Debug, Serialize)]
 struct ShownEvent {
     r#type: String,
@@ -262,7 +265,7 @@ struct ShownEvent {
 }
 
 impl Shown {
-    /// The commit; or why it cannot be shown, without what is in it (rule 14).
+    /// Returns the commit, or the reason why it cannot be shown, without its content (rule 14).
     fn of(commit: &Commit) -> Result<Value, String> {
         let event = |RecordedEvent { event_type, schema, data }: &RecordedEvent| {
             let data = serde_json::from_str(data).map_err(|_| "an event is no JSON".to_owned())?;

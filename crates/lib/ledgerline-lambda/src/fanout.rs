@@ -1,10 +1,12 @@
-//! The fanout. The state of every new commit goes to the functions of state views. The commit
-//! itself goes to one FIFO queue for each log projector or process manager. Its events go to the
-//! bus, one entry for each event that `BUS_EVENTS` names, with the state attached.
+//! The fanout: passes new commits on to state views, queues and the bus.
 //!
-//! The fanout returns the first record that could not be passed on. That record and all after it
-//! are delivered again, so everything here may happen twice. The fanout itself sends a record that
-//! can never be passed on to the dead-letter queue (rule 11).
+//! * The function of each state view gets the state of every new commit.
+//! * The FIFO queue of each log projector and process manager gets the commit itself.
+//! * The bus gets one entry for each event that `BUS_EVENTS` names, with the state attached.
+//!
+//! The fanout returns the first record that failed. Lambda delivers that record and all after it
+//! again, so every step here may happen twice. The fanout itself sends a record that always fails
+//! to the dead-letter queue (rule 11).
 
 mod bus;
 mod poison_pill;
@@ -48,14 +50,13 @@ use crate::{
     wire::details,
 };
 
-/// The largest entry, invocation or message in bytes, if the template does not set one: 256 KB, the
-/// lowest limit that EventBridge or SQS has had.
+/// The largest entry, invocation or message in bytes, if the template sets none: 256 KB. That is
+/// the lowest limit that EventBridge or SQS has had.
 const DEFAULT_MAX_MESSAGE_BYTES: usize = 256 * 1024;
 
 /// The time for which one invocation folds states. Such a fold, followed by an outage in which no
-/// call is answered, must fit into the invocation's thirty seconds: an entry is sent five times, at
-/// four seconds each. An invocation that does not come to an end would count as a try of its first
-/// record.
+/// call is answered, must fit into the invocation's thirty seconds. An entry is sent five times, at
+/// four seconds each. An invocation that times out would count as an attempt at its first record.
 const FOLDING: Duration = Duration::from_secs(6);
 
 /// The parts of the fanout.
@@ -75,7 +76,7 @@ pub struct Fanout {
 pub struct Wiring {
     /// The name of the bus.
     pub event_bus: String,
-    /// The beginning of the `source` of every entry; a dot and the category follow.
+    /// The first part of the `source` of every entry; a dot and the category follow.
     pub event_source: String,
     /// The types of the events that are put on the bus; `None` for all types.
     pub bus_events: Option<BTreeSet<String>>,
@@ -84,20 +85,20 @@ pub struct Wiring {
     /// The URL of the queue of each log projector or process manager, and the categories whose
     /// commits it gets.
     pub log_queues: BTreeMap<String, Vec<String>>,
-    /// The URL of the queue for records that cannot be passed on.
+    /// The URL of the dead-letter queue for records that always fail.
     pub dead_letter_queue: String,
     /// The largest entry, invocation or message, in bytes.
     pub max_message_bytes: usize,
 }
 
 impl Wiring {
-    /// The wiring in `EVENT_BUS`, `EVENT_SOURCE`, `STATE_VIEWS`, `LOG_QUEUES`, `DEAD_LETTER_QUEUE`
-    /// and, optionally, `BUS_EVENTS` and `MAX_MESSAGE_BYTES`.
+    /// Reads the wiring from `EVENT_BUS`, `EVENT_SOURCE`, `STATE_VIEWS`, `LOG_QUEUES`,
+    /// `DEAD_LETTER_QUEUE` and, optionally, `BUS_EVENTS` and `MAX_MESSAGE_BYTES`.
     ///
     /// `LOG_QUEUES` has a line for each queue: its URL, and the categories whose commits it gets,
-    /// with spaces in between. `STATE_VIEWS` has the same for each function of a state view: its
-    /// name, and the categories whose states it gets. `BUS_EVENTS` has the types of the events that
-    /// are put on the bus, or `*` for all of them, as if it were missing.
+    /// separated by spaces. `STATE_VIEWS` has the same for each state view: the name of its
+    /// function, and the categories whose states it gets. `BUS_EVENTS` has the types of the events
+    /// that are put on the bus. `*` stands for all of them, and so does a missing variable.
     ///
     /// # Errors
     /// When a variable is missing or wrong.
@@ -138,14 +139,14 @@ pub(crate) fn by_category(
     Ok(read)
 }
 
-/// Reads the words of `BUS_EVENTS`; `None` for all events, whatever else is named.
+/// Reads the words of `BUS_EVENTS`; `None` for all events if one of the words is `*`.
 fn bus_events(lines: &[String]) -> Option<BTreeSet<String>> {
     let events: BTreeSet<_> =
         lines.iter().flat_map(|line| line.split_whitespace()).map(ToOwned::to_owned).collect();
     if events.contains("*") { None } else { Some(events) }
 }
 
-/// Runs the fanout of these aggregates.
+/// Runs the fanout for these aggregates.
 ///
 /// # Errors
 /// When a variable is missing or wrong, or the log cannot be read.
@@ -198,8 +199,8 @@ impl Fanout {
         }
     }
 
-    /// The fanout that `COMMITS_TABLE`, `REQUESTS_TABLE` and the [`Wiring`] describe, with its
-    /// connections opened.
+    /// Builds the fanout that `COMMITS_TABLE`, `REQUESTS_TABLE` and the [`Wiring`] describe, and
+    /// opens its connections.
     async fn from_env<L: Aggregates>() -> Result<Self, Error> {
         let wiring = Wiring::from_env()?;
         let sdk = crate::sdk_config().await;
@@ -212,29 +213,28 @@ impl Fanout {
     }
 
     /// Sends a letter to the dead-letter queue, where an operator finds it. Returns whether the
-    /// queue took it.
+    /// queue accepted the letter.
     async fn dead_letter(&self, letter: &impl serde::Serialize) -> bool {
         let body = serde_json::to_string(letter).unwrap_or_default();
         match self.sqs.send_message().queue_url(&self.dead_letters).message_body(body).send().await
         {
             Ok(_) => true,
             Err(error) => {
-                tracing::error!(error = %Causes(&error), "the dead letter was not taken");
+                tracing::error!(error = %Causes(&error), "the queue did not accept the dead letter");
                 false
             }
         }
     }
 }
 
-/// A record or commit that cannot be passed on, with the fields by which an operator finds it in
-/// the log.
+/// A record or commit that always fails, with the fields by which an operator finds it in the log.
 #[derive(Debug, serde::Serialize)]
 #[serde(untagged, rename_all_fields = "camelCase")]
 enum DeadLetter<'a> {
     /// A record that holds no commit.
     Record(&'a Unreadable),
-    /// A commit that a view, the bus or a queue will never take, that can never have a state, or
-    /// that ended the function each time.
+    /// A commit that a view, the bus or a queue will never accept, that can never have a state, or
+    /// that crashed the function at each attempt.
     Commit { reason: String, stream: &'a StreamId, version: u64, sequence_number: &'a str },
 }
 
@@ -262,14 +262,14 @@ impl Handler for Fanout {
         if let Some(guard) = guard {
             guard.survived().await;
         }
-        // The rest of a batch that was cut short is delivered again as well.
+        // Lambda also delivers the rest of a batch again that was cut short.
         first_failed.or((done < records.len()).then_some(done))
     }
 }
 
 impl Fanout {
-    /// Sends a record that ended the function each time to the dead-letter queue, without
-    /// processing it. Returns the index 0 if the queue did not take it.
+    /// Sends a record that crashed the function at each attempt to the dead-letter queue, without
+    /// processing it. Returns the index 0 if the queue did not accept it.
     async fn set_aside(&self, record: &Record) -> Option<usize> {
         let reason = "the function ended each time that it was tried".to_owned();
         let sequence_number = &record.sequence_number;
@@ -291,7 +291,7 @@ impl Fanout {
         None
     }
 
-    /// Passes the records on. Returns the index of the first one that failed.
+    /// Passes the records on. Returns the index of the first record that failed.
     async fn pass_on(&self, records: &[Record]) -> Option<usize> {
         let mut failed = Failed::default();
         let mut commits: Vec<(usize, &Commit)> = Vec::new();
@@ -318,7 +318,7 @@ impl Fanout {
         }
 
         // The records after the first failure are delivered again. A letter for one of them would
-        // be written again each time, so it is not written now.
+        // be written again each time, so this invocation does not write it.
         letters.sort_by_key(|(index, _)| *index);
         let mut parked = BTreeSet::new();
         for (index, letter) in &letters {
@@ -356,7 +356,7 @@ impl Fanout {
         failed.first
     }
 
-    /// Hands the newest state of each stream to the views, and puts one entry on the bus for each
+    /// Sends the newest state of each stream to the views, and puts one entry on the bus for each
     /// event that the bus wants.
     async fn entries(&self, commits: &[(usize, &Commit)]) -> SendReport {
         let mut sent = SendReport::default();
@@ -386,8 +386,8 @@ impl Fanout {
                 match made {
                     Ok((made, detail)) => {
                         entries.extend(made.into_iter().map(|entry| (index, entry)));
-                        // A view overwrites a row that is older (rule 8), so it needs only the
-                        // newest state of a stream.
+                        // A view overwrites an older row (rule 8), so it needs only the newest
+                        // state of a stream.
                         let category = stream.category().to_owned();
                         let detail = detail.and_then(|detail| RawValue::from_string(detail).ok());
                         state_of_stream = detail.map(|detail| State { index, category, detail });
@@ -407,16 +407,16 @@ impl Fanout {
     }
 }
 
-/// The result of a batch on one of the ways: to the views, to the bus or to the queues.
+/// The result of a batch for one kind of target: the views, the bus or the queues.
 #[derive(Debug, Default)]
 struct SendReport {
     failed: Failed,
-    /// The records that will never be passed on this way, each with the reason.
+    /// The records that this kind of target will never accept, each with the reason.
     set_aside: Vec<(usize, String)>,
 }
 
 impl SendReport {
-    /// Adds the entries that a call left over, each with the index of its record.
+    /// Adds the entries that a call left unsent, each with the index of its record.
     fn take(&mut self, left: impl IntoIterator<Item = (usize, send::EntryFailure)>) {
         for (index, refusal) in left {
             match refusal {
@@ -434,7 +434,7 @@ impl SendReport {
     }
 }
 
-/// The index of the first record that failed. That record and all after it are delivered again.
+/// The index of the first record that failed. Lambda delivers that record and all after it again.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Failed {
     first: Option<usize>,
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_for_each_queue_says_which_categories_it_gets() {
+    fn each_line_names_a_queue_and_its_categories() {
         let read = |text: &str| by_category("LOG_QUEUES", &lines(text));
         let queues = read("https://sqs/1.fifo tank\nhttps://sqs/2.fifo tank  site").unwrap();
         assert_eq!(queues["https://sqs/1.fifo"], ["tank"]);
@@ -480,12 +480,12 @@ mod tests {
     }
 
     #[test]
-    fn the_bus_gets_all_events_or_those_that_are_named() {
+    fn the_bus_gets_all_events_or_the_named_ones() {
         let read = |text: &str| bus_events(&lines(text));
         assert_eq!(read("*"), None);
         assert_eq!(read(""), Some(BTreeSet::new()));
         assert_eq!(read("Filled Drained\nOpened").unwrap().len(), 3);
-        // The parameter, and what a rule of the template wants.
+        // The parameter `*`, and an event that a rule of the template wants.
         assert_eq!(read("*\nFilled"), None);
     }
 }

@@ -1,5 +1,5 @@
-//! Requests that come through the URL of a function, beside the HTTP API: they have no route, and a
-//! caller of IAM instead of a token.
+//! Requests to a function URL, in addition to the HTTP API: they have no route, and a caller of IAM
+//! instead of a token.
 
 use std::collections::HashMap;
 
@@ -8,8 +8,8 @@ use percent_encoding::percent_decode_str;
 
 use ledgerline::manifest::{Endpoint, Scope};
 
-/// The caller of a function URL: the ARN of a user, or that of a role without the name of the
-/// session, which is another one each time.
+/// Returns the caller of a function URL: the ARN of a user, or that of a role without the session's
+/// name, which differs each time.
 pub(crate) fn principal(arn: &str) -> &str {
     match arn.rsplit_once('/') {
         Some((role, _session)) if arn.contains(":assumed-role/") => role,
@@ -17,13 +17,13 @@ pub(crate) fn principal(arn: &str) -> &str {
     }
 }
 
-/// What a request through a function URL has instead of a route.
-/// Source: the developer guide of Lambda, "Invoking Lambda function URLs", request payload format.
+/// The route key of a request to a function URL. Source: the developer guide of Lambda, "Invoking
+/// Lambda function URLs", request payload format.
 const NOT_ROUTED: &str = "$default";
 
-/// Finds the route of a request that came through a function URL, as the HTTP API would have done:
-/// an exact path first, then one with parameters, which are decoded. Commands of operators are not
-/// among them: who may call the function does not have the scope for them by that.
+/// Finds the route of a request to a function URL, as the HTTP API does: first an exact path, then
+/// one with parameters, which are decoded. Routes for operators are left out: the permission to
+/// call the function does not include their scope.
 pub(crate) fn with_route(
     endpoints: &[Endpoint],
     mut request: ApiGatewayV2httpRequest,
@@ -48,7 +48,7 @@ pub(crate) fn with_route(
     request
 }
 
-/// The parameters of the path, if this method and path are those of the route.
+/// Reads the parameters of the path, if this method and path are those of the route.
 fn parameters(route: &str, asked: &str) -> Option<HashMap<String, String>> {
     if route.split('/').count() != asked.split('/').count() {
         return None;

@@ -1,5 +1,5 @@
-//! Grants by table: the actions that each engine of this library can take, those of its rare paths
-//! included. A runner adds them to the manifest of the function that runs the engine.
+//! Grants by table: the actions that each engine of this library can take, including those of its
+//! rare paths. A runner adds them to the manifest of the function that runs the engine.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::config;
 pub(crate) const SEQUENCE_TABLE: &str = "SEQUENCE_TABLE";
 
 /// The variable with the number of partitions of `$all`. Every function that reads or appends to
-/// `$all` has it: one that took another number would miss commits without an error.
+/// `$all` has it: a function with another number would miss commits without an error.
 pub(crate) const SEQUENCE_PARTITIONS: &str = "SEQUENCE_PARTITIONS";
 
 /// The Commits table.
@@ -26,7 +26,7 @@ pub(crate) const SEQUENCE: Table = Table::new(SEQUENCE_TABLE, "stream", Some("ve
 /// The Requests table: idempotency records, snapshots of long streams, and attempts of the fanout.
 pub(crate) const REQUESTS: Table = Table::new("REQUESTS_TABLE", "request", None);
 
-/// Reads of streams: every engine behind the log repairs gaps with them.
+/// Reads of streams: every subscriber's engine repairs gaps with them.
 pub(crate) fn read_streams() -> Table {
     Table::with(COMMITS, [GetItem, Query])
 }
@@ -41,7 +41,7 @@ pub(crate) fn read_commits() -> Table {
     Table::with(COMMITS, [BatchGetItem])
 }
 
-/// Looks for commits of these categories, and of no others: read-your-writes.
+/// Checks for commits of these categories, and of no others: read-your-writes.
 pub(crate) fn find_commits(categories: &BTreeSet<&'static str>) -> Table {
     COMMITS.on([GetItem], &streams(categories.iter().copied()))
 }
@@ -51,7 +51,7 @@ pub(crate) fn read_sequence() -> Table {
     Table::with(SEQUENCE, [GetItem, Query])
 }
 
-/// Adds what a reader of `$all` and of the commits that it names needs.
+/// Adds the grants of a reader of `$all` and of its commits.
 pub(crate) fn reader_of_sequence(manifest: Manifest) -> Manifest {
     manifest
         .table(read_sequence())
@@ -65,8 +65,8 @@ pub(crate) fn append_to_sequence() -> Table {
     Table::with(SEQUENCE, [GetItem, PartiQLInsert, Query])
 }
 
-/// Commands to aggregates of these categories, and of no others: appends to their streams,
-/// idempotency records with these keys, which are never changed, and snapshots of long streams.
+/// Commands to aggregates of these categories, and of no others. The grants are appends to their
+/// streams, idempotency records with these keys, which never change, and snapshots of long streams.
 pub(crate) fn commands(categories: &[&'static str], records: &BTreeSet<Name>) -> [Table; 2] {
     let streams = streams(categories.iter().copied());
     let snapshots = streams.iter().map(|streams| format!("state/{streams}").into()).collect();
@@ -76,7 +76,7 @@ pub(crate) fn commands(categories: &[&'static str], records: &BTreeSet<Name>) ->
     ]
 }
 
-/// The fanout beside the log: attempts of poison pills, and snapshots.
+/// The fanout's grants in addition to the log: attempts of poison pills, and snapshots.
 pub(crate) fn attempts_and_snapshots() -> Table {
     let keys = ["fanout/*", "state/*"].map(Name::Borrowed).into();
     REQUESTS.on([GetItem, PutItem, UpdateItem, DeleteItem], &keys)

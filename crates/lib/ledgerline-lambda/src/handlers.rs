@@ -8,7 +8,7 @@ use futures::future::LocalBoxFuture;
 
 use crate::{Error, config};
 
-/// A function that runs: it starts, and handles events until its process ends.
+/// A running function: it starts, and handles events until its process ends.
 pub type Running = LocalBoxFuture<'static, Result<(), Error>>;
 
 /// A function: its name, with `_` for `-`, and its start.
@@ -17,9 +17,9 @@ pub type Handler = (&'static str, fn() -> Running);
 /// Declares the functions of a package: the name of each, with `_` for `-`, and the runner that it
 /// awaits.
 ///
-/// Each function becomes a `pub fn` of its name, which the binary of this function awaits, and an
-/// entry of `HANDLERS`. A binary must not find its own function in `HANDLERS`: all functions of the
-/// package would be part of it.
+/// Each function becomes a `pub fn` of its name, which its binary awaits, and an entry of
+/// `HANDLERS`. A binary must not find its own function in `HANDLERS`: all functions of the package
+/// would be linked into it.
 ///
 /// ```
 /// # struct All;
@@ -49,7 +49,7 @@ macro_rules! handlers {
     };
 }
 
-/// The name of the variable that says which function a process is. Lambda sets it.
+/// The name of the variable with the function's name. Lambda sets it.
 const FUNCTION: &str = "AWS_LAMBDA_FUNCTION_NAME";
 
 /// Runs the function that `AWS_LAMBDA_FUNCTION_NAME` names. This is the development binary: the
@@ -57,7 +57,7 @@ const FUNCTION: &str = "AWS_LAMBDA_FUNCTION_NAME";
 /// binary.
 ///
 /// # Errors
-/// When no function has this name, and those of the function.
+/// When no function has this name, and the errors of the function.
 pub async fn run(handlers: &[&[Handler]]) -> Result<(), Error> {
     named(handlers, &config::text(FUNCTION)?)?().await
 }

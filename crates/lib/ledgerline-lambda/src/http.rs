@@ -1,5 +1,4 @@
-//! HTTP: a function behind the HTTP API, with requests as it sees them, responses, and problems
-//! (RFC 9457).
+//! HTTP: a function behind the HTTP API, with its requests, responses, and problems (RFC 9457).
 
 pub(crate) mod problem;
 pub(crate) mod request;
@@ -28,8 +27,8 @@ use crate::{
 /// Runs a function behind the HTTP API.
 ///
 /// # Errors
-/// When the parts cannot be built, `PROBLEM_TYPES` is missing, `OPERATORS_CLAIM` is missing and a
-/// route is for operators, or `CALLER_REQUESTS_PER_SECOND` or `DEVELOPMENT_USER` is wrong.
+/// When the parts cannot be built, or `PROBLEM_TYPES` is missing. When `OPERATORS_CLAIM` is missing
+/// and a route is for operators. When `CALLER_REQUESTS_PER_SECOND` or `DEVELOPMENT_USER` is wrong.
 pub async fn run<Parts: Routes>(
     manifest: Manifest,
     build: impl AsyncFnOnce() -> Result<Parts, Error>,
@@ -90,10 +89,10 @@ fn serve(
     start(manifest, build.boxed_local())
 }
 
-/// The caller of requests without an authorizer, from `DEVELOPMENT_USER`, because `sam local
+/// Reads the caller of requests without an authorizer from `DEVELOPMENT_USER`, because `sam local
 /// start-api` leaves authorizers out. There is no such caller on AWS: a function with a
-/// `DEVELOPMENT_USER` and without the endpoint of an emulator does not start. The caller has this
-/// claim too, if there is one: that of operators.
+/// `DEVELOPMENT_USER` and without the endpoint of an emulator does not start. The caller also has
+/// this claim, if there is one: that of operators.
 fn developer(claim: Option<(&str, &str)>) -> Result<Option<ApiGatewayRequestAuthorizer>, Error> {
     let name = "DEVELOPMENT_USER";
     let user = config::parsed_or(name, String::new())?;
@@ -111,8 +110,7 @@ fn developer(claim: Option<(&str, &str)>) -> Result<Option<ApiGatewayRequestAuth
     Ok(Some(serde_json::from_value(json!({ "jwt": { "claims": claims } }))?))
 }
 
-/// Answers a request in every case: a panic is answered with 500, like any other failure of the
-/// server.
+/// Answers a request in every case: a panic becomes a 500, like any other failure of the server.
 async fn respond(routes: &impl Routes, request: &HttpRequest) -> Response {
     let correlation_id = request.meta().correlation_id.as_deref().unwrap_or_default();
     let span = tracing::info_span!("request", correlation_id, route = request.route());
@@ -198,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_that_is_given_twice_is_refused_whether_the_route_reads_it_or_not() {
+    fn a_repeated_parameter_is_refused_even_if_the_route_does_not_read_it() {
         for (query, refused) in [
             ("limit=1&cursor=x", None),
             ("type=a&type=b&limit=1", None),
@@ -216,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_tracing_header_only_the_trace_is_kept_and_only_in_its_form() {
+    fn a_commit_stores_only_a_well_formed_trace_of_a_tracing_header() {
         let root = "Root=1-5759e988-bd862e3fe1be46a994272793";
         for (header, kept) in [
             (root.to_owned(), true),
@@ -262,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_value_may_have_commas_and_may_not_come_twice() {
+    fn a_query_value_may_have_commas_and_may_not_be_repeated() {
         assert_eq!(request("").query("owner").unwrap().as_deref(), Some("Doe, John"));
         assert_eq!(request("").query("limit").unwrap_err().field.as_deref(), Some("limit"));
         assert_eq!(request("").query("cursor").unwrap(), None);
@@ -283,7 +281,7 @@ mod tests {
 
     /// A key or a condition that cannot be read must not be ignored.
     #[test]
-    fn a_header_that_is_no_ascii_text_is_refused() {
+    fn a_header_that_is_not_ascii_text_is_refused() {
         let mut event = event("");
         event["headers"] = json!({ "idempotency-key": "überweisung", "if-match": "\"3\"" });
         let request: HttpRequest =
@@ -321,7 +319,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_the_readers_panic(text in ".*") {
+        fn the_readers_panic_on_no_text(text in ".*") {
             let _ = versions_of(&text);
             let _ = request(&text).json::<Body>();
         }

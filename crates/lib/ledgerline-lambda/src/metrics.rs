@@ -1,9 +1,10 @@
-//! What functions measure, written to the logs after each invocation.
+//! The measurements of functions, written to the logs after each invocation.
 //!
-//! What has an alarm, because the function's [`Manifest`](ledgerline::manifest::Manifest) names it,
-//! becomes a metric of CloudWatch with the function's name as its dimension (embedded metric
-//! format): US$ 0.30 for each month in which it occurs. The rest is fields of a line that the
-//! dashboard queries. Recording costs nothing if no recorder is installed, as in tests.
+//! A measurement has an alarm if the function's [`Manifest`](ledgerline::manifest::Manifest) names
+//! it. It becomes a metric of CloudWatch with the function's name as its dimension (embedded metric
+//! format). That costs US$ 0.30 for each month in which it occurs. The other measurements are
+//! fields of a line that the dashboard queries. Recording costs nothing if no recorder is
+//! installed, as in tests.
 
 use std::{collections::BTreeSet, io::Write};
 
@@ -17,31 +18,30 @@ use crate::{Error, config};
 
 /// The number of commands by outcome, in the label `Outcome`.
 const COMMANDS: &str = "Commands";
-/// The time from a commit until the views, the bus and the queues took it, in milliseconds.
+/// The time from a commit until the views, the bus and the queues accepted it, in milliseconds.
 const FANOUT_LAG: &str = "FanoutLag";
 /// The time from a commit until a read model or process manager had applied it, in milliseconds.
 const PROJECTION_LAG: &str = "ProjectionLag";
-/// The number of commits of a stream that were missing when a later one came to a log projector or
-/// process manager.
+/// The number of missing commits of a stream when a later one reaches a log projector or process
+/// manager.
 const POSITION_LAG: &str = "PositionLag";
-/// The number of gaps that were filled from the log (rule 7).
+/// The number of gaps that were repaired from the log (rule 7).
 const GAPS_REPAIRED: &str = "GapsRepaired";
 /// The time from a commit until it was in `$all`, in milliseconds.
 const SEQUENCE_LAG: &str = "SequenceLag";
-/// The number of invocations of a subscription that left a commit of five minutes and more, or
+/// The number of invocations of a subscription that left a commit of five minutes or more, or
 /// failed at one.
 pub(crate) const SUBSCRIPTION_BEHIND: &str = "SubscriptionBehind";
 const KEPT_BY_SUBSCRIPTION: &str = "KeptBySubscription";
-/// The number of streams of which something that follows the log lacks commits, or has more than
-/// the log.
+/// The number of streams of which a subscriber lacks commits, or is ahead of the log.
 pub(crate) const UNRECONCILED: &str = "Unreconciled";
 /// The number of records that the fanout itself sent to its dead-letter queue (rule 11).
 const PARKED_RECORDS: &str = "ParkedRecords";
 
-/// What a function that runs measures.
+/// The measurements of a running function.
 pub(crate) struct Metrics {
     collector: &'static Collector,
-    /// The names of what has an alarm.
+    /// The names of the measurements with an alarm.
     alarmed: BTreeSet<Name>,
 }
 
@@ -78,7 +78,7 @@ fn builder() -> Result<Builder, Error> {
     Ok(Builder::new().cloudwatch_namespace(namespace).with_dimension("Function", function))
 }
 
-/// Writes what was recorded since the last time, one line for each set of labels.
+/// Writes the measurements since the last flush, one line for each set of labels.
 pub(crate) fn flush(metrics: &Metrics) {
     // The lines are written in one piece, so that log lines of other tasks cannot get between their
     // parts.
@@ -105,13 +105,14 @@ fn lines(Metrics { collector, alarmed }: &Metrics) -> std::io::Result<Vec<u8>> {
             fields.remove("_aws");
             fields.insert("message".into(), "measured".into());
         }
-        // A query cannot add up what is in a list. Of times and sizes, the largest one counts.
+        // A query cannot add up the values in a list. Of times and sizes, the largest one counts.
         for (name, value) in line.as_object_mut().into_iter().flatten() {
             if let Some(largest) = largest(value).filter(|_| !alarmed.contains(name.as_str())) {
                 *value = largest.into();
             }
         }
-        // Lambda takes a line without these two fields for INFO, and drops it if less is logged.
+        // Lambda treats a line without these two fields as INFO, and drops it at a higher log
+        // level.
         line["level"] = if is_metric { "WARN" } else { "INFO" }.into();
         line["timestamp"] = Timestamp::now().to_string().into();
         serde_json::to_writer(&mut lines, &line)?;
@@ -120,28 +121,28 @@ fn lines(Metrics { collector, alarmed }: &Metrics) -> std::io::Result<Vec<u8>> {
     Ok(lines)
 }
 
-/// The largest number in a list of them.
+/// Returns the largest number in a list.
 fn largest(values: &Value) -> Option<f64> {
     let values = values.as_array()?;
     Some(values.iter().filter_map(Value::as_f64).fold(0.0, f64::max))
 }
 
-/// Counts a command that was answered.
+/// Counts an answered command.
 pub(crate) fn command(outcome: &'static str) {
     counter!(COMMANDS, "Outcome" => outcome).increment(1);
 }
 
-/// Counts tries after the first one.
+/// Counts retries.
 pub fn retries(count: usize) {
     counter!(RETRIES).increment(count as u64);
 }
 
-/// Measures the lag of a commit of this time that was passed on.
+/// Measures the lag of a passed-on commit of this time.
 pub fn passed_on(at: Timestamp) {
     histogram!(FANOUT_LAG).record(milliseconds_since(at));
 }
 
-/// Measures the lag of a commit of this time that was applied.
+/// Measures the lag of an applied commit of this time.
 pub(crate) fn projected(at: Timestamp) {
     histogram!(PROJECTION_LAG).record(milliseconds_since(at));
 }
@@ -151,44 +152,43 @@ pub(crate) fn behind() {
     counter!(SUBSCRIPTION_BEHIND).increment(1);
 }
 
-/// Measures the lag of a commit of this time that is in `$all`. The number of values is that of
-/// commits.
+/// Measures the lag of a commit of this time that is in `$all`. The number of values is the number
+/// of commits.
 pub(crate) fn sequenced(at: Timestamp) {
     histogram!(SEQUENCE_LAG).record(milliseconds_since(at));
 }
 
-/// Measures how many commits were missing when a commit came.
+/// Measures the number of missing commits before a delivered commit.
 pub(crate) fn position_lag(commits: u64) {
     // A histogram takes a float, which is exact up to 2^53 commits.
     #[expect(clippy::cast_precision_loss, reason = "no stream has that many commits")]
     histogram!(POSITION_LAG).record(commits as f64);
 }
 
-/// Counts a gap that was filled from the log.
+/// Counts a gap that was repaired from the log.
 pub(crate) fn gap_repaired() {
     counter!(GAPS_REPAIRED).increment(1);
 }
 
-/// Measures what a subscription keeps from one commit to the next, in bytes, once an invocation,
-/// and only if it is half of the limit.
+/// Measures the data that a subscription keeps from one commit to the next, in bytes. It does so
+/// once an invocation, and only from half of the limit.
 pub(crate) fn kept_by_subscription(bytes: usize) {
     #[expect(clippy::cast_precision_loss, reason = "an item has 400 KB at most")]
     histogram!(KEPT_BY_SUBSCRIPTION).record(bytes as f64);
 }
 
-/// Counts the streams that a comparison found something missing of, or ahead. A comparison that
-/// found nothing counts as none, so that the metric is there.
+/// Counts the streams with missing commits or with subscribers ahead of the log. A comparison that
+/// found nothing counts zero, so that the metric exists.
 pub(crate) fn unreconciled(streams: usize) {
     counter!(UNRECONCILED).increment(streams as u64);
 }
 
-/// Counts a record that was set aside.
+/// Counts a quarantined record.
 pub fn parked() {
     counter!(PARKED_RECORDS).increment(1);
 }
 
-/// Counts under a name that an application chooses, such as something that an operator has to look
-/// at.
+/// Counts under a name that an application chooses, such as a case that an operator has to check.
 pub fn count(name: &'static str) {
     describe_counter!(name, Unit::Count, "");
     counter!(name).increment(1);
@@ -204,7 +204,7 @@ mod tests {
 
     /// CloudWatch ignores a metric that does not have the shape of its specification.
     #[test]
-    fn what_has_an_alarm_is_a_metric_and_the_rest_are_fields_of_a_line() {
+    fn a_measurement_with_an_alarm_is_a_metric_and_the_others_are_fields_of_a_line() {
         let metrics = init(&BTreeSet::from(["LeakingTanks".into()])).unwrap();
         command("committed");
         command("committed");
@@ -229,7 +229,7 @@ mod tests {
             serde_json::json!([{ "Name": "LeakingTanks", "Unit": "Count" }])
         );
         assert!(leaking["_aws"]["Timestamp"].is_u64());
-        // Lambda must not drop it where only warnings are logged.
+        // Lambda must not drop the line where only warnings are logged.
         assert_eq!(leaking["level"], "WARN");
         // Other tests of this process record as well.
         let again = written();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_times_the_largest_is_written() {
+    fn the_largest_of_several_times_is_written() {
         let line = serde_json::json!({ "FanoutLag": [3.0, 12.5, 7.0], "Commands": 2 });
         assert_eq!(largest(&line["FanoutLag"]), Some(12.5));
         assert_eq!(largest(&line["Commands"]), None);

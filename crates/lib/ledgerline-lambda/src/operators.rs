@@ -1,5 +1,5 @@
-//! Checks that a caller is an operator. A scope alone is no proof, because a client of a user pool
-//! offers its scopes to every user. The token must also name the group `operators`.
+//! The check that a caller is an operator. A scope alone is no proof, because a client of a user
+//! pool offers its scopes to every user. The token must also name the group `operators`.
 
 use ledgerline::manifest::{Endpoint, Name, Scope};
 
@@ -26,10 +26,10 @@ pub(crate) struct Operators {
 }
 
 impl Operators {
-    /// The routes for operators among these; `None` if there are none.
+    /// Selects the routes for operators; `None` if there are none.
     ///
     /// # Errors
-    /// When there are some, and `OPERATORS_CLAIM` is missing.
+    /// When there are routes for operators, and `OPERATORS_CLAIM` is missing.
     pub(crate) fn from_env(endpoints: &[Endpoint]) -> Result<Option<Self>, Error> {
         let routes: Vec<_> = endpoints
             .iter()
@@ -43,15 +43,15 @@ impl Operators {
         }
     }
 
-    /// The claim of a caller who is an operator: name and value.
+    /// The claim of an operator: name and value.
     pub(crate) fn as_claim(&self) -> (&str, &str) {
         (&self.claim, GROUP)
     }
 
-    /// Lets a request pass that is for no operator, or comes from one.
+    /// Accepts a request to a route that is not for operators, or from an operator.
     ///
     /// # Errors
-    /// `403` when only operators may send the request, and the caller is none.
+    /// `403` when only operators may send the request, and the caller is not one.
     pub(crate) fn check(&self, request: &HttpRequest) -> Result<(), Problem> {
         let is_open = !self.routes.iter().any(|route| route == request.route());
         if is_open || request.claim(&self.claim).is_some_and(|groups| names(groups, GROUP)) {
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caller_outside_the_group_is_refused_on_a_route_for_operators_and_on_no_other() {
+    fn a_caller_outside_the_group_is_refused_on_routes_for_operators_only() {
         // Given a function with a route for operators and another one,
         let operators = Operators {
             routes: vec!["POST /tanks/{id}/repairs".into()],
@@ -118,7 +118,7 @@ mod tests {
                 let event = serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap();
                 operators.check(&HttpRequest::from(event))
             };
-            // then only an operator gets to the first one.
+            // then only an operator reaches the first one.
             let answer =
                 asked("POST /tanks/{id}/repairs").map_err(|problem| (problem.status, problem.code));
             let refused = Err((StatusCode::FORBIDDEN, "not-an-operator"));

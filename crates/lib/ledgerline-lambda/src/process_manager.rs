@@ -1,5 +1,5 @@
 //! The runners of process managers: functions that react to commits, for example with a mail or a
-//! command. A FIFO queue brings them the commits, or a rule of the bus wakes them.
+//! command. Their commits come from a FIFO queue, or a rule of the bus invokes them.
 
 use std::time::Duration;
 
@@ -21,18 +21,18 @@ use crate::{
     start,
 };
 
-/// The table in which a process manager keeps its position in each stream.
+/// The table in which a process manager stores its position in each stream.
 pub const POSITIONS: LogTable =
     LogTable { variable: "POSITIONS_TABLE", partition: "stream", sort: "entry" };
 
-/// The time for which a command on behalf of an event is remembered, in seconds: ten years. A
-/// message lives for weeks, but a commit can be replayed at any time, and a replay must not move
-/// money again.
+/// The time for which the idempotency record of a command on behalf of an event is stored, in
+/// seconds: ten years. A message lives for weeks. But an operator can redeliver a commit at any
+/// time, and a redelivery must not move money again.
 const REMEMBERED_SECONDS: i64 = 3_650 * 86_400;
 
-/// The time that one command may take. It is less than the function's timeout of ten seconds. A
-/// second command that is as slow ends with the function: the message is delivered again, and the
-/// first command is remembered.
+/// The time that one command may take. It is less than the function's timeout of ten seconds. If a
+/// second command is as slow, the function times out. Its message is delivered again, and the first
+/// command has an idempotency record.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Reacts to commits: sends commands, or calls another system.
@@ -55,15 +55,15 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// }
 /// ```
 pub trait Reaction {
-    /// The categories whose commits it reacts to.
+    /// The categories whose commits the process manager reacts to.
     const OF: &'static [&'static str];
 
-    /// The categories of the aggregates to which it sends commands ([`Due::send`]). With one, its
-    /// store keeps idempotency records.
+    /// The categories of the aggregates to which the process manager sends commands
+    /// ([`Due::send`]). With at least one, its store has idempotency records.
     const COMMANDS: &'static [&'static str] = &[];
 
-    /// Adds what the process manager declares beside its queue, the log, its positions and its
-    /// commands.
+    /// Adds the declarations of the process manager itself, in addition to its queue, the log, its
+    /// positions and its commands.
     ///
     /// ```
     /// use ledgerline::manifest::Manifest;
@@ -76,10 +76,10 @@ pub trait Reaction {
         manifest
     }
 
-    /// Does what is due after this commit. The commits of a stream come in order, and a commit may
-    /// are delivered again after a part of this was done. [On the bus](run_on_bus), two instances
-    /// may have the same commit at the same time. So everything here must be safe to repeat, and to
-    /// do twice at once.
+    /// Does the work that is due after this commit. The commits of a stream arrive in order, and a
+    /// commit may be delivered again after a part of the work was done. [On the bus](run_on_bus),
+    /// two instances may have the same commit at the same time. So each action here must be safe to
+    /// repeat, and to run twice at once.
     fn react(&self, commit: &Commit) -> impl Future<Output = Result<(), ApplyError>>;
 }
 
@@ -103,17 +103,17 @@ pub trait Reaction {
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, `POSITIONS_TABLE`, `REQUESTS_TABLE` if
-/// [`Reaction::COMMANDS`] names a category, and what `build` reads.
+/// [`Reaction::COMMANDS`] names a category, and the variables that `build` reads.
 pub async fn run<R: Reaction + 'static>(
     build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
 ) -> Result<(), Error> {
     queue::run(manifest::<R>(), async |sdk| manager(sdk, build).await).await
 }
 
-/// Runs a process manager that a rule of the bus wakes with the events of this aggregate, in place
-/// of a FIFO queue. It reacts to the same commits in the same order, because it reads them from the
-/// log. It costs a read more for each entry, and any team can add such a one without a change of
-/// this stack.
+/// Runs a process manager that a rule of the bus invokes with the events of this aggregate, in
+/// place of a FIFO queue. It reacts to the same commits in the same order, because it reads them
+/// from the log. It costs one more read for each entry. Any team can add such a process manager
+/// without a change of this stack.
 ///
 /// # Errors
 /// As those of [`run`].
@@ -154,7 +154,8 @@ pub fn manifest_on_bus<R: Reaction, A: Aggregate>() -> Manifest {
 fn fed_by<R: Reaction>(source: Source) -> Manifest {
     let positions = Table::with(POSITIONS, [Action::GetItem, Action::PutItem]);
     let manifest = Manifest::new(source).subscriber(SubscriberKind::ProcessManager, positions);
-    // The key of its idempotency record begins with the stream of the commit that it reacts to.
+    // The key of an idempotency record begins with the stream of the commit that the process
+    // manager reacts to.
     let records = grants::streams(R::OF.iter().copied());
     let commands = (!R::COMMANDS.is_empty()).then(|| grants::commands(R::COMMANDS, &records));
     R::manifest(commands.into_iter().flatten().fold(manifest, Manifest::table))
@@ -163,7 +164,7 @@ fn fed_by<R: Reaction>(source: Source) -> Manifest {
 /// The parts of a process manager.
 #[derive(Debug)]
 pub struct ProcessManager<R> {
-    /// The table with its position in each stream.
+    /// The table with the process manager's position in each stream.
     pub positions: LogRows,
     /// The reaction to a commit.
     pub reaction: R,
@@ -176,7 +177,7 @@ impl<R: Reaction> Consumer for ProcessManager<R> {
         match check(position, commit.version) {
             Delivery::Next => {
                 self.reaction.react(commit).await?;
-                // The position is written after the reaction: a crash in between repeats the
+                // The position is written after the reaction. A crash between the two repeats the
                 // reaction, and loses nothing.
                 let changes = Changes::new(POSITIONS);
                 let delivery =
@@ -194,25 +195,25 @@ impl<R: Reaction> Consumer for ProcessManager<R> {
     reason = "commands hold payloads, which stay out of logs (rule 14)"
 )]
 pub struct Due<'a, A: Aggregate> {
-    /// The commit that it is due after.
+    /// The commit after which the command is due.
     pub cause: &'a Commit,
-    /// The name that tells it from other commands that are due after the same commit.
+    /// The name that distinguishes the command from other commands due after the same commit.
     pub step: &'a str,
-    /// The stream that it is for.
+    /// The stream to which the command is sent.
     pub stream: &'a StreamId,
     /// The command.
     pub command: &'a A::Command,
-    /// The caller on whose behalf it is sent.
+    /// The caller on whose behalf the command is sent.
     pub actor: Option<&'a str>,
 }
 
 impl<A: Aggregate> Due<'_, A> {
-    /// Sends the command once. Its id is made of the commit and the step, and is remembered with
-    /// the answer, so that a redelivery gets the first answer and repeats nothing. The inner error
-    /// is the code of the domain's refusal.
+    /// Sends the command once. Its id consists of the commit and the step, and its idempotency
+    /// record stores the response. So a redelivery gets the first response and repeats nothing. The
+    /// inner error is the code of the domain's refusal.
     ///
     /// # Errors
-    /// When the command failed, or its outcome is not known: the message has to be delivered again.
+    /// When the command failed, or its outcome is unknown: the message must be delivered again.
     pub async fn send(
         &self,
         store: &impl EventStore,
@@ -245,7 +246,7 @@ impl<A: Aggregate> Due<'_, A> {
             idempotency: Some(idempotency),
             ..Execution::new(self.stream, self.command, &context, &id, &meta)
         };
-        // On the heap, see the runner of commands.
+        // The future is on the heap, for the reason in the runner of commands.
         let outcome =
             timeout(PATIENCE, Box::pin(execute(store, cache, &DynamoDbStore::HOST, &execution)))
                 .await;

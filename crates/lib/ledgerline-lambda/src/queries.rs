@@ -1,5 +1,5 @@
-//! The runner of query functions, and what all of them need: versions, conditional reads, pages,
-//! and waiting for one's own write.
+//! The runner of query functions, and their common parts: versions, conditional reads, pages, and
+//! read-your-writes.
 
 mod patience;
 
@@ -33,7 +33,7 @@ use crate::{
     start::dynamodb,
 };
 
-/// The number of rows in a page, if the request does not say how many.
+/// The number of rows in a page, if the request has no `limit`.
 const DEFAULT_LIMIT: i32 = 50;
 /// The largest number of rows in a page.
 const MAX_LIMIT: i32 = 200;
@@ -63,9 +63,9 @@ impl fmt::Debug for Query {
 }
 
 impl Query {
-    /// A route that this function answers from these tables. Each table says which actions the
-    /// function needs on it. `key` is the method and the path, as the template has them: `GET
-    /// /tanks/{id}`.
+    /// Creates a route that this function answers from these tables. Each table lists the actions
+    /// that the function needs on it. `key` is the method and the path, as the template has them:
+    /// `GET /tanks/{id}`.
     #[must_use]
     pub fn new(
         key: &'static str,
@@ -77,7 +77,7 @@ impl Query {
             let answer = Rc::clone(&answer);
             async move { answer(views, request).await }.boxed_local()
         });
-        // Beside the rows of each table stands which generation of them is read.
+        // Each table also has the item that names its active generation.
         let tables = tables.into_iter().map(|table| Table::with(table, [Action::GetItem]));
         Self {
             key,
@@ -89,29 +89,29 @@ impl Query {
         }
     }
 
-    /// The route takes `?minVersion=`, and waits for that version of a stream of this aggregate
-    /// with [`Views::read`].
+    /// Lets the route accept `?minVersion=`, and wait for that version of a stream of this
+    /// aggregate with [`Views::read`].
     #[must_use]
     pub fn read_your_writes<A: Aggregate>(self) -> Self {
         Self { waits: Some(A::CATEGORY), ..self.parameters(["minVersion"]) }
     }
 
-    /// The route takes these parameters of the query, besides those that it has already. Any other
-    /// one is answered with `400`.
+    /// Lets the route accept these query parameters, in addition to those that it has already. The
+    /// function answers any other parameter with `400`.
     #[must_use]
     pub fn parameters(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
         self.parameters.extend(names);
         self
     }
 
-    /// The route requires this scope instead of `read`: [`Scope::Events`] if it shows data of every
-    /// caller.
+    /// Makes the route require this scope instead of `read`: [`Scope::Events`] if it shows data of
+    /// every caller.
     #[must_use]
     pub fn scope(self, scope: Scope) -> Self {
         Self { scope, ..self }
     }
 
-    /// Method and path.
+    /// Returns the method and the path.
     #[must_use]
     pub fn key(&self) -> &'static str {
         self.key
@@ -121,10 +121,10 @@ impl Query {
 /// The callers that may see a row.
 #[derive(Debug)]
 pub enum VisibleTo<Row> {
-    /// The caller whose subject this function finds in the row. Others get the answer for a row
-    /// that does not exist.
+    /// The caller whose subject this function finds in the row. Other callers get the response for
+    /// a row that does not exist.
     Owner(fn(&Row) -> Option<&str>),
-    /// Every caller that is signed in.
+    /// Every signed-in caller.
     All,
 }
 
@@ -136,9 +136,9 @@ impl<Row> Clone for VisibleTo<Row> {
 
 impl<Row> Copy for VisibleTo<Row> {}
 
-/// A route that answers with one row of a view that is written from states of this aggregate: `GET
-/// /tanks/{id}`. `missing` is the answer if there is no row, or none that the caller may see.
-/// `shown` makes the answer of the row.
+/// Creates a route that answers with one row of a state view of this aggregate: `GET /tanks/{id}`.
+/// `missing` is the response if there is no row, or none that the caller may see. `shown` builds
+/// the response from the row.
 #[must_use]
 pub fn row<A: Aggregate, Row: DeserializeOwned + 'static>(
     key: &'static str,
@@ -158,8 +158,8 @@ pub fn row<A: Aggregate, Row: DeserializeOwned + 'static>(
                     (Visibility::Version(version), Some(row))
                 }
                 Some(_) => (Visibility::Hidden, None),
-                // The view has forgotten the row: it will show no version again, so a wait for one
-                // would be in vain.
+                // The view has forgotten the row. It will never show a version of the row, so a
+                // wait would be in vain.
                 None if version > 0 => (Visibility::Version(u64::MAX), None),
                 None => (Visibility::Version(0), None),
             })
@@ -171,7 +171,7 @@ pub fn row<A: Aggregate, Row: DeserializeOwned + 'static>(
     Query::new(key, [Table::with(table, [Action::GetItem])], answer).read_your_writes::<A>()
 }
 
-/// The stream of the aggregate that the path names.
+/// Returns the stream of the aggregate that the path names.
 fn stream<A: Aggregate>(id: &Id) -> Result<StreamId, Problem> {
     A::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))
 }
@@ -183,23 +183,23 @@ fn is_visible<Row>(row: &Row, visible: VisibleTo<Row>, actor: &str) -> bool {
     }
 }
 
-/// The rows of a page: those of one partition.
+/// The rows of one partition from which a page is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRange {
     /// The value of the partition key.
     pub partition: String,
-    /// The text with which the sort keys of the rows begin; `None` for all rows.
+    /// The prefix of the rows' sort keys; `None` for all rows.
     pub starts_with: Option<String>,
 }
 
 impl KeyRange {
-    /// All rows of this partition.
+    /// Selects all rows of this partition.
     #[must_use]
     pub fn of(partition: impl Into<String>) -> Self {
         Self { partition: partition.into(), starts_with: None }
     }
 
-    /// The rows of the caller's own partition.
+    /// Selects the rows of the caller's own partition.
     ///
     /// # Errors
     /// When the request names no caller.
@@ -208,9 +208,9 @@ impl KeyRange {
     }
 }
 
-/// A route that answers with a page of an index of a view that is written from states:
-/// `GET /tanks`. The answer has the rows under `name`. `part` says which rows, and `shown` makes
-/// the answer of each row. A parameter that `part` reads is named with [`Query::parameters`].
+/// Creates a route that answers with a page of an index of a state view: `GET /tanks`. The response
+/// has the rows under `name`. `part` selects the rows, and `shown` builds the response for each
+/// row. Name each parameter that `part` reads with [`Query::parameters`].
 #[must_use]
 pub fn page<Row: DeserializeOwned + 'static>(
     key: &'static str,
@@ -219,8 +219,8 @@ pub fn page<Row: DeserializeOwned + 'static>(
     part: fn(&HttpRequest) -> Result<KeyRange, Problem>,
     shown: fn(&Row) -> Value,
 ) -> Query {
-    // Otherwise rows of two generations would be in one list. A function with such a route does not
-    // start.
+    // Without the index in the table's list, rows of two generations would be in one page. A
+    // function with such a route does not start.
     assert!(
         table.indexes.contains(&index),
         "{} does not name the index {}",
@@ -250,9 +250,8 @@ pub fn page<Row: DeserializeOwned + 'static>(
     Query::new(key, [Table::with(table, reads).index(index)], answer).parameters(PAGE)
 }
 
-/// A route that answers with a page of a view that is written from the log, of one stream, the
-/// newest rows first: `GET /tanks/{id}/fills`. The rows of a stream are in the partition that has
-/// the aggregate's id.
+/// Creates a route that answers with a page of a log view of one stream, the newest rows first:
+/// `GET /tanks/{id}/fills`. The rows of a stream are in the partition of the aggregate's id.
 #[must_use]
 pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
     key: &'static str,
@@ -268,8 +267,8 @@ pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
             let position = views.log_rows(table)?.position(&stream).await.map_err(problem)?;
             Ok((Visibility::Version(position), ()))
         };
-        // The position is read before the rows. So the rows, which are read strongly after it, show
-        // at least this version.
+        // The position is read before the rows, and the rows with a strongly consistent read. So
+        // the rows show at least this version.
         let (version, ()) = views.read(request, &stream, read).await?;
         let limit = limit(request)?;
         let cursor = request.query("cursor")?;
@@ -284,7 +283,7 @@ pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
     query.read_your_writes::<A>().parameters(PAGE)
 }
 
-/// Reads a page, and returns it with its rows as clients see them. A page of more than
+/// Reads a page, and returns it with its rows in the clients' form. A page of more than
 /// [`MAX_ANSWER_BYTES`] is read again with half as many rows, until it fits. One row always fits.
 async fn page_that_fits<Row>(
     mut query: PageQuery<'_>,
@@ -310,13 +309,14 @@ pub struct Views {
 }
 
 impl Views {
-    /// Views without tables. Reads with `?minVersion=` wait as this [`Patience`] says.
+    /// Creates views without tables. Reads with `?minVersion=` wait for the time of this
+    /// [`Patience`].
     #[must_use]
     pub fn new(patience: Patience) -> Self {
         Self { patience: Some(patience), ..Self::default() }
     }
 
-    /// The same views, with one more table, which has this name.
+    /// Adds a table of this name.
     #[must_use]
     pub fn with(
         mut self,
@@ -330,8 +330,8 @@ impl Views {
         self
     }
 
-    /// The tables that these routes name, with their connections opened, and
-    /// `READ_YOUR_WRITE_TIMEOUT_MS` if one of the routes waits.
+    /// Opens the tables that these routes name, and reads `READ_YOUR_WRITE_TIMEOUT_MS` if one of
+    /// the routes waits.
     async fn from_env(routes: &[Query]) -> Result<Self, Error> {
         let mut names = BTreeMap::new();
         for table in routes.iter().flat_map(|query| &query.tables) {
@@ -347,15 +347,15 @@ impl Views {
         let tables = names.into_values();
         let views =
             tables.fold(views, |views, (name, table)| views.with(table, client.clone(), name));
-        // This opens the connection, so that the first request does not wait for it. A failure is
-        // that of the first request.
+        // This call opens the connection, so that the first request does not wait for it. If the
+        // call fails, so will the first request.
         let all: Vec<_> = routes.iter().flat_map(|query| query.tables.clone()).collect();
         let _ = views.look(&all).await;
         Ok(views)
     }
 
-    /// Looks which generation of these views is to be read, if it was not looked for some seconds.
-    /// It is the same until the next look, which is for the next request.
+    /// Reads the active generation of these views, if the cached copy is some seconds old. The
+    /// active generation stays the same until the next read, which is for the next request.
     async fn look(&self, tables: &[Table]) -> Result<(), TableError> {
         // Two routes may read one table.
         let variables: BTreeSet<_> = tables.iter().map(|table| &table.variable).collect();
@@ -364,7 +364,7 @@ impl Views {
         futures::future::try_join_all(look).await.map(|_| ())
     }
 
-    /// The rows of a view that is written from states, at the generation that is to be read.
+    /// Returns the rows of a state view, at the active generation.
     ///
     /// # Errors
     /// `500` when no route named its table: a programming error.
@@ -372,7 +372,7 @@ impl Views {
         Ok(StateRows::in_table(self.table(table.variable)?, table))
     }
 
-    /// The rows of a view that is written from commits, at the generation that is to be read.
+    /// Returns the rows of a log view, at the active generation.
     ///
     /// # Errors
     /// `500` when no route named its table: a programming error.
@@ -387,15 +387,15 @@ impl Views {
         })
     }
 
-    /// Reads until the view shows the version of this stream that the request asks for with
-    /// `minVersion`, or time is up. A version that is not in the log is not waited for: it may
-    /// never come, and a caller who asks for such versions would hold an instance with each
-    /// request.
+    /// Reads until the view shows the version of this stream that the request names with
+    /// `minVersion`, or time is up. The function does not wait for a version that is not in the
+    /// log. Such a version may never appear, and a caller that names such versions would hold an
+    /// instance with each request.
     ///
-    /// `read` returns the version that is shown, and what it read.
+    /// `read` returns the version that the view shows, and the value that it read.
     ///
     /// # Errors
-    /// `503` when the version is not shown in time; what `read` fails with.
+    /// `503` when the view does not show the version in time; and the errors of `read`.
     pub async fn read<T>(
         &self,
         request: &HttpRequest,
@@ -405,7 +405,7 @@ impl Views {
         match &self.patience {
             Some(patience) => patience.read(request, stream, read).await,
             None => {
-                tracing::error!("a query waits, and its route does not say so");
+                tracing::error!("a query waits for a version, and its route does not declare this");
                 Err(Problem::internal())
             }
         }
@@ -441,7 +441,8 @@ impl Views {
 ///
 /// # Errors
 /// When its configuration is wrong: the variables of its tables, and, if a route waits,
-/// `COMMITS_TABLE` and `READ_YOUR_WRITE_TIMEOUT_MS`, or what [`http::run`](crate::http::run) reads.
+/// `COMMITS_TABLE` and `READ_YOUR_WRITE_TIMEOUT_MS`, or a variable of
+/// [`http::run`](crate::http::run).
 pub async fn run(routes: Vec<Query>) -> Result<(), Error> {
     crate::http::run(manifest(&routes), async || {
         let views = Views::from_env(&routes).await?;
@@ -467,9 +468,9 @@ pub fn manifest(routes: &[Query]) -> Manifest {
 /// The parts of a query function.
 #[derive(Debug)]
 pub struct Queries {
-    /// The routes that it answers.
+    /// The routes of the function.
     pub routes: Vec<Query>,
-    /// The tables that it answers from.
+    /// The tables that the function reads.
     pub views: Views,
 }
 
@@ -483,10 +484,9 @@ impl Routes for Queries {
     }
 }
 
-/// The answer under the conditions of the request (RFC 9110, 13.1.1 and 13.1.2): `304` when the
-/// client has just this representation, and `412` when it asks for another version. A version
-/// alone, as the answer to a command names it, is no representation: with If-None-Match it gets
-/// `200`.
+/// Applies the conditions of the request to the response (RFC 9110, 13.1.1 and 13.1.2). It is `304`
+/// when the client has just this representation, and `412` when it names another version. A version
+/// alone, as in the response to a command, is no representation: with If-None-Match it gets `200`.
 fn conditional(request: &HttpRequest, shown: Response) -> Result<Response, Problem> {
     if shown.status != StatusCode::OK {
         return Ok(shown);
@@ -514,7 +514,7 @@ fn conditional(request: &HttpRequest, shown: Response) -> Result<Response, Probl
     Ok(shown)
 }
 
-/// The page size that the request asks for with `limit`.
+/// Reads the page size from `limit`.
 ///
 /// # Errors
 /// When it is not a whole number from 1 to 200.
@@ -522,16 +522,16 @@ pub fn limit(request: &HttpRequest) -> Result<i32, Problem> {
     Ok(request.query_number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT))
 }
 
-/// The page with its rows as clients see them.
+/// Returns the page with its rows in the clients' form.
 #[must_use]
 pub fn in_answers<Row>(page: Page<Row>, shown: impl Fn(&Row) -> Value) -> Page<Value> {
     let rows = page.rows.into_iter().map(|row| row.map(|row| shown(&row)));
     Page { rows: rows.collect(), cursor: page.cursor }
 }
 
-/// The body of a page: its rows under their name, the cursor of the next page if there is one, and
-/// under `unreadable` the keys of the rows that this program cannot read, if there are any. One
-/// such row must not keep the others from the client (rule 11).
+/// Builds the body of a page: its rows under their name, and the cursor of the next page if there
+/// is one. The keys of the rows that this program cannot read are under `unreadable`, if there are
+/// any. One such row must not keep the others from the client (rule 11).
 #[must_use]
 pub fn listed(name: &str, page: Page<Value>) -> Value {
     let (mut rows, mut keys, mut first) = (Vec::new(), Vec::new(), None);
@@ -546,7 +546,8 @@ pub fn listed(name: &str, page: Page<Value>) -> Value {
     }
     let mut body = json!({ name: rows });
     if let Some(reason) = first {
-        // The keys are in the answer: a text of a caller, such as a name, may be one (rule 14).
+        // The keys are in the response. A key may be a caller's text, such as a name, so the log
+        // leaves it out (rule 14).
         tracing::error!(
             rows = keys.len(),
             reason,
@@ -560,7 +561,7 @@ pub fn listed(name: &str, page: Page<Value>) -> Value {
     body
 }
 
-/// The problem that a client is told of for a failed read table. This is the only place where such
+/// Maps a failure of a read table to the client's problem. This is the only place where such
 /// failures become HTTP.
 #[must_use]
 #[expect(clippy::needless_pass_by_value, reason = "it is mapped over results")]
@@ -586,11 +587,11 @@ pub fn problem(error: TableError) -> Problem {
 mod tests {
     use super::*;
 
-    /// Rows of a later generation would be in the list of another one, because whoever writes them
-    /// would not know of the index.
+    /// Rows of a later generation would be in the page of another one, because their writer would
+    /// not know of the index.
     #[test]
     #[should_panic(expected = "ROWS_TABLE does not name the index byOwner")]
-    fn a_page_of_an_index_that_the_table_does_not_name_does_not_start() {
+    fn a_page_route_with_an_index_that_the_table_does_not_name_does_not_start() {
         const ROWS: StateTable = StateTable { variable: "ROWS_TABLE", key: "id", indexes: &[] };
         const BY_OWNER: Index = Index {
             name: "byOwner",
@@ -601,10 +602,10 @@ mod tests {
         let _ = page::<Value>("GET /rows", "rows", (ROWS, BY_OWNER), KeyRange::own, Value::clone);
     }
 
-    /// A row that a rebuild corrected shows the same version: whoever has the wrong one must not be
-    /// told that nothing has changed.
+    /// A row that a rebuild corrected shows the same version. A client with the wrong row must not
+    /// get `304`.
     #[test]
-    fn only_a_client_that_has_just_this_representation_gets_304() {
+    fn only_a_client_with_exactly_this_representation_gets_304() {
         let ask_with = |header: &str, tags: &str, body: Value| {
             let headers = json!({ header: tags });
             let event = json!({
@@ -656,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_cannot_be_read_is_named_and_the_rest_of_the_page_is_shown() {
+    fn an_unreadable_row_is_named_and_the_rest_of_the_page_is_shown() {
         let unreadable = UnreadableRow { key: "2".into(), reason: "missing field `room`".into() };
         let rows = vec![Ok(1), Err(unreadable), Ok(3)];
         let page =
@@ -669,9 +670,9 @@ mod tests {
         assert_eq!(listed("rooms", whole), json!({ "rooms": [{ "id": 1 }] }));
     }
 
-    /// A page ends early where it would be more than Lambda returns, and continues where it ended.
+    /// A page ends before it exceeds the limit of Lambda, and the next page resumes there.
     #[tokio::test]
-    async fn a_page_that_is_too_large_for_an_answer_ends_early() {
+    async fn a_page_that_is_too_large_for_a_response_ends_early() {
         let rows: Vec<_> = (0..9_usize).collect();
         let read = async |query: &PageQuery<'_>| {
             let first = query.cursor.map_or(0, |cursor| cursor.parse().unwrap());
@@ -679,7 +680,7 @@ mod tests {
             let cursor = (last < rows.len()).then(|| last.to_string());
             Ok(Page { rows: rows[first..last].iter().map(|row| Ok(*row)).collect(), cursor })
         };
-        // Each has a megabyte as it is sent: a quote is four characters there.
+        // Each row has a megabyte in the response: a quote is four characters there.
         let shown = |row: &usize| json!([row, "\"".repeat(250_000)]);
         let (mut all, mut cursor) = (Vec::new(), None::<String>);
         loop {

@@ -1,11 +1,10 @@
-//! The limits of what one caller may take of an instance, so that something is left for other
-//! callers.
+//! The limits for one caller of an instance, so that one caller does not exhaust it for the others.
 //!
-//! Each instance counts for itself, without a call to another service. A caller who sends faster
-//! gets more instances for a moment, but each of them soon refuses the caller within a millisecond,
-//! so one or two are enough for all that the caller sends. A read that waits is dearer, because it
-//! holds an instance for seconds. So a version that is not in the log is not waited for, and a
-//! caller who waited for a version that a view did not show in time does not wait again at once.
+//! Each instance counts for itself, without a call to another service. A caller that sends faster
+//! reaches more instances for a moment. Each of them soon refuses the caller within a millisecond,
+//! so one or two instances suffice for all its requests. A read that waits costs more, because it
+//! holds an instance for seconds. So a read does not wait for a version that is not in the log. And
+//! a caller whose wait timed out does not wait again at once.
 
 use std::{
     collections::BTreeMap,
@@ -25,12 +24,12 @@ use crate::{
     },
 };
 
-/// The variable with the number of requests that an instance takes of one caller in a second. No
-/// limit is set if it is 0 or missing.
+/// The variable with the number of requests that an instance accepts from one caller in a second.
+/// There is no limit if it is 0 or missing.
 pub(crate) const LIMIT: &str = "CALLER_REQUESTS_PER_SECOND";
 
-/// The number of callers above which an instance deletes the entries that no longer matter, so that
-/// its memory stays bounded (rule 11).
+/// The number of callers above which an instance deletes expired entries, so that its memory stays
+/// bounded (rule 11).
 const MANY: usize = 10_000;
 
 /// The limit of requests in a second, with a count for each caller.
@@ -38,12 +37,12 @@ const MANY: usize = 10_000;
 pub(crate) struct Limit(DefaultKeyedRateLimiter<String>);
 
 impl Limit {
-    /// A limit of this many requests in a second. They may all come at the same moment.
+    /// Creates a limit of this many requests in a second. They may all arrive at the same moment.
     pub(crate) fn new(requests: NonZeroU32) -> Self {
         Self(DefaultKeyedRateLimiter::keyed(Quota::per_second(requests)))
     }
 
-    /// The limit in `CALLER_REQUESTS_PER_SECOND`, if there is one.
+    /// Reads the limit from `CALLER_REQUESTS_PER_SECOND`, if there is one.
     pub(crate) fn from_env() -> Result<Option<Self>, Error> {
         Ok(NonZeroU32::new(config::parsed_or(LIMIT, 0)?).map(Self::new))
     }
@@ -52,7 +51,7 @@ impl Limit {
     /// refuses it with `401`.
     ///
     /// # Errors
-    /// `429` when the caller sends too many.
+    /// `429` when the caller sends too many requests.
     pub(crate) fn take(&self, request: &HttpRequest) -> Result<(), Problem> {
         let Ok(actor) = request.actor() else { return Ok(()) };
         if self.0.len() > MANY {
@@ -67,11 +66,11 @@ impl Limit {
     }
 }
 
-/// The time for which a caller who waited in vain does not wait again.
+/// The time for which a caller does not wait again after a wait that timed out.
 const VAIN: Duration = Duration::from_secs(10);
 
-/// The callers who waited for a version that was not shown in time. Without this memory, each of
-/// their requests would hold an instance for three seconds while a projector does not work.
+/// The callers whose wait for a version timed out. Without this record, each of their requests
+/// would hold an instance for three seconds while a projector does not work.
 #[derive(Debug, Default)]
 pub(crate) struct InVain(Mutex<BTreeMap<String, Instant>>);
 
@@ -80,12 +79,12 @@ impl InVain {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the caller waited in vain just now.
+    /// Whether a wait of the caller timed out within the last ten seconds.
     pub(crate) fn did(&self, caller: &str) -> bool {
         self.callers().get(caller).is_some_and(|waited| waited.elapsed() < VAIN)
     }
 
-    /// Notes that the caller waited in vain.
+    /// Records that a wait of the caller timed out.
     pub(crate) fn note(&self, caller: &str) {
         let mut callers = self.callers();
         if callers.len() > MANY {
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn one_caller_does_not_use_up_what_others_have() {
+    fn one_callers_requests_do_not_use_up_the_limit_of_others() {
         let limit = Limit::new(NonZeroU32::new(3).unwrap());
         let greedy = request("greedy");
         let other = request("other");
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waited_in_vain_does_not_wait_again_at_once() {
+    async fn a_caller_whose_wait_timed_out_does_not_wait_again_at_once() {
         let vain = InVain::default();
         assert!(!vain.did("ada"));
         vain.note("ada");

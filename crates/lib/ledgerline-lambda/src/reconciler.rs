@@ -1,10 +1,10 @@
-//! The reconciler: on a schedule, it compares the heads of the streams that were written lately
-//! with everything that follows the log, and says what is missing or ahead.
+//! The reconciler: on a schedule, it compares the heads of recently written streams with every
+//! subscriber, and reports missing commits and views ahead of the log.
 //!
-//! It finds what no later event would ever heal, such as the last commit of a stream whose message
-//! was lost. It mends nothing: what it finds has a cause that somebody should know of, and what is
-//! missing to process managers must not be sent without a decision. That is for the operator's
-//! tool, `ledger reconcile`.
+//! It finds gaps that no later event would repair, such as a lost message of a stream's last
+//! commit. It repairs nothing. A difference has a cause that an operator should know. Commits that
+//! a process manager lacks must not be sent without a decision. The operator's tool repairs
+//! differences: `ledger reconcile`.
 
 use std::sync::Arc;
 
@@ -23,16 +23,15 @@ use crate::{
     start::{dynamodb, handler, start},
 };
 
-/// The variable with a line for each function that follows the log: its name, its table, the names
-/// of the table's keys, with `-` for a sort key that there is not, and the categories whose commits
-/// it takes.
+/// The variable with a line for each subscriber: its function, its table, the names of the table's
+/// keys, and the categories whose commits it applies. A missing sort key is a `-`.
 pub(crate) const FOLLOWERS: &str = "FOLLOWERS";
 
 /// The age up to which streams are compared. It is twice the time between two comparisons, so that
-/// one that fails leaves nothing out.
+/// a failed comparison leaves no stream out.
 const BACK: SignedDuration = SignedDuration::from_hours(48);
-/// Commits that are younger are left alone: they are on their way, or retried, for which there
-/// are other alarms.
+/// The age from which commits are compared. Younger commits are in delivery or in a retry, and
+/// other alarms cover those.
 const YOUNG: SignedDuration = SignedDuration::from_mins(15);
 /// The most differences that are logged. The metric counts all of them.
 const LOGGED: usize = 100;
@@ -46,7 +45,7 @@ pub struct Reconciler {
     pub sequence: DynamoDbStore,
     /// The number of its partitions.
     pub partitions: u16,
-    /// What follows the log.
+    /// The subscribers.
     pub subscribers: Vec<Subscriber>,
 }
 
@@ -105,7 +104,7 @@ fn subscriber(
         return Err(config::ConfigError::Invalid { name: FOLLOWERS.into(), reason });
     }
     let sort = Some(sort).filter(|sort| sort != "-");
-    // What is written from states has a row for each aggregate, and no sort key. The rest has
+    // A state view has a row for each aggregate, and no sort key. Every other subscriber has
     // positions.
     let kind =
         if sort.is_some() { SubscriberKind::LogProjector } else { SubscriberKind::StateProjector };
@@ -114,8 +113,8 @@ fn subscriber(
 }
 
 impl Reconciler {
-    /// Compares what was written in the last two days, and logs and counts what is missing or
-    /// ahead.
+    /// Compares the streams written in the last two days. Logs and counts missing commits and
+    /// subscribers ahead of the log.
     ///
     /// # Errors
     /// When a table cannot be read.

@@ -1,9 +1,9 @@
-//! The sequencer: the second reader of the Commits stream, which gives the commits of all streams
+//! The sequencer: the second reader of the Commits stream. It appends the commits of all streams to
 //! one order, `$all` ([`ledgerline::all`]).
 //!
-//! It reads only a commit's key and its causation id, so no payload can be a poison pill. A batch
-//! that fails is retried until it is in `$all`: a commit without an entry would be lost for every
-//! reader.
+//! It reads only a commit's key and its causation id, so no payload can be a poison pill. A failed
+//! batch is retried until it is in `$all`, because every reader would lose a commit without an
+//! entry.
 //!
 //! An entry of `$all` is final. So the sequencer trusts only the stream, which invokes it under the
 //! alias `live`. It looks every other commit up in the log.
@@ -41,7 +41,7 @@ use crate::{
 };
 
 /// The variable with a line for each subscription: its function, and the categories whose commits
-/// it takes.
+/// it applies.
 const SUBSCRIPTIONS: &str = "SUBSCRIPTIONS";
 
 /// The end of the ARN under which the stream invokes the sequencer. Only the stream may use this
@@ -54,11 +54,11 @@ pub struct Sequencing {
     sequence: DynamoDbStore,
     log: DynamoDbStore,
     subscriptions: Option<Subscriptions>,
-    /// One for each partition.
+    /// The sequencers, one for each partition.
     sequencers: Mutex<Vec<Sequencer>>,
 }
 
-/// What the sequencer is asked for: to append the entries of records, or to make an entry void.
+/// A request to the sequencer: to append the entries of records, or to make an entry void.
 #[derive(Debug, Deserialize)]
 struct Asked {
     #[serde(rename = "Records", default)]
@@ -66,13 +66,13 @@ struct Asked {
     void: Option<NamedEntry>,
 }
 
-/// The answer to a request of an operator to make an entry void.
+/// The response to an operator's request to make an entry void.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Voided {
-    /// Readers pass over the entry.
+    /// The entry is void, and readers skip it.
     Void(Entry),
-    /// The reason why the entry stays as it is.
+    /// The reason why the entry is unchanged.
     Refused(String),
 }
 
@@ -96,7 +96,7 @@ enum Answer {
 /// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `SUBSCRIPTIONS` is missing, `SEQUENCE_PARTITIONS` is
 /// wrong, or a table cannot be read.
 pub async fn run() -> Result<(), Error> {
-    // Commits that no record of the stream proves are looked up by their keys.
+    // The sequencer looks up commits by their keys if no record of the stream proves them.
     let manifest = Manifest::new(Source::Stream)
         .table(grants::append_to_sequence())
         .table(grants::read_commits())
@@ -130,11 +130,11 @@ pub async fn run() -> Result<(), Error> {
     start(manifest, build.boxed_local()).await
 }
 
-/// The functions that follow `$all`.
+/// The functions that read `$all`.
 #[derive(Debug)]
 struct Subscriptions {
     client: Lambda,
-    /// The categories whose commits a function takes, by its name.
+    /// The categories whose commits a function applies, by the function's name.
     functions: BTreeMap<String, Vec<String>>,
 }
 
@@ -147,8 +147,8 @@ impl Subscriptions {
         }
     }
 
-    /// Wakes those that take commits of these categories. A function that could not be woken is
-    /// woken by its schedule, so that nothing is retried here.
+    /// Invokes the functions that apply commits of these categories. The schedule invokes a
+    /// function whose invocation failed, so there is no retry.
     async fn wake(&self, categories: &BTreeSet<&str>) {
         let wanting = self.functions.iter().filter(|(_, wanted)| {
             wanted.iter().any(|category| categories.contains(category.as_str()))
@@ -157,15 +157,15 @@ impl Subscriptions {
             let call = self.client.invoke().function_name(function).invocation_type(Event);
             if let Err(error) = call.payload(Blob::new(r#"{"source":"sequencer"}"#)).send().await {
                 let reason = throttle_reason(&error);
-                tracing::warn!(function, error = %Causes(&error), reason, "a subscription was not woken");
+                tracing::warn!(function, error = %Causes(&error), reason, "a subscription was not invoked");
             }
         }
     }
 }
 
 impl Sequencing {
-    /// A sequencer of so many partitions, in the table of the first store, of the log in the second
-    /// one.
+    /// Creates a sequencer of this many partitions, in the table of the first store, for the log in
+    /// the second store.
     #[must_use]
     pub fn new(sequence: DynamoDbStore, log: DynamoDbStore, partitions: u16) -> Self {
         Self {
@@ -212,11 +212,12 @@ impl Sequencing {
                 Ok(appended) => {
                     segments += appended.segments;
                     for Entry { stream, version } in appended.unconfirmed {
-                        tracing::error!(%stream, version, "the log has no such commit: it gets no entry in the order");
+                        tracing::error!(%stream, version, "the log has no such commit: it gets no entry in `$all`");
                     }
                 }
                 Err(error) => {
-                    // What other partitions have by now says nothing new when the batch is retried.
+                    // The entries that other partitions have appended are duplicates when the batch
+                    // is retried.
                     tracing::error!(batch, entries = count, error = %Causes(&error), "not sequenced");
                     return Some(0);
                 }
@@ -230,11 +231,11 @@ impl Sequencing {
         None
     }
 
-    /// Makes an entry void that names a commit which the log does not have, so that readers pass
-    /// over it.
+    /// Makes an entry void that names a commit which the log does not have, so that readers skip
+    /// it.
     ///
     /// # Errors
-    /// When a table fails, or other sequencers append all the time.
+    /// When a table fails, or other sequencers append at each attempt.
     pub async fn void(&self, named: NamedEntry) -> Result<Voided, Error> {
         let entry = named.entry.clone();
         let mut sequencers = self.sequencers.lock().await;
@@ -242,7 +243,7 @@ impl Sequencing {
         let sequencer = &mut sequencers[usize::from(partition_of(&entry.stream, partitions))];
         match sequencer.void(&self.sequence, &self.log, named, "void", Timestamp::now()).await {
             Ok(()) => {
-                tracing::warn!(stream = %entry.stream, version = entry.version, "the entry of the order is void");
+                tracing::warn!(stream = %entry.stream, version = entry.version, "the entry of `$all` is void");
                 self.wake(&BTreeSet::from([entry.stream.category()])).await;
                 Ok(Voided::Void(entry))
             }
@@ -260,7 +261,7 @@ impl Sequencing {
     }
 }
 
-/// The candidates of a record. Of a record that cannot be read as a commit, its keys are enough.
+/// Returns the candidates of a record. The keys suffice if the record cannot be read as a commit.
 fn of_record(record: &Record, is_proven: bool) -> Vec<Candidate> {
     let candidates = match &record.commit {
         Ok(commit) => candidates([commit]),
@@ -272,7 +273,7 @@ fn of_record(record: &Record, is_proven: bool) -> Vec<Candidate> {
             if entry.is_none() {
                 tracing::error!(
                     record = unreadable.sequence_number,
-                    "it has no key of a commit, and is left out"
+                    "the record has no key of a commit, and gets no entry"
                 );
             }
             entry.map(Candidate::proven).into_iter().collect()

@@ -1,6 +1,6 @@
-//! The argument `--build-snapshots` of a function for commands. An operator runs it before a new
-//! version is deployed. It folds long streams with the new state schema and keeps the states, so
-//! that the first commands after the deployment do not wait for that.
+//! The argument `--build-snapshots` of a command function. An operator runs it before the
+//! deployment of a new version. It folds long streams with the new state schema and saves their
+//! snapshots. So the first commands after the deployment do not wait for the folds.
 
 use std::{io::Write, time::Duration};
 
@@ -10,16 +10,16 @@ use tokio::time::timeout;
 
 use crate::Error;
 
-/// The pause between two reports of how far a fold is.
+/// The pause between two reports of a fold's progress.
 const REPORT: Duration = Duration::from_secs(5);
 
-/// The streams that follow `--build-snapshots`, if the program is called with it.
+/// Returns the streams after `--build-snapshots`, if the program is called with it.
 pub(crate) fn asked(arguments: impl IntoIterator<Item = String>) -> Option<Vec<String>> {
     let mut arguments = arguments.into_iter().skip(1);
     (arguments.next()? == "--build-snapshots").then(|| arguments.collect())
 }
 
-/// Folds these streams, one after the other, and reports how far it is.
+/// Folds these streams, one after the other, and reports the progress.
 pub(crate) async fn build<A: Aggregate>(
     store: &DynamoDbStore,
     streams: Vec<String>,
@@ -35,7 +35,7 @@ pub(crate) async fn build<A: Aggregate>(
             )
             .into());
         }
-        // The state that a fold keeps on its way is where the next round begins.
+        // Each round begins at the snapshot that the round before saved.
         let loaded = loop {
             match timeout(REPORT, load::<A>(store, &stream, None, Consistency::Strong)).await {
                 Ok(loaded) => break loaded?,
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_program_that_is_asked_to_folds() {
+    fn only_a_program_with_the_argument_builds_snapshots() {
         let asked = |arguments: &[&str]| asked(arguments.iter().map(ToString::to_string));
         assert_eq!(asked(&["account-commands"]), None);
         assert_eq!(asked(&["account-commands", "--manifest"]), None);

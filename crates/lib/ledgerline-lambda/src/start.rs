@@ -1,4 +1,4 @@
-//! How a function starts: logs, configuration, clients with open connections, then the runtime.
+//! The start of a function: logs, configuration, clients with open connections, then the runtime.
 
 use std::{fmt, io::Write, time::Duration};
 
@@ -26,11 +26,11 @@ use tracing_subscriber::{
 
 use crate::{Error, config, metrics};
 
-/// The handler of a function, from an event and the context of its invocation to its answer.
+/// The handler of a function, from an event and the context of its invocation to its response.
 pub type Handle<Event, Answer> =
     Box<dyn Fn(LambdaEvent<Event>) -> LocalBoxFuture<'static, Result<Answer, Error>>>;
 
-/// Puts a handler behind a pointer ([`start`]).
+/// Boxes a handler for [`start`].
 pub(crate) fn handler<Event, Answer, Answered>(
     handle: impl Fn(LambdaEvent<Event>) -> Answered + 'static,
 ) -> Handle<Event, Answer>
@@ -40,17 +40,17 @@ where
     Box::new(move |event| handle(event).boxed_local())
 }
 
-/// Runs a function with this manifest: builds what handles its events, then handles one event at a
-/// time. With the argument `--manifest` it prints the manifest instead, as JSON.
+/// Runs a function with this manifest: builds its handler, then handles one event at a time. With
+/// the argument `--manifest` it prints the manifest instead, as JSON.
 ///
-/// `build` and the handler are behind pointers, so that what is compiled for a call of this
-/// function depends on the kind of events alone. Each kind is called for in one place of this
-/// crate. Otherwise the runtime and the reading of events would be compiled once more for every
-/// function, which was most of the time that building a function's binary took.
+/// `build` and the handler are behind pointers, so that the code compiled for a call depends on the
+/// kind of events alone. One place of this crate calls this function for each kind. Otherwise every
+/// function would compile the runtime and the reading of events once more. That was most of the
+/// time for building a function's binary.
 ///
 /// # Errors
-/// When the handler cannot be built. The error is logged, and the process ends: a misconfigured
-/// function must not take events.
+/// When the handler cannot be built. The error is logged, and the process exits: a misconfigured
+/// function must not accept events.
 pub fn start<'a, Event, Answer>(
     manifest: Manifest,
     build: LocalBoxFuture<'a, Result<Handle<Event, Answer>, Error>>,
@@ -61,8 +61,8 @@ where
 {
     async move {
         if std::env::args().nth(1).as_deref() == Some("--manifest") {
-            // The manifest is written in one piece before anything is configured, and the process
-            // ends: a check of the wiring sets no variables.
+            // The manifest is written in one piece before any configuration is read, and the
+            // process exits: a check of the wiring sets no variables.
             writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&manifest)?)?;
             return Ok(());
         }
@@ -81,7 +81,7 @@ where
             let handled = handle(event);
             async move {
                 let answer = handled.await;
-                // The metrics are written before the answer goes out, because the instance may be
+                // The metrics are written before the response is sent, because the instance may be
                 // frozen afterwards.
                 metrics::flush(metrics);
                 answer.map_err(Failure)
@@ -92,9 +92,9 @@ where
     .boxed_local()
 }
 
-/// Why a handler failed. The runtime logs what `Debug` writes, and Lambda passes the diagnostic on.
-/// Both name the causes, in the words that operators look for. The `Debug` of the error itself may
-/// have values of a commit in it (rule 14), and pages of details of a call.
+/// The failure of a handler. The runtime logs its `Debug`, and Lambda passes the diagnostic on.
+/// Both name the causes, in the words that operators search for. The `Debug` of the error itself
+/// may contain values of a commit (rule 14), and pages of details of a call.
 struct Failure(Error);
 
 impl fmt::Debug for Failure {
@@ -109,8 +109,8 @@ impl From<Failure> for Diagnostic {
     }
 }
 
-/// Logs are JSON lines with `timestamp` and `level`, as Lambda's JSON log format wants them; the
-/// runtime's own subscriber writes no time. Lambda passes the level of the function's
+/// Installs the logs: JSON lines with `timestamp` and `level`, as Lambda's JSON log format
+/// requires. The runtime's own subscriber writes no time. Lambda passes the level of the function's
 /// `LoggingConfig` in `AWS_LAMBDA_LOG_LEVEL`.
 fn init_logs() {
     let level = config::parsed_or("AWS_LAMBDA_LOG_LEVEL", "INFO".to_owned()).unwrap_or_default();
@@ -120,8 +120,8 @@ fn init_logs() {
     } else {
         level.parse().unwrap_or(LevelFilter::INFO)
     };
-    // The runtime and the SDK log whole payloads at their finer levels (rule 14). A target counts
-    // for all targets that begin with it: "aws" is every crate of the SDK.
+    // The runtime and the SDK log whole payloads at their finer levels (rule 14). A target applies
+    // to all targets that begin with it: "aws" is every crate of the SDK.
     let quiet = ["lambda_runtime", "aws", "hyper", "h2", "rustls"]
         .map(|target| (target, level.min(LevelFilter::WARN)));
     let levels = Targets::new().with_default(level).with_targets(quiet);
@@ -136,14 +136,13 @@ fn init_logs() {
         .init();
 }
 
-/// The configuration of every client: bounded in time and tries (rule 11), well within a function's
-/// own timeout.
+/// Returns the configuration of every client: bounded in time and attempts (rule 11), well within a
+/// function's own timeout.
 ///
-/// Region, credentials and endpoints come from the environment, where Lambda and emulators put
-/// them. The SDK's own chain looks for them in files, containers and instances as well. That chain
-/// was a tenth of each function's program, and is read at each start. An operator who runs a
-/// function with a profile exports its credentials first (`aws configure export-credentials
-/// --format env`).
+/// Lambda and emulators put region, credentials and endpoints in the environment. The SDK's own
+/// chain also searches files, containers and instances. That chain is a tenth of each function's
+/// program, and would run at each start. An operator who runs a function with a profile exports its
+/// credentials first (`aws configure export-credentials --format env`).
 pub async fn sdk_config() -> SdkConfig {
     let provider = tls::Provider::Rustls(CryptoMode::Ring);
     let mut sdk = SdkConfig::builder()
@@ -155,7 +154,7 @@ pub async fn sdk_config() -> SdkConfig {
         .http_client(aws_smithy_http_client::Builder::new().tls_provider(provider).build_https())
         .retry_config(retries())
         .timeout_config(timeouts())
-        // Each body has a few MB at most, and the time for an attempt covers it. By default, the
+        // Each body has a few MB at most, and the timeout of an attempt covers it. By default, the
         // SDK would measure its throughput as well.
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
         .service_config(OfTheService);
@@ -174,13 +173,13 @@ impl LoadServiceConfig for OfTheService {
     }
 }
 
-/// The number of times that a client sends a request, and the pauses in between (rule 11).
+/// The number of attempts of a client at a request, and the pauses between them (rule 11).
 #[must_use]
 pub fn retries() -> RetryConfig {
     RetryConfig::standard().with_max_attempts(3).with_max_backoff(Duration::from_millis(500))
 }
 
-/// The time that a client waits (rule 11).
+/// The timeouts of a client (rule 11).
 #[must_use]
 pub fn timeouts() -> TimeoutConfig {
     TimeoutConfig::builder()
@@ -190,25 +189,25 @@ pub fn timeouts() -> TimeoutConfig {
         .build()
 }
 
-/// A DynamoDB client.
+/// Creates a DynamoDB client.
 pub async fn dynamodb() -> aws_sdk_dynamodb::Client {
     aws_sdk_dynamodb::Client::new(&sdk_config().await)
 }
 
-/// The event store of the table in `COMMITS_TABLE`, with its connection opened. The function starts
-/// even if that fails for the moment, by a timeout or a throttle: otherwise it would be started
-/// again and again, while its first event waits.
+/// Opens the event store of the table in `COMMITS_TABLE`, and its connection. The function starts
+/// even if the connection fails for a moment, by a timeout or a throttle. Otherwise it would
+/// restart without end while its first event waits.
 ///
 /// # Errors
-/// When the variable is missing, or the table is not there or may not be read.
+/// When the variable is missing, or the table does not exist or may not be read.
 pub async fn store(client: aws_sdk_dynamodb::Client) -> Result<DynamoDbStore, Error> {
     connected(DynamoDbStore::new(client, config::text("COMMITS_TABLE")?)).await
 }
 
-/// The store, with its connection opened, if the table can be read now.
+/// Opens the store's connection, if the table can be read.
 ///
 /// # Errors
-/// When the table is not there or may not be read.
+/// When the table does not exist or may not be read.
 pub(crate) async fn connected(store: DynamoDbStore) -> Result<DynamoDbStore, Error> {
     if let Some(error) = store.connect().await? {
         tracing::warn!(error = %Causes(&error), "the table cannot be read yet");
@@ -222,21 +221,21 @@ mod tests {
 
     use super::*;
 
-    /// An error that keeps an answer of a service.
+    /// An error that contains a response of a service.
     #[derive(Debug, thiserror::Error)]
     #[error("the answer cannot be read")]
     struct Unexpected(#[allow(dead_code, reason = "only `Debug` reads it")] &'static str);
 
     #[test]
-    fn a_failure_is_told_with_its_causes_and_without_what_they_keep() {
-        // Given an error whose cause keeps what a commit has in it
+    fn a_failure_is_logged_with_its_causes_and_without_their_values() {
+        // Given an error whose cause contains values of a commit
         let error = StoreError::Unavailable(Box::new(Unexpected(r#"{"balance":4000}"#)));
         assert!(format!("{error:?}").contains("4000"));
         let failure = Failure(error.into());
-        // when the runtime logs it, and tells Lambda,
+        // when the runtime logs it, and passes it to Lambda,
         let logged = format!("{failure:?}");
         let told = Diagnostic::from(failure).error_message;
-        // then both are what failed, and why.
+        // then both are the failure and its causes.
         let expected = "the store is unavailable: the answer cannot be read";
         assert_eq!((&*logged, &*told), (expected, expected));
     }

@@ -19,26 +19,26 @@ use crate::{
 /// The name of the event in the record of a new item.
 const INSERT: &str = "INSERT";
 
-/// A batch whose records are not read yet, because one that cannot be read must not fail the
-/// others.
+/// A batch of raw records. Each record is parsed by itself, because an unreadable record must not
+/// fail the others.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Batch {
     pub(crate) records: Vec<Box<RawValue>>,
 }
 
-/// A record of a commit that was inserted.
+/// A record of an inserted commit.
 #[derive(Debug)]
 pub struct Record {
     /// The number that names the record in the response.
     pub sequence_number: String,
-    /// The time when it was written, in seconds since 1970; `None` if the record does not say, as
-    /// in a replay.
+    /// The time when the record was written, in seconds since 1970; `None` if the record has no
+    /// time, as in a redelivery.
     pub created: Option<i64>,
-    /// The name of the replay that it comes from; `None` if it comes from the stream. A replay puts
-    /// `replay/` and its name where a record of the stream has the stream's ARN.
+    /// The name of the redelivery that the record belongs to; `None` if it is from the stream. A
+    /// redelivered record has `replay/` and the name in place of the stream's ARN.
     pub run: Option<String>,
-    /// The commit, or what is known of the record if it cannot be read.
+    /// The commit, or the readable fields if the record cannot be read as a commit.
     pub commit: Result<Commit, Unreadable>,
 }
 
@@ -46,22 +46,22 @@ pub struct Record {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Unreadable {
-    /// The reason why it cannot be read, without its content (rule 14).
+    /// The reason why the record cannot be read, without its content (rule 14).
     pub reason: String,
-    /// The stream's name, if that could be read.
+    /// The stream's name, if it is readable.
     pub stream: Option<String>,
-    /// The version, if that could be read.
+    /// The version, if it is readable.
     pub version: Option<u64>,
     /// The record's id.
     pub event_id: Option<String>,
-    /// Its place in the stream.
+    /// The record's place in the stream.
     pub sequence_number: String,
-    /// The ARN of the DynamoDB stream that it came from.
+    /// The ARN of the record's DynamoDB stream.
     pub event_source_arn: Option<String>,
 }
 
-/// Runs a function behind a stream. The handler returns the index of the first record that failed:
-/// it and all after it are delivered again.
+/// Runs a function behind a stream. The handler returns the index of the first record that failed.
+/// Lambda delivers that record and all after it again.
 ///
 /// # Errors
 /// When the parts cannot be built.
@@ -107,7 +107,7 @@ pub trait Handler: 'static {
     fn handle(&self, records: &[Record]) -> impl Future<Output = Option<usize>>;
 }
 
-/// The records of the commits that the batch inserted. The filter of the event source mapping
+/// Reads the records of the commits that the batch inserted. The filter of the event source mapping
 /// passes nothing else. Without this check, a mapping that lost its filter would pass expired and
 /// changed items on as new commits.
 #[must_use]
@@ -115,8 +115,8 @@ pub fn records(batch: Batch) -> Vec<Record> {
     batch.records.iter().filter_map(|raw| record(raw.get())).collect()
 }
 
-/// The fields of a stream record that a commit is read from. The type of `aws_lambda_events` reads
-/// all fields, the keys included, which are in the image too.
+/// The fields of a stream record from which a commit is read. The type of `aws_lambda_events` reads
+/// all fields, including the keys, which are in the image too.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StreamRecord<'a> {
@@ -137,8 +137,8 @@ struct Change {
 
 fn record(raw: &str) -> Option<Record> {
     let Ok(record) = serde_json::from_str::<StreamRecord>(raw) else {
-        // The record is read a second time to learn the name of the field. A reader that always
-        // knows the name would make reading a record a third slower.
+        // The record is read a second time to find the name of the field. A reader that always
+        // finds the name would make reading a record a third slower.
         let mut read = serde_json::Deserializer::from_str(raw);
         let field = serde_path_to_error::deserialize::<_, StreamRecord>(&mut read);
         let field = field.err().as_ref().map(field_or_root).unwrap_or_default();
@@ -159,7 +159,7 @@ fn record(raw: &str) -> Option<Record> {
     }
 }
 
-/// The record with what can be read of it, without a commit; `None` if its event is not an
+/// Returns the record with its readable fields, without a commit; `None` if its event is not an
 /// insertion.
 fn unreadable(raw: &str, reason: String) -> Option<Record> {
     let raw: Value = serde_json::from_str(raw).unwrap_or_default();
@@ -184,18 +184,18 @@ fn unreadable(raw: &str, reason: String) -> Option<Record> {
     Some(Record { sequence_number, created, run, commit })
 }
 
-/// The time of a record, cut to whole seconds. A replay has a 0 here.
+/// The time of a record, cut to whole seconds. A redelivered record has a 0 here.
 #[expect(clippy::cast_possible_truncation, reason = "seconds since 1970 are far below the limit")]
 fn created(seconds: f64) -> Option<i64> {
     Some(seconds).filter(|seconds| *seconds > 0.0).map(|seconds| seconds as i64)
 }
 
-/// The name of the replay that a record comes from, if any.
+/// The name of the redelivery that a record belongs to, if any.
 fn replay(event_source_arn: Option<&str>) -> Option<String> {
     event_source_arn?.strip_prefix("replay/").map(ToOwned::to_owned)
 }
 
-/// The response that names the record that failed. Its sequence number, the lowest that failed,
+/// Builds the response that names the failed record. Its sequence number, the lowest that failed,
 /// becomes the checkpoint. A record without a number cannot be named: an empty identifier fails the
 /// whole batch.
 #[must_use]

@@ -1,4 +1,4 @@
-//! The formats of what functions send to each other: entries on the bus, messages on the queues.
+//! The formats of messages between functions: entries on the bus, messages on the queues.
 
 use std::borrow::Cow;
 
@@ -19,7 +19,7 @@ pub struct BusEntry {
     pub aggregate_schema: u32,
     /// The event.
     pub last_event: Event,
-    /// The origin of the commit that the event is in.
+    /// The origin of the event's commit.
     pub meta: Meta,
 }
 
@@ -29,7 +29,7 @@ pub struct BusEntry {
 pub struct Aggregate {
     /// The version of the state.
     pub last_known_version: u64,
-    /// Its fields.
+    /// The fields of the state.
     #[serde(flatten)]
     pub state: Map<String, Value>,
 }
@@ -40,35 +40,35 @@ pub struct Aggregate {
 pub struct Event {
     /// The stream.
     pub stream: StreamId,
-    /// The version of the commit that it is in.
+    /// The version of the event's commit.
     pub version: u64,
-    /// Its place in the commit, from 0.
+    /// The event's place in the commit, from 0.
     pub index: usize,
-    /// Its type.
+    /// The event's type.
     pub event_type: String,
     /// The number of the payload's shape.
     pub schema: u32,
-    /// The payload, byte for byte as it was stored.
+    /// The payload, byte for byte in its stored form.
     pub payload: Box<RawValue>,
-    /// The time of its commit.
+    /// The time of the event's commit.
     pub at: Timestamp,
 }
 
 /// The schema number of an entry without a state; no aggregate has the number 0. The fanout
 /// attaches it to an event that it cannot fold, because a newer program wrote the event or because
-/// the event is damaged. A reader of the entry takes the state from the log, once its program can.
-/// So the order in which a deployment replaces functions does not matter, and a reader that never
+/// the event is damaged. A reader of the entry folds the state from the log, as soon as its program
+/// can. So the order in which a deployment replaces functions does not matter. A reader that never
 /// can reports the failure itself (rule 11).
 const UNKNOWN: u32 = 0;
 
-/// What stands for a state that is not known.
+/// The placeholder of an unknown state.
 #[must_use]
 pub fn unknown_state() -> RecordedState {
     RecordedState { schema: UNKNOWN, data: "{}".into() }
 }
 
-/// The `detail` of each entry of a commit: one event, and the state. A state projector folds the
-/// [unknown one](unknown_state) from the log.
+/// Builds the `detail` of each entry of a commit: one event, and the state. A state projector folds
+/// the [unknown one](unknown_state) from the log.
 ///
 /// # Errors
 /// When an event or the state is not JSON.
@@ -98,8 +98,8 @@ pub fn details(commit: &Commit, state: &RecordedState) -> Result<Vec<String>, St
     published_events(commit).iter().enumerate().map(detail).collect()
 }
 
-/// The events of a commit; those who follow states are told of a commit without events as of one
-/// with the event [`REPLAYED`].
+/// The published events of a commit. State views get a commit without events as one with the event
+/// [`REPLAYED`].
 pub(crate) fn published_events(commit: &Commit) -> Cow<'_, [RecordedEvent]> {
     if !commit.events.is_empty() {
         return Cow::Borrowed(&commit.events);
@@ -109,7 +109,7 @@ pub(crate) fn published_events(commit: &Commit) -> Cow<'_, [RecordedEvent]> {
     Cow::Owned(vec![RecordedEvent { event_type, schema: 1, data }])
 }
 
-/// A message on a FIFO queue: a commit, or a reference to one that is too large for a message.
+/// A message on a FIFO queue: a commit, or a reference to a commit that is too large for a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Message {
@@ -141,11 +141,11 @@ impl Message {
     /// Reads the body of a message.
     ///
     /// # Errors
-    /// When it is neither a commit nor a reference. The reason says which field, never a value
+    /// When the body is neither a commit nor a reference. The reason names the field, never a value
     /// (rule 14).
     pub fn read(body: &str) -> Result<Self, String> {
-        // The kind of message is told by hand and not by serde's `untagged`: a commit with a
-        // damaged field must not be taken for a reference to itself.
+        // This code determines the kind of message, in place of serde's `untagged`: a commit with a
+        // damaged field must not be read as a reference to itself.
         let fields: Map<String, Value> =
             serde_json::from_str(body).map_err(|_| "it is no JSON object")?;
         if fields.contains_key("events") {
@@ -165,8 +165,8 @@ impl Message {
     }
 }
 
-/// The field that an error is about: serde tells where the field is, or the name of a field that is
-/// missing, unknown or double. The rest of serde's message may quote a value, and is left out (rule
+/// Returns the field of an error. Serde reports the place of the field, or the name of a missing,
+/// unknown or duplicate field. The rest of serde's message may quote a value, and is left out (rule
 /// 14).
 pub(crate) fn field_of<E: std::fmt::Display>(
     error: &serde_path_to_error::Error<E>,
@@ -180,7 +180,7 @@ pub(crate) fn field_of<E: std::fmt::Display>(
     named.or_else(|| Some(path).filter(|path| path != "."))
 }
 
-/// The field that an error is about, for a message. It is `.` if the error is about the whole.
+/// Returns the field of an error, for a message. It is `.` if the error is about the whole value.
 pub(crate) fn field_or_root<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> String {
     field_of(error).unwrap_or_else(|| ".".to_owned())
 }

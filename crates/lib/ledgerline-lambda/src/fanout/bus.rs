@@ -1,4 +1,4 @@
-//! The event bus. It gets one entry for each event that it wants, with the state attached.
+//! The event bus: gets one entry for each event that it wants, with the state attached.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::{
 pub(crate) struct Bus {
     pub(crate) client: Client,
     pub(crate) name: String,
-    /// The beginning of the `source` of every entry; a dot and the category follow.
+    /// The first part of the `source` of every entry; a dot and the category follow.
     pub(crate) source: String,
     /// The types of the events that are put on the bus; `None` for all types.
     pub(crate) events: Option<BTreeSet<String>>,
@@ -41,8 +41,8 @@ impl Bus {
         self.events.as_ref().is_none_or(|events| events.contains(event_type))
     }
 
-    /// The entries of a commit. `details` has one text for each of its events, and one if there are
-    /// none.
+    /// Builds the entries of a commit. `details` has one text for each of its events, and one if
+    /// there are none.
     ///
     /// # Errors
     /// When an entry is larger than the limit.
@@ -74,13 +74,13 @@ impl Bus {
         Ok(entries)
     }
 
-    /// Puts the entries on the bus. Each comes with the index of its record.
+    /// Puts the entries on the bus. Each entry has the index of its record.
     pub(crate) async fn send(&self, entries: Vec<(usize, PutEventsRequestEntry)>) -> SendReport {
         let mut sent = SendReport::default();
         for call in chunks(&entries, self.max_bytes, |(_, entry)| size(entry)) {
             if sent.failed.first.is_some() {
-                // An earlier call failed, so all of these records are delivered again. Their
-                // entries would only cost time now, because the bus takes nothing.
+                // An earlier call failed, so Lambda delivers all of these records again. A call for
+                // their entries would only cost time, because the bus accepts nothing.
                 call.iter().for_each(|(index, _)| sent.failed.note(*index));
                 continue;
             }

@@ -1,7 +1,7 @@
-//! A poison pill: a record that ends the process of the function, by a crash, by using up its
-//! memory or by taking too long. Lambda delivers such a record again and again, and its shard waits
-//! meanwhile. The fanout finds it by counting, in the Requests table, the attempts at a batch that
-//! did not end: a process that ended remembers nothing.
+//! The guard against poison pills: records that end the process of the function, by a crash, by
+//! using up its memory or by a timeout. Lambda redelivers such a record without end, and its shard
+//! waits meanwhile. The fanout finds the record by counting its unfinished attempts at a batch. The
+//! count is in the Requests table, because a process that crashed stores nothing.
 
 use ledgerline::Causes;
 use ledgerline_dynamodb::DynamoDbStore;
@@ -9,30 +9,29 @@ use uuid::Uuid;
 
 use crate::stream::Record;
 
-/// The age of a record, in seconds, from which its tries are counted. A record of this age should
-/// have been passed on. A younger one is not counted, so a stream without trouble pays nothing.
+/// The age of a record, in seconds, from which its attempts are counted. A record of this age
+/// should have been passed on. A younger record is not counted, so a healthy stream pays nothing.
 const LATE: i64 = 10;
 
-/// The number of times, at least, that a record is tried by itself before it is set aside.
+/// The least number of attempts at a record by itself before it is quarantined.
 const ALONE: u64 = 3;
 
-/// The number of seconds for which tries are remembered: the day for which the stream keeps a
-/// record, and one more for clocks that differ.
+/// The number of seconds for which attempts are stored: the day for which the stream keeps a
+/// record, and one more day for clocks that differ.
 const REMEMBERED: i64 = 2 * 86_400;
 
-/// The decision about a batch.
+/// The plan for a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// This many of its records, from the first one on, are passed on; the others are delivered
-    /// again.
+    /// Passes on this many records, from the first one. The others are delivered again.
     First(usize),
-    /// Its first record goes to the dead-letter queue without being processed.
+    /// Sends the first record to the dead-letter queue without processing it.
     Quarantine,
 }
 
-/// The decision about a batch of this many records, whose first record was the first of `tries`
-/// batches that did not end. At each try, half of the records are left out. Lambda halves a failed
-/// batch as well, but not in every case.
+/// Plans a batch of this many records, after `tries` unfinished attempts that began with the same
+/// first record. Each attempt leaves out half of the records. Lambda halves a failed batch as well,
+/// but not in every case.
 fn plan(records: usize, tries: u64) -> Plan {
     let halvings = u64::from(usize::BITS - records.saturating_sub(1).leading_zeros());
     if tries >= halvings + ALONE {
@@ -50,8 +49,9 @@ pub(super) struct PoisonPillGuard<'a> {
 }
 
 impl<'a> PoisonPillGuard<'a> {
-    /// Counts an attempt at a batch; `now` is in seconds since 1970. `None` if the batch is empty,
-    /// or not late, or the attempt could not be counted: then all of its records are passed on.
+    /// Counts an attempt at a batch; `now` is in seconds since 1970. Returns `None` if the batch is
+    /// empty, or not late, or the attempt could not be counted. The fanout then passes all of its
+    /// records on.
     pub(super) async fn if_late(
         store: &'a DynamoDbStore,
         records: &[Record],
@@ -63,19 +63,19 @@ impl<'a> PoisonPillGuard<'a> {
         match store.record_attempt(&what, &Uuid::now_v7().to_string(), now + REMEMBERED).await {
             Ok(tries) => Some(Self { store, what, plan: plan(records.len(), tries) }),
             Err(error) => {
-                // The records are passed on uncounted. That the table does not answer is certain;
-                // that a record ends the function is only suspected.
-                tracing::warn!(error = %Causes(&error), "the try of this batch is not counted");
+                // The fanout passes the records on uncounted. The outage of the table is certain; a
+                // poison pill is only suspected.
+                tracing::warn!(error = %Causes(&error), "the attempt at this batch is not counted");
                 None
             }
         }
     }
 
-    /// Deletes the count: the process has survived these records, whether or not they were passed
-    /// on.
+    /// Deletes the count: the process has survived these records, whether or not the fanout passed
+    /// them on.
     pub(super) async fn survived(self) {
         if let Err(error) = self.store.clear_attempts(&self.what).await {
-            tracing::warn!(error = %Causes(&error), "a try that came to an end is still counted");
+            tracing::warn!(error = %Causes(&error), "a finished attempt is still counted");
         }
     }
 }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_of_a_batch_is_left_out_at_each_try_and_one_record_has_three_by_itself() {
+    fn each_attempt_halves_the_batch_and_one_record_has_three_attempts_by_itself() {
         let plans = |records| {
             (0..)
                 .map(move |tries| plan(records, tries))
@@ -98,11 +98,11 @@ mod tests {
     }
 
     proptest! {
-        /// Whichever record ends the function, and whether or not Lambda halves what failed: it is
-        /// set aside alone, after a bounded number of invocations, and all others are passed on
-        /// once.
+        /// Any record may crash the function, and Lambda may or may not halve a failed batch. The
+        /// record is quarantined alone, after a bounded number of invocations. All others are
+        /// passed on once.
         #[test]
-        fn one_record_that_ends_the_function_is_set_aside_and_no_other(
+        fn the_guard_quarantines_only_the_record_that_crashes_the_function(
             count in 1..=100_usize,
             deadly in 0..100_usize,
             halves in any::<bool>(),

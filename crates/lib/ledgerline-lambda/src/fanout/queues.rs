@@ -22,7 +22,7 @@ const MAX_ID_LENGTH: usize = 128;
 #[derive(Debug)]
 pub(crate) struct Queues {
     pub(crate) client: Client,
-    /// By URL: the categories whose commits the queue gets.
+    /// The categories whose commits each queue gets, by the queue's URL.
     pub(crate) queues: BTreeMap<String, Vec<String>>,
     pub(crate) max_bytes: usize,
 }
@@ -51,8 +51,8 @@ impl Queues {
         }
     }
 
-    /// Sends the commits to every queue that wants their category. `run` is the name of the replay,
-    /// if they come from one.
+    /// Sends the commits to every queue that wants their category. `run` is the name of the
+    /// redelivery from which the commits come, if there is one.
     pub(crate) async fn send(&self, commits: &[(usize, &Commit)], run: Option<&str>) -> SendReport {
         let queues = futures::future::join_all(self.queues.iter().map(|(url, categories)| {
             let wanted = |commit: &Commit| {
@@ -76,8 +76,8 @@ impl Queues {
         let mut sent = SendReport::default();
         for turn in waves(commits) {
             if sent.failed.first.is_some() {
-                // No commit may overtake another one in its group (rule 10), so the later turns
-                // wait and are delivered again with what failed.
+                // No commit may overtake another one in its group (rule 10). So the later turns
+                // wait, and are delivered again with the failed commits.
                 turn.iter().for_each(|(index, _)| sent.failed.note(*index));
                 continue;
             }
@@ -85,8 +85,8 @@ impl Queues {
                 turn.iter().map(|(index, commit)| self.message(*index, commit, run)).collect();
             for call in chunks(&messages, self.max_bytes, |message| message.body.len()) {
                 if sent.failed.first.is_some() {
-                    // An earlier call failed, so all of these records are delivered again. Their
-                    // messages would only cost time now, because the queue takes nothing.
+                    // An earlier call failed, so Lambda delivers all of these records again. A call
+                    // for their messages would only cost time, because the queue accepts nothing.
                     call.iter().for_each(|message| sent.failed.note(message.index));
                     continue;
                 }
@@ -110,8 +110,8 @@ impl Queues {
         Outgoing {
             index,
             group: within_limit(commit.stream.to_string()),
-            // A queue ignores a message whose id it took within the last five minutes. A replayed
-            // commit must not be ignored, so its id has the run in it.
+            // A queue ignores a message whose id it accepted within the last five minutes. A
+            // redelivered commit must not be ignored, so its id contains the run.
             deduplication: within_limit(match run {
                 Some(run) => format!("{}:{}:{run}", commit.stream, commit.version),
                 None => format!("{}:{}", commit.stream, commit.version),
@@ -175,10 +175,9 @@ impl Queues {
     }
 }
 
-/// Commits in turns: each turn has at most one commit of a stream, and a stream's commits take
-/// turns in the order of their versions. One call holds commits of one turn only, so that when an
-/// entry of it fails, no later commit of the same group can have been taken by the same call (rule
-/// 10).
+/// Divides commits into turns. Each turn has at most one commit of a stream, and a stream's commits
+/// are in ascending turns by version. One call holds commits of one turn only. So when an entry of
+/// the call fails, the same call cannot have sent a later commit of the same group (rule 10).
 fn waves(commits: Vec<(usize, &Commit)>) -> Vec<Vec<(usize, &Commit)>> {
     let mut sorted = commits;
     sorted.sort_by_key(|(_, commit)| commit.version);
@@ -195,8 +194,8 @@ fn waves(commits: Vec<(usize, &Commit)>) -> Vec<Vec<(usize, &Commit)>> {
     turns
 }
 
-/// Whether a code says that the message itself will never be taken. The field `SenderFault` does
-/// not tell that, because throttling counts as a fault of the sender too.
+/// Whether the service will never accept a message, by the error's code. The field `SenderFault`
+/// does not show this, because throttling counts as a fault of the sender too.
 fn is_permanent(code: &str) -> bool {
     matches!(
         code,
@@ -214,9 +213,9 @@ fn within_limit(id: String) -> String {
     Sha256::digest(id.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Escapes the two characters that JSON text may hold as they are, and that SQS refuses. Escaped,
-/// they are the same to every reader. Source: the API reference of SendMessage, "A message can
-/// include only XML, JSON, and unformatted text".
+/// Escapes the two characters that JSON text may hold unescaped, and that SQS refuses. A reader of
+/// JSON gets the same text. Source: the API reference of SendMessage, "A message can include only
+/// XML, JSON, and unformatted text".
 fn within_sqs_alphabet(json: &str) -> String {
     json.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
 }

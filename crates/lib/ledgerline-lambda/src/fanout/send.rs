@@ -6,26 +6,26 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 
 use crate::metrics;
 
-/// The number of times that entries that failed are sent again, before their records are reported
-/// as failed (rule 11).
+/// The number of resends of failed entries, before their records are reported as failed (rule 11).
 const MAX_RESENDS: usize = 4;
 
-/// The reason why an entry was not taken.
+/// The reason why a service did not accept an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EntryFailure {
-    /// The entry may be taken next time.
+    /// The service may accept the entry at the next attempt.
     Transient,
-    /// The entry will never be taken, for the reason with this code of the service.
+    /// The service will never accept the entry, for the reason with this code.
     Permanent(String),
 }
 
-/// The result of a call that failed as a whole: every entry failed, and may be taken next time.
+/// The result of a call that failed as a whole: every entry failed, and may be accepted at the next
+/// attempt.
 pub(crate) fn all_refused(entries: usize) -> Vec<(usize, EntryFailure)> {
     (0..entries).map(|place| (place, EntryFailure::Transient)).collect()
 }
 
-/// Sends a batch, and then those of its entries that failed, a bounded number of times. Returns the
-/// entries that are left, those that will never be taken among them.
+/// Sends a batch, and then resends its failed entries, a bounded number of times. Returns the
+/// entries that are left, including those that the service will never accept.
 ///
 /// `call` makes one call and returns the places in its argument of the entries that failed.
 pub(crate) async fn send_all<T: Clone>(
@@ -62,7 +62,7 @@ pub(crate) async fn send_all<T: Clone>(
     }
 }
 
-/// Cuts entries into calls: at most ten in each, and together at most `max_bytes`.
+/// Divides entries into calls: at most ten in each, and together at most `max_bytes`.
 pub(crate) fn chunks<T: Clone>(
     entries: &[T],
     max_bytes: usize,
@@ -104,10 +104,10 @@ mod tests {
             .block_on(future)
     }
 
-    /// Rule 10 for every mask of ten: an entry that failed once is sent once more, and an entry
-    /// that did not fail is not sent again.
+    /// Rule 10 for every mask of ten: a failed entry is sent once more, and a successful entry is
+    /// not.
     #[test]
-    fn only_entries_that_failed_are_sent_again() {
+    fn only_failed_entries_are_sent_again() {
         for mask in 0..1_024_u32 {
             let sent = RefCell::new(Vec::new());
             let left = block_on(send_all((0..10_usize).collect(), async |entries: &[usize]| {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_keep_failing_are_left_after_a_bounded_number_of_calls() {
+    fn entries_that_keep_failing_are_returned_after_a_bounded_number_of_calls() {
         let calls = RefCell::new(0);
         let left = block_on(send_all(vec!['a', 'b', 'c'], async |entries: &[char]| {
             *calls.borrow_mut() += 1;
@@ -159,7 +159,7 @@ mod tests {
         }
 
         #[test]
-        fn a_call_holds_no_more_than_ten(entries in 0..60_usize) {
+        fn a_call_holds_at_most_ten_entries(entries in 0..60_usize) {
             let cut = chunks(&vec![(); entries], 250, |()| 1);
             prop_assert_eq!(cut.len(), entries.div_ceil(10));
         }

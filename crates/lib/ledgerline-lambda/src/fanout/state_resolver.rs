@@ -1,5 +1,5 @@
-//! The state that goes with an event. It comes from the commit, or else is folded from the log,
-//! once for each stream in a batch.
+//! The state attached to an event: embedded in the commit, or folded from the log, once for each
+//! stream in a batch.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
@@ -21,7 +21,7 @@ type StatesOf<S> = for<'a> fn(
     Instant,
 ) -> LocalBoxFuture<'a, Vec<Result<RecordedState, Unavailable>>>;
 
-/// The reason why a commit has no state that could be attached.
+/// The reason why a commit has no state to attach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unavailable {
     /// The log could not be read, or the fold took too long. Another invocation may succeed.
@@ -46,8 +46,8 @@ impl<S: EventStore> StateResolver<S> {
         Self(collect.0)
     }
 
-    /// The state after each of these commits, which are of one stream and in ascending order. If
-    /// they are not folded by `until`, every commit is [`Unavailable::Transient`].
+    /// Returns the state after each of these commits, which are of one stream and in ascending
+    /// order. If the fold is not finished by `until`, every commit is [`Unavailable::Transient`].
     pub(crate) async fn resolve(
         &self,
         store: &S,
@@ -61,7 +61,7 @@ impl<S: EventStore> StateResolver<S> {
             None => {
                 let stream = &commits[0].stream;
                 let version = commits[0].version;
-                tracing::warn!(%stream, version, "no aggregate has this category: it goes without its state");
+                tracing::warn!(%stream, version, "no aggregate has this category: the commit is sent without its state");
                 commits.iter().map(|_| Ok(unknown_state())).collect()
             }
         }
@@ -73,9 +73,9 @@ async fn recorded_states<A: Aggregate>(
     commits: &[&Commit],
     until: Instant,
 ) -> Vec<Result<RecordedState, Unavailable>> {
-    // A state of this schema is attached unchanged, if it can be read (rule 5). So is the state of
-    // a newer writer, because a fanout that is not yet replaced cannot fold its events. A state of
-    // an older schema is upcast, or folded again.
+    // The fanout attaches a readable state of this schema unchanged (rule 5). It also attaches the
+    // state of a newer writer unchanged, because an older fanout cannot fold the newer events. A
+    // state of an older schema is upcast, or folded from the log.
     let is_right = |state: &RecordedState| {
         state.schema > A::STATE_SCHEMA
             || state.schema == A::STATE_SCHEMA && decode_state::<A>(state).is_some()
@@ -84,11 +84,10 @@ async fn recorded_states<A: Aggregate>(
     let wanting: Vec<_> =
         commits.iter().copied().filter(|commit| embedded(commit).is_none()).collect();
     let Ok(folded) = timeout_at(until, states::<A>(store, &wanting)).await else {
-        // The fold keeps its state on the way (every 2,000 commits), so the next invocation
-        // continues from there.
+        // The fold saves a snapshot every 2,000 commits, so the next invocation resumes there.
         let stream = &commits[0].stream;
         let version = commits[0].version;
-        tracing::warn!(%stream, version, "a state takes longer to fold than one invocation may take");
+        tracing::warn!(%stream, version, "the fold of a state takes longer than one invocation may take");
         return commits.iter().map(|_| Err(Unavailable::Transient)).collect();
     };
     let mut folded = match folded {
@@ -97,7 +96,7 @@ async fn recorded_states<A: Aggregate>(
             let stream = &commits[0].stream;
             let version = commits[0].version;
             let error = Causes(&error).to_string();
-            tracing::warn!(%stream, version, error, "a commit cannot be read: it goes without its state");
+            tracing::warn!(%stream, version, error, "a commit cannot be read: it is sent without its state");
             return commits
                 .iter()
                 .map(|commit| Ok(embedded(commit).unwrap_or_else(unknown_state)))

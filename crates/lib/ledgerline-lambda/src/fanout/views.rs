@@ -1,7 +1,7 @@
-//! The functions of state views, which write states into rows. Each gets the newest state of each
-//! stream in a batch, many states in one asynchronous invocation, so the fanout does not wait for
-//! it. Lambda keeps the invocation and tries it three times. Then it puts the invocation into a
-//! queue, from which the function takes it again.
+//! The functions of state views, which write states into rows. Each function gets the newest state
+//! of each stream in a batch. One asynchronous invocation carries many states, so the fanout does
+//! not wait for it. Lambda stores the invocation and makes three attempts. Then it puts the
+//! invocation into a queue, from which the function receives it again.
 
 use std::collections::BTreeMap;
 
@@ -30,12 +30,12 @@ const BETWEEN: usize = ",".len();
 #[derive(Debug)]
 pub(crate) struct Views {
     pub(crate) client: Client,
-    /// The categories whose states a function gets, by its name.
+    /// The categories whose states a function gets, by the function's name.
     pub(crate) functions: BTreeMap<String, Vec<String>>,
     pub(crate) max_bytes: usize,
 }
 
-/// A state that is sent, with the index of its record.
+/// A state to send, with the index of its record.
 #[derive(Debug, Clone)]
 pub(crate) struct State {
     pub(crate) index: usize,
@@ -64,7 +64,7 @@ impl Views {
         self.functions.values().flatten().any(|wanted| wanted == category)
     }
 
-    /// Hands the states to every function that wants their category.
+    /// Sends the states to every function that wants their category.
     pub(crate) async fn send(&self, states: &[State]) -> SendReport {
         let functions =
             futures::future::join_all(self.functions.iter().map(|(function, categories)| {
@@ -81,8 +81,8 @@ impl Views {
         let max_bytes = self.max_bytes.saturating_sub(AROUND);
         for call in chunks(&states, max_bytes, |state| state.detail.get().len() + BETWEEN) {
             if sent.failed.first.is_some() {
-                // An earlier call failed, so all of these records are delivered again. Their states
-                // would only cost time now, because the function takes nothing.
+                // An earlier call failed, so Lambda delivers all of these records again. A call for
+                // their states would only cost time, because the function accepts nothing.
                 call.iter().for_each(|state| sent.failed.note(state.index));
                 continue;
             }

@@ -6,14 +6,14 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 
-/// The beginning of the `type` of every problem; the problem's code follows. It is set at start,
+/// The first part of the `type` of every problem; the problem's code follows. It is set at start,
 /// because it belongs to the product and not to the libraries.
 pub(super) static PROBLEM_TYPE_PREFIX: OnceLock<String> = OnceLock::new();
 
 /// A kind of problem. Every problem of the kind has this code and this status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProblemType {
-    /// The stable name in kebab case, which is the end of the problem's `type`.
+    /// The stable name in kebab case: the last part of the problem's `type`.
     pub code: &'static str,
     /// The HTTP status.
     pub status: StatusCode,
@@ -33,27 +33,27 @@ problem_types! {
     INVALID_REQUEST = "invalid-request", BAD_REQUEST;
     /// The request names no caller.
     UNAUTHENTICATED = "unauthenticated", UNAUTHORIZED;
-    /// Only operators may do it.
+    /// Only operators may send the request.
     NOT_AN_OPERATOR = "not-an-operator", FORBIDDEN;
-    /// There is no such route.
+    /// The route does not exist.
     NO_ROUTE = "no-route", NOT_FOUND;
-    /// Another writer took the version that `If-Match` names.
+    /// Another writer appended the version after the one that `If-Match` names.
     OVERTAKEN = "overtaken", CONFLICT;
     /// The command lost too many races against other writers.
     CONTENDED = "conflict", CONFLICT;
     /// `If-Match` names another version.
     PRECONDITION_FAILED = "precondition-failed", PRECONDITION_FAILED;
-    /// The body is larger than it may be.
+    /// The body is larger than the limit.
     BODY_TOO_LARGE = "body-too-large", PAYLOAD_TOO_LARGE;
-    /// The commit would be larger than it may be.
+    /// The commit would be larger than the limit.
     COMMIT_TOO_LARGE = "commit-too-large", PAYLOAD_TOO_LARGE;
     /// The Idempotency-Key was used for another request.
     IDEMPOTENCY_KEY_REUSED = "idempotency-key-reused", UNPROCESSABLE_ENTITY;
-    /// The route wants `If-Match`.
+    /// The route requires `If-Match`.
     PRECONDITION_REQUIRED = "precondition-required", PRECONDITION_REQUIRED;
     /// The caller sends too many requests.
     TOO_MANY_REQUESTS = "too-many-requests", TOO_MANY_REQUESTS;
-    /// The server failed; its logs say why.
+    /// The server failed; its logs have the reason.
     INTERNAL = "internal", INTERNAL_SERVER_ERROR;
     /// The service is busy, or the database does not answer in time. The client may retry.
     UNAVAILABLE = "unavailable", SERVICE_UNAVAILABLE;
@@ -61,23 +61,23 @@ problem_types! {
     READ_MODEL_BEHIND = "read-model-behind", SERVICE_UNAVAILABLE;
 }
 
-/// What is wrong with a request, for programs and for people (RFC 9457).
+/// An error in a request, for programs and for people (RFC 9457).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The HTTP status.
     pub status: StatusCode,
-    /// The stable name in kebab case, which is the end of the problem's `type`.
+    /// The stable name in kebab case: the last part of the problem's `type`.
     pub code: &'static str,
-    /// The text that says what is wrong this time.
+    /// The text that describes this occurrence.
     pub detail: String,
-    /// The field, parameter or header that is wrong.
+    /// The wrong field, parameter or header.
     pub field: Option<String>,
-    /// The version of the aggregate, if another one was expected.
+    /// The version of the aggregate, if the request expected another one.
     pub version: Option<u64>,
 }
 
 impl Problem {
-    /// A problem of this kind.
+    /// Creates a problem of this kind.
     #[must_use]
     pub fn new(kind: ProblemType, detail: impl Into<String>) -> Self {
         Self {
@@ -89,31 +89,32 @@ impl Problem {
         }
     }
 
-    /// A part of the request is malformed.
+    /// Creates the problem of a malformed request.
     #[must_use]
     pub fn field(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { field: Some(field.into()), ..Self::new(INVALID_REQUEST, detail) }
     }
 
-    /// There is no such route, although the API sent the request here.
+    /// Creates the problem of a missing route, although the API sent the request to this function.
     #[must_use]
     pub fn no_route() -> Self {
         Self::new(NO_ROUTE, "there is no such route")
     }
 
-    /// The service is busy, or the database does not answer in time. The client may retry.
+    /// Creates the problem of a busy service, or of a database that does not answer in time. The
+    /// client may retry.
     #[must_use]
     pub fn unavailable() -> Self {
         Self::new(UNAVAILABLE, "the service is busy, try again")
     }
 
-    /// A failure of the server, which is in its logs.
+    /// Creates the problem of a server failure, whose reason is in the logs.
     #[must_use]
     pub fn internal() -> Self {
         Self::new(INTERNAL, "the request could not be handled")
     }
 
-    /// The body of the problem.
+    /// Builds the body of the problem.
     #[must_use]
     pub fn body(&self) -> Value {
         #[derive(Serialize)]

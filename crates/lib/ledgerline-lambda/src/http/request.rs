@@ -1,4 +1,4 @@
-//! Requests as functions see them.
+//! Requests of the HTTP API.
 
 use std::{cell::OnceCell, collections::BTreeSet, fmt::Display, ops::RangeInclusive, str::FromStr};
 
@@ -14,13 +14,12 @@ use crate::{function_url::principal, wire::field_of};
 /// The largest body that a command may have, in bytes.
 pub const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// The longest subject that a token may have, in bytes (OpenID Connect Core, 2). It becomes part of
-/// keys.
+/// The longest subject that a token may have, in bytes (OpenID Connect Core, 2). The subject
+/// becomes part of keys.
 const MAX_SUBJECT: usize = 255;
 
-/// A request as the HTTP API passes it on. Caller and origin are read once, for everything that
-/// uses them, and the body when it is first asked for: a request that is refused before costs no
-/// decoding.
+/// A request that the HTTP API passes on. Caller and origin are read once, for all their users. The
+/// body is decoded at its first use: a request that is refused earlier costs no decoding.
 #[derive(Debug)]
 pub struct HttpRequest {
     event: ApiGatewayV2httpRequest,
@@ -37,7 +36,7 @@ impl From<ApiGatewayV2httpRequest> for HttpRequest {
     }
 }
 
-/// The bytes of a body.
+/// Decodes the bytes of a body.
 fn bytes(text: &str, is_base64: bool) -> Result<Vec<u8>, Problem> {
     let body = if is_base64 {
         let decoded = BASE64_STANDARD.decode(text);
@@ -52,8 +51,8 @@ fn bytes(text: &str, is_base64: bool) -> Result<Vec<u8>, Problem> {
     Ok(body)
 }
 
-/// The subject of the token, which the API's authorizer has verified, or the principal that signed
-/// a request to a function URL.
+/// Reads the caller: the subject of the token, which the API's authorizer has verified, or the
+/// principal that signed a request to a function URL.
 fn caller(event: &ApiGatewayV2httpRequest) -> Option<String> {
     let authorizer = event.request_context.authorizer.as_ref()?;
     let of_token =
@@ -91,13 +90,13 @@ impl HttpRequest {
             .unwrap_or_default()
     }
 
-    /// The path as it was asked for.
+    /// The path of the request.
     #[must_use]
     pub fn path(&self) -> &str {
         self.event.raw_path.as_deref().unwrap_or_default()
     }
 
-    /// A `{parameter}` of the path, decoded.
+    /// Returns a `{parameter}` of the path, decoded.
     ///
     /// # Errors
     /// When the route has no parameter of this name.
@@ -106,7 +105,7 @@ impl HttpRequest {
         parameter.ok_or_else(|| Problem::field(name, format!("the path has no {name}")))
     }
 
-    /// A `{parameter}` of the path, as a value object.
+    /// Returns a `{parameter}` of the path, as a value object.
     ///
     /// # Errors
     /// When the rule of the value does not allow it.
@@ -115,11 +114,11 @@ impl HttpRequest {
         value.map_err(|error: V::Err| Problem::field(name, error.to_string()))
     }
 
-    /// A parameter of the query. It is read from the raw query, because the API joins repeated
-    /// parameters with commas, which cannot be told from commas in a value.
+    /// Returns a parameter of the query. It is read from the raw query: the API joins repeated
+    /// parameters with commas, which look the same as commas in a value.
     ///
     /// # Errors
-    /// When it is there twice.
+    /// When the parameter is given twice.
     pub fn query(&self, name: &str) -> Result<Option<String>, Problem> {
         let raw = self.event.raw_query_string.as_deref().unwrap_or_default();
         let mut values = form_urlencoded::parse(raw.as_bytes()).filter(|(key, _)| key == name);
@@ -130,11 +129,11 @@ impl HttpRequest {
     }
 
     /// Refuses every parameter of the query but these, and more than one value of those in `once`.
-    /// A misspelled name, such as `minversion`, would do nothing. A route may refuse a request
-    /// before it reads its parameters, and the client would not learn that one of them is wrong.
+    /// A misspelled name, such as `minversion`, would have no effect. A route may refuse a request
+    /// before it reads its parameters, and the response would not name the wrong one.
     ///
     /// # Errors
-    /// When there is another parameter, or one is there twice. The problem names it.
+    /// When there is another parameter, or one is given twice. The problem names it.
     pub fn only_parameters(&self, once: &[&str], several: &[&str]) -> Result<(), Problem> {
         let raw = self.event.raw_query_string.as_deref().unwrap_or_default();
         let mut found = BTreeSet::new();
@@ -156,11 +155,13 @@ impl HttpRequest {
         Ok(())
     }
 
-    /// A parameter of the query as a value in its one spelling. `expected` says what it is.
+    /// Returns a parameter of the query as a value in its one spelling. `expected` describes the
+    /// value.
     ///
     /// # Errors
-    /// When it is there twice, cannot be read, or is spelled otherwise than the value is written: a
-    /// part that the parser drops, such as the offset after a date, would do nothing.
+    /// When the parameter is given twice, cannot be read, or has another spelling than the value is
+    /// written in. A part that the parser drops, such as the offset after a date, would have no
+    /// effect.
     pub fn query_value<V: FromStr + Display>(
         &self,
         name: &str,
@@ -171,10 +172,10 @@ impl HttpRequest {
         value.map(Some).ok_or_else(|| Problem::field(name, expected))
     }
 
-    /// A parameter of the query that is a whole number.
+    /// Returns a parameter of the query that is a whole number.
     ///
     /// # Errors
-    /// When it is there twice, is no number, or is not in the range.
+    /// When the parameter is given twice, is no number, or is not in the range.
     pub fn query_number<N: FromStr + PartialOrd + Display>(
         &self,
         name: &str,
@@ -188,7 +189,7 @@ impl HttpRequest {
         }
     }
 
-    /// All values of a parameter of the query, which may be given several times.
+    /// Returns all values of a parameter of the query, which may be given several times.
     #[must_use]
     pub fn query_values(&self, name: &str) -> BTreeSet<String> {
         let raw = self.event.raw_query_string.as_deref().unwrap_or_default();
@@ -196,12 +197,12 @@ impl HttpRequest {
         values.map(|(_, value)| value.into_owned()).collect()
     }
 
-    /// A header, if it is there.
+    /// Returns a header, if the request has it.
     ///
     /// # Errors
-    /// When it is there and is not ASCII text. If it were ignored, the service would do what the
-    /// client did not ask for: carry out a command with a key twice, or a command with a condition
-    /// without it.
+    /// When the header is not ASCII text. If it were ignored, the service would act against the
+    /// request: it would execute a command with a key twice, or a command with a condition without
+    /// it.
     pub fn header(&self, name: &str) -> Result<Option<&str>, Problem> {
         let value = self.event.headers.get(name).map(HeaderValue::to_str).transpose();
         value.map_err(|_| {
@@ -209,17 +210,17 @@ impl HttpRequest {
         })
     }
 
-    /// The body.
+    /// Returns the body.
     ///
     /// # Errors
-    /// When it is larger than [`MAX_BODY_BYTES`], or is said to be base64 and is not.
+    /// When the body is larger than [`MAX_BODY_BYTES`], or is marked as base64 and is not.
     pub fn body(&self) -> Result<&[u8], Problem> {
         let text = self.event.body.as_deref().unwrap_or_default();
         let body = self.body.get_or_init(|| bytes(text, self.event.is_base64_encoded));
         body.as_deref().map_err(Problem::clone)
     }
 
-    /// The body, read as JSON of this shape.
+    /// Reads the body as JSON of this shape.
     ///
     /// # Errors
     /// A problem that names the field.
@@ -238,7 +239,7 @@ impl HttpRequest {
             let field = field_of(&error);
             let inner = error.into_inner();
             if inner.is_data() {
-                // The line and the column are left out: the field's name says where the error is,
+                // The line and the column are left out: the field's name shows where the error is,
                 // and people do not count columns.
                 let message = inner.to_string();
                 let detail =
@@ -263,8 +264,8 @@ impl HttpRequest {
         self.json().map(|Nothing {}| ())
     }
 
-    /// The caller: the subject of the token, which the API's authorizer has verified, or the
-    /// principal that signed a request to a function URL.
+    /// Returns the caller: the subject of the token, which the API's authorizer has verified, or
+    /// the principal that signed a request to a function URL.
     ///
     /// # Errors
     /// `401` when there is no caller: the API has no authorizer, or the caller's name is missing or
@@ -274,22 +275,22 @@ impl HttpRequest {
         caller.ok_or_else(|| Problem::new(UNAUTHENTICATED, "sign in: the request names no caller"))
     }
 
-    /// A claim of the caller's token, as text.
+    /// Returns a claim of the caller's token, as text.
     pub(crate) fn claim(&self, name: &str) -> Option<&str> {
         let authorizer = self.event.request_context.authorizer.as_ref()?;
         authorizer.jwt.as_ref()?.claims.get(name).map(String::as_str)
     }
 
-    /// The origin of the request, for the commit that it causes.
+    /// Returns the origin of the request, for the commit that it causes.
     #[must_use]
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
 }
 
-/// The trace that a header names: `Root=1-`, the time in 8 hexadecimal digits, `-`, and 24 more
-/// digits. Clients write this header as they like, and the trace goes into every commit, so any
-/// other form is dropped. Source: the developer guide of X-Ray, "Tracing header".
+/// Reads the trace from a header: `Root=1-`, the time in 8 hexadecimal digits, `-`, and 24 more
+/// digits. Clients choose the content of this header, and the trace becomes part of every commit,
+/// so any other form is dropped. Source: the developer guide of X-Ray, "Tracing header".
 pub(super) fn trace(header: &str) -> Option<String> {
     let root = header.split(';').map(str::trim).find(|part| part.starts_with("Root="))?;
     let hexadecimal =

@@ -7,13 +7,13 @@ use sha2::{Digest, Sha256};
 
 use super::problem::{CONTENDED, Problem, READ_MODEL_BEHIND, TOO_MANY_REQUESTS, UNAVAILABLE};
 
-/// The most bytes of rows or commits in an answer, as Lambda returns them: 5 MB, which leaves a
-/// sixth of its 6 MB for what is around them. Source: the developer guide, "Lambda quotas",
+/// The most bytes of rows or commits in a response, in Lambda's encoding: 5 MB. This leaves a sixth
+/// of Lambda's 6 MB for the rest of the response. Source: the developer guide, "Lambda quotas",
 /// "Invocation payload".
 pub(crate) const MAX_ANSWER_BYTES: usize = 5_000_000;
 
-/// The bytes that a part of a body has in the answer of the function. The body is a JSON text
-/// inside of JSON, so each quote in a value of it becomes four characters.
+/// Returns the bytes that a part of a body has in the response of the function. The body is a JSON
+/// text inside of JSON, so each quote in a value of it becomes four characters.
 pub(crate) fn encoded_bytes(part: &Value) -> usize {
     let is_escaped = |byte: &&u8| matches!(byte, b'"' | b'\\');
     let text = part.to_string();
@@ -32,28 +32,28 @@ pub struct Response {
 }
 
 impl Response {
-    /// A response with a body.
+    /// Creates a response with a body.
     #[must_use]
     pub fn json(status: StatusCode, body: Value) -> Self {
         Self { status, headers: Vec::new(), body: Some(body) }
     }
 
-    /// The same response, with the ETag of a version.
+    /// Adds the ETag of a version to the response.
     #[must_use]
     pub fn with_version(mut self, version: u64) -> Self {
         self.headers.push((header::ETAG, etag(version)));
         self
     }
 
-    /// The answer of a query that shows this of a version.
+    /// Creates the response of a query that shows this body at a version.
     #[must_use]
     pub fn of_version(version: u64, body: Value) -> Self {
         Self::json(StatusCode::OK, body).with_representation(version)
     }
 
-    /// The same response, with the ETag of what it shows of a version. The version alone does not
-    /// tell two representations of it apart: a view that is rebuilt may show another one, and each
-    /// page of a list is one of its own.
+    /// Adds the ETag of this body at a version to the response. The version alone does not identify
+    /// a representation: a rebuilt view may show another body at the same version, and each page of
+    /// a list is a representation of its own.
     #[must_use]
     pub fn with_representation(mut self, version: u64) -> Self {
         let body = self.body.as_ref().map(Value::to_string).unwrap_or_default();
@@ -63,12 +63,12 @@ impl Response {
         self
     }
 
-    /// Its ETag.
+    /// The response's ETag.
     pub(crate) fn etag(&self) -> Option<&str> {
         self.headers.iter().find(|(name, _)| *name == header::ETAG).map(|(_, tag)| tag.as_str())
     }
 
-    /// The version in its ETag.
+    /// The version in the ETag.
     pub(crate) fn version(&self) -> Option<u64> {
         versions_of(self.etag()?)?.first().copied()
     }
@@ -115,9 +115,10 @@ pub fn etag(version: u64) -> String {
     format!("\"{version}\"")
 }
 
-/// The versions in a list of entity tags (RFC 9110, 8.8.3): `"3"`, as commands answer, and
-/// `"3.9f86d081"`, as reads do. `None` for `*`. The comparison is strong (13.1.1): weak tags, and
-/// tags that are not a version, are left out, because they match nothing.
+/// Reads the versions in a list of entity tags (RFC 9110, 8.8.3): `"3"`, as in responses to
+/// commands, and `"3.9f86d081"`, as in responses to reads. Returns `None` for `*`. The comparison
+/// is strong (13.1.1): weak tags, and tags that are not a version, are left out, because they match
+/// nothing.
 #[must_use]
 pub fn versions_of(tags: &str) -> Option<Vec<u64>> {
     if tags.trim() == "*" {
@@ -136,10 +137,10 @@ pub fn versions_of(tags: &str) -> Option<Vec<u64>> {
     Some(versions.collect())
 }
 
-/// The same for a comparison that is weak (RFC 9110, 13.1.2): `W/"3"` is the same as `"3"`.
+/// Reads the versions for a weak comparison (RFC 9110, 13.1.2): `W/"3"` is the same as `"3"`.
 ///
 /// # Errors
-/// When it is no list of entity tags. A condition that cannot be read must not be dropped.
+/// When the text is no list of entity tags. A condition that cannot be read must not be dropped.
 pub fn versions_of_weak(tags: &str) -> Result<Option<Vec<u64>>, Problem> {
     let tags: Vec<_> = tags.split(',').map(|tag| tag.trim().trim_start_matches("W/")).collect();
     let is_tag = |tag: &&str| tag.len() >= 2 && tag.starts_with('"') && tag.ends_with('"');
@@ -150,12 +151,12 @@ pub fn versions_of_weak(tags: &str) -> Result<Option<Vec<u64>>, Problem> {
     Ok(versions_of(&tags.join(",")))
 }
 
-/// Whether this is the hash of a representation.
+/// Whether the text is the hash of a representation.
 fn is_hash(text: &str) -> bool {
     text.len() == 8 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Whether one of these entity tags is this one, compared weakly (RFC 9110, 13.1.2):
+/// Whether one of these entity tags equals this one in a weak comparison (RFC 9110, 13.1.2):
 /// `W/"3.9f86d081"` is the same as `"3.9f86d081"`.
 pub(crate) fn is_among_tags(etag: &str, tags: &str) -> bool {
     tags.trim() == "*" || tags.split(',').any(|tag| tag.trim().trim_start_matches("W/") == etag)

@@ -1,6 +1,6 @@
 //! The adapter of the bus for consumers of commits. An entry names a commit. The log has that
-//! commit, and those before it that the consumer has not applied: so entries may come late, twice,
-//! out of order, or not at all.
+//! commit, and the earlier ones that the consumer has not applied. So entries may be late,
+//! duplicates, out of order, or lost.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -32,11 +32,11 @@ struct EntryEvent {
     version: u64,
 }
 
-/// Runs a consumer of commits that a rule of the bus wakes. Each commit is applied exactly once and
-/// in order (rule 7). `manifest` names the source and the tables; reads of the log are added.
+/// Runs a consumer of commits that a rule of the bus invokes. It applies each commit exactly once
+/// and in order (rule 7). `manifest` names the source and the tables; `run` adds reads of the log.
 ///
 /// # Errors
-/// When its configuration is wrong: `COMMITS_TABLE`, and what `build` reads.
+/// When its configuration is wrong: `COMMITS_TABLE`, and the variables that `build` reads.
 pub(crate) async fn run<C: Consumer + 'static>(
     manifest: Manifest,
     build: impl AsyncFnOnce(SdkConfig) -> Result<C, Error>,
@@ -62,12 +62,12 @@ fn serve(
 }
 
 impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
-    /// Applies the commits up to that of each of these details of entries, one after the other. An
-    /// entry that fails does not keep the others from being applied.
+    /// Applies the commits up to that of each of these details of entries, one after the other. A
+    /// failed entry does not keep the others from being applied.
     ///
     /// # Errors
-    /// The error of the first entry that failed: Lambda delivers the event again, and what was
-    /// applied is a duplicate then.
+    /// The error of the first entry that failed. Lambda delivers the event again, and the applied
+    /// commits are duplicates then.
     pub async fn entries(&self, details: Vec<Value>) -> Result<(), ApplyError> {
         let mut outcome = Ok(());
         for detail in details {

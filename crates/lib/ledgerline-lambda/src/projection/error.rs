@@ -1,10 +1,10 @@
-//! Why a commit was not applied.
+//! The errors of applying a commit.
 
 use ledgerline::{ChangesError, Commit, ExecuteError, LoadError, StoreError, StreamId};
 use ledgerline_dynamodb::TableError;
 
-/// The reason why a commit was not applied. Its message is delivered again; after the last try it
-/// goes to the dead-letter queue.
+/// The reason why a commit was not applied. Its message is delivered again; after the last attempt
+/// it goes to the dead-letter queue.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// The fanout did not write this message.
@@ -18,22 +18,22 @@ pub enum ApplyError {
         /// The version.
         version: u64,
     },
-    /// The log does not have the version of the position: the log was restored to an earlier time,
+    /// The log does not have the version of the position. The log was restored to an earlier time,
     /// and the read table still has the commits after that time. If this commit were skipped, the
-    /// commits that now take those versions would never be applied.
+    /// commits that have those versions in the restored log would never be applied.
     #[error(
         "{stream} was applied up to version {position}, which the log does not have: it went backwards, and version {version} is another one now"
     )]
     WentBack {
         /// The stream.
         stream: StreamId,
-        /// The version that came.
+        /// The version of the delivered commit.
         version: u64,
         /// The version up to which the stream was applied.
         position: u64,
     },
-    /// The queue is wired to a category that the consumer does not take.
-    #[error("the function takes no commits of this category: version {version} of {stream}")]
+    /// The queue is wired to a category whose commits the consumer does not apply.
+    #[error("the function applies no commits of this category: version {version} of {stream}")]
     NotWanted {
         /// The stream.
         stream: StreamId,
@@ -59,7 +59,7 @@ pub enum ApplyError {
     /// The state of a stream could not be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A command on behalf of the commit failed, other than by a refusal. Mostly it is not known
+    /// A command on behalf of the commit failed, other than by a refusal. Mostly it is unknown
     /// whether the command is in the log.
     #[error("the command {id} failed, or its outcome is not known")]
     Command {
@@ -75,8 +75,7 @@ pub enum ApplyError {
 }
 
 impl ApplyError {
-    /// Refuses a commit of a category that is not among these: the queue is wired to the wrong
-    /// streams.
+    /// Refuses a commit whose category is not among these: the queue is wired to the wrong streams.
     ///
     /// # Errors
     /// [`ApplyError::NotWanted`].
@@ -87,7 +86,8 @@ impl ApplyError {
         Err(Self::NotWanted { stream: commit.stream.clone(), version: commit.version })
     }
 
-    /// The error for a commit whose event cannot be read, or whose row cannot be written.
+    /// Creates the error for a commit with an event that cannot be read, or a row that cannot be
+    /// written.
     #[must_use]
     pub fn changes(commit: &Commit, source: impl Into<ChangesError>) -> Self {
         Self::Changes {

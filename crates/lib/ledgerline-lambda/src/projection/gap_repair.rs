@@ -1,4 +1,4 @@
-//! What a verdict calls for: a gap before a commit is filled from the log (rule 7).
+//! Acts on the delivery of a commit; repairs a gap before the commit from the log (rule 7).
 
 use ledgerline::{Commit, Consistency, EventLog, Range, StreamId, position::Delivery};
 
@@ -14,7 +14,7 @@ const REPAIR_WINDOW: u64 = 50;
 
 impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
     /// Applies the commit in a generation that is not read. Each commit repairs one window of a
-    /// gap, so that a gap of a whole history delays neither the messages behind this one nor the
+    /// gap. So even a gap of a whole stream delays neither the messages behind this one nor the
     /// active generation. The rebuild or the next commits repair the rest.
     pub(super) async fn apply_to_standby(
         &self,
@@ -24,14 +24,14 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         let (Delivery::Gap, position) = other.apply(commit).await? else { return Ok(()) };
         let up_to = position.saturating_add(REPAIR_WINDOW).min(commit.version);
         match self.repair(other, &commit.stream, position, up_to).await {
-            // A worker that inserts rows of this stream at the same time lets the position go back
-            // for a moment.
+            // A worker that inserts rows of this stream at the same time may move the position
+            // backwards for a moment.
             Ok(()) | Err(ApplyError::Missing { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Acts on the verdict on a commit: measures, repairs a gap, or finds a log that went
+    /// Acts on the delivery of a commit: measures, repairs a gap, or detects a log that went
     /// backwards.
     pub(super) async fn act_on(
         &self,
@@ -48,9 +48,9 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                 metrics::projected(commit.at);
             }
             Delivery::Duplicate => {
-                // A commit that is delivered twice mostly has the version of the position itself. A
-                // commit further back comes from a replay, or the log went backwards; then the log
-                // does not have the position's version.
+                // A duplicate mostly has the version of the position itself. A duplicate of an
+                // earlier version is redelivered, or the log went backwards. In the second case,
+                // the log does not have the position's version.
                 if position > version && self.store.get(stream, position).await?.is_none() {
                     return Err(ApplyError::WentBack { stream: stream.clone(), version, position });
                 }
@@ -66,9 +66,9 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         Ok(verdict)
     }
 
-    /// Applies everything after the position up to the version, from the log (rule 7). It goes
-    /// window by window, because a gap may be a whole history, for example of a new projector. What
-    /// is applied stays applied if the time runs out.
+    /// Applies every commit after the position up to the version, from the log (rule 7). It reads
+    /// window by window, because a gap may be a whole stream, for example of a new projector.
+    /// Applied commits stay applied if the time runs out.
     async fn repair(
         &self,
         consumer: &C,
@@ -96,8 +96,8 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                 // Another instance may repair the same gap, so commits that it applied are skipped.
                 // A gap inside the log cannot be repaired.
                 match consumer.apply(commit).await? {
-                    // Only the commit that waited longest is measured: a metric has room for a
-                    // hundred values at once, and a gap may be a whole history.
+                    // Only the commit that waited longest is measured. A metric has room for a
+                    // hundred values at once, and a gap may be a whole stream.
                     (Delivery::Next, applied) if applied == first + 1 => {
                         metrics::projected(commit.at)
                     }

@@ -17,7 +17,7 @@ use crate::{
     rebuild::{RebuildError, RebuildRequest, RebuildResponse, rebuild},
 };
 
-/// Runs a log projector, which makes the changes of every commit exactly once and in order (rule
+/// Runs a log projector, which applies the changes of every commit exactly once and in order (rule
 /// 7).
 ///
 /// ```no_run
@@ -47,8 +47,8 @@ pub async fn run(view: LogView) -> Result<(), Error> {
     queue::run(manifest(&view), async |sdk| {
         let client = Client::new(&sdk);
         let projector = LogProjector::new(client, config::text(view.table.variable)?, view);
-        // This opens the connection, so that the first message does not wait for it. A failure is
-        // that of the first message.
+        // This call opens the connection, so that the first message does not wait for it. If the
+        // call fails, so will the first message.
         let _ = projector.table.view().recent_generations().await;
         Ok(projector)
     })
@@ -58,9 +58,9 @@ pub async fn run(view: LogView) -> Result<(), Error> {
 /// The manifest of the function of this view.
 #[must_use]
 pub fn manifest(view: &LogView) -> Manifest {
-    // Every log projector may put its position beside the rows, and reads which generations there
-    // are. A projector that inserts rows also looks for its position in the newest row, and inserts
-    // the rows of many streams at once.
+    // Every log projector may put its position in an item next to the rows, and reads the
+    // generations. A projector that inserts rows also looks for its position in the newest row, and
+    // inserts the rows of many streams at once.
     let inserts = view.writes.contains(&Write::Insert);
     let more = if inserts { &[Action::Query, Action::BatchWriteItem][..] } else { &[] };
     let actions = view.writes.iter().copied().map(Action::from).chain(more.iter().copied());
@@ -76,9 +76,9 @@ pub fn manifest(view: &LogView) -> Manifest {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct LogProjector {
-    /// The rows, which are written as the view's [`writes`](LogView::writes) allow it.
+    /// The rows, written as the view's [`writes`](LogView::writes) allow.
     pub table: LogRows,
-    /// The view that says what the rows are.
+    /// The view that defines the rows.
     pub view: LogView,
 }
 
@@ -87,7 +87,7 @@ impl Consumer for LogProjector {
         Ok(self.table.deliver(self.commit_changes(commit)?).await?)
     }
 
-    /// Rows that are inserted have no conditions, so that one call writes those of many streams.
+    /// Inserted rows have no conditions, so one call writes those of many streams.
     async fn apply_batch(&self, commits: &[&Commit]) -> Result<Vec<(Delivery, u64)>, ApplyError> {
         if !self.table.inserts() {
             return Ok(Vec::new());
@@ -112,7 +112,7 @@ impl Consumer for LogProjector {
 }
 
 impl LogProjector {
-    /// Writes the rows of this view into the table of this name.
+    /// Creates a projector that writes the rows of this view into the table of this name.
     #[must_use]
     pub fn new(client: Client, name: impl Into<String>, view: LogView) -> Self {
         Self { table: LogRows::new(client, name, view.table).written_by(view.writes), view }

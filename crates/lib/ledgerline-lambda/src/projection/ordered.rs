@@ -1,10 +1,11 @@
-//! The runner of subscriptions: functions that follow `$all` from a checkpoint, and write a view in
+//! The runner of subscriptions: functions that read `$all` from a checkpoint, and write a view in
 //! one order over all streams.
 //!
-//! A subscription is woken by the sequencer, after each batch, and by a schedule, in case that was
-//! lost. It says nothing of what there is to do: the function reads on from its checkpoint. One
-//! instance works at a time; another one that is woken meanwhile ends at once, and what it was
-//! woken for is found by the first, which looks once more after it has given the checkpoint back.
+//! The sequencer invokes a subscription after each batch. A schedule invokes it too, in case the
+//! sequencer's invocation was lost. The invocation does not name the new entries: the function
+//! reads on from its checkpoint. One instance works at a time, and another one that is invoked
+//! meanwhile returns at once. The first instance finds that one's entries, because it reads once
+//! more after it has released the checkpoint.
 
 mod error;
 
@@ -40,29 +41,30 @@ use crate::{
     start::{Handle, dynamodb, handler, start},
 };
 
-/// The time for which one invocation begins new pages. Its function has a minute: the rest is for
+/// The time for which one invocation begins new pages. The function has a minute: the rest is for
 /// the last page.
 const WORKING: Duration = Duration::from_secs(40);
-/// The time for which it begins new pages of a generation that is not read, which may have the
-/// whole log before it, before it turns to the one that is.
+/// The time for which an invocation begins new pages of a generation that is not read, before it
+/// turns to the active one. Such a generation may be the whole log behind.
 const BESIDE: Duration = Duration::from_secs(10);
-/// The time for which an instance has the checkpoint. With each write it has it for so long again,
-/// so that one which was killed holds up the others for no longer.
+/// The duration of the lease on the checkpoint. Each write renews the lease, so a killed instance
+/// blocks the others no longer than this.
 const HOLDING: SignedDuration = SignedDuration::from_secs(20);
 /// The most commits of a page.
 const PAGE: usize = 100;
-/// The number of entries of others that are gone over without moving the checkpoint, so that a
-/// subscription which has nothing to do writes nothing.
+/// The number of other categories' entries that are read without moving the checkpoint. So an idle
+/// subscription writes nothing.
 const MAX_IDLE_ENTRIES: usize = 500;
 /// The limit of a view's state, and of its memory of a stream, in bytes of JSON. Each page writes
 /// both with its rows, at one write unit per KB. The limit of an item is 400 KB.
 const MAX_KEPT: usize = 64 * 1024;
-/// The size from which a metric measures them, so that an operator can act before a commit fails.
+/// The size from which a metric measures both, so that an operator can act before a commit fails.
 const MUCH_KEPT: usize = MAX_KEPT / 2;
-/// The bytes of rows after which a part of a page is written. A transaction takes 4 MB, and rows
+/// The bytes of rows after which a part of a page is written. A transaction may have 4 MB, and rows
 /// are larger in it than as JSON.
 const BYTES: usize = 1_000_000;
-/// The age of a commit from which a subscription that does not have it is behind.
+/// The age from which a commit that a subscription has not applied means that the subscription
+/// lags.
 const BEHIND: SignedDuration = SignedDuration::from_mins(5);
 
 /// Runs a subscription.
@@ -92,7 +94,7 @@ const BEHIND: SignedDuration = SignedDuration::from_mins(5);
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, `SEQUENCE_TABLE`, `SEQUENCE_PARTITIONS`, and
-/// the variable of the view's table; or when the view inserts rows.
+/// the variable of the view's table. When the view inserts rows.
 pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
     view: OrderedView<State, Memory>,
 ) -> Result<(), Error> {
@@ -127,7 +129,8 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
 /// The manifest of the function of this view.
 #[must_use]
 pub fn manifest<State, Memory>(view: &OrderedView<State, Memory>) -> Manifest {
-    // Checkpoint and positions are put and read, and the checkpoint is taken by an update.
+    // The function puts and gets the checkpoint and the positions. An update takes the lease on the
+    // checkpoint.
     let own = [Action::BatchGetItem, Action::GetItem, Action::PutItem, Action::UpdateItem];
     let actions = view.writes.iter().copied().map(Action::from).chain(own);
     let categories = view.of.iter().map(|of| Name::Borrowed(*of)).collect();
@@ -136,7 +139,7 @@ pub fn manifest<State, Memory>(view: &OrderedView<State, Memory>) -> Manifest {
         .metric(metrics::SUBSCRIPTION_BEHIND)
 }
 
-/// What a view keeps from one commit to the next.
+/// Data that a view keeps from one commit to the next.
 pub trait Kept: Clone + Default + Serialize + DeserializeOwned {}
 
 impl<T: Clone + Default + Serialize + DeserializeOwned> Kept for T {}
@@ -155,17 +158,17 @@ pub struct Subscriber<State, Memory> {
     view: OrderedView<State, Memory>,
     table: LogRows,
     subscription: Subscription<DynamoDbStore, DynamoDbStore>,
-    /// The name under which this instance takes the checkpoint.
+    /// The name under which this instance holds the lease on the checkpoint.
     holder: String,
-    /// The time for which it has the checkpoint.
+    /// The duration of the lease.
     holding: SignedDuration,
-    /// Whether its generation is the one that is read: only that one can be behind.
+    /// Whether this generation is the active one: only that one can lag.
     is_read: bool,
-    /// Whether it has measured a commit. A metric has room for a hundred values at once, and there
-    /// may be a whole history to catch up with: only the first commit is measured, which waited
-    /// longest.
+    /// Whether this instance has measured a commit. A metric has room for a hundred values at once,
+    /// and the subscription may have the whole log to catch up with. So only the first commit is
+    /// measured, which waited longest.
     has_measured: AtomicBool,
-    /// Whether it has measured what it keeps.
+    /// Whether this instance has measured the kept data.
     has_measured_kept: AtomicBool,
 }
 
@@ -175,9 +178,9 @@ struct Work<State> {
     state: State,
     changes: Changes,
     positions: BTreeMap<StreamId, StreamPosition>,
-    /// Its commits, in their order, with their times.
+    /// The applied commits, in their order, with their times.
     applied: Vec<(StreamId, u64, Timestamp)>,
-    /// The bytes of the state, as JSON.
+    /// The size of the state as JSON, in bytes.
     state_bytes: usize,
 }
 
@@ -191,14 +194,15 @@ struct Care {
 }
 
 impl<State> Work<State> {
-    /// Whether it is more than one write takes.
+    /// Whether the work is too much for one write.
     fn is_too_much(&self) -> bool {
         self.changes.len() + self.positions.len() > MAX_CHANGES || self.changes.bytes() > BYTES
     }
 }
 
 impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
-    /// A subscription that writes this view into this table, and follows this `$all` of this log.
+    /// Creates a subscription that writes this view into this table, and reads this `$all` of this
+    /// log.
     #[must_use]
     pub fn new(
         view: OrderedView<State, Memory>,
@@ -223,20 +227,20 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         }
     }
 
-    /// The same, with another time for which it has the checkpoint: without any, instances take it
-    /// from each other all the time.
+    /// Sets another duration for the lease. With a duration of zero, instances keep taking the
+    /// lease from each other.
     #[must_use]
     pub fn holding(self, holding: SignedDuration) -> Self {
         Self { holding, ..self }
     }
 
-    /// Catches up in every generation of the view that is written. The one that is read comes last,
-    /// so that it is never ahead of the one to which reads are about to go over; but it comes
-    /// before one that is being made, which may have the whole log before it.
+    /// Catches up in every written generation of the view. The active one is last, so that it is
+    /// never ahead of the generation to which reads will switch. But the active one is before a
+    /// generation that is being built, which may be the whole log behind.
     ///
     /// # Errors
     /// As those of [`catch_up`](Self::catch_up), and when the generations cannot be read. A failure
-    /// in a generation that is not read does not hold up the one that is.
+    /// in a generation that is not read does not block the active one.
     pub async fn catch_up_all(&self) -> Result<(), SubscribeError> {
         let generations = self.table.view().recent_generations().await?;
         let now = Timestamp::now();
@@ -256,7 +260,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         others
     }
 
-    /// Makes a generation from the beginning, for the time of one invocation. Returns whether
+    /// Rebuilds a generation from the beginning, for the time of one invocation. Returns whether
     /// nothing is left.
     ///
     /// # Errors
@@ -282,11 +286,12 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         }
     }
 
-    /// Applies what there is, until nothing is left or the time of an invocation is over. Ends at
-    /// once if another instance is at it. Returns whether nothing is left.
+    /// Applies new entries until nothing is left, or the time of an invocation is over. Returns at
+    /// once if another instance holds the lease. Returns whether nothing is left.
     ///
     /// # Errors
-    /// When a table fails, or a commit cannot be applied. What was applied before it stays.
+    /// When a table fails, or a commit cannot be applied. The commits applied before it stay
+    /// applied.
     pub async fn catch_up(&self) -> Result<bool, SubscribeError> {
         self.catch_up_until(Instant::now() + WORKING).await
     }
@@ -318,20 +323,20 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             let now = Timestamp::now();
             let taken = self.table.take_checkpoint(&self.holder, now, self.holding);
             let Some(mut checkpoint) = taken.await? else { return Ok(false) };
-            // What was seen before it was taken may be done by now.
+            // Another instance may have applied the page before this instance took the lease.
             let page = Some(page).filter(|_| checkpoint.cursor == seen.cursor);
             if let Err(error) = self.work(&mut checkpoint, page, until).await {
-                // It is given back where it is, which is not known here if a reply was lost. The
-                // next one need not wait for its time to be over.
+                // The release leaves the cursor unchanged, because a lost reply hides where the
+                // cursor is. The next instance need not wait for the end of the lease.
                 if let Err(error) = self.table.give_back_checkpoint(&checkpoint).await {
-                    tracing::warn!(error = %Causes(&error), "the checkpoint was not given back");
+                    tracing::warn!(error = %Causes(&error), "the lease on the checkpoint was not released");
                 }
                 return Err(error);
             }
         }
     }
 
-    /// Counts that the subscription is behind, if the first commit of what is left is old.
+    /// Counts a lagging subscription, if the first commit that is left is old.
     fn note_how_far_behind(&self, left: &Page) {
         let first = left.delivered.first().and_then(|delivered| delivered.commit.as_ref().ok());
         if first.is_some_and(|commit| Timestamp::now().duration_since(commit.at) > BEHIND) {
@@ -347,8 +352,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         Ok(self.subscription.next(&after).await?)
     }
 
-    /// Applies page after page, from the checkpoint that this instance has taken, and gives it back
-    /// with the last one.
+    /// Applies page after page from the checkpoint that this instance holds, and releases the lease
+    /// with the last page.
     async fn work(
         &self,
         checkpoint: &mut Checkpoint,
@@ -364,7 +369,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             match self.apply(checkpoint, page, until, &care).await {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
-                // Somewhere in the page is a row that can never be written.
+                // The page has a row that can never be written.
                 Err(SubscribeError::Table(error)) if !care.one_by_one && !is_outage(&error) => {
                     care.one_by_one = true;
                 }
@@ -379,7 +384,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         }
     }
 
-    /// Whether an operator has skipped a commit. It is asked only for one that cannot be applied.
+    /// Whether an operator has skipped a commit. The check runs only for a commit that cannot be
+    /// applied.
     async fn is_skipped(
         &self,
         (stream, version): &(StreamId, u64),
@@ -388,8 +394,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         Ok(generations.skips(stream, *version))
     }
 
-    /// Applies a page, in as many writes as it takes. Returns whether there is more to do, and this
-    /// instance still has the checkpoint.
+    /// Applies a page, in as many writes as it needs. Returns whether there is more to do, and this
+    /// instance still holds the lease.
     async fn apply(
         &self,
         checkpoint: &mut Checkpoint,
@@ -403,12 +409,13 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             state => serde_json::from_str(state).map_err(|_| SubscribeError::Kept)?,
         };
         let mut work = self.nothing(state, checkpoint.state.len());
-        // Whatever happens, what is before this need not be read again once the work is written.
+        // After the work is written, entries before this cursor need not be read again.
         let mut cursor = checkpoint.cursor.clone();
         for delivered in page.delivered {
             let stream = delivered.entry.stream.clone();
             let version = delivered.entry.version;
-            // From the log and the order alone, so that a rebuild writes the same rows.
+            // The latest time depends on the log and `$all` alone, so that a rebuild writes the
+            // same rows.
             let latest = delivered.at.saturating_add(CLOCK_SKEW).unwrap_or(Timestamp::MAX);
             loop {
                 let position = known.get(&stream).map_or(0, |reached| reached.position);
@@ -448,8 +455,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
                     }
                     work = with;
                 }
-                // A long past of one stream: what was applied of it stays, whoever continues with
-                // the rest.
+                // The stream has many commits to catch up with. The applied ones stay applied,
+                // whichever instance resumes the rest.
                 if is_part {
                     let is_over = Instant::now() >= until;
                     if !self.moved(checkpoint, cursor.clone(), &work, is_over).await? || is_over {
@@ -465,8 +472,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         Ok(is_moved && !is_last)
     }
 
-    /// The next commits to apply after this position: the delivered one, or commits of its stream
-    /// before it. If one of them cannot be read, those before it are read one by one, so that the
+    /// Returns the next commits to apply after this position: the delivered one, or earlier commits
+    /// of its stream. If one of them cannot be read, those before it are read one by one. So the
     /// error names the commit at fault, and nothing before it is lost.
     async fn due(
         &self,
@@ -503,8 +510,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         }
     }
 
-    /// Writes what comes before a commit that cannot be applied, so that it is not retried and
-    /// again.
+    /// Writes the work before a commit that cannot be applied, so that a retry does not repeat it.
     async fn end_before(
         &self,
         checkpoint: &mut Checkpoint,
@@ -518,7 +524,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         Err(error)
     }
 
-    /// Adds a commit to the work. `known` is how far its stream, among others, was applied before.
+    /// Adds a commit to the work. `known` has the positions up to which the streams were applied.
     fn add(
         &self,
         commit: &Commit,
@@ -544,7 +550,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         work.changes.clone().only(self.view.writes).map_err(failed)?;
         let memory = serde_json::to_string(memory).map_err(|_| SubscribeError::Kept)?;
         let state = serde_json::to_string(&work.state).map_err(|_| SubscribeError::Kept)?;
-        // What an earlier version has let grow may shrink.
+        // Data that an earlier version let grow past the limit may shrink.
         let before = before.map_or(0, str::len);
         for (what, bytes, before) in [
             ("state", state.len(), work.state_bytes),
@@ -557,7 +563,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             }
         }
         work.state_bytes = state.len();
-        // `null` is that of a view that remembers nothing.
+        // `null` is the memory of a view that keeps no memory.
         let reached = StreamPosition {
             position: commit.version,
             memory: Some(memory).filter(|text| text != "null"),
@@ -568,7 +574,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     }
 
     /// Writes the work, and moves the checkpoint to this cursor in the same write. Returns whether
-    /// this instance had the checkpoint.
+    /// this instance held the lease.
     async fn moved(
         &self,
         checkpoint: &mut Checkpoint,
@@ -589,15 +595,15 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             _ => source.into(),
         })?;
         let Some(moved) = moved else {
-            tracing::warn!("another instance has taken the checkpoint");
+            tracing::warn!("another instance has taken the lease on the checkpoint");
             return Ok(false);
         };
         *checkpoint = moved;
         if !work.applied.is_empty() {
             tracing::info!(commits = work.applied.len(), "applied");
         }
-        // The commits of a generation that is being made are as old as the log, and nobody waits
-        // for them.
+        // The commits of a generation that is being built are as old as the log, and no reader
+        // waits for them.
         let measured = work.applied.first().filter(|_| self.is_read);
         if let Some((_, _, at)) =
             measured.filter(|_| !self.has_measured.swap(true, Ordering::Relaxed))
@@ -607,7 +613,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         Ok(true)
     }
 
-    /// Measures what is kept, if that is much.
+    /// Measures the kept data, if it is large.
     fn note_what_is_kept(&self, state: &str, work: &Work<State>) {
         let memories = work.positions.values().filter_map(|reached| reached.memory.as_ref());
         let most = memories.map(String::len).chain([state.len()]).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The runner that log projectors and process managers share, the functions behind a FIFO queue of
+//! The runner that log projectors and process managers share: functions behind a FIFO queue of
 //! commits. It handles batches, gaps, and commits that are too large for a message.
 
 use std::{
@@ -31,14 +31,14 @@ use crate::{
 /// fewer receives, and the queue allows 90.
 const SUSPECTED: usize = 5;
 
-/// The time that an invocation has, if it does not say so.
+/// The time that an invocation has, if its context has no deadline in the future.
 const INVOCATION: Duration = Duration::from_secs(10);
-/// The least time for which a batch is applied as a whole.
+/// The shortest time limit for applying a batch as a whole.
 const LEAST: Duration = Duration::from_secs(2);
-/// The most time for which a batch is applied as a whole.
+/// The longest time limit for applying a batch as a whole.
 const MOST: Duration = Duration::from_secs(600);
 
-/// Takes the commits of a queue, those of each stream one after the other.
+/// Applies the commits of a queue, those of each stream one after the other.
 ///
 /// ```
 /// use ledgerline::{Commit, position::Delivery};
@@ -55,12 +55,12 @@ const MOST: Duration = Duration::from_secs(600);
 /// ```
 pub trait Consumer: Sized {
     /// Applies the commit if it is the next one in its stream (rule 7), and does nothing otherwise.
-    /// Returns the verdict on the commit, and the consumer's position in the stream.
+    /// Returns the delivery, and the consumer's position in the stream.
     fn apply(&self, commit: &Commit) -> impl Future<Output = Result<(Delivery, u64), ApplyError>>;
 
-    /// Does the same with many commits in fewer calls, if the consumer can do that. Returns the
-    /// verdict on each commit with the position, or nothing at all. The runner gives every commit
-    /// behind a gap to [`apply`](Self::apply), and after an error all of them. It may be dropped at
+    /// Applies many commits in fewer calls, if the consumer can do that. Returns the delivery and
+    /// the position for each commit, or an empty list. The runner gives every commit behind a gap
+    /// to [`apply`](Self::apply), and after an error all of them. The runner may drop the future at
     /// any call.
     fn apply_batch(
         &self,
@@ -69,14 +69,14 @@ pub trait Consumer: Sized {
         std::future::ready(Ok(Vec::new()))
     }
 
-    /// A consumer for each generation of the view that is written, the one that is read last. There
-    /// are none if the consumer writes no view that can be rebuilt: then it takes commits
-    /// itself.
+    /// Returns a consumer for each written generation of the view, the active one last. The list is
+    /// empty if the consumer writes no view that can be rebuilt. Then the runner gives commits to
+    /// the consumer itself.
     fn generations(&self) -> impl Future<Output = Result<Vec<Self>, TableError>> {
         std::future::ready(Ok(Vec::new()))
     }
 
-    /// Makes a generation of its view from the log.
+    /// Rebuilds a generation of the consumer's view from the log.
     fn rebuild(
         &self,
         _: &DynamoDbStore,
@@ -86,7 +86,7 @@ pub trait Consumer: Sized {
     }
 }
 
-/// An event of a function behind a FIFO queue: messages, or what the operator's tool asks for.
+/// An event of a function behind a FIFO queue: messages, or a request of the operator's tool.
 #[derive(Debug, Deserialize)]
 struct Event {
     #[serde(rename = "Records", default)]
@@ -95,12 +95,12 @@ struct Event {
     rebuild: Option<RebuildRequest>,
 }
 
-/// Runs a consumer of commits. Each commit is applied exactly once and in order (rule 7); what a
-/// consumer does outside the write of its position happens at least once. `manifest` names the
-/// source, a queue with the categories of its commits, and the tables; reads of the log are added.
+/// Runs a consumer of commits. It applies each commit exactly once and in order (rule 7). An effect
+/// outside the write of its position happens at least once. `manifest` names the source, which is a
+/// queue with the categories of its commits, and the tables. `run` adds reads of the log.
 ///
 /// # Errors
-/// When its configuration is wrong: `COMMITS_TABLE`, and what `build` reads.
+/// When its configuration is wrong: `COMMITS_TABLE`, and the variables that `build` reads.
 pub async fn run<C: Consumer + 'static>(
     manifest: Manifest,
     build: impl AsyncFnOnce(SdkConfig) -> Result<C, Error>,
@@ -145,26 +145,26 @@ pub struct QueueRunner<S, C> {
 }
 
 impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
-    /// Applies a batch, each group in order. Once a message of a group failed, the later ones of
-    /// its group are reported as failed too, untried: they must not overtake it. Other groups go
-    /// on.
+    /// Applies a batch, each group in order. After a message of a group failed, the later messages
+    /// of the group are reported as failed too, without an attempt: they must not overtake it.
+    /// Other groups continue.
     pub async fn batch(&self, messages: &[SqsMessage]) -> SqsBatchResponse {
         self.batch_within(messages, INVOCATION).await
     }
 
-    /// The same, for an invocation that ends after this time.
+    /// Does the same as [`batch`](Self::batch), for an invocation that ends after this time.
     ///
-    /// A consumer that applies a batch as a whole has two thirds of it. What is left then is for
-    /// the commits one by one. With a shorter limit, a table that is slow for a while would have
-    /// most batches begin again in the middle, and pay for them twice.
+    /// A consumer that applies a batch as a whole has two thirds of the time. The rest is for
+    /// applying the commits one by one. With a shorter limit, most batches would begin again
+    /// halfway while a table is slow, and pay twice.
     async fn batch_within(&self, messages: &[SqsMessage], left: Duration) -> SqsBatchResponse {
         let mut response = SqsBatchResponse::default();
         let mut stopped = HashSet::new();
         let generations = match self.consumer.generations().await {
             Ok(generations) => generations,
             Err(error) => {
-                // Nothing is applied: what would be written into one generation alone might never
-                // come into the other one.
+                // Nothing is applied: a commit written into one generation alone might never reach
+                // the other one.
                 tracing::error!(error = %Causes(&error), "the generations cannot be read");
                 for message in messages {
                     response.add_failure(message.message_id.as_deref().unwrap_or_default());
@@ -232,9 +232,9 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         response
     }
 
-    /// Applies commits of a batch together, if the consumer can do that. Returns the verdict and
+    /// Applies commits of a batch together, if the consumer can do that. Returns the delivery and
     /// the position for each message whose commit needs no further call. The runner applies the
-    /// other commits one by one, and all of them after a failure: so the log names the one commit
+    /// other commits one by one, and all of them after a failure. So the log names the one commit
     /// at fault, and no other group waits for it.
     async fn outcomes(
         &self,
@@ -250,8 +250,8 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
             // Each generation has a position of its own.
             [..] => return outcomes,
         };
-        // One of the commits may have crashed the function: those before it must be applied this
-        // time.
+        // One of the commits may have crashed the function, so the commits before it must be
+        // applied this time.
         if messages.iter().any(comes_again) {
             return outcomes;
         }
@@ -274,7 +274,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         let failure = match tokio::time::timeout(limit, all).await {
             Ok(Ok(Ok(verdicts))) => {
                 for (place, (verdict, position)) in places.into_iter().zip(verdicts) {
-                    // A commit before the gap may be one that is applied alone.
+                    // A commit before the gap may have to be applied alone.
                     outcomes[place] =
                         Some((verdict, position)).filter(|_| verdict != Delivery::Gap);
                 }
@@ -286,7 +286,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         };
         // Commits that were applied before the failure are duplicates, and their lag is not
         // measured.
-        tracing::warn!(error = failure, "a batch is taken commit by commit");
+        tracing::warn!(error = failure, "the commits of a batch are applied one by one");
         outcomes
     }
 
@@ -299,8 +299,8 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         self.apply_message(Message::read(body), None, &generations).await.map(|_| ())
     }
 
-    /// Applies the commit in one message, unless the batch applied it. Returns the verdict, and the
-    /// commit.
+    /// Applies the commit in one message, unless the batch applied it. Returns the delivery, and
+    /// the commit.
     pub(super) async fn apply_message(
         &self,
         message: Result<Message, String>,
@@ -316,8 +316,8 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                 }
             }
         };
-        // A failure that ends the function loses the log line of the whole batch. This line says,
-        // at the level DEBUG, which commit it was at.
+        // A crash loses the log line of the whole batch. This line, at the level DEBUG, names the
+        // commit that the function was processing.
         tracing::debug!(stream = %commit.stream, version = commit.version, "projection begins");
         let (read, others) = match generations.split_last() {
             Some((read, others)) => (read, others),
@@ -351,7 +351,7 @@ fn comes_again(message: &SqsMessage) -> bool {
     receives(message) > 1
 }
 
-/// How often the message was received, this time included.
+/// How often the message was received, including this receive.
 fn receives(message: &SqsMessage) -> usize {
     let count = message.attributes.get("ApproximateReceiveCount");
     count.and_then(|count| count.parse().ok()).unwrap_or(1)
@@ -360,11 +360,12 @@ fn receives(message: &SqsMessage) -> usize {
 /// Selects the messages to process now, by index, group after group. The caller reports all others
 /// as failed, so that SQS delivers them again.
 ///
-/// A poison pill can crash or time out the function, and then the response for the batch is lost.
-/// So each receive of a batch begins with another group. From [`SUSPECTED`] receives on, half of
-/// the suspected groups are left out, by a bit of a hash of the group's name. In the next receive
-/// it is the other half, and then another bit. So all groups but that of the poison pill leave the
-/// queue within some receives; and if there is none, as after an outage, within three.
+/// A poison pill can crash or time out the function, which loses the response for the batch. So
+/// each receive of a batch begins with another group. From [`SUSPECTED`] receives on, the function
+/// leaves out half of the suspected groups, by a bit of a hash of the group's name. The next
+/// receive leaves out the other half, and the receives after that use another bit. So all groups
+/// but that of the poison pill leave the queue within some receives. Without a poison pill, as
+/// after an outage, all groups leave the queue within three.
 fn tried(messages: &[SqsMessage]) -> Vec<usize> {
     let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
     for (place, message) in messages.iter().enumerate() {
@@ -415,7 +416,7 @@ mod tests {
         }
     }
 
-    /// A consumer that never gets to the end of what it takes together.
+    /// A consumer whose `apply_batch` never returns.
     struct Stuck(Counter);
 
     impl Consumer for Stuck {
@@ -429,7 +430,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_takes_too_long_together_is_taken_one_by_one() {
+    async fn a_batch_that_exceeds_the_time_limit_is_applied_commit_by_commit() {
         let stream = StreamId::new("tank", "1").unwrap();
         let message = |version: u64| {
             let commit = Message::Commit(Box::new(contract::commit(&stream, version)));
@@ -440,14 +441,14 @@ mod tests {
         };
         let runner =
             QueueRunner { store: MemoryStore::default(), consumer: Stuck(Counter(Mutex::new(0))) };
-        // Without the limit, the test fails here and does not wait for ever.
+        // Without the limit, the test fails here instead of waiting for ever.
         let batch = [message(1), message(2)];
         let response = tokio::time::timeout(INVOCATION, runner.batch(&batch)).await.unwrap();
         assert_eq!(response.batch_item_failures.len(), 0);
         assert_eq!(*runner.consumer.0.0.lock().unwrap(), 2);
     }
 
-    /// A consumer that notes the groups that it was done with, and ends the function at one of
+    /// A consumer that notes the groups that it has applied, and crashes the function at one of
     /// them.
     struct Deadly {
         group: String,
@@ -464,7 +465,7 @@ mod tests {
         }
     }
 
-    /// A queue of ten groups, whose batches are always all that is left in it.
+    /// A queue of ten groups, whose batches always hold all messages left in it.
     #[tokio::test(start_paused = true)]
     async fn a_commit_that_times_out_the_function_holds_up_only_its_own_group() {
         let stream = |place: usize| StreamId::new("tank", &place.to_string()).unwrap();
@@ -489,7 +490,7 @@ mod tests {
                     message
                 };
                 let batch: Vec<_> = left.iter().map(message).collect();
-                // The function has ended: none of them is known to be done.
+                // The function has crashed: none of the messages is known to be applied.
                 let answer =
                     tokio::time::timeout(Duration::from_mins(1), runner.batch(&batch)).await;
                 let Ok(answer) = answer else { continue };
@@ -501,7 +502,7 @@ mod tests {
             }
             assert_eq!(left, [deadly], "all others are done, and gone from the queue");
             assert_eq!(runner.consumer.done.lock().unwrap().len(), 9);
-            // None of them is a dead letter, or near it.
+            // None of them is a dead letter, or close to becoming one.
             let most = (0..10)
                 .filter(|place| *place != deadly)
                 .map(|place| receives[place])
@@ -555,10 +556,10 @@ mod tests {
         }
     }
 
-    /// The log was restored from a backup that ends before the consumer's position, and new commits
-    /// follow it.
+    /// The log was restored from a backup that ends before the consumer's position, and has new
+    /// commits after it.
     #[tokio::test]
-    async fn a_log_that_went_backwards_is_said_loudly_and_not_skipped() {
+    async fn a_log_that_went_backwards_is_an_error_and_no_commit_is_skipped() {
         let stream = StreamId::new("tank", "1").unwrap();
         let commit = |version| contract::commit(&stream, version);
         let take = async |runner: &QueueRunner<MemoryStore, Counter>, version| {
@@ -575,7 +576,7 @@ mod tests {
             assert!(matches!(error, ApplyError::WentBack { position: 5, .. }), "{error}");
             assert!(error.to_string().contains("it went backwards"), "{error}");
         }
-        // A replay of commits that the log has, and a repeated commit, are no error.
+        // A redelivery of commits that the log has, and a repeated commit, are no error.
         for version in 4..=5 {
             runner.store.append(&commit(version), None).await.unwrap();
         }

@@ -1,8 +1,9 @@
-//! Making a view again: a function writes the rows of a new generation
-//! ([`Generations`](ledgerline_dynamodb::Generations)) from the log, part by part, when the
-//! operator's tool asks for it. It works for some seconds at a time, notes how far it got, and is
-//! asked again. A commit may be written twice, by the same guards as those of deliveries: by two
-//! who are asked at once, or by one that was killed.
+//! The rebuild of a view: a function writes the rows of a new generation
+//! ([`Generations`](ledgerline_dynamodb::Generations)) from the log, part by part.
+//!
+//! The operator's tool invokes the function. Each invocation works for some seconds and stores its
+//! progress, and the tool invokes the function again. A commit may be written twice, by two
+//! concurrent workers or after a kill. The guards are those of deliveries.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -12,12 +13,12 @@ use ledgerline_dynamodb::{DynamoDbStore, Phase, ScanPart, SegmentProgress, Table
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-/// The time for which one invocation begins new pages. A function behind the log has ten seconds:
-/// the rest is for the last page.
+/// The time for which one invocation begins new pages. A log projector has ten seconds: the rest is
+/// for the last page.
 const WORKING: Duration = Duration::from_secs(5);
 /// The most commits that are read at once. They fit into the least memory that Lambda gives.
 const PAGE: i32 = 1_000;
-/// The number of failures that an answer names.
+/// The number of failures that a response names.
 const NAMED: usize = 20;
 
 /// A request of the operator's tool: to rebuild one part of a view, or some of its streams.
@@ -32,51 +33,51 @@ pub struct RebuildRequest {
     /// The number of parts.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub parts: i32,
-    /// Write units a second at most.
+    /// The most write units a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_units: Option<f64>,
-    /// These streams instead of a part of the log.
+    /// The streams to rebuild, instead of a part of the log.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamId>,
 }
 
-/// A function of an older version refuses a field that it does not know, so a field without a value
-/// is not sent.
+/// Whether a number is zero. A function of an older version refuses an unknown field, so a field
+/// without a value is not sent.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &i32) -> bool {
     *number == 0
 }
 
-/// How far it got.
+/// The progress of a rebuild.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RebuildResponse {
-    /// Whether nothing is left of what was asked for.
+    /// Whether nothing is left of the requested work.
     pub is_done: bool,
-    /// The commits that were read, by all invocations for this part.
+    /// The commits that all invocations for this part have read.
     pub commits: u64,
-    /// The read units that it took.
+    /// The read units used.
     pub reads: f64,
-    /// The write units that it took.
+    /// The write units used.
     pub writes: f64,
-    /// The milliseconds for which nobody should ask for this part again, so that no more write
-    /// units are taken than was asked for.
+    /// The milliseconds for which no caller should request this part again, so that the rebuild
+    /// keeps to the requested write units.
     pub pause: u64,
-    /// Streams that could not be made, and why. No payload is among it (rule 14).
+    /// Streams that could not be rebuilt, and why. The reasons contain no payload (rule 14).
     pub failed: Vec<Failed>,
 }
 
-/// A stream that could not be made.
+/// A stream that could not be rebuilt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
-    /// Its name.
+    /// The stream's name.
     pub stream: StreamId,
     /// The reason.
     pub reason: String,
 }
 
 impl RebuildResponse {
-    /// Adds what another part took, and the streams that it could not make.
+    /// Adds the units and the commits of another part, and the streams that could not be rebuilt.
     pub fn add(&mut self, other: &Self) {
         self.commits += other.commits;
         self.reads += other.reads;
@@ -85,14 +86,14 @@ impl RebuildResponse {
     }
 }
 
-/// Why nothing, or one stream, was made.
+/// The reason why a generation, or a stream of it, was not rebuilt.
 #[derive(Debug, thiserror::Error)]
 pub enum RebuildError {
-    /// A worker that comes late must not write rows of a generation that is read, or that is being
-    /// deleted.
+    /// The generation is not in the phase in which it is built. A late worker must not write rows
+    /// of a generation that is active, or that is being deleted.
     #[error("the generation {0} is not being built")]
     NotBuilding(u32),
-    /// The number of the part.
+    /// No part has this number.
     #[error("there is no part {part} of {parts}")]
     NoPart {
         /// The part.
@@ -100,8 +101,8 @@ pub enum RebuildError {
         /// The number of parts.
         parts: i32,
     },
-    /// The function writes no view, or one that is not made of commits alone.
-    #[error("this function writes no view that can be made again from the log")]
+    /// The function writes no view, or one that does not depend on commits alone.
+    #[error("this function writes no view that can be rebuilt from the log")]
     NoView,
     /// The changes of a commit cannot be worked out.
     #[error("the changes of version {version} cannot be worked out: {reason}")]
@@ -114,14 +115,14 @@ pub enum RebuildError {
     /// The log has a hole.
     #[error("version {0} is missing")]
     Missing(u64),
-    /// Somebody else moves the position all the time.
-    #[error("somebody else is writing it")]
+    /// Another writer moves the position at each attempt.
+    #[error("another writer keeps moving the position of the stream")]
     Busy,
     /// The invocation ran out of time before the stream was rebuilt. The written rows stay, and the
     /// next invocation resumes after them.
     #[error("the invocation ran out of time before it rebuilt the stream; the next one resumes it")]
     TimeIsOver {
-        /// The write units that were used for it.
+        /// The write units used for the stream.
         writes: f64,
     },
     /// The log failed.
@@ -135,19 +136,19 @@ pub enum RebuildError {
     Table(#[from] TableError),
 }
 
-/// What was written, and what could not be.
+/// The write units used, the failed streams, and the streams that are left.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// The write units that it took.
+    /// The write units used.
     pub writes: f64,
-    /// Streams that could not be made.
+    /// Streams that could not be rebuilt.
     pub failed: Vec<(StreamId, RebuildError)>,
-    /// Streams that were not reached before the time was over.
+    /// Streams that the invocation did not reach in its time.
     pub left: BTreeSet<StreamId>,
 }
 
 impl Progress {
-    /// Adds the outcome of one stream: the write units that it took, or why it was not made.
+    /// Adds the result of one stream: the write units used, or the error.
     pub(crate) fn note(&mut self, stream: StreamId, made: Result<f64, RebuildError>) {
         match made {
             Ok(units) => self.writes += units,
@@ -162,15 +163,15 @@ impl Progress {
 
 /// A view that can be rebuilt.
 pub(crate) trait Rebuild {
-    /// The categories of its commits.
+    /// The categories of the view's commits.
     fn of(&self) -> Vec<&'static str>;
 
-    /// Its table.
+    /// The view's table.
     fn view(&self) -> &ViewTable;
 
-    /// Writes what these commits come to into the rows of this generation. Each list is of one
-    /// stream, in order. A stream that cannot be made is named, and does not keep the others from
-    /// their rows. After `until`, no more streams are begun.
+    /// Writes these commits into the rows of this generation. Each list is of one stream, in order.
+    /// A stream that cannot be rebuilt is named, and does not keep the others from their rows.
+    /// After `until`, no more streams are begun.
     fn rebuild_page(
         &self,
         generation: u32,
@@ -179,8 +180,8 @@ pub(crate) trait Rebuild {
         until: Instant,
     ) -> impl Future<Output = Result<Progress, TableError>>;
 
-    /// Writes what this generation lacks of a stream, from the log. Returns the write units that it
-    /// took.
+    /// Writes the commits of a stream that this generation lacks, from the log. Returns the write
+    /// units used.
     fn rebuild_stream(
         &self,
         generation: u32,
@@ -190,10 +191,10 @@ pub(crate) trait Rebuild {
     ) -> impl Future<Output = Result<f64, RebuildError>>;
 }
 
-/// The number of streams that are made at once.
+/// The number of streams that are rebuilt at once.
 pub(crate) const AT_ONCE: usize = 16;
 
-/// Makes each of these streams from the log, some at once, until the time is over.
+/// Rebuilds each of these streams from the log, [`AT_ONCE`] at a time, until the time is over.
 pub(crate) async fn rebuild_each(
     view: &impl Rebuild,
     generation: u32,
@@ -217,10 +218,10 @@ pub(crate) async fn rebuild_each(
     .await
 }
 
-/// Does what is asked for, for some seconds.
+/// Rebuilds the requested part or streams, for some seconds.
 ///
 /// # Errors
-/// When the generation is not being built, or the log or the table fails. What was noted before
+/// When the generation is not being built, or the log or the table fails. The stored progress
 /// stays.
 pub(crate) async fn rebuild(
     view: &impl Rebuild,
@@ -253,7 +254,7 @@ pub(crate) async fn rebuild(
     let scanned = ScanPart { part: number, parts };
     let mut part = table.part(&name).await?;
     let written_before = part.writes;
-    // A page is written without a pause: it may not be more than the work of an invocation.
+    // A page is written without a pause, so it may not be more than the work of one invocation.
     #[expect(clippy::cast_possible_truncation, reason = "it is at most PAGE")]
     let limit = asked
         .write_units
@@ -277,7 +278,7 @@ pub(crate) async fn rebuild(
         let (made, read) = futures::try_join!(make, read)?;
         next = read;
         failed.extend(made.failed);
-        // What comes before the first stream that was left is done, and is not read again.
+        // The streams before the first one that was left are done, and are not read again.
         let done =
             ends.iter().position(|end| made.left.contains(&end.stream)).unwrap_or(ends.len());
         let is_whole = done == ends.len();
@@ -291,7 +292,7 @@ pub(crate) async fn rebuild(
         };
         table.put_part(&name, &part).await?;
         if let Some(units) = asked.write_units {
-            // Whoever asks waits, so that nobody pays for a function that sleeps.
+            // The caller waits, so that the operator does not pay for a sleeping function.
             let due = Duration::try_from_secs_f64((part.writes - written_before) / units)
                 .unwrap_or_default();
             pause = due.saturating_sub(began.elapsed());
@@ -310,14 +311,14 @@ pub(crate) async fn rebuild(
 
 fn answer(rebuilt: RebuildResponse, failed: Vec<(StreamId, RebuildError)>) -> RebuildResponse {
     for (stream, error) in &failed {
-        tracing::error!(%stream, error = %Causes(error), "not made again");
+        tracing::error!(%stream, error = %Causes(error), "not rebuilt");
     }
     let named = failed.into_iter().take(NAMED);
     let named = named.map(|(stream, error)| Failed { stream, reason: Causes(&error).to_string() });
     RebuildResponse { failed: named.collect(), ..rebuilt }
 }
 
-/// Where the commits of a stream end in a page of the log.
+/// The end of a stream's commits in a page of the log.
 struct End {
     stream: StreamId,
     version: u64,
@@ -335,7 +336,7 @@ impl End {
     }
 }
 
-/// The commits of each stream that follow each other in the list.
+/// Groups consecutive commits of the same stream.
 fn by_stream(commits: Vec<Commit>) -> Vec<Vec<Commit>> {
     let mut streams: Vec<Vec<Commit>> = Vec::new();
     for commit in commits {
@@ -349,7 +350,7 @@ fn by_stream(commits: Vec<Commit>) -> Vec<Vec<Commit>> {
     streams
 }
 
-/// The first version that is missing between these commits of one stream.
+/// Returns the first version that is missing between these commits of one stream.
 pub(crate) fn hole_in(commits: &[Commit]) -> Option<u64> {
     commits.windows(2).find_map(|pair| {
         let next = pair[0].version + 1;
@@ -357,14 +358,14 @@ pub(crate) fn hole_in(commits: &[Commit]) -> Option<u64> {
     })
 }
 
-/// The answer of a function that handled an event of its own kind, or was asked to rebuild its
+/// The response of a function that handled an event of its own kind, or a request to rebuild its
 /// view.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Answer<Handled> {
-    /// The answer to an event.
+    /// The response to an event.
     Handled(Handled),
-    /// How far the rebuild got.
+    /// The progress of the rebuild.
     Rebuilt(RebuildResponse),
 }
 

@@ -1,9 +1,9 @@
 //! The runner of state projectors: functions whose read model is one row per aggregate.
 //!
-//! States come from the fanout, or from a rule of the bus, as an asynchronous invocation that
-//! Lambda tries three times within minutes. An invocation that fails each time waits in a queue.
-//! The same function takes it from there, again and again with a minute in between, for as long as
-//! an outage or a deployment may last.
+//! The fanout, or a rule of the bus, sends states as an asynchronous invocation, which Lambda
+//! attempts three times within minutes. An invocation that fails each time waits in a queue. The
+//! same function receives it from there, with a minute between retries, for as long as an outage or
+//! a deployment may last.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -34,13 +34,13 @@ use crate::{
     wire::{BusEntry, field_or_root},
 };
 
-/// The time for which a forgotten row keeps older events out, in seconds: 30 days. EventBridge may
-/// retry an event for a day, Lambda for six hours, and it may wait in dead-letter queues for 14
-/// days.
+/// The time for which the tombstone of a forgotten row keeps older events out, in seconds: 30 days.
+/// EventBridge may retry an event for a day, and Lambda for six hours. The event may then wait in
+/// dead-letter queues for 14 days.
 const TOMBSTONE_SECONDS: i64 = 30 * 86_400;
 
-/// Runs a state projector. It writes the row of every state, unless the row in the table is as new
-/// already (rule 8).
+/// Runs a state projector, which writes the row of every state unless the row in the table is at
+/// least as new (rule 8).
 ///
 /// ```no_run
 /// use ledgerline::{StateTable, StateView, tank::{State, Tank}};
@@ -75,8 +75,8 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(
         let client = dynamodb().await;
         let log = DynamoDbStore::new(client.clone(), config::text("COMMITS_TABLE")?);
         let table = StateRows::new(client, config::text(view.table.variable)?, view.table);
-        // This opens the connection, so that the first state does not wait for it. A failure is
-        // that of the first state.
+        // This call opens the connection, so that the first state does not wait for it. If the call
+        // fails, so will the first state.
         let _ = table.view().recent_generations().await;
         let projector = Arc::new(StateProjector { table, log, view });
         Ok(handler(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
@@ -123,13 +123,13 @@ struct Invocation {
     states: Vec<Value>,
 }
 
-/// The details of the entries in an event. The event is an invocation by the fanout, an entry from
-/// a rule, or messages from the queue of failed invocations. Such a message is what Lambda puts
-/// there, with the event in `requestPayload` (developer guide, "Capturing records of Lambda
-/// asynchronous invocations"), or what EventBridge puts there, the event itself.
+/// Extracts the details of the entries in an event. The event is an invocation by the fanout, an
+/// entry from a rule, or messages from the queue of failed invocations. Lambda writes such a
+/// message with the event in `requestPayload` (developer guide, "Capturing records of Lambda
+/// asynchronous invocations"). EventBridge writes the event itself.
 ///
-/// A message that was received before begins with another of its states each time, so that a state
-/// that ends the function does not keep the others from their rows.
+/// A redelivered message begins with a different state at each receive. So a state that crashes the
+/// function does not keep the others from their rows.
 ///
 /// # Errors
 /// When the event is none of these.
@@ -169,22 +169,22 @@ pub fn details(event: Value) -> Result<Vec<Value>, Error> {
 /// The parts of a state projector.
 #[derive(Debug)]
 pub struct StateProjector<A: Aggregate, Row> {
-    /// The table that has the rows.
+    /// The table of the rows.
     pub table: StateRows,
     /// The log, for entries whose state this program cannot read.
     pub log: DynamoDbStore,
-    /// The view that says what the rows are.
+    /// The view that defines the rows.
     pub view: StateView<A, Row>,
 }
 
-/// The reason why an entry was not projected. The entry is delivered again; after the last try it
-/// goes to the dead-letter queue.
+/// The reason why an entry was not projected. The entry is delivered again; after the last attempt
+/// it goes to the dead-letter queue.
 #[derive(Debug, thiserror::Error)]
 enum ProjectError {
     #[error("not an entry of this program: the field {0}")]
     Malformed(String),
-    /// The row shows a version, or an entry is about one, that the log does not have: the log was
-    /// restored to an earlier time.
+    /// The version of the row or of the entry is not in the log: the log was restored to an earlier
+    /// time.
     #[error("version {version} of {stream} is not in the log: it went backwards")]
     WentBack { stream: StreamId, version: u64 },
     #[error(
@@ -203,7 +203,7 @@ fn malformed(error: &serde_path_to_error::Error<serde_json::Error>) -> ProjectEr
     ProjectError::Malformed(field_or_root(error))
 }
 
-/// The result of an entry that was projected.
+/// The result of a projected entry.
 struct Projected {
     stream: StreamId,
     version: u64,
@@ -212,21 +212,21 @@ struct Projected {
 }
 
 impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
-    /// Projects the details of these entries, one after the other. An entry that fails does not
-    /// keep the others from their rows.
+    /// Projects the details of these entries, one after the other. A failed entry does not keep the
+    /// others from their rows.
     ///
     /// # Errors
-    /// When an entry is malformed, its state has a schema that this program does not read and the
-    /// log cannot be folded, the log went backwards, or a table fails. The error is that of the
-    /// first such entry.
+    /// When an entry is malformed, when its state has a schema that this program does not read and
+    /// the log cannot be folded, when the log went backwards, or when a table fails. The error is
+    /// that of the first such entry.
     pub async fn all(&self, details: Vec<Value>) -> Result<(), Error> {
         let mut written = CommitList::default();
         let mut older = CommitList::default();
         let mut failed = Ok(());
         let generations = self.table.view().written().await?;
         for detail in details {
-            // An operator who looks for a command that is not shown searches the logs by these two.
-            // Even an entry that cannot be read may have them.
+            // An operator who looks for a missing command searches the logs by the stream and the
+            // correlation id. Even an unreadable entry may have them.
             let stream = detail["stream"]
                 .as_str()
                 .and_then(|stream| StreamId::try_from(stream.to_owned()).ok());
@@ -252,11 +252,10 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         failed
     }
 
-    /// Makes a generation of the view from the log.
+    /// Rebuilds a generation of the view from the log.
     ///
     /// # Errors
-    /// When the generation is not being built, or the log or the table fails. What was written
-    /// stays.
+    /// When the generation is not being built, or the log or the table fails. Written rows stay.
     pub async fn rebuild(&self, asked: &RebuildRequest) -> Result<RebuildResponse, RebuildError> {
         rebuild(self, &self.log, asked).await
     }
@@ -279,15 +278,15 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         let row = (self.view.row)(stream.id(), shown, state);
         let mut overwritten = Overwrite::Written;
         for generation in generations {
-            // The one that is read comes last, and it is the one that counts.
+            // The active generation is the last one, and its result counts.
             (overwritten, _) =
                 self.show(&self.table.at(*generation), stream, shown, row.as_ref()).await?;
         }
         if let Overwrite::Shows(newer) = overwritten
             && newer > shown
-            // A newer row is normal if this entry came late. But if the log does not have the row's
-            // version, the log went backwards, and the row would stay as it is until the log has
-            // grown past it.
+            // A newer row is normal if this entry is late. But if the log does not have the row's
+            // version, the log went backwards. The row would then stay unchanged until the log has
+            // grown past its version.
             && self.log.get(stream, newer).await?.is_none()
         {
             return Err(ProjectError::WentBack { stream: stream.clone(), version: newer });
@@ -304,8 +303,8 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         })
     }
 
-    /// Writes a row, or a tombstone, unless the row is as new already (rule 8). Returns the write
-    /// units as well.
+    /// Writes a row, or a tombstone, unless the row is at least as new (rule 8). Also returns the
+    /// write units.
     async fn show(
         &self,
         table: &StateRows,
@@ -316,15 +315,16 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         if let Some(row) = row {
             return table.put_newer(row, version).await;
         }
-        // The time counts from now, even if this event waited for weeks, because older events may
-        // have waited with it.
+        // The time begins at the write, even if this event waited for weeks, because older events
+        // may have waited with it.
         let expires = Timestamp::now().as_second().saturating_add(TOMBSTONE_SECONDS);
         table.forget(stream.id(), version, expires).await
     }
 
-    /// The version and the state that the entry shows. If an older or newer fanout wrote the state
-    /// in a schema that this program does not read, they are the newest ones that the log has. So
-    /// rows are right during a deployment, whichever function is replaced first.
+    /// Returns the version and the state that the entry shows. An older or newer fanout may have
+    /// written the state in a schema that this program does not read. Then the function folds the
+    /// newest version and state from the log. So rows are right during a deployment, whichever
+    /// function is replaced first.
     async fn state(
         &self,
         stream: &StreamId,
@@ -389,12 +389,12 @@ impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
                     let shown = self.show(table, &stream, version, row.as_ref()).await;
                     shown.map(|(_, units)| units).map_err(RebuildError::Table)
                 }
-                // They are not enough for the state, or not all there.
+                // The commits are not enough for the state, or some are missing.
                 Ok(None) => self.rebuild_stream(generation, log, &stream, until).await,
                 Err(error) => Err(RebuildError::Load(error)),
             };
             match made {
-                // All of the page is delivered again.
+                // The whole page is retried.
                 Err(RebuildError::Table(error)) if is_outage(&error) => Err(error),
                 made => Ok(Some((stream, made))),
             }

@@ -16,8 +16,8 @@ use crate::{
 /// The variable with the milliseconds for which a read with `minVersion` waits.
 pub(super) const TIMEOUT: &str = "READ_YOUR_WRITE_TIMEOUT_MS";
 
-/// The first pause before a view that is behind is read again. Each pause is twice as long as the
-/// one before, so that a wait costs twenty reads and not hundreds while a projector does not work.
+/// The first pause before a view that lags is read again. Each pause is twice as long as the one
+/// before. So a wait costs twenty reads and not hundreds while a projector does not work.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
 /// The longest pause between two reads: a reader waits at most this much longer than necessary.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
@@ -27,13 +27,12 @@ const MAX_PAUSE: Duration = Duration::from_millis(200);
 pub enum Visibility {
     /// The view shows this version; 0 if it shows nothing.
     Version(u64),
-    /// The row belongs to another caller. The answer is that for a row that does not exist, and
-    /// comes without a wait: a longer wait would tell the caller that there is a row.
+    /// The row belongs to another caller. The response is that for a row that does not exist,
+    /// without a wait: a longer wait would reveal that the row exists.
     Hidden,
 }
 
-/// The time that a read with `minVersion` waits, and the log that says whether there is anything to
-/// wait for.
+/// The time that a read with `minVersion` waits, and the log that shows whether the version exists.
 #[derive(Debug)]
 pub struct Patience {
     duration: Duration,
@@ -42,13 +41,13 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// A wait of this duration, for versions that are in this log.
+    /// Creates a wait of this duration, for versions that are in this log.
     #[must_use]
     pub fn new(duration: Duration, log: DynamoDbStore) -> Self {
         Self { duration, log, in_vain: InVain::default() }
     }
 
-    /// The wait that `READ_YOUR_WRITE_TIMEOUT_MS` and `COMMITS_TABLE` describe. No read opens the
+    /// Reads the wait from `READ_YOUR_WRITE_TIMEOUT_MS` and `COMMITS_TABLE`. No read opens the
     /// log's connection here: the role allows only streams of the function's own categories.
     pub(super) fn from_env(client: aws_sdk_dynamodb::Client) -> Result<Self, ConfigError> {
         let duration = Duration::from_millis(config::parsed(TIMEOUT)?);
@@ -56,10 +55,10 @@ impl Patience {
     }
 
     /// Whether the version is in the log. If the log does not answer, the read does not wait; the
-    /// next request asks the log again.
+    /// next request reads the log again.
     async fn is_coming(&self, stream: &StreamId, version: u64) -> bool {
         self.log.has(stream, version).await.unwrap_or_else(|error| {
-            tracing::warn!(%stream, version, error = %Causes(&error), "whether the version will be shown is not known");
+            tracing::warn!(%stream, version, error = %Causes(&error), "the log does not show whether the version exists");
             false
         })
     }
@@ -82,8 +81,8 @@ impl Patience {
             if version >= wanted {
                 return Ok((version, found));
             }
-            // The log is asked for strangers as well. Otherwise they would see by the time of the
-            // answer that there is a row.
+            // The log is read for other callers as well. Otherwise the response time would reveal
+            // to them that the row exists.
             let comes = match is_coming {
                 None => *is_coming.insert(self.is_coming(stream, wanted).await),
                 Some(comes) => comes,

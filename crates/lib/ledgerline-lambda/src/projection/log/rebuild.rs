@@ -1,4 +1,4 @@
-//! Rebuilds a view that is written from the log.
+//! The rebuild of a log view.
 
 use std::collections::BTreeSet;
 
@@ -11,24 +11,23 @@ use tokio::time::Instant;
 use super::LogProjector;
 use crate::rebuild::{Progress, Rebuild, RebuildError, hole_in, is_outage, rebuild_each};
 
-/// The number of times that a stream is retried after somebody else moved the position (rule
-/// 11).
+/// The number of retries of a stream after another writer moved the position (rule 11).
 const MAX_TRIES: usize = 5;
 
-/// A page of the log that is written.
+/// A page of the log while it is written.
 struct Page<'p> {
     rows: &'p LogRows,
     batch: CommitBatch,
     made: Progress,
-    /// Streams that are written each for itself, from the log: their commits are not all in the
-    /// page, or could not be written with those of the others.
+    /// Streams that are each written alone, from the log. Their commits are not all in the page, or
+    /// could not be written with those of the others.
     alone: BTreeSet<StreamId>,
 }
 
 impl Page<'_> {
-    /// Writes the batch, and empties it. If nothing was written, because of a position, or of a row
-    /// that can never be written, each of its streams is written alone, so that the one at fault is
-    /// named and does not keep the others from their rows.
+    /// Writes the batch, and empties it. The table may write nothing, because of a position, or of
+    /// a row that can never be written. Then each stream of the batch is written alone. So the
+    /// stream at fault is named, and does not keep the others from their rows.
     async fn flush(&mut self, empty: CommitBatch) -> Result<(), TableError> {
         let full = std::mem::replace(&mut self.batch, empty);
         if full.is_empty() {
@@ -69,12 +68,12 @@ impl Rebuild for LogProjector {
                 continue;
             }
             for commit in commits {
-                // What comes before it was not written.
+                // The stream's commits before this one were not written.
                 if page.alone.contains(&commit.stream) || page.made.left.contains(&commit.stream) {
                     break;
                 }
                 // The batch still writes the stream's earlier commits. The next invocation resumes
-                // the stream. Rows that are inserted are few calls for the whole page.
+                // the stream. Inserted rows need few calls for the whole page.
                 if Instant::now() >= until && !rows.inserts() {
                     page.made.left.insert(commit.stream);
                     break;
@@ -139,13 +138,13 @@ impl Rebuild for LogProjector {
             }
             is_moved = is_moved || !write(rows, &batch, &mut writes).await?;
             if is_moved {
-                // By a live commit. The next try continues from there.
+                // A live commit has moved the position. The next attempt resumes there.
                 if tries == MAX_TRIES {
                     return Err(RebuildError::Busy);
                 }
                 tries += 1;
             }
-            // A long stream is made in several invocations.
+            // A long stream is rebuilt in several invocations.
             if Instant::now() >= until {
                 return Err(RebuildError::TimeIsOver { writes });
             }
@@ -153,8 +152,8 @@ impl Rebuild for LogProjector {
     }
 }
 
-/// Writes a batch, and adds its units to `writes`. Returns whether it was written: not if the
-/// position is elsewhere.
+/// Writes a batch, and adds its units to `writes`. Returns whether it was written, which it is not
+/// if the position is elsewhere.
 async fn write(rows: &LogRows, batch: &CommitBatch, writes: &mut f64) -> Result<bool, TableError> {
     Ok(match rows.apply(batch).await? {
         Applied::Written { units, .. } => {
@@ -165,8 +164,8 @@ async fn write(rows: &LogRows, batch: &CommitBatch, writes: &mut f64) -> Result<
     })
 }
 
-/// Whether the rows of all earlier commits of its stream are there. A page begins within a stream
-/// if the one before it ended there. Rows that are inserted have no condition that would tell.
+/// Whether the rows of all earlier commits of the stream are in the table. A page begins within a
+/// stream if the page before it ended there. Inserted rows have no condition that would check this.
 async fn is_next(rows: &LogRows, first: &Commit) -> Result<bool, TableError> {
     if !rows.inserts() || first.version == 1 {
         return Ok(true);
@@ -178,7 +177,7 @@ fn changes_of(commit: &Commit, changes: ledgerline::Changes) -> CommitChanges<'_
     CommitChanges { stream: &commit.stream, version: commit.version, changes }
 }
 
-/// Why a commit makes no changes.
+/// The error for a commit whose changes cannot be worked out.
 fn unchanged(commit: &Commit, error: &ChangesError) -> RebuildError {
     RebuildError::Changes { version: commit.version, reason: Causes(error).to_string() }
 }

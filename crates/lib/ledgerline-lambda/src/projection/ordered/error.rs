@@ -1,4 +1,4 @@
-//! Why a subscription stopped.
+//! The errors of a subscription.
 
 use ledgerline::{
     ChangesError, StoreError, StreamId,
@@ -9,14 +9,14 @@ use ledgerline_dynamodb::TableError;
 use super::MAX_KEPT;
 use crate::rebuild::RebuildError;
 
-/// Why a subscription did not get on. It continues from its checkpoint when it is woken again.
+/// The reason why a subscription stopped. The next invocation resumes from its checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum SubscribeError {
     /// `$all` or the log failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// `$all` is not the one that the checkpoint is of.
-    #[error("the checkpoint cannot be gone on from")]
+    /// The checkpoint belongs to another `$all`.
+    #[error("the subscription cannot resume from its checkpoint")]
     Cursor(#[from] CursorError),
     /// The table of the view failed.
     #[error(transparent)]
@@ -24,9 +24,9 @@ pub enum SubscribeError {
     /// A commit cannot be read.
     #[error("version {version} of {stream} cannot be read: {reason}")]
     Unreadable {
-        /// Its stream.
+        /// The commit's stream.
         stream: StreamId,
-        /// Its version.
+        /// The commit's version.
         version: u64,
         /// The reason, without values (rule 14).
         reason: String,
@@ -34,47 +34,47 @@ pub enum SubscribeError {
     /// The view could not work out the changes of a commit.
     #[error("the changes of version {version} of {stream} cannot be worked out")]
     Changes {
-        /// Its stream.
+        /// The commit's stream.
         stream: StreamId,
-        /// Its version.
+        /// The commit's version.
         version: u64,
         /// The reason.
         source: ChangesError,
     },
-    /// The view would keep more than it may.
+    /// The view would keep more data than the limit allows.
     #[error(
         "version {version} of {stream} makes the view's {what} {bytes} bytes, and {MAX_KEPT} are the most: keep such data in rows"
     )]
     TooLarge {
-        /// Its stream.
+        /// The commit's stream.
         stream: StreamId,
-        /// Its version.
+        /// The commit's version.
         version: u64,
-        /// State, or memory of the stream.
+        /// The kind of data: the state, or the memory of the stream.
         what: &'static str,
-        /// The bytes.
+        /// The size in bytes.
         bytes: usize,
     },
-    /// The table refuses the rows of a commit, and will each time.
+    /// The table refuses the rows of a commit at each attempt.
     #[error("the rows of version {version} of {stream} cannot be written")]
     Refused {
-        /// Its stream.
+        /// The commit's stream.
         stream: StreamId,
-        /// Its version.
+        /// The commit's version.
         version: u64,
         /// The refusal.
         source: TableError,
     },
-    /// A generation cannot be made.
+    /// A generation cannot be rebuilt.
     #[error(transparent)]
     Rebuild(#[from] RebuildError),
-    /// What was kept with the checkpoint, or of a stream, is not of this program.
+    /// The data kept with the checkpoint, or for a stream, is not of this program.
     #[error("what was kept cannot be read: its shape has changed, and the view must be made again")]
     Kept,
 }
 
 impl SubscribeError {
-    /// The commit at fault, if it is one.
+    /// Returns the commit at fault, if a commit is at fault.
     pub(super) fn commit(&self) -> Option<(StreamId, u64)> {
         match self {
             Self::Unreadable { stream, version, .. }
