@@ -51,15 +51,16 @@ impl Outages {
     pub(crate) fn of(&self, resource: &str) -> Option<Failing> {
         // An index fails with its table.
         let resource = resource.split_once("/index/").map_or(resource, |(table, _)| table);
-        // A function fails under each of its aliases.
-        let resource = match resource.split_once(":function:") {
+        // A function is named with an alias or without one.
+        let without_alias = match resource.split_once(":function:") {
             Some((_, function)) => function.split(':').next().unwrap_or(function),
             None => resource,
         };
         let under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut of_it = under_way
-            .iter()
-            .filter(|(outage, until)| resource.ends_with(&outage.of) && *until > Instant::now());
+        let is_of_it = |of: &str| resource.ends_with(of) || without_alias.ends_with(of);
+        let now = Instant::now();
+        let mut of_it =
+            under_way.iter().filter(|(outage, until)| is_of_it(&outage.of) && *until > now);
         of_it.next().map(|(outage, _)| outage.answer)
     }
 }
@@ -90,6 +91,10 @@ mod tests {
             [function, &alias].map(|resource| outages.of(resource)),
             [Some(Failing::Failed); 2]
         );
+        outages.begin(Outage { of: ":live".into(), seconds: 60, answer: Failing::Throttled });
+        let other = function.replace("Mail", "Other");
+        assert_eq!(outages.of(&other), None);
+        assert_eq!(outages.of(&format!("{other}:live")), Some(Failing::Throttled));
         assert_eq!(outages.of("arn:aws:sqs:us-east-1:000000000000:Transactions.fifo"), None);
     }
 
