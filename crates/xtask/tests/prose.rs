@@ -8,7 +8,7 @@
 use std::{path::PathBuf, process::Command};
 
 /// Lines of Rust over 100 columns: texts that rustfmt does not break.
-const LONG_RUST: usize = 523;
+const LONG_RUST: usize = 527;
 /// Lines of Markdown over 120 columns, without tables and code.
 const LONG_MARKDOWN: usize = 0;
 /// Lines of templates over 120 columns, without the manifests.
@@ -22,28 +22,28 @@ const PHRASES: &[(&str, &str, usize)] = &[
     ("tried again", "retried", 2),
     ("tries again", "retries", 0),
     ("try again", "retry", 1),
-    ("made again", "rebuilt", 8),
-    ("whoever", "the noun: caller, operator, instance", 35),
-    ("somebody", "the noun: caller, operator, client", 54),
-    ("nobody", "no and the noun", 87),
-    ("everybody", "every and the noun", 33),
-    ("read strongly", "strongly consistent read", 30),
-    ("set aside", "quarantine", 17),
-    ("sets aside", "quarantines", 7),
+    ("made again", "rebuilt", 7),
+    ("whoever", "the noun: caller, operator, instance", 25),
+    ("somebody", "the noun: caller, operator, client", 45),
+    ("nobody", "no and the noun", 60),
+    ("everybody", "every and the noun", 28),
+    ("read strongly", "strongly consistent read", 29),
+    ("set aside", "quarantine", 12),
+    ("sets aside", "quarantines", 6),
     ("put aside", "park", 12),
     ("watching", "monitoring", 12),
-    ("verdict", "delivery, or what was found", 11),
+    ("verdict", "delivery, or what was found", 5),
     ("order of everything", "`$all`", 9),
-    ("follows the log", "subscriber", 28),
+    ("follows the log", "subscriber", 23),
     ("the rails", "the libraries", 0),
     ("gets through", "reaches, is applied", 7),
     ("comes to", "the fact itself", 8),
-    ("goes back", "rolls back, returns", 5),
-    ("stands still", "stops", 5),
+    ("goes back", "rolls back, returns", 3),
+    ("stands still", "stops", 4),
     ("in steps", "canary", 4),
-    ("mended", "repaired", 15),
+    ("mended", "repaired", 10),
     ("throw away", "discard", 0),
-    ("sent back", "redriven", 9),
+    ("sent back", "redriven", 7),
 ];
 
 /// What is not prose of today: samples of older versions, records, and the list of words itself.
