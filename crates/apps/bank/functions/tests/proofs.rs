@@ -70,7 +70,7 @@ fn refused(name: &str, _: &mut Rng) -> History<Transfer> {
     History { id: name.into(), actor: "ada".into(), commands: vec![request(name, 30), record] }
 }
 
-/// A transfer that is requested, and nothing more.
+/// A transfer that is requested, without further steps.
 fn requested(id: &str, amount: i64) -> Vec<Commit> {
     let commands = vec![request(id, amount)];
     History::<Transfer> { id: id.into(), actor: "ada".into(), commands }.commits_with_states()
@@ -89,12 +89,12 @@ fn request(id: &str, amount: i64) -> transfer::Command {
     }
 }
 
-/// The account that a transfer's money comes from.
+/// Returns the account that a transfer debits.
 fn payer(transfer: &str) -> String {
     account_id(&format!("{transfer}-from"))
 }
 
-/// The account that a transfer's money goes to.
+/// Returns the account that a transfer credits.
 fn receiver(transfer: &str) -> String {
     account_id(&format!("{transfer}-to"))
 }
@@ -115,8 +115,8 @@ fn transfers_at(
     manager(wire, "TransferPositionsTable", Transfers::new(World::store_at(wire)))
 }
 
-/// The case of the process manager, from the request to the end: each commit that it writes to the
-/// transfer is delivered to it next.
+/// The case of the process manager, from the request to the end: the process manager gets each
+/// commit that it writes to the transfer.
 fn transferred(name: &str, amount: i64, received: bool) -> Case {
     let to = if received { balance(&receiver("x"), 1) } else { Vec::new() };
     let log = vec![balance(&payer("x"), 30), to, requested("x", amount)];
@@ -178,8 +178,7 @@ fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
         let instances = [transfers_at(&world.wire), transfers_at(&world.wire)];
         for round in 0..6 {
             if round == 3 {
-                // Requests that are late arrive in this time, and from then on the wire does no
-                // harm.
+                // Late requests arrive in this time, and after it the wire causes no faults.
                 sleep(Duration::from_secs(60)).await;
                 world.wire.calm();
             }
@@ -192,7 +191,7 @@ fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
                     sleep(pause).await;
                     instances[1].message(&body).await
                 };
-                // Whichever of them fails, the message is delivered again.
+                // If one of them fails, the message is delivered again.
                 let _ = tokio::join!(instances[0].message(&body), second);
             }
         }

@@ -15,14 +15,14 @@ use ledgerline_testing::{Answer, Api, UnderTest, eventually, fresh_id};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-/// The table of requests and answers, from opening an account to closing it.
+/// The requests and responses in the life of an account, from opening to closing.
 #[tokio::test]
 async fn an_account_lives_from_opening_to_closing() {
     let bank = UnderTest::start().await;
     let id = fresh_id();
     let account = format!("/accounts/{id}");
 
-    // Opened once, under an id of the client's choice.
+    // The account is opened once, under an id of the client's choice.
     let open = json!({ "accountId": &id, "owner": "Doe, Jane & Söhne", "currency": "EUR" });
     let opened = bank.post("/accounts", open.clone()).await;
     assert_eq!(opened.status, StatusCode::CREATED);
@@ -34,7 +34,7 @@ async fn an_account_lives_from_opening_to_closing() {
     let again = bank.post("/accounts", open).await;
     assert_eq!((again.status, again.problem()), (StatusCode::CONFLICT, "account-exists"));
 
-    // Credited and debited; the caller reads what was written.
+    // It is credited and debited; the caller reads its own writes.
     let credited = bank
         .post(&format!("{account}/credits"), json!({ "amount": 5000, "reference": "salary" }))
         .await;
@@ -63,7 +63,7 @@ async fn an_account_lives_from_opening_to_closing() {
     bank.shows_its_month(&shown.body).await;
     let known = bank.call(Method::GET, &account, &[("if-none-match", tag)], String::new()).await;
     assert_eq!((known.status, known.etag()), (StatusCode::NOT_MODIFIED, Some(tag)));
-    // A version is no representation: a view that is rebuilt may show another one of it.
+    // A version is no representation: a rebuilt view may show another representation of it.
     for other in ["\"2\"", "\"3\"", "\"3.00000000\""] {
         let shown =
             bank.call(Method::GET, &account, &[("if-none-match", other)], String::new()).await;
@@ -101,7 +101,7 @@ async fn an_account_lives_from_opening_to_closing() {
     .await;
     assert_eq!(owned["owner"], "Doe, Jane & Söhne");
 
-    // If-Match is honoured on every command.
+    // If-Match applies to every command.
     let stale = bank
         .post_with(&format!("{account}/credits"), &[("if-match", "\"2\"")], json!({ "amount": 1 }))
         .await;
@@ -115,7 +115,7 @@ async fn an_account_lives_from_opening_to_closing() {
         .await;
     assert_eq!(matched.version(), 4);
 
-    // Closed when it is empty, and then for good.
+    // The account is closed when it is empty, and then permanently.
     let full = bank.post(&format!("{account}/close"), json!({})).await;
     assert_eq!(
         (full.status, full.problem()),
@@ -139,8 +139,8 @@ async fn an_account_lives_from_opening_to_closing() {
     assert_eq!(shown.body["status"], "closed");
     bank.shows_its_transactions(&id, 6).await;
 
-    // An account that does not exist is not found, and a version that is not in the log is not
-    // waited for.
+    // An account that does not exist is not found, and the read does not wait for a version that is
+    // not in the log.
     let nobody = format!("/accounts/{}", fresh_id());
     for path in [nobody.clone(), format!("{nobody}/transactions")] {
         let missing = bank.get(&path).await;
@@ -157,7 +157,7 @@ async fn an_account_lives_from_opening_to_closing() {
 }
 
 #[tokio::test]
-async fn a_request_sent_again_with_its_key_gets_its_first_answer_and_makes_one_commit() {
+async fn a_retry_with_its_key_gets_the_first_response_and_adds_no_commit() {
     let bank = UnderTest::start().await;
     let id = bank.account(100).await;
     let path = format!("/accounts/{id}/debits");
@@ -166,7 +166,7 @@ async fn a_request_sent_again_with_its_key_gets_its_first_answer_and_makes_one_c
     let first = bank.post_with(&path, &key, json!({ "amount": 100 })).await;
     assert_eq!((first.status, first.version()), (StatusCode::OK, 3));
 
-    // The request is sent again at once, several times in parallel, and later, after other
+    // The client retries the request at once, several times in parallel, and later, after other
     // commands.
     let same = |answer: &Answer| {
         (answer.status, answer.etag().map(ToOwned::to_owned), answer.body.clone())
@@ -188,8 +188,8 @@ async fn a_request_sent_again_with_its_key_gets_its_first_answer_and_makes_one_c
         (StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reused")
     );
 
-    // A creation without an id gives the same account again, and not a second one. A refusal stays
-    // a refusal.
+    // A retried creation without an id returns the same account, and not a second one. A refusal
+    // stays a refusal.
     let key = fresh_id();
     let key = [("idempotency-key", key.as_str())];
     let opened =
@@ -290,9 +290,9 @@ async fn bad_input_is_answered_with_a_problem_that_names_the_field_and_makes_no_
     assert_eq!(next.version(), 3, "nothing of this was stored");
 }
 
-/// 64 clients, which send a command again with its key when they are told to, take the balance and
-/// not a cent more. Without the key, a client that got 503 for a command which was carried out
-/// would debit twice.
+/// 64 clients take the balance and not a cent more. They retry a command with its key when the
+/// response asks for it. Without the key, a client that got 503 for an executed command would debit
+/// twice.
 #[tokio::test]
 async fn sixty_four_clients_debit_one_account_at_once() {
     let bank = UnderTest::start().await;
@@ -331,18 +331,17 @@ async fn sixty_four_clients_debit_one_account_at_once() {
     bank.shows_its_transactions(&id, 52).await;
 }
 
-/// An account belongs to the caller who opened it: others are told that there is no such account,
-/// and their commands are refused.
+/// An account belongs to the caller who opened it. Other callers get the response for an account
+/// that does not exist, and their commands are refused.
 #[tokio::test]
-async fn an_account_belongs_to_who_opened_it() {
+async fn an_account_belongs_to_the_caller_who_opened_it() {
     let bank = UnderTest::start().await;
     let stranger = bank.stranger();
     let id = bank.account(100).await;
     let account = format!("/accounts/{id}");
     assert_eq!(bank.get(&format!("{account}?minVersion=2")).await.status, StatusCode::OK);
 
-    // A stranger is refused whatever is right or wrong with the command, and whatever version it
-    // names.
+    // Another caller is refused, whatever the command and its version are.
     for (path, headers, body) in [
         ("credits", vec![], json!({ "amount": 1 })),
         ("debits", vec![], json!({ "amount": 1_000_000 })),
@@ -377,7 +376,7 @@ async fn an_account_belongs_to_who_opened_it() {
     let listed = listed.body["accounts"].as_array().unwrap().clone();
     assert!(listed.iter().all(|row| row["accountId"] != id), "{listed:?}");
 
-    // Two callers may use the same key: each gets an answer of their own.
+    // Two callers may use the same key: each gets its own response.
     let key = fresh_id();
     let key = [("idempotency-key", key.as_str())];
     let mine = bank.post_with(&format!("{account}/debits"), &key, json!({ "amount": 1 })).await;
@@ -393,7 +392,7 @@ async fn an_account_belongs_to_who_opened_it() {
         "Forbidden"
     );
     assert_eq!(reader.get("/accounts").await.status, StatusCode::OK);
-    // What belongs to everybody wants a scope of its own.
+    // Routes with the data of all callers require a scope of their own.
     for path in ["/events", "/bookings"] {
         assert_eq!(reader.get(path).await.status, StatusCode::FORBIDDEN, "{path}");
     }
@@ -405,10 +404,10 @@ async fn an_account_belongs_to_who_opened_it() {
     }
 }
 
-/// A transfer writes two accounts, one after the other: the money is never in both, and comes back
-/// when it is refused.
+/// A transfer writes two accounts, one after the other. The money is never in both, and is refunded
+/// when the credit is refused.
 #[tokio::test]
-async fn money_is_transferred_or_comes_back() {
+async fn money_is_transferred_or_refunded() {
     let bank = UnderTest::start().await;
     let other = bank.stranger();
     let from = bank.account(100).await;
@@ -454,8 +453,9 @@ async fn money_is_transferred_or_comes_back() {
     assert_eq!(bank.post("/transfers", to_itself).await.problem(), "same-account");
 }
 
-/// A transfer whose money neither account takes: the receiver's account is closed, and the sender's
-/// too, between the debit and its return. If the return was first, another transfer is tried.
+/// Creates a transfer whose money neither account accepts. The receiver's account is closed, and
+/// the sender's too, between the debit and the refund. If the refund was first, the test repeats
+/// with another transfer.
 async fn stuck(bank: &UnderTest) -> String {
     for _ in 0..100 {
         let from = bank.account(30).await;
@@ -482,8 +482,8 @@ async fn stuck(bank: &UnderTest) -> String {
 
 /// A user outside the group of operators is refused with a token that has the scope of operators.
 #[tokio::test]
-async fn an_operator_settles_a_stuck_transfer_and_nobody_else_does() {
-    // Given a transfer that is stuck,
+async fn only_an_operator_settles_a_stuck_transfer() {
+    // Given a stuck transfer,
     let bank = UnderTest::start().await;
     let id = stuck(&bank).await;
     let other = bank.account(5).await;
@@ -491,9 +491,9 @@ async fn an_operator_settles_a_stuck_transfer_and_nobody_else_does() {
         let body = json!({ "toAccountId": &other, "reason": "agreed with the customer" });
         api.post(&format!("/transfers/{id}/settlements"), body).await
     };
-    // when others than operators settle it,
+    // when callers who are not operators settle it,
     assert_eq!(settle(&bank.no_operator()).await.problem(), "not-an-operator");
-    // then they are refused, as they are where the scope is missing,
+    // then they are refused, as they are without the scope,
     let status = async |api: Api| {
         let replays =
             api.post(&format!("/accounts/{other}/replays"), json!({ "reason": "a try" })).await;
@@ -514,7 +514,7 @@ async fn an_operator_settles_a_stuck_transfer_and_nobody_else_does() {
 }
 
 #[tokio::test]
-async fn a_program_reads_the_events_of_everybody_and_a_user_does_not() {
+async fn a_program_reads_the_events_of_all_callers_and_a_user_does_not() {
     let bank = UnderTest::start().await;
     let id = bank.account(7).await;
     let program = bank.reader_of_events();

@@ -1,6 +1,6 @@
-//! A bank account: opened for an owner in one currency, credited and debited, closed when it is
-//! empty. It belongs to the caller who opened it: it takes no commands of others, except that
-//! anybody may send it money by a transfer.
+//! A bank account: opened for an owner in one currency, credited and debited, and closed when it is
+//! empty. It belongs to the caller who opened it, and accepts no commands of others. Only transfers
+//! of other callers may credit it.
 
 use jiff::{ToSpan, civil::Date, tz::TimeZone};
 use ledgerline::{Aggregate, Context, Refusal, with_field};
@@ -12,23 +12,23 @@ use crate::values::{Amount, Currency, ListedCurrency, MAX_MINOR_UNITS, Owner, Re
 // --- Events --------------------------------------------------------------------------------------
 
 ledgerline::events! {
-    /// What happened to an account. Amounts and balances are in minor units, booking dates in UTC.
+    /// The events of an account. Amounts and balances are in minor units, booking dates in UTC.
     pub enum Event {
-        /// The account exists from now on. In schema 1 every account was in EUR; up to schema 2 the
-        /// caller was not recorded.
+        /// The account was opened. In schema 1 every account was in EUR; up to schema 2 the caller
+        /// was not recorded.
         AccountOpened: 3 [in_eur, by_nobody] { owner: String, currency: String, opened_by: Option<String>, booked_on: Date },
-        /// Money came in. The event carries the balance after it, so that a list of transactions
-        /// needs no fold.
+        /// Money was credited. The event carries the balance after the credit, so that a list of
+        /// transactions needs no fold.
         AccountCredited: 1 {
             amount: i64, balance: i64, booked_on: Date,
             #[serde(default, skip_serializing_if = "Option::is_none")] reference: Option<String>,
         },
-        /// Money went out.
+        /// Money was debited.
         AccountDebited: 1 {
             amount: i64, balance: i64, booked_on: Date,
             #[serde(default, skip_serializing_if = "Option::is_none")] reference: Option<String>,
         },
-        /// The account takes no more changes.
+        /// The account was closed, and accepts no more changes.
         AccountClosed: 1 { booked_on: Date },
     }
 }
@@ -47,41 +47,41 @@ fn by_nobody(data: Value) -> Value {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
-    /// Nothing happened in this stream yet.
+    /// The stream has no commits.
     #[default]
     Unopened,
-    /// The account takes credits and debits.
+    /// The account accepts credits and debits.
     Open(Opened),
-    /// The account takes no more changes.
+    /// The account accepts no more changes.
     Closed(Opened),
 }
 
-/// What the rules and the views need to know of an account that was opened.
+/// The data of an opened account that the rules and the views need.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Opened {
-    /// The name of the owner, as the caller who opened the account wrote it.
+    /// The name of the owner, as the caller wrote it when opening the account.
     pub owner: String,
     /// The currency, as an ISO 4217 code.
     pub currency: String,
-    /// The subject of the caller who opened the account, to whom it belongs. An account that was
-    /// opened in schema 1 or 2 belongs to no caller.
+    /// The subject of the caller who opened the account, to whom it belongs. An account opened in
+    /// schema 1 or 2 belongs to no caller.
     pub opened_by: Option<String>,
     /// The balance in minor units.
     pub total_balance: i64,
     /// The first day of the calendar month (UTC) of the latest booking of money.
     pub last_month: Option<Date>,
-    /// The credits minus the debits that were booked in that month, in minor units.
+    /// The credits minus the debits of that month, in minor units.
     pub last_month_balance: i64,
 }
 
 impl Opened {
     /// Books an amount into the total and into its month. The sums saturate, because no stored
-    /// event may make `evolve` panic; `decide` keeps the bounds.
+    /// event may make `evolve` panic; `decide` enforces the bounds.
     ///
     /// A booking of the month before the last one is late, by a clock that lags, and belongs to a
-    /// month that is over. One that is earlier still shows that a clock was wrong: its month
-    /// becomes the last one, or a single booking in the year 2099 would hold the month until then.
+    /// past month. An even earlier booking shows that a clock was wrong, so its month becomes the
+    /// last one. Otherwise a single booking in the year 2099 would hold the month until then.
     fn booked(self, amount: i64, on: Date) -> Self {
         let month = on.first_of_month();
         let total_balance = self.total_balance.saturating_add(amount);
@@ -97,7 +97,7 @@ impl Opened {
 }
 
 impl State {
-    /// What is known of the account, unless it was never opened.
+    /// Returns the account's data, unless it was never opened.
     #[must_use]
     pub fn opened(&self) -> Option<&Opened> {
         match self {
@@ -106,7 +106,7 @@ impl State {
         }
     }
 
-    /// The balance in minor units; 0 if the account was never opened.
+    /// Returns the balance in minor units; 0 if the account was never opened.
     #[must_use]
     pub fn total_balance(&self) -> i64 {
         self.opened().map_or(0, |account| account.total_balance)
@@ -128,11 +128,11 @@ pub enum Command {
     Close,
     /// Take money out, for a transfer in this currency.
     Send(Booking, Currency),
-    /// Put money in that comes by a transfer in this currency, whoever sends it.
+    /// Put money in from a transfer in this currency, whoever the sender is.
     Receive(Booking, Currency),
 }
 
-/// Money that goes in or out.
+/// The money of a credit or a debit.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Booking {
@@ -144,15 +144,15 @@ pub struct Booking {
 }
 
 ledgerline::refusals! {
-    /// There is no such account.
+    /// The account does not exist.
     UNKNOWN = not_found("unknown-account", "there is no such account");
     /// The id is taken.
     EXISTS = already_exists("account-exists", "an account with this id exists already");
-    /// The account belongs to somebody else.
+    /// The account belongs to another caller.
     NOT_YOURS = forbidden("not-your-account", "the account belongs to somebody else");
     /// The account is closed.
     CLOSED = refused("account-closed", "the account is closed");
-    /// The balance does not cover the amount.
+    /// The amount exceeds the balance.
     INSUFFICIENT_FUNDS = refused("insufficient-funds", "the balance does not cover the amount");
     /// The balance would leave the range that every JSON reader can hold exactly.
     BALANCE_LIMIT = refused("balance-limit", "the balance would pass 9007199254740991");
@@ -162,7 +162,7 @@ ledgerline::refusals! {
     BALANCE_NOT_ZERO = refused("balance-not-zero", "an account is closed at 0");
 }
 
-/// The account, if it takes bookings.
+/// Returns the account's data, if it accepts bookings.
 fn open(state: &State) -> Result<&Opened, Refusal> {
     match state {
         State::Unopened => Err(UNKNOWN),
@@ -171,8 +171,8 @@ fn open(state: &State) -> Result<&Opened, Refusal> {
     }
 }
 
-/// The account, if it takes bookings of this caller. Another caller learns only that the account is
-/// not theirs.
+/// Returns the account's data, if it accepts bookings of this caller. Another caller learns only
+/// that the account is not theirs.
 fn yours<'a>(state: &'a State, context: &Context) -> Result<&'a Opened, Refusal> {
     let yours = |account: &Opened| context.is_owner(account.opened_by.as_deref());
     if state.opened().is_some_and(|account| !yours(account)) { Err(NOT_YOURS) } else { open(state) }
@@ -216,8 +216,7 @@ pub struct Account;
 
 impl Aggregate for Account {
     const CATEGORY: &'static str = "account";
-    // Schema 2 held the last month for good after a booking in the future. Such a state is folded
-    // again.
+    // A state of schema 2 may hold a last month in the future. Such a state is folded from the log.
     const STATE_SCHEMA: u32 = 3;
     const REFUSALS: &'static [Refusal] = REFUSALS;
 
@@ -240,7 +239,7 @@ impl Aggregate for Account {
                 State::Open(account.booked(amount.saturating_neg(), *booked_on))
             }
             (State::Open(account), Event::AccountClosed { .. }) => State::Closed(account),
-            // No decision leads here, but `evolve` has to take every event in every state.
+            // No decision leads here, but `evolve` has to handle every event in every state.
             (
                 state,
                 Event::AccountCredited { .. }
@@ -265,7 +264,7 @@ impl Aggregate for Account {
             Command::Send(booking, currency) => {
                 debit(in_currency(yours(state, context)?, currency)?, booking, on)
             }
-            // Anybody may send money to the account: whose it is does not matter.
+            // Any caller may send money to the account, so the owner does not matter.
             Command::Receive(booking, currency) => {
                 credit(in_currency(open(state)?, currency)?, booking, on)
             }
@@ -418,7 +417,7 @@ mod tests {
         }
 
         #[test]
-        fn it_is_sent_by_its_owner_and_received_from_everybody() {
+        fn only_the_owner_sends_money_and_every_caller_may_send_money_to_the_account() {
             let eve = Context { actor: Some("eve".into()), ..on("2026-11-21") };
             let history = [opened(), credited(5, 5, TODAY)];
             given::<Account>(history.clone())
@@ -429,7 +428,7 @@ mod tests {
         }
 
         #[test]
-        fn it_is_not_exchanged_and_goes_to_no_account_that_is_not_open() {
+        fn money_is_not_exchanged_and_reaches_open_accounts_only() {
             for command in [send("USD"), receive("USD")] {
                 given::<Account>([opened(), credited(5, 5, TODAY)])
                     .when(command.clone(), &on("2026-11-21"))
@@ -450,7 +449,7 @@ mod tests {
         use super::*;
 
         #[test]
-        fn every_change_is_refused_whatever_the_account_is_like() {
+        fn every_change_is_refused_in_every_state() {
             let eve = Context { actor: Some("eve".into()), ..on("2026-11-21") };
             let nobody = Context { actor: None, ..on("2026-11-21") };
             let nobodys = Event::AccountOpened {
@@ -494,7 +493,7 @@ mod tests {
             credited(1_000, 1_000, date(2026, 10, 31)),
             debited(300, 700, date(2026, 11, 1)),
             credited(50, 750, date(2026, 11, 30)),
-            // A late booking, from an instance whose clock lags, belongs to a month that is over.
+            // A late booking, from an instance whose clock lags, belongs to a past month.
             credited(7, 757, date(2026, 10, 31)),
         ];
         let state = fold::<Account>(Account::initial(), &history);

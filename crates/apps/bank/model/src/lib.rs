@@ -1,5 +1,5 @@
-//! Accounts and transfers between them: the aggregates, one module each, always in the same order
-//! (events, state, decisions), the values of their commands, and their views.
+//! Accounts and transfers between them: the aggregates, the values of their commands, and their
+//! views. Each aggregate is one module, always in the same order (events, state, decisions).
 
 pub mod account;
 pub mod transfer;

@@ -1,7 +1,7 @@
-//! A transfer of money between two accounts, which are written one after the other: requested,
-//! debited, credited, or given back when the credit is refused. If it cannot be given back either,
-//! it is stuck until an operator settles it. The process manager `transfer` sends the commands to
-//! the accounts, and records their outcomes here.
+//! A transfer of money between two accounts, which are written one after the other. It is
+//! requested, debited, and credited, or refunded when the credit is refused. If the refund is
+//! refused too, the transfer is stuck until an operator settles it. The process manager `transfer`
+//! sends the commands to the accounts, and records their outcomes here.
 
 use ledgerline::{Aggregate, Context, Id, Refusal};
 use serde::{Deserialize, Serialize};
@@ -11,35 +11,35 @@ use crate::values::{Amount, Currency, Reason, Reference};
 // --- Events --------------------------------------------------------------------------------------
 
 ledgerline::events! {
-    /// What happened to a transfer. A reason is the code of a refusal.
+    /// The events of a transfer. A reason is the code of a refusal.
     pub enum Event {
-        /// A caller wants money to go from one account to another: an amount in minor units of the
-        /// currency of both.
+        /// A caller requested a transfer from one account to another: an amount in minor units of
+        /// the currency of both.
         TransferRequested: 1 {
             from_account_id: String, to_account_id: String, amount: i64, currency: String,
             #[serde(default, skip_serializing_if = "Option::is_none")] reference: Option<String>,
             requested_by: Option<String>,
         },
-        /// The money left the first account.
+        /// The first account was debited.
         TransferDebited: 1 {},
-        /// The first account refused. Nothing moved.
+        /// The first account refused, and no money moved.
         TransferRefused: 1 { reason: String },
-        /// The money arrived at the second account.
+        /// The second account was credited.
         TransferCompleted: 1 {},
         /// The second account refused.
         TransferCreditRefused: 1 { reason: String },
-        /// The money is back at the first account.
+        /// The first account was refunded.
         TransferRefunded: 1 {},
-        /// The first account does not take the money back: a person has to decide where it goes.
+        /// The first account refused the refund: an operator has to decide where the money goes.
         TransferRefundRefused: 1 { reason: String },
-        /// An operator decided to which account the money goes instead, and says why. Decisions are
-        /// numbered, from 1.
+        /// An operator chose another account for the money, with a reason. Decisions are numbered,
+        /// from 1.
         TransferSettlementRequested: 1 {
             decision: u64, to_account_id: String, reason: String, requested_by: Option<String>,
         },
-        /// The money arrived there.
+        /// The chosen account was credited.
         TransferSettled: 1 {},
-        /// That account refused, too.
+        /// The chosen account refused, too.
         TransferSettlementRefused: 1 { reason: String },
     }
 }
@@ -50,26 +50,26 @@ ledgerline::events! {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
-    /// Nothing happened in this stream yet.
+    /// The stream has no commits.
     #[default]
     Unrequested,
-    /// The first account is about to be debited.
+    /// The debit of the first account is due.
     Requested(Order),
     /// The first account refused.
     Refused(Order),
-    /// The money is on its way to the second account.
+    /// The credit of the second account is due.
     Debited(Order),
-    /// The money arrived.
+    /// The second account was credited.
     Completed(Order),
-    /// The second account refused, the money is on its way back.
+    /// The second account refused, and the refund is due.
     Returning(Order),
-    /// The money is back.
+    /// The first account was refunded.
     Refunded(Order),
-    /// The money cannot go back by itself.
+    /// The first account refused the refund.
     Stuck(Order),
-    /// The money is on its way to the account that an operator chose.
+    /// The credit of the account that an operator chose is due.
     Settling(Order),
-    /// The money arrived there.
+    /// The account that an operator chose was credited.
     Settled(Order),
 }
 
@@ -77,9 +77,9 @@ pub enum State {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Order {
-    /// The account that the money comes from.
+    /// The account that is debited.
     pub from_account_id: String,
-    /// The account that it goes to.
+    /// The account that is credited.
     pub to_account_id: String,
     /// The amount in minor units.
     pub amount: i64,
@@ -91,27 +91,27 @@ pub struct Order {
     pub requested_by: Option<String>,
     /// The code of the last refusal.
     pub reason: Option<String>,
-    /// What an operator decided last, if it came to that.
+    /// The last decision of an operator, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settlement: Option<Settlement>,
 }
 
-/// What an operator decided about a transfer that was stuck.
+/// An operator's decision about a stuck transfer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Settlement {
-    /// The number of the decision: one of before, which is delivered again, moves nothing.
+    /// The number of the decision: an earlier decision that is delivered again moves no money.
     pub decision: u64,
-    /// The account that the money goes to.
+    /// The account that is credited.
     pub to_account_id: String,
-    /// Why it goes there.
+    /// The reason for the decision.
     pub reason: String,
-    /// Who decided it.
+    /// The subject of the operator.
     pub requested_by: Option<String>,
 }
 
 impl State {
-    /// What was requested, if anything was.
+    /// Returns the request, if there was one.
     #[must_use]
     pub fn order(&self) -> Option<&Order> {
         match self {
@@ -128,7 +128,7 @@ impl State {
         }
     }
 
-    /// The step whose outcome is to be recorded next, unless the transfer has ended.
+    /// Returns the step whose outcome is recorded next, unless the transfer has ended.
     #[must_use]
     pub fn awaits(&self) -> Option<Step> {
         match self {
@@ -147,7 +147,7 @@ impl State {
         }
     }
 
-    /// Money that left one account and has not arrived at another, in minor units.
+    /// Returns the money that left one account and has not arrived at another, in minor units.
     #[must_use]
     pub fn under_way(&self) -> i64 {
         match self {
@@ -164,7 +164,7 @@ impl State {
         }
     }
 
-    /// The same order in another phase.
+    /// Moves the order to another phase.
     fn becomes(self, phase: fn(Order) -> Self, reason: Option<&String>) -> Self {
         let order = self.order().map(|order| Order { reason: reason.cloned(), ..order.clone() });
         order.map_or(Self::Unrequested, phase)
@@ -176,11 +176,11 @@ impl State {
 /// A command to a transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// A client wants money to move.
+    /// A client requests a transfer.
     Request {
-        /// The account that the money comes from.
+        /// The account that is debited.
         from: Id,
-        /// The account that it goes to.
+        /// The account that is credited.
         to: Id,
         /// The amount.
         amount: Amount,
@@ -189,11 +189,11 @@ pub enum Command {
         /// The payer's note.
         reference: Option<Reference>,
     },
-    /// An operator lets the money of a transfer that is stuck go to an account.
+    /// An operator chooses an account for the money of a stuck transfer.
     Settle {
-        /// The account.
+        /// The chosen account.
         to: Id,
-        /// Why it goes there.
+        /// The reason for the decision.
         reason: Reason,
     },
     /// The process manager records the outcome of a step.
@@ -208,18 +208,18 @@ pub enum Command {
 /// A command to an account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Takes the money from the first account.
+    /// Debits the first account.
     Debit,
-    /// Gives it to the second.
+    /// Credits the second account.
     Credit,
-    /// Gives it back to the first.
+    /// Refunds the first account.
     Refund,
-    /// Gives it to the account that an operator chose in this decision.
+    /// Credits the account that an operator chose in this decision.
     Settle(u64),
 }
 
 impl Step {
-    /// The step that is due after an event.
+    /// Returns the step that is due after an event.
     #[must_use]
     pub fn after(event: &Event) -> Option<Self> {
         match event {
@@ -238,18 +238,18 @@ impl Step {
 }
 
 ledgerline::refusals! {
-    /// There is no such transfer.
+    /// The transfer does not exist.
     UNKNOWN = not_found("unknown-transfer", "there is no such transfer");
     /// The id is taken.
     EXISTS = already_exists("transfer-exists", "a transfer with this id exists already");
     /// The transfer goes from an account to itself.
     SAME_ACCOUNT = refused("same-account", "money does not go from an account to itself");
-    /// Nobody has to decide where the money of the transfer goes.
+    /// The transfer is not stuck.
     NOT_STUCK = refused("transfer-not-stuck", "only the money of a transfer that is stuck can be settled");
 }
 
-/// The event that records the outcome of a step; none if the state does not await this step,
-/// because it was recorded before or is not due.
+/// Returns the event that records the outcome of a step; `None` if the state does not await this
+/// step. Then the step was recorded earlier, or is not due.
 fn record(state: &State, step: Step, outcome: &Result<(), String>) -> Option<Event> {
     if state.awaits() != Some(step) {
         return None;
@@ -266,7 +266,7 @@ fn record(state: &State, step: Step, outcome: &Result<(), String>) -> Option<Eve
     })
 }
 
-/// The decision of an operator; none if it was decided so already, and is done or under way.
+/// Returns the event of an operator's decision; none if the same decision is done or under way.
 fn settle(
     state: &State,
     to: &Id,
@@ -335,7 +335,7 @@ impl Aggregate for Transfer {
                 state.becomes(State::Returning, Some(reason))
             }
             Event::TransferRefunded {} => {
-                // The reason stays: it says why the money came back.
+                // The reason stays: it is why the second account refused the money.
                 let reason = state.order().and_then(|order| order.reason.clone());
                 state.becomes(State::Refunded, reason.as_ref())
             }
@@ -430,7 +430,7 @@ mod tests {
         Command::Settle { to: valid(to), reason: valid(reason) }
     }
 
-    /// The history of a transfer whose money neither account takes.
+    /// The events of a transfer whose money neither account accepts.
     fn stuck() -> Vec<Event> {
         let refused = "account-closed".to_owned();
         vec![
@@ -464,13 +464,12 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_that_nobody_requested_has_no_steps() {
+    fn a_transfer_without_a_request_has_no_steps() {
         given::<Transfer>([]).when(record(Step::Debit, Ok(())), &by_ada()).then_refused(&UNKNOWN);
     }
 
     #[test]
-    fn an_operator_decides_where_the_money_of_a_stuck_transfer_goes_and_decides_again_if_it_is_refused()
-     {
+    fn an_operator_settles_a_stuck_transfer_and_settles_it_again_after_a_refusal() {
         let ops = by_ada();
         given::<Transfer>(stuck()).when(settle(B, "agreed"), &ops).then([settling(1, B)]);
         let under_way = [stuck(), vec![settling(1, B)]].concat();
@@ -480,7 +479,7 @@ mod tests {
         let refused = Event::TransferSettlementRefused { reason: "no".into() };
         let again = [under_way.clone(), vec![refused]].concat();
         given::<Transfer>(again.clone()).when(settle(A, "agreed"), &ops).then([settling(2, A)]);
-        // The outcome of a decision of before is not that of the one that is under way.
+        // The outcome of an earlier decision is not that of the one under way.
         let second = [again, vec![settling(2, A)]].concat();
         given::<Transfer>(second.clone()).when(record(Step::Settle(1), Ok(())), &ops).then([]);
         given::<Transfer>(second)
@@ -489,7 +488,7 @@ mod tests {
         let settled = [under_way, vec![Event::TransferSettled {}]].concat();
         given::<Transfer>(settled.clone()).when(settle(B, "agreed"), &ops).then([]);
         given::<Transfer>(settled).when(settle(A, "agreed"), &ops).then_refused(&NOT_STUCK);
-        // Nobody decides about money that finds its way by itself.
+        // A transfer that is not stuck needs no decision.
         for length in 0..4 {
             let expected = if length == 0 { &UNKNOWN } else { &NOT_STUCK };
             let history = stuck()[..length].to_vec();
@@ -497,8 +496,7 @@ mod tests {
         }
     }
 
-    /// The second time, a request is refused, and an outcome that was recorded before adds no
-    /// event.
+    /// A repeated request is refused, and an outcome that is already recorded adds no event.
     #[test]
     fn no_command_does_anything_when_it_is_sent_again() {
         let requested = fold::<Transfer>(State::Unrequested, &[requested()]);
@@ -517,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn every_outcome_of_every_step_leads_on() {
+    fn every_outcome_of_every_step_leads_to_the_next_phase() {
         let no = || Err("no");
         let refused = |reason: &str| Event::TransferRefused { reason: reason.into() };
         let returning = || Event::TransferCreditRefused { reason: "no".into() };
@@ -548,7 +546,7 @@ mod tests {
             given::<Transfer>(history.clone())
                 .when(record(step, outcome), &by_ada())
                 .then([expected.clone()]);
-            // A second outcome of the same step is not recorded, whatever it says.
+            // A second outcome of the same step is not recorded.
             let history = [history, vec![expected]].concat();
             for outcome in [Ok(()), no()] {
                 given::<Transfer>(history.clone()).when(record(step, outcome), &by_ada()).then([]);
@@ -557,8 +555,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever outcomes are recorded in whatever order, money is under way exactly between the
-        /// debit and the end of the transfer.
+        /// For all outcomes in all orders, money is under way exactly between the debit and the end
+        /// of the transfer.
         #[test]
         fn money_is_under_way_between_the_debit_and_the_end(
             outcomes in prop::collection::vec((0..5_usize, any::<bool>()), 0..16),
@@ -591,9 +589,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever commands come in whatever order, even if amounts and accounts are made of
-        /// invalid values, a transfer is requested once, for an amount that is allowed, and between
-        /// two accounts.
+        /// For all commands in all orders, even with amounts and accounts built from invalid
+        /// values, a transfer is requested once. Its amount is allowed, and its accounts differ.
         #[test]
         fn a_transfer_is_requested_once(
             asked in prop::collection::vec(

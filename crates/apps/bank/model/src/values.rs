@@ -1,10 +1,10 @@
-//! The values that commands of accounts and transfers are made of. A value that is not allowed
-//! cannot be made, so that no command can carry one.
+//! The values of the commands of accounts and transfers. A value is checked when it is built, so no
+//! command can carry an invalid one.
 
 use ledgerline::Text;
 
-/// The largest amount and the largest balance, in minor units: 2^53 - 1, up to which every JSON
-/// reader holds numbers exactly.
+/// The largest amount and the largest balance, in minor units: 2^53 - 1. Up to this number, every
+/// JSON reader holds numbers exactly.
 pub const MAX_MINOR_UNITS: i64 = 9_007_199_254_740_991;
 
 ledgerline::value_object! {
@@ -15,16 +15,16 @@ ledgerline::value_object! {
 }
 
 ledgerline::value_object! {
-    /// The currency of an account or of a transfer. Only the form is checked: accounts that were
-    /// opened before [`ListedCurrency`] may have any three capital letters, and continue.
+    /// The currency of an account or of a transfer. Only the form is checked: accounts opened
+    /// without [`ListedCurrency`] may have any three capital letters, and stay valid.
     pub struct Currency(String),
     |code| (code.len() == 3 && code.bytes().all(|b| b.is_ascii_uppercase())).then_some(code),
     "a currency is three capital letters, such as EUR"
 }
 
 ledgerline::value_object! {
-    /// The currency of a new account: a code of ISO 4217. The ledger of bookings keeps a total for
-    /// each currency, so callers must not make any number of them.
+    /// The currency of a new account: a code of ISO 4217. The ledger of bookings stores a total for
+    /// each currency, so callers must not be able to add any number of them.
     pub struct ListedCurrency(String),
     |code| iso_currency::Currency::from_code(&code).map(|_| code),
     "a currency is a code of ISO 4217, such as EUR"
@@ -33,7 +33,7 @@ ledgerline::value_object! {
 /// The name of an account's owner, as the caller who opens the account writes it.
 pub type Owner = Text<200>;
 
-/// Why an operator decided something.
+/// The reason for an operator's decision.
 pub type Reason = Text<500>;
 
 /// The payer's note.
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_account_is_opened_in_a_currency_of_the_list_and_others_may_go_on() {
+    fn an_account_is_opened_in_a_listed_currency_and_others_stay_valid() {
         for code in ["EUR", "USD", "JPY", "CHF"] {
             assert!(ListedCurrency::new(code).is_ok() && Currency::new(code).is_ok(), "{code}");
         }

@@ -1,4 +1,4 @@
-//! Takes the commands of accounts: opens, credits, debits and closes them.
+//! Handles the commands of accounts: opens, credits, debits and closes them.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

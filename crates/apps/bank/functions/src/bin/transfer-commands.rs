@@ -1,4 +1,4 @@
-//! Takes the commands of transfers: requests them, and settles those that are stuck.
+//! Handles the commands of transfers: requests them, and settles stuck ones.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

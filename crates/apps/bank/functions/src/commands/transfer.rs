@@ -38,7 +38,7 @@ impl Request {
     }
 }
 
-/// The body that settles a transfer that is stuck.
+/// The body that settles a stuck transfer.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Settlement {

@@ -1,6 +1,5 @@
-//! Transfers of money, as a saga: until a transfer has ended, each of its events makes one command
-//! to an account due, and the outcome of that command is recorded with the transfer, as its next
-//! event.
+//! Transfers of money, as a saga. Until a transfer has ended, each of its events makes one command
+//! to an account due. The outcome of that command is recorded with the transfer, as its next event.
 
 use std::num::NonZeroUsize;
 
@@ -18,14 +17,14 @@ use ledgerline_lambda::{
     queue::ApplyError,
 };
 
-/// The counter of transfers whose money can go neither on nor back by itself. The alarm of this
-/// name tells a person.
+/// The counter of transfers whose money neither account accepts. The alarm of this name notifies an
+/// operator.
 const STUCK_TRANSFERS: &str = "StuckTransfers";
 
-/// The number of accounts, and of transfers, that a warm instance remembers.
+/// The number of accounts, and of transfers, that a warm instance caches.
 const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
 
-/// Sends the commands that are due, and records their outcomes.
+/// Sends due commands, and records their outcomes.
 #[derive(Debug)]
 pub struct Transfers<S> {
     store: S,
@@ -34,7 +33,7 @@ pub struct Transfers<S> {
 }
 
 impl<S> Transfers<S> {
-    /// Works on this store, which holds the accounts and the transfers.
+    /// Creates the process manager for this store, which has the accounts and the transfers.
     #[must_use]
     pub fn new(store: S) -> Self {
         Self { store, accounts: Cache::new(CACHED_STREAMS), transfers: Cache::new(CACHED_STREAMS) }
@@ -59,8 +58,8 @@ impl<S: EventStore> Reaction for Transfers<S> {
             } else if let Event::TransferRefundRefused { reason }
             | Event::TransferSettlementRefused { reason } = &event
             {
-                // The money is on no account, and nothing but an operator's decision moves it: the
-                // alarm tells a person.
+                // The money is on no account, and only an operator's decision moves it: the alarm
+                // notifies an operator.
                 tracing::error!(stream = %commit.stream, version = commit.version, reason, "a transfer is stuck");
                 metrics::count(STUCK_TRANSFERS);
             }
@@ -74,9 +73,9 @@ impl<S: EventStore> Transfers<S> {
         let transfer =
             load::<Transfer>(&self.store, &commit.stream, None, Consistency::Strong).await?.state;
         let Some(order) = transfer.order().filter(|_| transfer.awaits() == Some(step)) else {
-            // The outcome was recorded before, and the commit was delivered again or replayed. The
-            // log says so even if the positions and the remembered answers are gone: without this,
-            // the money would move again.
+            // The outcome is already recorded, and the commit was redelivered. The log shows this
+            // even if the positions and the idempotency records are lost: without this check, the
+            // money would move again.
             tracing::info!(stream = %commit.stream, version = commit.version, outcome = "done before", "transfer");
             return Ok(());
         };
@@ -93,12 +92,12 @@ impl<S: EventStore> Transfers<S> {
         };
         let stream =
             Account::stream(account).map_err(|error| ApplyError::Effect(error.to_string()))?;
-        // What was decided by an operator is not the payer's doing.
+        // An operator's decision is not the payer's doing.
         let decided = settlement.filter(|_| matches!(step, Step::Settle(_)));
         let actor =
             decided.map_or(&order.requested_by, |settlement| &settlement.requested_by).as_deref();
-        // If a rule of the values was tightened since the request, money that is under way must not
-        // be lost: the message fails, and its dead letter tells a person.
+        // A rule of the values may be stricter than at the request, and money under way must not be
+        // lost. So the message fails, and its dead letter notifies an operator.
         let command =
             &to_account(step, order).map_err(|invalid| ApplyError::Effect(invalid.to_string()))?;
         let due = Due::<Account> { cause: commit, step: name, stream: &stream, command, actor };
@@ -127,7 +126,7 @@ fn to_account(step: Step, order: &Order) -> Result<account::Command, Invalid> {
 mod tests {
     use super::*;
 
-    /// A rule that is tightened must not hold up money that is under way.
+    /// A stricter rule must not hold up money under way.
     #[test]
     fn a_stored_reference_that_no_client_may_send_moves_with_the_money() {
         let stored = "rent\u{200b}";

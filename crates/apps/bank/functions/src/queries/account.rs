@@ -19,7 +19,7 @@ use ledgerline_lambda::{
 };
 use serde_json::{Value, json};
 
-/// An account is visible to the caller who opened it.
+/// The accounts that a caller may see: those that the caller opened.
 const YOURS: VisibleTo<balances::Row> = VisibleTo::Owner(|row| row.opened_by.as_deref());
 
 /// The routes.
@@ -45,7 +45,7 @@ pub fn routes() -> Vec<Query> {
     ]
 }
 
-/// The caller's accounts, or those of one owner among them.
+/// Selects the caller's accounts, or those of one owner among them.
 fn own_accounts(request: &HttpRequest) -> Result<KeyRange, Problem> {
     let owner = request.query("owner")?;
     if owner.as_ref().is_some_and(|owner| !(1..=Owner::MAX).contains(&owner.chars().count())) {
@@ -60,8 +60,8 @@ fn own_accounts(request: &HttpRequest) -> Result<KeyRange, Problem> {
     })
 }
 
-/// The transactions of an account, the newest first. The row of the balance says to whom they
-/// belong; until that row is there, none are shown.
+/// Returns the transactions of an account, the newest first. The row of the balance names their
+/// owner; without that row, none are shown.
 async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
     let stream =
@@ -70,8 +70,8 @@ async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, 
     let balances = views.state_rows(balances::TABLE)?;
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
-    // The position is read first, so that the rows, which are read strongly after it, show at least
-    // this version.
+    // The position is read first, and the rows with a strongly consistent read. So the rows show at
+    // least this version.
     let shown = async || {
         let (position, balance) =
             tokio::join!(rows.position(&stream), balances.shown::<balances::Row>(id.get()));
@@ -95,7 +95,7 @@ async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, 
     Ok(Response::of_version(version, body))
 }
 
-/// The fields of an account that a client sees, without the keys of its list.
+/// Returns the fields of an account for clients, without the keys of its list.
 fn account(row: &balances::Row) -> Value {
     let balances::Row {
         account_id,
@@ -124,7 +124,7 @@ fn account(row: &balances::Row) -> Value {
     shown
 }
 
-/// The fields of a transaction that a client sees, without its keys.
+/// Returns the fields of a transaction for clients, without its keys.
 fn transaction(row: &transactions::Row) -> Value {
     let transactions::Row {
         account_id: _,

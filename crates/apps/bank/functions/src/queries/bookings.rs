@@ -1,4 +1,4 @@
-//! The query about all bookings, for those who may see everybody's.
+//! The query about all bookings, for callers with the scope to see the data of all callers.
 
 use std::collections::BTreeMap;
 
@@ -25,20 +25,20 @@ pub fn routes() -> Vec<Query> {
     vec![bookings.parameters(PAGE).parameters(["day", "accountId"]).scope(Scope::Events)]
 }
 
-/// The bookings of a day, the oldest first. Without a day, it is that of the last booking.
+/// Returns the bookings of a day, the oldest first. Without a day, it is that of the last booking.
 async fn bookings(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     request.actor()?;
     let day = request.query_value::<Day>("day", "day is a date: 2026-11-24")?;
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
     if cursor.is_some() && day.is_none() {
-        // Another day may be the last one by now.
+        // Another day may be the last one since the cursor's page.
         return Err(Problem::field("day", "a cursor goes with the day of its page"));
     }
     let table = views.log_rows(TABLE)?;
     wait(views, request).await?;
-    // The checkpoint is read first, so that the rows, which are read strongly after it, have at
-    // least all up to its number.
+    // The checkpoint is read first, and the rows with a strongly consistent read. So the rows
+    // include at least all up to the checkpoint's number.
     let checkpoint = table.checkpoint().await.map_err(problem)?;
     let books: Books = match checkpoint.state.as_str() {
         "" => Books::default(),
@@ -59,8 +59,7 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Response, Prob
     Ok(Response::of_version(books.number, body))
 }
 
-/// Waits for the version of an account that the request asks for, with `accountId` and
-/// `minVersion`.
+/// Waits for the version of an account that the request names with `accountId` and `minVersion`.
 async fn wait(views: &Views, request: &HttpRequest) -> Result<(), Problem> {
     let account = request.query("accountId")?.map(|id| id.parse::<Id>());
     let account =
@@ -83,7 +82,7 @@ async fn wait(views: &Views, request: &HttpRequest) -> Result<(), Problem> {
     views.read(request, &stream, read).await.map(|_| ())
 }
 
-/// The fields of a booking that a client sees, without its keys.
+/// Returns the fields of a booking for clients, without its keys.
 fn shown(row: &Row) -> Value {
     let Row {
         day: _,

@@ -14,7 +14,7 @@ pub fn routes() -> Vec<Query> {
     vec![row::<Transfer, _>("GET /transfers/{id}", TABLE, UNKNOWN, yours, shown)]
 }
 
-/// The fields of a transfer that a client sees.
+/// Returns the fields of a transfer for clients.
 fn shown(row: &Row) -> Value {
     let Row {
         transfer_id,

@@ -1,4 +1,4 @@
-//! The helpers that the tests of accounts share.
+//! The shared helpers of the tests of accounts.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -21,21 +21,21 @@ use serde_json::{Value, json};
 
 /// Accounts over HTTP.
 pub(crate) trait Accounts {
-    /// An open account with a balance, and its id.
+    /// Opens an account with a balance, and returns its id.
     async fn account(&self, balance: i64) -> String;
 
     /// Waits until all transactions up to a version are shown, and checks that they add up to the
     /// balance.
     async fn shows_its_transactions(&self, id: &str, version: u64);
 
-    /// All transactions, newest first, page by page.
+    /// Returns all transactions, newest first, page by page.
     async fn transactions(&self, id: &str) -> Vec<Value>;
 
     /// Checks the balance of the last month that an account shows: a month may have ended since the
     /// first booking.
     async fn shows_its_month(&self, shown: &Value);
 
-    /// All bookings of the bank in their order, in pages of this size.
+    /// Returns all bookings of the bank in their order, in pages of this size.
     async fn bookings(&self, limit: usize) -> Vec<Value>;
 }
 
@@ -135,12 +135,12 @@ pub(crate) trait Balances {
 
     async fn state(&self, id: &str) -> (u64, State);
 
-    /// All commits of these categories, stream by stream, each in its order.
+    /// Returns all commits of these categories, stream by stream, each in its order.
     async fn whole_log(&self, of: &[&str]) -> Vec<Commit>;
 
-    /// Waits until every transfer has come to its end, and checks in the log that each moved its
-    /// money once: a debit and a credit, or a debit and a refund, or nothing if it was refused, and
-    /// that no money came or went by itself. Returns how many transfers came to each end.
+    /// Waits until every transfer has ended, and checks in the log that each moved its money once.
+    /// That is a debit and a credit, or a debit and a refund, or nothing after a refusal. No money
+    /// may appear or disappear. Returns the number of transfers by how they ended.
     async fn money_moved_once(&self) -> BTreeMap<&'static str, usize>;
 
     /// Waits until both read models show the fold of the log, row by row.
@@ -201,8 +201,8 @@ impl Balances for LocalStack {
             ends.collect::<Option<BTreeMap<_, _>>>()
         })
         .await;
-        // By transfer: the steps that it made due, and the money that they added to accounts and
-        // took from them.
+        // By transfer: the steps that were due, and the money that they added to accounts and took
+        // from them.
         let mut moved = BTreeMap::<&str, (Vec<&str>, i64)>::new();
         let mut paid_in = 0;
         let mut balances = BTreeMap::new();

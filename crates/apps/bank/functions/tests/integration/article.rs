@@ -8,9 +8,9 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 /// "First and foremost, in event sourcing, the order of events is essential": with 50 on the
-/// account, two purchases of 40 and 25 come at once.
+/// account, two purchases of 40 and 25 arrive at once.
 #[tokio::test]
-async fn nobody_is_overdrawn_by_two_purchases_at_once() {
+async fn two_purchases_at_once_do_not_overdraw_an_account() {
     let local = LocalStack::start(None).await;
     let id = local.account(50).await;
     let path = format!("/accounts/{id}/debits");
@@ -24,10 +24,10 @@ async fn nobody_is_overdrawn_by_two_purchases_at_once() {
 }
 
 /// "A trick to make data synchronization and replay easier" and "The job of the projectors become
-/// trivial": the row is the state that the event carries. "The replay is then extremely simple":
-/// whatever is sent again changes nothing.
+/// trivial": the row is the state in the event. "The replay is then extremely simple": redelivered
+/// entries change nothing.
 #[tokio::test]
-async fn a_replay_changes_nothing() {
+async fn a_redelivery_changes_nothing() {
     let local = LocalStack::start(None).await;
     let id = local.account(500).await;
     local.post(&format!("/accounts/{id}/debits"), json!({ "amount": 30 })).await;
@@ -36,7 +36,7 @@ async fn a_replay_changes_nothing() {
     assert_eq!(before.0.body["totalBalance"], 470);
     local.shows_its_month(&before.0.body).await;
 
-    // The commits are sent once more, as the runbook replays them, but with the newest first.
+    // The commits are redelivered like in the runbook, but with the newest first.
     let records: Vec<_> =
         local.stream_records(&format!("account-{id}")).await.into_iter().rev().collect();
     assert_eq!(records.len(), 3);
@@ -44,7 +44,7 @@ async fn a_replay_changes_nothing() {
     let answer =
         reqwest::Client::new().post(url).json(&json!({ "Records": records })).send().await.unwrap();
     assert_eq!(answer.json::<Value>().await.unwrap(), json!({ "batchItemFailures": [] }));
-    // One more command shows that what comes after a replay is still projected.
+    // One more command shows that commits after a redelivery are still projected.
     local.post(&format!("/accounts/{id}/credits"), json!({ "amount": 1 })).await;
     local.settled(&id).await;
     assert_eq!(local.transactions(&id).await[1..], before.1);

@@ -1,5 +1,5 @@
-//! The ledger of all bookings, as the stack writes it: in one order, whatever is killed, and as a
-//! consumer of its own makes it from `$all`.
+//! The ledger of all bookings: the stack writes it in one order while functions are killed, and a
+//! custom consumer builds it from `$all`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,20 +19,20 @@ use ledgerline_testing::{LocalStack, Tool, eventually};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-/// A consumer of one's own, outside of Lambda: it keeps its cursor and its positions in files,
-/// beside its rows.
+/// A custom consumer outside of Lambda. It stores its cursor and its positions in files, next to
+/// its rows.
 struct Consumer<'a> {
     subscription: Subscription<DynamoDbStore, DynamoDbStore>,
     folder: &'a Path,
 }
 
-/// What the consumer keeps: one file, which is replaced as a whole, so that rows, positions and
-/// cursor are never of different times.
+/// The consumer's data: one file, which is replaced as a whole, so that rows, positions and cursor
+/// are always of the same time.
 #[derive(Default, serde::Serialize, serde::Deserialize)]
 struct Kept {
     cursor: Option<Cursor>,
     books: Books,
-    /// By stream: the position, and what is remembered of it.
+    /// The position and the memory of each stream.
     streams: BTreeMap<String, (u64, String)>,
     rows: Vec<Row>,
 }
@@ -43,7 +43,7 @@ impl Consumer<'_> {
         text.map_or_else(|_| Kept::default(), |text| serde_json::from_str(&text).unwrap())
     }
 
-    /// Applies one page. The result is whether there is more.
+    /// Applies one page. Returns whether there is more.
     async fn page(&self) -> bool {
         let mut kept = self.kept();
         let after = kept.cursor.take().unwrap_or_else(|| Cursor::beginning(1));
@@ -86,7 +86,7 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
     let dollars = dollars.body["accountId"].as_str().unwrap().to_owned();
     let credited = bank.post(&format!("/accounts/{dollars}/credits"), json!({ "amount": 5 })).await;
     assert_eq!(credited.status, StatusCode::OK);
-    // Transfers and bookings at once, while instances are killed.
+    // Transfers and bookings run at once, while instances are killed.
     let transfers = (0..30).map(|number: usize| {
         let from = &accounts[number % 6];
         let to = &accounts[(number * 5 + 1) % 6];
@@ -111,7 +111,8 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
         })
         .await;
     }
-    // Each account's newest version is waited for: after it, the ledger has all of its bookings.
+    // The test waits for each account's newest version: after it, the ledger has all of the
+    // account's bookings.
     let mut sum = 0;
     for account in &accounts {
         let newest = bank.get(&format!("/accounts/{account}")).await;
@@ -142,15 +143,14 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
             assert_eq!(row["held"], json!({ "inAccounts": 5, "underWay": 0 }));
         }
     }
-    // Once everything is credited, nothing that is under way is lost on its way.
+    // After all credits, the sums show that no money under way is lost.
     let paid_in = rows.iter().rposition(|row| row["amount"] == 1_000).unwrap();
     for row in rows[paid_in..].iter().filter(|row| row["currency"] == "EUR") {
         let held = |name: &str| row["held"][name].as_i64().unwrap();
         assert_eq!(held("inAccounts") + held("underWay"), 6_000, "{row}");
     }
 
-    // The same module, run by a consumer of one's own that begins anew after each page: the same
-    // rows.
+    // A custom consumer runs the same module, begins anew after each page, and gets the same rows.
     let folder = tempfile::tempdir().unwrap();
     let filter =
         Filter { categories: BTreeSet::from(["account".to_owned()]), events: BTreeSet::new() };
@@ -173,7 +173,7 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
     let own: Vec<_> = kept.rows.iter().map(|row| compared(&json!(row))).collect();
     assert_eq!(own, rows.iter().map(compared).collect::<Vec<_>>());
 
-    // By page, by day, with ETag and a version to wait for.
+    // The pages, a day, the ETag, and a version to wait for.
     let page = bank.get("/bookings").await;
     assert_eq!(
         (page.etag_version(), &page.body["last"]),
@@ -205,7 +205,7 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
         );
     }
 
-    // Everything that happened is in `$all`, once, each stream in its order.
+    // `$all` has every commit once, and each stream in its order.
     let (mut after, mut versions) = ("beginning".to_owned(), BTreeMap::<String, u64>::new());
     loop {
         let page = bank.get(&format!("/events?after={after}&limit=20")).await;
@@ -227,7 +227,7 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
     }
 }
 
-/// A commit of a newer program stands in `$all`, and all bookings behind it wait.
+/// A commit of a newer program is in `$all`, and all bookings after it wait.
 #[tokio::test]
 async fn an_operator_skips_a_commit_that_the_ledger_of_bookings_cannot_apply() {
     let bank = LocalStack::start(None).await;
@@ -265,7 +265,7 @@ async fn an_operator_skips_a_commit_that_the_ledger_of_bookings_cannot_apply() {
         assert_eq!(skip(view, stream, version), 1, "{view} {stream} {version}");
     }
     assert_eq!(skip("Bookings", unknown.as_str(), "1"), 0);
-    // The next commit wakes it.
+    // The next commit invokes the subscription.
     credit().await;
     eventually("it goes on", async || (bank.bookings(10).await.len() == 3).then_some(())).await;
     let (_, shown) = ledger.run(&["skip", "Bookings", unknown.as_str(), "1"]);

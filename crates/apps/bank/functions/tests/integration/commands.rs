@@ -1,4 +1,4 @@
-//! The sample events are requests that the routes understand.
+//! The sample events are requests that the routes accept.
 
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use bank::account::{Booking, Command};
@@ -25,7 +25,7 @@ fn command(name: &str) -> Result<Command, Problem> {
 }
 
 #[test]
-fn the_samples_are_the_commands_that_they_are_named_after() {
+fn each_sample_is_the_command_of_its_name() {
     assert_eq!(command("open"), Ok(Command::Open(valid("Ada"), valid("EUR"))));
     let salary = Booking { amount: valid(5_000), reference: Some(valid("salary")) };
     assert_eq!(command("credit"), Ok(Command::Credit(salary)));

@@ -49,8 +49,7 @@ impl Transactions {
                 transactions::VIEW,
             ),
         };
-        // At its start, the function reads which generations there are, and then no more than once
-        // in ten seconds.
+        // At its start, the function reads the generations, and then at most once in ten seconds.
         projector.consumer.generations().await.unwrap();
         wire.take();
         Self { projector, wire }
@@ -71,7 +70,8 @@ impl Transactions {
         commits
     }
 
-    /// The same, and credits after them, until the log has `length` commits.
+    /// Appends the commits of the sample messages, and then credits until the log has `length`
+    /// commits.
     async fn longer_log(&self, length: u64) -> Vec<Commit> {
         let mut commits = self.log().await;
         for version in 4..=length {
@@ -110,10 +110,10 @@ fn message(commit: &Commit) -> String {
     serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).unwrap()
 }
 
-/// The budget of a commit that books something is a write unit for its row. The position of the
-/// batch in the stream is read once: a read unit for the newest row, and one for the position
-/// beside the rows, as the batch begins with the opening. That has no row, and puts the position
-/// beside the rows.
+/// The budget of a booking's commit is a write unit for its row. The position of the batch in the
+/// stream is read once. That is a read unit for the newest row, and one for the position next to
+/// the rows, because the batch begins with the opening. The opening has no row, and puts its
+/// position next to the rows.
 #[tokio::test]
 async fn the_sample_commits_become_rows_and_the_last_one_is_the_position() {
     let transactions = Transactions::new().await;
@@ -129,8 +129,8 @@ async fn the_sample_commits_become_rows_and_the_last_one_is_the_position() {
     assert_eq!(transactions.rows().await, fold(&commits));
 }
 
-/// The rows of all streams of a batch are one call. A batch that is delivered again is taken commit
-/// by commit: one of them may have ended the function.
+/// One call writes the rows of all streams of a batch. A redelivered batch is applied commit by
+/// commit, because one of them may have crashed the function.
 #[tokio::test]
 async fn bookings_of_many_accounts_are_written_in_one_call() {
     let transactions = Transactions::new().await;
@@ -241,7 +241,7 @@ async fn a_poisoned_message_stops_its_group_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_panic_over_one_message_leaves_the_others_their_turn() {
+async fn a_panic_over_one_message_does_not_stop_the_others() {
     let mut transactions = Transactions::new().await;
     let commits = transactions.log().await;
     transactions.projector.consumer.view.changes = |commit| match commit.version {
@@ -273,8 +273,7 @@ async fn balances() -> (StateProjector<Account, balances::Row>, Wire) {
         log.append(&commit, None).await.unwrap();
     }
     let table = StateRows::new(client, ledgerline_testing::table("BalancesTable"), balances::TABLE);
-    // At its start, the function reads which generations there are, and then no more than once in
-    // ten seconds.
+    // At its start, the function reads the generations, and then at most once in ten seconds.
     table.view().recent_generations().await.unwrap();
     wire.take();
     (StateProjector { table, log, view: balances::VIEW }, wire)
@@ -284,9 +283,9 @@ async fn balance(projector: &StateProjector<Account, balances::Row>) -> Option<b
     projector.table.shown(ID).await.unwrap().1
 }
 
-/// Of a stream of ten commits there are nine rows and the position of the opening beside them.
+/// A stream of ten commits has nine rows, and the position of the opening next to them.
 #[tokio::test]
-async fn a_rebuild_with_a_limit_says_how_long_to_wait_and_goes_on_where_it_was() {
+async fn a_rebuild_with_a_limit_returns_a_pause_and_resumes_where_it_stopped() {
     let transactions = Transactions::new().await;
     let commits = transactions.longer_log(10).await;
     let consumer = &transactions.projector.consumer;
@@ -314,7 +313,7 @@ async fn a_rebuild_with_a_limit_says_how_long_to_wait_and_goes_on_where_it_was()
     let seconds = Duration::from_millis(waits).as_secs_f64();
     assert!(asks > 1 && seconds > made.writes, "{asks} times, {seconds} s, {made:?}");
     assert_eq!(transactions.rows_of(1).await, fold(&commits));
-    // Another generation is not made, whoever comes late with it.
+    // Another generation is not rebuilt by a late request.
     let other = consumer
         .rebuild(&transactions.projector.store, &RebuildRequest { generation: 2, ..asked })
         .await;
@@ -332,7 +331,7 @@ async fn the_sample_entry_becomes_a_row_in_one_write() {
     let row = balance(&projector).await.unwrap();
     assert_eq!((row.version, row.total_balance, row.last_month_balance), (3, 1_000, 1_000));
 
-    // The same entry again, and an older one, change nothing.
+    // The same entry once more, and an older one, change nothing.
     projector.project(event.detail.clone()).await.unwrap();
     let mut older = event.detail.clone();
     older["aggregate"]["lastKnownVersion"] = json!(2);
@@ -341,8 +340,8 @@ async fn the_sample_entry_becomes_a_row_in_one_write() {
     assert_eq!(balance(&projector).await, Some(row));
 }
 
-/// The index of keys alone is written only if one of them changes (DynamoDB developer guide,
-/// "Global secondary indexes", on write capacity), so that a booking costs one unit and not two.
+/// The index of keys alone is written only if one of them changes. So a booking costs one unit and
+/// not two. Source: DynamoDB developer guide, "Global secondary indexes", on write capacity.
 #[test]
 fn a_booking_changes_no_key_of_the_index() {
     let opened = Opened { owner: "Ada".into(), opened_by: Some("ada".into()), ..Opened::default() };
@@ -363,8 +362,8 @@ fn a_booking_changes_no_key_of_the_index() {
     assert_eq!(balances::OF_OPENER.projection, Projection::KeysOnly);
 }
 
-/// In a deployment, and when it is taken back, the row is right whichever of fanout and projector
-/// is replaced first.
+/// During a deployment and its rollback, the row is right whichever of fanout and projector is
+/// replaced first.
 #[tokio::test]
 async fn a_state_of_another_program_is_not_misread_but_folded_from_the_log() {
     let (projector, _) = balances().await;
@@ -380,10 +379,10 @@ async fn a_state_of_another_program_is_not_misread_but_folded_from_the_log() {
     }
 }
 
-/// Rule 8 keeps older versions out. After the log was restored to an earlier time, every version
-/// that comes is older: without an error, the row would stay wrong unnoticed.
+/// Rule 8 rejects older versions. After the log was restored to an earlier time, every delivered
+/// version is older. Without an error, the row would stay wrong unnoticed.
 #[tokio::test]
-async fn a_row_that_is_ahead_of_the_log_is_said_loudly() {
+async fn a_row_ahead_of_the_log_is_an_error() {
     let (projector, _) = balances().await;
     let event: EventBridgeEvent =
         serde_json::from_value(sample("balances-projector/debited")).unwrap();
@@ -397,10 +396,10 @@ async fn a_row_that_is_ahead_of_the_log_is_said_loudly() {
     assert!(error.contains("version 7") && error.contains("it went backwards"), "{error}");
 }
 
-/// The forms in which Lambda and EventBridge deliver an entry, or put it into the queue of entries
-/// that are retried.
+/// The forms in which Lambda and EventBridge deliver an entry, or put it into the queue of failed
+/// invocations.
 #[test]
-fn an_entry_is_found_in_whatever_brings_it() {
+fn an_entry_is_found_in_every_form_of_delivery() {
     let event = sample("balances-projector/debited");
     let message = |body: &Value| {
         let record = json!({ "messageId": "1", "body": body.to_string(), "attributes": {}, "messageAttributes": {} });
@@ -426,10 +425,10 @@ fn an_entry_is_found_in_whatever_brings_it() {
     }
 }
 
-/// One state may end the function each time: if it always came first, the others would never be
+/// One state may crash the function each time. If it were always first, the others would never be
 /// written.
 #[test]
-fn a_message_that_comes_again_begins_with_another_of_its_states_each_time() {
+fn a_redelivered_message_begins_with_a_different_state_at_each_receive() {
     let mut firsts = Vec::new();
     for received in 1..=4 {
         let body = json!({ "requestPayload": { "states": ["a", "b", "c"] } }).to_string();
@@ -443,7 +442,7 @@ fn a_message_that_comes_again_begins_with_another_of_its_states_each_time() {
 }
 
 #[tokio::test]
-async fn a_state_that_fails_leaves_the_others_their_turn() {
+async fn a_failed_state_does_not_stop_the_others() {
     let (mut projector, wire) = balances().await;
     projector.view.row = |id, version, state| match id.ends_with('0') {
         true => panic!("a bug"),

@@ -1,4 +1,4 @@
-//! The sample events are requests that the queries answer, from real tables.
+//! The sample events are requests that the queries answer from real tables.
 
 use std::{process::Command, time::Duration};
 
@@ -72,7 +72,7 @@ async fn ask(event: Value) -> Result<Response, Problem> {
 }
 
 #[tokio::test]
-async fn the_samples_are_answered() {
+async fn the_queries_answer_the_samples() {
     let account = ask(sample("account")).await.unwrap();
     assert_eq!(
         (account.status, &account.body.unwrap()["totalBalance"]),
@@ -85,7 +85,7 @@ async fn the_samples_are_answered() {
 }
 
 #[tokio::test]
-async fn to_a_stranger_an_account_is_as_if_it_were_not_there() {
+async fn another_caller_gets_the_response_for_an_account_that_does_not_exist() {
     for name in ["account", "transactions"] {
         let mut event = sample(name);
         event["requestContext"]["authorizer"]["jwt"]["claims"]["sub"] = json!("somebody-else");
@@ -102,7 +102,7 @@ async fn to_a_stranger_an_account_is_as_if_it_were_not_there() {
     assert_eq!(ask(event).await.unwrap().body, Some(json!({ "accounts": [] })));
 }
 
-/// An API that was deployed without its authorizer must not answer requests that have no caller.
+/// An API deployed without its authorizer must not answer requests without a caller.
 #[tokio::test]
 async fn a_request_without_a_caller_is_refused() {
     for name in ["account", "transactions", "accounts"] {
@@ -118,7 +118,7 @@ async fn a_request_without_a_caller_is_refused() {
 }
 
 #[tokio::test]
-async fn accounts_are_listed_by_owner_and_not_by_the_beginning_of_a_name() {
+async fn accounts_are_listed_by_owner_and_not_by_the_prefix_of_a_name() {
     for (query, expected) in [("", 1), ("owner=Ada", 1), ("owner=Ad", 0), ("owner=Adam", 0)] {
         let mut event = sample("accounts");
         event["rawQueryString"] = json!(query);
@@ -127,8 +127,8 @@ async fn accounts_are_listed_by_owner_and_not_by_the_beginning_of_a_name() {
     }
 }
 
-/// DynamoDB would refuse a start outside of the list. The client must be told of a wrong cursor,
-/// and not of an outage.
+/// DynamoDB would refuse a start outside of the list. The client must get the problem of a wrong
+/// cursor, and not that of an outage.
 #[tokio::test]
 async fn a_cursor_of_another_owners_list_is_refused() {
     let cursor =
@@ -145,7 +145,7 @@ async fn a_cursor_of_another_owners_list_is_refused() {
 }
 
 #[tokio::test]
-async fn a_version_that_is_not_shown_in_time_is_said_to_be_missing() {
+async fn a_version_that_is_not_shown_in_time_is_reported_as_missing() {
     for name in ["account", "transactions"] {
         let mut event = sample(name);
         event["rawQueryString"] = json!("minVersion=1");
@@ -160,7 +160,8 @@ async fn a_version_that_is_not_shown_in_time_is_said_to_be_missing() {
     }
 }
 
-/// The first line that a function logs, which is started with this environment and ends.
+/// Starts a function with this environment, and returns the first line that it logs before it
+/// exits.
 fn last_words(environment: &[(&str, &str)]) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_account-queries"))
         .env_clear()
@@ -173,7 +174,7 @@ fn last_words(environment: &[(&str, &str)]) -> Value {
 }
 
 #[test]
-fn a_function_without_its_configuration_names_the_variable_and_ends() {
+fn a_function_without_its_configuration_names_the_variable_and_exits() {
     let line = last_words(&[("BALANCES_TABLE", "b")]);
     assert_eq!(line["level"], "ERROR");
     assert_eq!(line["error"], "the environment variable TRANSACTIONS_TABLE is not set");
@@ -204,7 +205,7 @@ fn a_function_prints_its_manifest() {
     assert_eq!(manifest["variables"], json!(variables));
 }
 
-/// On AWS, a development user would let everybody in as one user.
+/// On AWS, a development user would admit every caller as one user.
 #[test]
 fn a_development_user_is_for_emulators_only() {
     let line = last_words(&[("DEVELOPMENT_USER", "developer")]);

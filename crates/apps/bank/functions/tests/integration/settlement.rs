@@ -1,4 +1,4 @@
-//! What an operator does about a transfer that is stuck, with the tool.
+//! An operator settles a stuck transfer with the tool.
 
 use aws_sdk_dynamodb::Client;
 use bank::transfer::{self, Transfer};
@@ -8,7 +8,8 @@ use serde_json::json;
 
 use crate::accounts::{Accounts, Balances};
 
-/// A transfer whose money neither account takes, as its process manager leaves it.
+/// A transfer whose money neither account accepts, in the state in which its process manager leaves
+/// it.
 async fn stuck(bank: &LocalStack, from: &str, to: &str) -> String {
     let refused = || "account-closed".to_owned();
     let events = [
@@ -39,7 +40,7 @@ async fn stuck(bank: &LocalStack, from: &str, to: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_operator_settles_a_transfer_that_is_stuck_by_a_command_with_a_reason() {
+async fn an_operator_settles_a_stuck_transfer_by_a_command_with_a_reason() {
     let bank = LocalStack::start(None).await;
     let from = bank.account(0).await;
     let to = bank.account(0).await;
@@ -73,7 +74,7 @@ async fn an_operator_settles_a_transfer_that_is_stuck_by_a_command_with_a_reason
     assert_eq!(shown["settledToAccountId"], other.as_str());
     assert_eq!(bank.state(&other).await.1.total_balance(), 35);
     bank.settled(&other).await;
-    // The log says who decided and why; the record of the tool, too.
+    // The log has the operator and the reason; so does the tool's record.
     let (_, log) = ledger.run(&["show", &format!("transfer-{id}"), "--payloads"]);
     let decided =
         log.iter().find(|commit| commit["events"] == "TransferSettlementRequested").unwrap();
@@ -86,7 +87,7 @@ async fn an_operator_settles_a_transfer_that_is_stuck_by_a_command_with_a_reason
         records.iter().map(|record| record["what"].as_s().unwrap().as_str()).collect();
     assert_eq!(done, [format!("POST {path}")]);
 
-    // What was decided is decided; and nothing else goes this way.
+    // The decision is final, and no other request passes this route.
     let elsewhere = json!({ "toAccountId": to }).to_string();
     let again = ["command", "POST", &path, "--body", &elsewhere, "--api", api];
     assert_eq!(ledger.run(&[&again[..], &sure].concat()).0, 1);
@@ -94,8 +95,8 @@ async fn an_operator_settles_a_transfer_that_is_stuck_by_a_command_with_a_reason
     for wrong in [
         &["command", "POST", &credits, "--body", r#"{"amount":1}"#, "--api", api][..],
         &["command", "POST", &path, "--body", "30", "--api", api],
-        // It is not known which API belongs to a local stack at another address, and a token is not
-        // sent in the clear.
+        // The tool does not know which API belongs to a local stack at another address, and it
+        // sends no token in plain text.
         &["command", "POST", &path, "--body", &elsewhere],
         &[
             "command",

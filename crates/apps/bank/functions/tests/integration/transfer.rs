@@ -1,5 +1,5 @@
-//! Transfers against real tables: interrupted after every single call, delivered twice, with others
-//! at the same accounts. Money is conserved, and every transfer comes to its end.
+//! Transfers against real tables: interrupted after every call, delivered twice, with other
+//! commands at the same accounts. Money is conserved, and every transfer ends.
 
 use std::num::NonZeroUsize;
 
@@ -53,7 +53,7 @@ impl Bank {
         self.store_of(Client::new(&self.dynamodb.sdk_config()))
     }
 
-    /// An instance of the function, which remembers nothing.
+    /// A cold instance of the function.
     fn manager(&self) -> Manager {
         let config = Builder::from(&self.dynamodb.sdk_config())
             .retry_config(RetryConfig::disabled())
@@ -102,7 +102,7 @@ impl Bank {
     }
 
     /// Delivers the commits of the transfer one after the other, up to the newest one. Returns
-    /// whether the function took all of them.
+    /// whether the function applied all of them.
     async fn deliver(&self, manager: &Manager) -> bool {
         for version in 1.. {
             let Some(commit) = self.store().get(&the_transfer(), version).await.unwrap() else {
@@ -179,8 +179,8 @@ impl Way {
         [Self::Arrives, Self::NothingThere, Self::NobodyTakesIt, Self::CannotGoBack];
 
     async fn prepare(self, bank: &Bank) {
-        // A transfer that is to become stuck takes the whole balance, so that the account can be
-        // closed meanwhile.
+        // A transfer that becomes stuck takes the whole balance, so that the account can be closed
+        // meanwhile.
         bank.open(A, "EUR", if self == Self::NothingThere { 10 } else { 30 }).await;
         bank.open(
             B,
@@ -191,7 +191,7 @@ impl Way {
         bank.request(A, B, 30).await;
     }
 
-    /// What others do while the transfer is interrupted.
+    /// Runs other commands while the transfer is interrupted.
     async fn meanwhile(self, bank: &Bank) {
         if self == Self::CannotGoBack {
             if bank.balance(A).await == 0 && bank.status().await != Status::Stuck {
@@ -204,8 +204,8 @@ impl Way {
                 }
             }
         } else {
-            // Another command takes the next version of both accounts: then only the remembered
-            // answer tells that the transfer's command was done.
+            // Another command takes the next version of both accounts. Then only the idempotency
+            // record shows that the transfer's command was done.
             bank.credit(A, 1).await;
             bank.credit(B, 1).await;
         }
@@ -242,9 +242,9 @@ async fn money_arrives_in_a_counted_number_of_calls() {
         vec!["GetItem", "PutItem"],
     ];
     assert_eq!(bank.wire.operations(), expected.concat());
-    // All of it again changes nothing, because the position has passed it. For the two versions
-    // below the position, the log is asked whether it still has the position: a restored log may
-    // not have it.
+    // A redelivery of all commits changes nothing, because the position has passed them. For the
+    // two versions below the position, the function checks that the log still has the position: a
+    // restored log may not have it.
     assert!(bank.deliver(&manager).await);
     assert_eq!(bank.wire.operations(), ["GetItem"; 3 + 2]);
     let log = bank.store().get(&account(B), 3).await.unwrap().unwrap();
@@ -253,8 +253,8 @@ async fn money_arrives_in_a_counted_number_of_calls() {
     assert_eq!(log.meta.actor.as_deref(), Some("ada"));
 }
 
-/// Whatever course a transfer takes, wherever it is interrupted, and whatever happens at the
-/// accounts meanwhile, the money is in one place.
+/// For every course of a transfer, every interruption, and all other commands at the accounts
+/// meanwhile, the money is in one place.
 #[tokio::test]
 async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
     for way in Way::ALL {
@@ -273,15 +273,15 @@ async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
                 // only when the step is recorded.
                 way.meanwhile(&bank).await;
                 given += i64::from(way != Way::CannotGoBack) * 2;
-                // Another instance, which remembers nothing.
+                // Another, cold instance.
                 assert!(bank.deliver(&bank.manager()).await, "{way:?} after {calls} calls");
             }
             let state = bank.transfer().await;
             let sum = bank.balance(A).await + bank.balance(B).await + state.under_way();
             assert_eq!(sum, a + b + given, "{way:?} after {calls} calls");
             let ended = ended(&state);
-            // The money of a transfer that is not interrupted goes back before anybody can close
-            // the account.
+            // The money of an uninterrupted transfer is refunded before a command can close the
+            // account.
             if way == Way::CannotGoBack && ended.0 == Status::Refunded {
                 assert_eq!(ended, (Status::Refunded, Some("other-currency")));
             } else {
@@ -297,7 +297,7 @@ async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
     }
 }
 
-/// Deletes the remembered answers and the positions.
+/// Deletes the idempotency records and the positions.
 async fn forget_all_but_the_log(client: &Client) {
     for (table, keys) in
         [("RequestsTable", &["request"][..]), ("TransferPositionsTable", &["stream", "entry"])]
@@ -324,10 +324,10 @@ async fn forget_all_but_the_log(client: &Client) {
     }
 }
 
-/// A replay of the whole transfer moves nothing, however long ago it was, and whatever but the log
-/// was lost since.
+/// A redelivery of the whole transfer moves no money, at any time later, and even if only the log
+/// is left.
 #[tokio::test]
-async fn a_replay_moves_no_money_even_if_all_but_the_log_is_forgotten() {
+async fn a_redelivery_moves_no_money_even_if_only_the_log_is_left() {
     for way in Way::ALL {
         let bank = Bank::new().await;
         way.prepare(&bank).await;
@@ -345,8 +345,8 @@ async fn a_replay_moves_no_money_even_if_all_but_the_log_is_forgotten() {
     }
 }
 
-/// Wherever the process manager is interrupted, the money of a transfer that is stuck goes to the
-/// account that an operator chose, once; and if that account refuses, it is stuck again.
+/// Wherever the process manager is interrupted, the money of a stuck transfer reaches the account
+/// that an operator chose, once. If that account refuses, the transfer is stuck again.
 #[tokio::test]
 async fn the_money_of_a_stuck_transfer_goes_where_an_operator_decides() {
     const C: &str = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d";
@@ -355,7 +355,7 @@ async fn the_money_of_a_stuck_transfer_goes_where_an_operator_decides() {
     for calls in 0.. {
         let bank = Bank::new().await;
         Way::CannotGoBack.prepare(&bank).await;
-        // The debit, and then somebody closes the account, before the credit is refused.
+        // After the debit, another command closes the account, before the credit is refused.
         let debit = bank.store().get(&the_transfer(), 1).await.unwrap().unwrap();
         let body = serde_json::to_string(&Message::Commit(Box::new(debit))).unwrap();
         assert!(bank.manager().message(&body).await.is_ok());
@@ -371,8 +371,8 @@ async fn the_money_of_a_stuck_transfer_goes_where_an_operator_decides() {
         bank.crash.after(calls);
         let finished = bank.deliver(&bank.manager()).await;
         bank.crash.recover();
-        // Another command takes the next version of the account, and another instance gets
-        // everything again.
+        // Another command takes the next version of the account, and another instance gets all
+        // commits again.
         bank.credit(C, 2).await;
         for _ in 0..2 {
             assert!(bank.deliver(&bank.manager()).await, "after {calls} calls");
@@ -390,8 +390,8 @@ async fn the_money_of_a_stuck_transfer_goes_where_an_operator_decides() {
     assert!(points > 10, "{points}");
 }
 
-/// A decision of before that is delivered again, after everything but the log was lost, moves
-/// nothing, though a later one is under way.
+/// An earlier decision is redelivered after everything but the log was lost. It moves no money,
+/// though a later decision is under way.
 #[tokio::test]
 async fn an_older_decision_moves_no_money_of_a_later_one() {
     const C: &str = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d";
@@ -410,7 +410,7 @@ async fn an_older_decision_moves_no_money_of_a_later_one() {
     bank.send::<Transfer>(&the_transfer(), settle(B), "to another currency").await;
     assert!(bank.deliver(&bank.manager()).await);
     bank.send::<Transfer>(&the_transfer(), settle(C), "to c").await;
-    // The credit is appended, and the function ends before its outcome is recorded.
+    // The credit is appended, and the function crashes before its outcome is recorded.
     let client = Client::new(&bank.dynamodb.sdk_config());
     let mut calls = 0;
     while bank.balance(C).await == 1 {
@@ -425,9 +425,9 @@ async fn an_older_decision_moves_no_money_of_a_later_one() {
     assert_eq!((bank.balance(C).await, bank.status().await), (31, Status::Settling));
 }
 
-/// A transfer from somebody else's account is refused, and nothing moves.
+/// A transfer from another caller's account is refused, and no money moves.
 #[tokio::test]
-async fn nobody_sends_somebody_elses_money() {
+async fn a_caller_cannot_send_another_callers_money() {
     let bank = Bank::new().await;
     bank.open(A, "EUR", 30).await;
     bank.open(B, "EUR", 0).await;
@@ -447,10 +447,10 @@ async fn nobody_sends_somebody_elses_money() {
     assert_eq!(bank.balance(A).await, 30);
 }
 
-/// Rule 11: a command whose outcome is not known is not recorded as an outcome. The message fails
-/// and is delivered again, and the position does not move.
+/// Rule 11: a command whose outcome is unknown is not recorded as an outcome. The message fails and
+/// is delivered again, and the position does not move.
 #[tokio::test]
-async fn an_outage_is_no_answer() {
+async fn an_outage_is_not_recorded_as_an_outcome() {
     let bank = Bank::new().await;
     Way::Arrives.prepare(&bank).await;
     bank.crash.after(3);

@@ -1,4 +1,4 @@
-//! The balance of every account: one row each, written from the state that an event carries.
+//! The balance of every account: one row each, written from the state in an event.
 
 use jiff::civil::Date;
 use ledgerline::{Index, Projection, StateTable, StateView};
@@ -19,7 +19,7 @@ pub struct Row {
     /// The sort key of the index: see [`listing`].
     #[serde(default)]
     pub listing: String,
-    /// The name of the owner, as the caller who opened the account wrote it.
+    /// The name of the owner, as the caller wrote it when opening the account.
     pub owner: String,
     /// The currency, as an ISO 4217 code.
     pub currency: String,
@@ -28,7 +28,7 @@ pub struct Row {
     /// The first day of the calendar month (UTC) of the latest booking of money.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_month: Option<Date>,
-    /// The credits minus the debits that were booked in that month, in minor units.
+    /// The credits minus the debits of that month, in minor units.
     pub last_month_balance: i64,
     /// Whether the account is open or closed.
     pub status: Status,
@@ -36,13 +36,13 @@ pub struct Row {
     pub version: u64,
 }
 
-/// Whether an account takes bookings.
+/// Whether an account accepts bookings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Status {
-    /// The account takes bookings.
+    /// The account accepts bookings.
     Open,
-    /// The account takes no more bookings.
+    /// The account accepts no bookings.
     Closed,
 }
 
@@ -51,8 +51,8 @@ pub const TABLE: StateTable =
     StateTable { variable: "BALANCES_TABLE", key: "accountId", indexes: &[OF_OPENER] };
 
 /// The accounts of the caller who opened them, in the order of the owners' names. The index holds
-/// keys alone, because every booking changes a row and none changes its place in a list: the index
-/// is not written for a booking.
+/// keys alone. Every booking changes a row, and none changes its place in a list, so a booking does
+/// not write the index.
 pub const OF_OPENER: Index = Index {
     name: "ofOpener",
     partition: "openedBy",
@@ -64,8 +64,8 @@ pub const OF_OPENER: Index = Index {
 pub const VIEW: StateView<Account, Row> = StateView { table: TABLE, row };
 
 /// The sort key of an account in its opener's list: the owner's name and the account's id. A unit
-/// separator ends the name, because no owner's name contains one: only accounts of "Ada", and none
-/// of "Ada Lovelace", have a sort key that begins with `listing("Ada", "")`.
+/// separator ends the name, because no owner's name contains one. So only accounts of "Ada", and
+/// none of "Ada Lovelace", have a sort key that begins with `listing("Ada", "")`.
 #[must_use]
 pub fn listing(owner: &str, account_id: &str) -> String {
     format!("{owner}\u{1f}{account_id}")

@@ -1,4 +1,4 @@
-//! The ledger of the bank: all bookings of all accounts in one order, each with what the bank holds
+//! The ledger of the bank: all bookings of all accounts in one order, each with the bank's sums
 //! after it.
 
 use std::collections::BTreeMap;
@@ -24,13 +24,13 @@ pub const TABLE: LogTable =
 pub const VIEW: OrderedView<Books, String> =
     OrderedView { table: TABLE, of: &[Account::CATEGORY], writes: &[Write::Put], changes };
 
-/// How late a commit comes to `$all` at most: its table's stream keeps a record for a day, and the
-/// reconciler looks back as long again.
+/// The longest delay until a commit is in `$all`. The table's stream keeps a record for a day, and
+/// the reconciler covers one more day.
 const LATEST: SignedDuration = SignedDuration::from_hours(48);
 
-/// For how many currencies the books keep sums: those that were booked first. ISO 4217 has some 180
-/// codes, and accounts that were opened without a check of the code may have any other. Callers
-/// would decide how large the state is, and beyond 64 KB the view would stand still.
+/// The number of currencies with sums in the books: the first ones that were booked. ISO 4217 has
+/// some 180 codes, and accounts opened without a check of the code may have any other. Without this
+/// limit, callers would decide the size of the state, and beyond 64 KB the view would stop.
 const MOST_CURRENCIES: usize = 256;
 
 /// A day, in UTC: a partition of the ledger.
@@ -44,7 +44,7 @@ pub struct Books {
     pub number: u64,
     /// The time of the last booking in the order of the bookings: see [`time_in_order`].
     pub at: Timestamp,
-    /// By currency, for the first 256 of the log.
+    /// The sums by currency, for the first 256 currencies of the log.
     pub held: BTreeMap<String, Sums>,
 }
 
@@ -55,8 +55,8 @@ impl Books {
         self.at.to_zoned(TimeZone::UTC).date()
     }
 
-    /// The sums of a currency, if it is one of the first [`MOST_CURRENCIES`]. This depends on the
-    /// log alone, so that a rebuilt view is equal to a live one.
+    /// Returns the sums of a currency, if it is one of the first [`MOST_CURRENCIES`]. This depends
+    /// on the log alone, so that a rebuilt view equals a live one.
     fn sums(&mut self, currency: &str) -> Option<&mut Sums> {
         if self.held.len() >= MOST_CURRENCIES {
             return self.held.get_mut(currency);
@@ -65,20 +65,19 @@ impl Books {
     }
 }
 
-/// What the bank holds in a currency, in minor units. An account holds up to 2⁵³ of them, so that
-/// the sum of some thousand accounts passes 64 bits.
+/// The bank's sums in a currency, in minor units. An account holds up to 2⁵³ of them, so the sum of
+/// some thousand accounts exceeds 64 bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sums {
     /// The sum of all balances.
     pub in_accounts: i128,
-    /// What left an account by a transfer and has not arrived yet, neither where it goes to nor
-    /// back.
+    /// The money that transfers have debited, and not yet credited or refunded.
     pub under_way: i128,
 }
 
 impl Sums {
-    /// What a row shows.
+    /// Returns the sums in the form of a row.
     #[must_use]
     pub fn held(self) -> Held {
         let shown = |sum: i128| {
@@ -89,15 +88,14 @@ impl Sums {
     }
 }
 
-/// What the bank holds in a currency, in minor units, as rows and answers show it: a sum beyond 64
-/// bits is shown as the nearest number that they hold.
+/// The bank's sums in a currency, in minor units, in the form of rows and responses. A sum beyond
+/// 64 bits is shown as the nearest 64-bit number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Held {
     /// The sum of all balances.
     pub in_accounts: i64,
-    /// What left an account by a transfer and has not arrived yet, neither where it goes to nor
-    /// back.
+    /// The money that transfers have debited, and not yet credited or refunded.
     pub under_way: i64,
 }
 
@@ -107,23 +105,24 @@ pub struct Held {
 pub struct Row {
     /// Partition key: the day, in UTC.
     pub day: Day,
-    /// Sort key: the number, so that text order is the order of the bookings.
+    /// Sort key: the number, so that the text order is the order of the bookings.
     pub entry: String,
-    /// Its number: 1, 2, 3 … without holes.
+    /// The booking's number: 1, 2, 3 … without gaps.
     pub number: u64,
     /// The account.
     pub account_id: String,
     /// The version of the account after the commit.
     pub version: u64,
-    /// Whether money came in or went out.
+    /// Whether the booking is a credit or a debit.
     pub kind: Kind,
     /// The amount in minor units.
     pub amount: i64,
     /// The currency.
     pub currency: String,
-    /// The balance of the account after it, in minor units.
+    /// The balance of the account after the booking, in minor units.
     pub balance: i64,
-    /// What the bank holds in this currency after it; nothing if it is not one of the first 256.
+    /// The bank's sums in this currency after the booking; `None` if the currency is not one of the
+    /// first 256.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
     /// The time of the commit, at most five minutes after that of its segment of `$all`.
@@ -134,14 +133,14 @@ pub struct Row {
 /// commit on.
 ///
 /// # Errors
-/// When an event of it cannot be read.
+/// When an event of the commit cannot be read.
 pub fn changes(
     books: &mut Books,
     currency: &mut String,
     commit: &Commit,
     changes: &mut Changes,
 ) -> Result<(), ChangesError> {
-    // A booking of a transfer was made in answer to a commit of the transfer, which it names.
+    // The commit of a transfer's booking names the transfer's commit as its cause.
     let cause = commit.meta.causation_id.as_deref().unwrap_or_default();
     let of_a_transfer =
         cause.strip_prefix(Transfer::CATEGORY).is_some_and(|rest| rest.starts_with('-'));
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_beyond_64_bits_are_kept_and_the_nearest_number_is_shown() {
+    fn sums_beyond_64_bits_are_stored_and_shown_as_the_nearest_number() {
         let mut books = Books::default();
         let mut add = |id: &str, event: &Event| {
             let mut memory = "EUR".to_owned();
@@ -265,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_cannot_make_the_state_grow_by_accounts_of_ever_more_currencies() {
+    fn the_state_stops_growing_with_the_number_of_currencies() {
         let mut books = Books::default();
         let mut book = |currency: &str| {
             let mut memory = currency.to_owned();
@@ -290,14 +289,14 @@ mod tests {
         assert!(serde_json::to_string(&books).unwrap().len() < 64 * 1024 * 3 / 4);
     }
 
-    /// By how many seconds a wrong clock is off.
+    /// The number of seconds by which a wrong clock is off.
     fn wrong() -> impl Strategy<Value = i64> {
         prop_oneof![-2_000_000_000_i64..-1, 4_000_000..9_000_000_000_i64]
     }
 
     proptest! {
-        /// A clock that is more than two days ahead, or behind by any time, moves no booking but
-        /// its own.
+        /// A clock that is more than two days ahead, or behind by any time, changes the day of its
+        /// own bookings only.
         #[test]
         fn a_booking_has_another_day_only_if_its_own_clock_is_wrong(
             wrong in prop::collection::vec(prop::option::weighted(0.3, wrong()), 1..20),

@@ -22,16 +22,16 @@ pub const VIEW: LogView =
 pub struct Row {
     /// Partition key.
     pub account_id: String,
-    /// Sort key: the version and the place in the commit, so that text order is the order of the
-    /// log.
+    /// Sort key: the version and the place in the commit, so that the text order is the order of
+    /// the log.
     pub entry: String,
     /// The version of the account after the commit.
     pub version: u64,
-    /// Whether money came in or went out.
+    /// Whether the entry is a credit or a debit.
     pub kind: Kind,
     /// The amount in minor units.
     pub amount: i64,
-    /// The balance after it, in minor units.
+    /// The balance after the entry, in minor units.
     pub balance: i64,
     /// The payer's note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,20 +42,20 @@ pub struct Row {
     pub at: Timestamp,
 }
 
-/// Whether money came in or went out.
+/// The kind of an entry: a credit or a debit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Kind {
-    /// Money came in.
+    /// Money was credited.
     Credit,
-    /// Money went out.
+    /// Money was debited.
     Debit,
 }
 
-/// The changes that a commit makes: it inserts its rows.
+/// Returns the changes of a commit: it inserts its rows.
 ///
 /// # Errors
-/// When an event of it cannot be read.
+/// When an event of the commit cannot be read.
 pub fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
     let mut changes = Changes::new(TABLE);
     for row in rows(commit)? {
@@ -64,10 +64,10 @@ pub fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
     Ok(changes)
 }
 
-/// The rows that a commit adds.
+/// Returns the rows that a commit adds.
 ///
 /// # Errors
-/// When an event of it cannot be read.
+/// When an event of the commit cannot be read.
 pub fn rows(commit: &Commit) -> Result<Vec<Row>, DecodeError> {
     let mut rows = Vec::new();
     for (index, recorded) in commit.events.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The phase of every transfer: one row each, written from the state that an event carries.
+//! The phase of every transfer: one row each, written from the state in an event.
 
 use ledgerline::{StateTable, StateView};
 use serde::{Deserialize, Serialize};
@@ -16,9 +16,9 @@ pub struct Row {
     pub requested_by: Option<String>,
     /// The phase of the transfer.
     pub status: Status,
-    /// The account that the money comes from.
+    /// The account that is debited.
     pub from_account_id: String,
-    /// The account that it goes to.
+    /// The account that is credited.
     pub to_account_id: String,
     /// The amount in minor units.
     pub amount: i64,
@@ -30,7 +30,7 @@ pub struct Row {
     /// The code of the last refusal; `not-accepted` if the receiver's account refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The account to which an operator let the money of a transfer go that was stuck.
+    /// The account that an operator chose for the money of a stuck transfer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled_to_account_id: Option<String>,
     /// The version that the row shows.
@@ -41,28 +41,28 @@ pub struct Row {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Status {
-    /// The first account is about to be debited.
+    /// The debit of the first account is due.
     Requested,
     /// The first account refused.
     Refused,
-    /// The money is on its way to the second account.
+    /// The credit of the second account is due.
     Debited,
-    /// The money arrived.
+    /// The second account was credited.
     Completed,
-    /// The second account refused, the money is on its way back.
+    /// The second account refused, and the refund is due.
     Returning,
-    /// The money is back.
+    /// The first account was refunded.
     Refunded,
-    /// The money cannot go back by itself.
+    /// The first account refused the refund.
     Stuck,
-    /// The money is on its way to the account that an operator chose.
+    /// The credit of the account that an operator chose is due.
     Settling,
-    /// The money arrived there.
+    /// The account that an operator chose was credited.
     Settled,
 }
 
 impl Status {
-    /// The phase of the transfer, if it was requested.
+    /// Returns the phase of the transfer, if it was requested.
     #[must_use]
     pub fn of(state: &State) -> Option<Self> {
         match state {
@@ -101,8 +101,8 @@ pub fn row(transfer_id: &str, version: u64, state: State) -> Option<Row> {
         reason,
         settlement,
     } = state.order()?.clone();
-    // Only the owner of the receiving account may know why it refused, be it the one that the payer
-    // named or one that an operator chose. The log has that reason.
+    // Only the owner of the receiving account may read why it refused. This holds for the account
+    // that the payer named and for one that an operator chose. The log has that reason.
     let is_anothers =
         matches!(status, Status::Returning | Status::Refunded) || settlement.is_some();
     let reason = reason.map(|reason| if is_anothers { "not-accepted".to_owned() } else { reason });
