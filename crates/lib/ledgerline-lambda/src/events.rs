@@ -1,5 +1,5 @@
-//! The runner of the function that returns commits of all streams, in the order of `$all`: `GET
-//! /events`.
+//! The runner of `GET /events`: the function that returns commits of all streams, in the order of
+//! `$all`.
 //!
 //! * `?after=` is a cursor of an earlier response, `beginning`, `now`, or a time.
 //! * `?category=` and `?type=` filter the commits; each may be given several times.

@@ -233,8 +233,8 @@ impl Fanout {
 enum DeadLetter<'a> {
     /// A record that holds no commit.
     Record(&'a Unreadable),
-    /// A commit that a view, the bus or a queue will never accept, that can never have a state, or
-    /// that crashed the function at each attempt.
+    /// A commit that a view, the bus or a queue will never accept, or that can never have a state.
+    /// Or a commit that crashed the function at each attempt.
     Commit { reason: String, stream: &'a StreamId, version: u64, sequence_number: &'a str },
 }
 

@@ -89,8 +89,8 @@ fn serve(
     start(manifest, build.boxed_local())
 }
 
-/// Reads the caller of requests without an authorizer from `DEVELOPMENT_USER`, because `sam local
-/// start-api` leaves authorizers out. There is no such caller on AWS: a function with a
+/// Reads the caller of requests without an authorizer from `DEVELOPMENT_USER`. The reason is that
+/// `sam local start-api` leaves authorizers out. There is no such caller on AWS: a function with a
 /// `DEVELOPMENT_USER` and without the endpoint of an emulator does not start. The caller also has
 /// this claim, if there is one: that of operators.
 fn developer(claim: Option<(&str, &str)>) -> Result<Option<ApiGatewayRequestAuthorizer>, Error> {

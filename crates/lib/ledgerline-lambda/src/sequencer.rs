@@ -180,7 +180,7 @@ impl Sequencing {
         }
     }
 
-    /// Appends the entries of these records to `$all`. `is_stream` says that the stream itself
+    /// Appends the entries of these records to `$all`. `is_stream` means that the stream itself
     /// invoked the sequencer: this proves the commits of the stream's own records. The sequencer
     /// looks other commits up, and leaves out those that the log does not have.
     ///

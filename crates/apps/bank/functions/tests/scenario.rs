@@ -341,7 +341,7 @@ async fn an_account_belongs_to_the_caller_who_opened_it() {
     let account = format!("/accounts/{id}");
     assert_eq!(bank.get(&format!("{account}?minVersion=2")).await.status, StatusCode::OK);
 
-    // Another caller is refused, whatever the command and its version are.
+    // Another caller is refused, for every command and every version.
     for (path, headers, body) in [
         ("credits", vec![], json!({ "amount": 1 })),
         ("debits", vec![], json!({ "amount": 1_000_000 })),

@@ -128,7 +128,7 @@ pub enum Command {
     Close,
     /// Take money out, for a transfer in this currency.
     Send(Booking, Currency),
-    /// Put money in from a transfer in this currency, whoever the sender is.
+    /// Put money in from a transfer of any sender in this currency.
     Receive(Booking, Currency),
 }
 
@@ -554,8 +554,8 @@ mod tests {
         assert_eq!(decode_state::<Account>(&stored), None);
     }
 
-    /// Any command, made of any values: `None` if one of the values is not allowed, because such a
-    /// command cannot be made.
+    /// Returns any command, built from any values: `None` if one of the values is invalid, because
+    /// such a command cannot be built.
     fn any_command() -> impl Strategy<Value = Option<Command>> {
         let amount = prop_oneof![
             8 => 1..=1_000_i64,
@@ -581,8 +581,8 @@ mod tests {
         })
     }
 
-    /// The result of a command that is sent again without an Idempotency-Key, after it was carried
-    /// out.
+    /// Returns the result of a repeated command without an Idempotency-Key, after the first one was
+    /// executed.
     fn again(command: &Command) -> Result<&'static str, Refusal> {
         match command {
             Command::Open(..) => Err(EXISTS),
@@ -598,9 +598,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Whatever commands come in whatever order, the balance is never negative and never past
-        /// the limit, no event books an amount that is not allowed, and a command that is sent
-        /// again has the result that `again` names.
+        /// For all commands in all orders, the balance is never negative and never exceeds the
+        /// limit. No event books an invalid amount. A repeated command has the result that `again`
+        /// returns.
         #[test]
         fn balances_never_leave_their_range(
             commands in prop::collection::vec((any_command(), 0..400_i32), 1..60),

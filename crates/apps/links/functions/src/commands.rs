@@ -1,4 +1,4 @@
-//! The command functions, one module per aggregate: it reads the requests of its routes.
+//! The command functions, one module per aggregate: each module reads the requests of its routes.
 
 pub mod link;
 pub mod user;

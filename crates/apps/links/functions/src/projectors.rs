@@ -1,4 +1,4 @@
-//! The projectors that take more than one write for a commit. All other projectors consist of their
+//! The projectors that need more than one write for a commit. All other projectors consist of their
 //! binary alone.
 
 pub mod feeds;

@@ -23,8 +23,8 @@ use serde_json::json;
 
 // --- "An AWS Event Sourcing architecture with DynamoDB" ------------------------------------------
 
-/// "Schema design" and "Event envelope": a user who registers and has mails sent elsewhere, each
-/// event with its name, the version of its shape, and its data.
+/// "Schema design" and "Event envelope": a user registers and changes the address for mails. Each
+/// event has its name, the version of its shape, and its data.
 #[tokio::test]
 async fn a_user_is_a_row_for_each_event_in_its_envelope() {
     let (store, _) = counted().await;
@@ -79,7 +79,7 @@ async fn registered(store: &DynamoDbStore) -> StreamId {
 
 /// "Aggregate Boundaries": the reducer of the users that a user follows.
 #[test]
-fn the_reducer_adds_and_removes_those_whom_a_user_follows() {
+fn the_reducer_adds_and_removes_followed_users() {
     let followed = |other: &str, following| Event::UserFollowed {
         user_id: "ada".into(),
         followed_user_id: other.into(),
@@ -108,11 +108,11 @@ async fn of_two_follows_at_once_one_is_stored() {
     let (store, _) = counted().await;
     let stream = registered(&store).await;
     let follow = user(Action::Follow(valid("bob")));
-    // Two instances, which know nothing of each other.
+    // Two cold instances.
     let (one, two) = (cold::<User>(), cold::<User>());
     let both =
         join_all([&one, &two].map(|cache| send(&store, cache, &stream, &follow, false))).await;
-    // The one that lost decides again, and finds that there is nothing left to do.
+    // The instance that lost decides again, and finds nothing left to do.
     assert_eq!(both, [Ok(2), Ok(2)]);
     assert_eq!(
         event_types(&commits(&store, &stream).await),
@@ -170,8 +170,8 @@ async fn a_command_may_store_several_events_in_one_item() {
 }
 
 /// "Why use CQRS/Event Sourcing?": the three queries. "Projections & Process Managers": "each event
-/// handler must be isolated, so an error in one handler doesn't affect others", and continues where
-/// it was.
+/// handler must be isolated, so an error in one handler doesn't affect others", and it resumes
+/// where it stopped.
 #[tokio::test]
 async fn a_handler_that_fails_stops_no_other_and_catches_up() {
     let local = LocalStack::start(None).await;
@@ -184,7 +184,7 @@ async fn a_handler_that_fails_stops_no_other_and_catches_up() {
         Api::new(local.url.clone(), Some("bob".into())),
     );
     ada.call(Method::PUT, "/users/ada/follows/bob", &[], String::new()).await;
-    // The handler of feeds is killed again and again while ratings come.
+    // The handler of feeds is killed repeatedly while ratings arrive.
     for n in 0..10 {
         local.kill_instances("feeds-projector");
         let body = json!({ "linkUrl": format!("https://example.com/{n}"), "rating": 3 });

@@ -38,8 +38,8 @@ fn application() -> Application {
         .case(&["WelcomeEmailPositionsTable"], welcome)
 }
 
-/// A link that a user rates again and again. The name's beginning, up to a dash, is the link, so
-/// that the ratings of several users add up.
+/// A link that a user rates repeatedly. The name's prefix, up to a dash, is the link, so that the
+/// ratings of several users add up.
 fn ratings(name: &str, rng: &mut Rng) -> History<Link> {
     let url = format!("https://{}.example/", name.split('-').next().unwrap_or_default());
     rated(name, &url, rng)
@@ -87,8 +87,7 @@ fn follower(id: &str, other: &str) -> Vec<Commit> {
     History::<User> { id: id.into(), actor: id.into(), commands }.commits_with_states()
 }
 
-/// Feeds, which are made of two kinds of streams: somebody follows before, between and after the
-/// ratings.
+/// Feeds, which depend on two kinds of streams: users follow before, between and after the ratings.
 fn followed() -> Case {
     let mut rng = Rng::with_seed(1);
     let mut rated = |url| rated("ada", url, &mut rng).commits_with_states();
@@ -103,9 +102,9 @@ fn followed() -> Case {
     })
 }
 
-/// The process manager of mails. After an end between the mail and its record, nobody can know
-/// whether the mail was sent, and it is not sent again: there is at most one mail, and the table
-/// says `unknown`.
+/// The process manager of mails. After a crash between the mail and its record, the function cannot
+/// find out whether the mail was sent, and does not send it again. There is at most one mail, and
+/// the table has `unknown`.
 fn welcome() -> Case {
     let case = Case::listener("welcome-email", vec![follower("ada", "bob")], |wire| {
         let mails = LogRows::new(wire.dynamodb(), table("WelcomeEmailPositionsTable"), POSITIONS);

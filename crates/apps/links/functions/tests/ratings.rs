@@ -1,5 +1,5 @@
-//! The read models of ratings against real tables: even if messages come twice, swapped or not at
-//! all, and wherever a function ends in the middle, the rows are the fold of the log.
+//! The read models of ratings against real tables. Messages are duplicated, swapped or lost, and
+//! functions are interrupted: the rows equal the fold of the log.
 
 #![allow(
     clippy::unwrap_used,
@@ -40,7 +40,7 @@ use serde_json::{Value, json};
 const USERS: [&str; 3] = ["ada", "bob", "cleo"];
 const LINKS: [&str; 3] = ["https://a.example/", "https://b.example/", "https://c.example/"];
 
-/// The log of what users do, and their states.
+/// The log of the users' actions, and the users' states.
 #[derive(Debug, Default)]
 struct Log {
     commits: Vec<Commit>,
@@ -200,7 +200,7 @@ impl<C: Consumer> World<C> {
         self.runner.message(&body).await.map_err(|error| error.to_string())
     }
 
-    /// Every item of the table but positions.
+    /// Returns every item of the table except positions.
     async fn rows(&self, table: &LogTable) -> BTreeMap<Key, Fields> {
         let mut rows = BTreeMap::new();
         let mut start = None;
@@ -221,7 +221,7 @@ impl<C: Consumer> World<C> {
     }
 }
 
-/// Delivers commits in this order, and then the last one of every stream, so that nothing is
+/// Delivers commits in this order, and then the last one of every stream, so that no commit is
 /// missing in the end.
 async fn deliver_all<C: Consumer>(
     world: &World<C>,
@@ -261,7 +261,7 @@ async fn equals_the_fold(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Rules 7 and 9. The sums are those that a reader of all states would add up to.
+    /// Rules 7 and 9. The sums are those that a reader of all states would add up.
     #[test]
     fn ratings_of_links_and_users_equal_the_fold_whatever_the_delivery(
         steps in steps(),
@@ -291,7 +291,7 @@ proptest! {
         });
     }
 
-    /// The same for the entries of the feeds that are shown. They come from two categories, and the
+    /// Rules 7 and 9 for the shown entries of the feeds. They depend on two categories, and the
     /// order between these does not matter.
     #[test]
     fn feeds_equal_the_fold_whatever_the_delivery(
@@ -307,7 +307,7 @@ proptest! {
     }
 }
 
-/// The ratings in the feed of each user, as the query shows them.
+/// Returns the ratings in the feed of each user, as the query shows them.
 async fn shown(world: &World<FeedProjector>) -> BTreeSet<(String, String, String, u8)> {
     let rows = world.rows(&feeds::TABLE).await;
     let mut shown = BTreeSet::new();
@@ -336,8 +336,8 @@ async fn shown(world: &World<FeedProjector>) -> BTreeSet<(String, String, String
     shown
 }
 
-/// Wherever the function ends, the message is delivered again and the feeds are right in the end.
-/// The test tries every call.
+/// Wherever the function crashes, the message is delivered again, and the feeds are right in the
+/// end. The test crashes it at every call.
 #[tokio::test]
 async fn a_crash_after_any_call_leaves_the_feeds_right() {
     let log = log(&[
@@ -371,11 +371,11 @@ async fn a_crash_after_any_call_leaves_the_feeds_right() {
     assert!(points > 30, "{points}");
 }
 
-/// Rule 7: an instance that was thought to be dead continues with the rows that it read before the
-/// following ended. The entry that it writes is in the table and is not shown; nor does it hide the
-/// entry of a new following.
+/// Rule 7: an instance that was assumed dead continues with rows that it read before the following
+/// ended. Its entry is in the table and is not shown. Nor does it hide the entry of a new
+/// following.
 #[tokio::test]
-async fn an_entry_that_comes_too_late_is_not_shown() {
+async fn a_late_entry_of_an_ended_following_is_not_shown() {
     let log = log(&[
         Step::Follow(0, 1),
         Step::Rate(1, 0, 4, false),
@@ -396,9 +396,9 @@ async fn an_entry_that_comes_too_late_is_not_shown() {
     assert_eq!(log.feeds().len(), 1);
 }
 
-/// A following brings in the newest ratings, not all of them.
+/// A following adds the newest ratings, not all of them.
 #[tokio::test]
-async fn following_brings_in_the_recent_ratings() {
+async fn a_following_adds_the_recent_ratings() {
     let mut log = log(&[]);
     for n in 0..=feeds::RECENT {
         log.rate("bob", &format!("https://{n}.example/"), 3, false);
@@ -413,10 +413,10 @@ async fn following_brings_in_the_recent_ratings() {
     assert!(shown.iter().all(|(_, _, url, _)| url != "https://0.example/"));
 }
 
-/// The end of a following costs as much as the following brought in, and not as much as its author
-/// ever rated.
+/// The end of a following costs as much as the following added, and not as much as all ratings of
+/// its author.
 #[tokio::test]
-async fn unfollowing_removes_what_following_brought_and_looks_no_further() {
+async fn the_end_of_a_following_removes_its_entries_and_reads_no_further() {
     let mut log = log(&[]);
     for n in 0..3 * feeds::RECENT {
         log.rate("bob", &format!("https://{n}.example/"), 3, false);
@@ -438,10 +438,10 @@ async fn unfollowing_removes_what_following_brought_and_looks_no_further() {
     assert!(!rows.keys().any(|key| key.0.starts_with("feed#")));
 }
 
-/// A rating that reaches 10,000 followers takes a bounded number of calls of bounded size, and
-/// after a crash only those for the pages that were not yet marked as done.
+/// A rating for 10,000 followers takes a bounded number of calls of bounded size. After a crash, it
+/// takes only the calls for the pages that are not marked as done.
 #[tokio::test]
-async fn a_rating_reaches_ten_thousand_followers_and_goes_on_after_a_crash() {
+async fn a_rating_reaches_ten_thousand_followers_and_resumes_after_a_crash() {
     const FOLLOWERS: usize = 10_000;
     let mut log = log(&[]);
     log.rate("bob", LINKS[0], 4, true);
@@ -457,7 +457,7 @@ async fn a_rating_reaches_ten_thousand_followers_and_goes_on_after_a_crash() {
     world.runner.consumer.table.put_all(&followers).await.unwrap();
     world.wire.take();
 
-    // The function ends in the middle of the sixth thousand.
+    // The function crashes in the middle of the sixth thousand.
     world.crash.after(5 * 42 + 20);
     assert!(world.deliver(&rating).await.is_err());
     assert!(world.crash.recover());
@@ -465,7 +465,7 @@ async fn a_rating_reaches_ten_thousand_followers_and_goes_on_after_a_crash() {
     world.deliver(&rating).await.unwrap();
     let second = world.wire.operations();
     let count = |calls: &[String], name: &str| calls.iter().filter(|call| *call == name).count();
-    // All followers are 400 calls; at most one page of 40 is done twice.
+    // All followers take 400 calls; at most one page of 40 is repeated.
     let batches = count(&first, "BatchWriteItem") + count(&second, "BatchWriteItem");
     assert!((400..=440).contains(&batches), "{batches}");
     assert!(count(&second, "BatchWriteItem") <= 240, "it goes on from the mark");
@@ -480,7 +480,7 @@ async fn a_rating_reaches_ten_thousand_followers_and_goes_on_after_a_crash() {
     assert_eq!(world.wire.operations(), ["GetItem"]);
 }
 
-/// The budgets: a commit that needs no further work takes one write, however many rows it changes.
+/// The budgets: a commit without further work takes one write, however many rows it changes.
 #[tokio::test]
 async fn a_rating_is_one_write_for_each_list() {
     let mut log = log(&[]);
@@ -492,7 +492,7 @@ async fn a_rating_is_one_write_for_each_list() {
     {
         let world =
             World::new(id, &commits, |client, name| LogProjector::new(client, name, view)).await;
-        // At its start, the function reads which generations there are.
+        // At its start, the function reads the generations.
         world.runner.consumer.generations().await.unwrap();
         assert_eq!(world.wire.operations(), ["GetItem"]);
         for commit in &commits {

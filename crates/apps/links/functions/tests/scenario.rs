@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 /// The project Beenion: ratings, follows and feeds.
 #[tokio::test]
-async fn a_feed_has_the_ratings_of_those_whom_one_follows_now() {
+async fn a_feed_has_the_ratings_of_the_followed_users() {
     let links = UnderTest::start().await;
     let me = links.me();
     let other = links.stranger();
@@ -63,7 +63,7 @@ async fn a_feed_has_the_ratings_of_those_whom_one_follows_now() {
         feed.body["feed"].as_array().unwrap().iter().find(|entry| entry["linkUrl"] == *url).cloned()
     };
     assert_eq!(in_feed().await, None);
-    // Following brings in the ratings that are there, and following again changes nothing.
+    // A following adds the existing ratings, and a repeated following changes nothing.
     let followed = follow(Method::PUT).await;
     assert_eq!(follow(Method::PUT).await.version(), followed.version());
     let entry = eventually("it is brought in", async || in_feed().await).await;
@@ -71,8 +71,8 @@ async fn a_feed_has_the_ratings_of_those_whom_one_follows_now() {
         (&entry["userId"], &entry["rating"], &entry["title"]),
         (&json!(bob), &json!(4), &json!("It"))
     );
-    // Later ratings come into the feed too; another rating of a link is shown where the first one
-    // was.
+    // Later ratings are added to the feed too; another rating of a link is shown in the place of
+    // the first one.
     rate(&other, &bob, json!({ "linkUrl": &url, "rating": 2 })).await;
     eventually("it is rated again", async || in_feed().await.filter(|entry| entry["rating"] == 2))
         .await;
@@ -90,7 +90,7 @@ async fn a_feed_has_the_ratings_of_those_whom_one_follows_now() {
     );
     assert_eq!(other.get(&feed).await.problem(), "not-you");
 
-    // The average counts everybody once.
+    // The average counts each user once.
     rate(&links, &me, json!({ "linkUrl": &url, "rating": 5 })).await;
     let of_link = format!("/links/ratings?url={url}");
     eventually("both count once", async || {

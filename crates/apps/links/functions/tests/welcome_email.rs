@@ -1,5 +1,5 @@
 //! The welcome mail against a real table and a provider that speaks SES: there is at most one, even
-//! if messages come twice.
+//! if messages are delivered twice.
 
 #![allow(
     clippy::unwrap_used,
@@ -35,7 +35,7 @@ struct World {
     url: String,
     crash: Crash,
     wire: Wire,
-    /// The time for which an instance is waited for that has claimed a mail.
+    /// The time for which the function waits for an instance with a claim.
     claim: SignedDuration,
 }
 
@@ -77,7 +77,7 @@ impl World {
             ledgerline_testing::table("WelcomeEmailPositionsTable"),
             POSITIONS,
         );
-        // The client is made as the function makes it, from a configuration that gives little time,
+        // The client is built as the function builds it, from a configuration with short timeouts,
         // as for a database.
         let impatient =
             TimeoutConfig::builder().operation_attempt_timeout(Duration::from_millis(300)).build();
@@ -101,7 +101,7 @@ impl World {
         self.function(sender).entries(entries(version)).await.map_err(|error| error.to_string())
     }
 
-    /// The row of the mail.
+    /// Returns the row of the mail.
     async fn mail(&self) -> Option<Value> {
         let table = LogRows::new(
             Client::new(&self.dynamodb.sdk_config()),
@@ -112,7 +112,7 @@ impl World {
         table.read(RowKey { partition: "user-ada", sort: &entry }).await.unwrap()
     }
 
-    /// The status of the mail in the table.
+    /// Returns the status of the mail in the table.
     async fn status(&self) -> String {
         self.mail().await.unwrap()["status"].as_str().unwrap().to_owned()
     }
@@ -122,13 +122,13 @@ impl World {
     }
 }
 
-/// What the bus has of a commit.
+/// Returns the entries of a commit on the bus.
 fn entries(version: u64) -> Vec<Value> {
     let details = details(&commit(version), &unknown_state()).unwrap();
     details.iter().map(|detail| serde_json::from_str(detail).unwrap()).collect()
 }
 
-/// A user registers, and has mails sent elsewhere.
+/// A commit of a user who registers, or changes the address for mails.
 fn commit(version: u64) -> Commit {
     let user_id = "ada".to_owned();
     let email = "ada@example.com".to_owned();
@@ -162,8 +162,8 @@ async fn a_new_user_gets_one_mail() {
     );
 }
 
-/// An entry costs a read of the commit that it names and one of the position. If commits were
-/// missed, one query reads them.
+/// An entry costs a read of the commit that it names and one of the position. One query reads
+/// missed commits.
 #[tokio::test]
 async fn an_entry_in_order_costs_two_reads() {
     let reads = |world: &World| -> Vec<String> {
@@ -181,9 +181,9 @@ async fn an_entry_in_order_costs_two_reads() {
     assert_eq!((late.mails(), late.status().await.as_str()), (1, "sent"));
 }
 
-/// The function ends after each of its calls, and the message is delivered again: there is never a
-/// second mail. If it ends between the claim and the record, nobody can know whether the mail was
-/// sent, and `unknown` is recorded; the user's stream continues.
+/// The function crashes after each of its calls, and the message is delivered again: there is never
+/// a second mail. After a crash between the claim and the record, the function cannot find out
+/// whether the mail was sent. It records `unknown`, and the user's stream continues.
 #[tokio::test]
 async fn a_crash_after_any_call_never_sends_two_mails() {
     let mut outcomes = Vec::new();
@@ -200,8 +200,8 @@ async fn a_crash_after_any_call_never_sends_two_mails() {
             break;
         }
     }
-    // The function ended after no call, the commit, the position, the claim, the mail, the record,
-    // and not at all.
+    // The function crashed after no call, the commit, the position, the claim, the mail, the
+    // record, and not at all.
     let expected = [
         (1, "sent"),
         (1, "sent"),
@@ -214,12 +214,12 @@ async fn a_crash_after_any_call_never_sends_two_mails() {
     assert_eq!(outcomes, expected.map(|(mails, status)| (mails, status.to_owned())));
 }
 
-/// Entries of one user may come to two instances at once. The later one leaves the mail to the one
-/// that has claimed it, and is delivered again.
+/// Entries of one user may reach two instances at once. The later one leaves the mail to the one
+/// with the claim, and its message is delivered again.
 #[tokio::test]
 async fn two_instances_at_once_send_one_mail_and_lose_none() {
     let world = World { claim: CLAIM, ..World::new().await };
-    // The provider takes its time, and does not take the mail in the end.
+    // The provider is slow, and refuses the mail for now.
     world.ses.pause(Duration::from_millis(500));
     world.ses.refuse(1, 429, "TooManyRequestsException");
     let second = async {
@@ -229,16 +229,16 @@ async fn two_instances_at_once_send_one_mail_and_lose_none() {
     let (first, second) = tokio::join!(world.deliver(1), second);
     assert_eq!(first.unwrap_err(), "the mail was not taken yet: TooManyRequestsException");
     assert_eq!(second.unwrap_err(), "another instance has the mail");
-    // Both are delivered again.
+    // Both messages are delivered again.
     world.deliver(2).await.unwrap();
     world.deliver(1).await.unwrap();
     assert_eq!((world.mails(), world.status().await.as_str()), (1, "sent"));
 }
 
-/// A mail that the provider does not take now was not sent, and is sent when the message comes
-/// again.
+/// A mail that the provider does not accept yet was not sent. It is sent when the message is
+/// delivered again.
 #[tokio::test]
-async fn a_mail_that_was_not_taken_is_sent_later() {
+async fn a_mail_that_was_not_accepted_is_sent_later() {
     for (status, code) in [
         (429, "TooManyRequestsException"),
         (403, "AccessDeniedException"),
@@ -255,10 +255,10 @@ async fn a_mail_that_was_not_taken_is_sent_later() {
     }
 }
 
-/// A mail that the provider will never take, or may have taken, is not retried and holds up
+/// A mail that the provider will never accept, or may have accepted, is not retried and holds up
 /// nothing.
 #[tokio::test]
-async fn a_mail_that_cannot_be_sent_is_set_aside() {
+async fn a_mail_that_cannot_be_sent_is_recorded_and_not_retried() {
     for (status, code, recorded) in
         [(400, "MessageRejected", "refused"), (500, "InternalFailure", "unknown")]
     {
@@ -284,13 +284,13 @@ async fn the_provider_has_time_to_answer() {
 async fn without_a_sender_no_mail_is_sent_and_nothing_waits() {
     let world = World::new().await;
     world.deliver_from(1, None).await.unwrap();
-    // A sender that is named later does not welcome users who registered before.
+    // A sender that is configured later does not welcome users who registered earlier.
     world.deliver(1).await.unwrap();
     assert_eq!(world.mails(), 0);
 }
 
-/// A mail cannot be taken back: after an outage of everything behind the log, a repair sends the
-/// mail that is missing, and no mail again.
+/// A mail cannot be undone. After an outage of all subscribers, a repair sends the missing mail,
+/// and no mail twice.
 #[tokio::test]
 async fn a_repair_sends_the_mail_that_an_outage_lost_and_no_mail_twice() {
     let data = tempfile::tempdir().unwrap();
@@ -338,7 +338,7 @@ async fn a_repair_sends_the_mail_that_an_outage_lost_and_no_mail_twice() {
         })
         .await;
     }
-    // then Eve has one mail, and Ada has none beside the one of the stack before.
+    // then Eve has one mail, and Ada has none in addition to that of the earlier stack.
     let sent = mails(&links).await;
     assert_eq!((sent.len(), &sent[0]["to"]), (1, &json!(["eve@example.com"])), "{sent:?}");
 }

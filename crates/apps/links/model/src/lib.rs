@@ -1,5 +1,6 @@
-//! Users who rate links and follow each other: the aggregates, one module each, always in the same
-//! order (id, events, state, decisions), the values of their commands, and their views.
+//! Users who rate links and follow each other: the aggregates, the values of their commands, and
+//! their views. Each aggregate is one module, always in the same order (id, events, state,
+//! decisions).
 
 pub mod link;
 pub mod user;

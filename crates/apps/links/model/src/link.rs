@@ -1,6 +1,6 @@
-//! A link, as one user sees it: rated from 1 to 5, tagged, with a title and an image. One command
-//! may change several of these, in one commit. After the project Beenion; like there, the id is
-//! made of the user and the URL.
+//! A link, as one user rates it: from 1 to 5, with tags, a title and an image. One command may
+//! change several of these, in one commit. The model follows the project Beenion, in which the id
+//! is also derived from the user and the URL.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use ledgerline::{Aggregate, Context, Refusal};
@@ -11,11 +11,11 @@ use crate::values::{Rating, Tags, Title, UserId, WebUrl};
 
 // --- Id ------------------------------------------------------------------------------------------
 
-/// The id of a link as one user sees it: a hash of both, in the alphabet of stream names.
+/// Returns the id of a link of one user: a hash of both, in the alphabet of stream names.
 #[must_use]
 pub fn id(user_id: &str, link_url: &str) -> String {
     let mut hash = Sha256::new();
-    // No user id has a line break, so that no two pairs give one text.
+    // No user id has a line break, so no two pairs give the same text.
     hash.update(format!("{user_id}\n{link_url}"));
     BASE64_URL_SAFE_NO_PAD.encode(hash.finalize())
 }
@@ -23,30 +23,30 @@ pub fn id(user_id: &str, link_url: &str) -> String {
 // --- Events --------------------------------------------------------------------------------------
 
 ledgerline::events! {
-    /// What a user did with a link. Each event names the user and the link, because the link's id,
-    /// a hash, tells neither.
+    /// The events of a user's link. Each event names the user and the link, because the link's id,
+    /// a hash, reveals neither.
     pub enum Event {
-        /// The user has something to say about it from now on.
+        /// The user rated the link for the first time.
         LinkCreated: 1 { user_id: String, link_url: String },
-        /// The user rates it, from 1 to 5. The event carries the rating before, so that a sum over
-        /// all users needs no fold.
+        /// The user rated the link, from 1 to 5. The event carries the rating before, so that a sum
+        /// over all users needs no fold.
         LinkRated: 1 { user_id: String, link_url: String, rating: u8, previous: Option<u8> },
-        /// The user tags it with these, and no others, from now on.
+        /// The user replaced all tags of the link by these.
         LinkTagged: 1 { user_id: String, link_url: String, tags: Vec<String> },
-        /// The user gives it a title.
+        /// The user gave the link a title.
         LinkTitleUpdated: 1 { user_id: String, link_url: String, title: String },
-        /// The user gives it an image, by its URL.
+        /// The user gave the link an image, by its URL.
         LinkImageUpdated: 1 { user_id: String, link_url: String, image: String },
     }
 }
 
 // --- State ---------------------------------------------------------------------------------------
 
-/// The state of a link: all that the user said of it so far.
+/// The state of a link: the user's rating, tags, title and image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
-    /// Whether the user said anything about it.
+    /// Whether the user has rated the link.
     pub created: bool,
     /// The rating.
     pub rating: Option<u8>,
@@ -60,7 +60,7 @@ pub struct State {
 
 // --- Decisions -----------------------------------------------------------------------------------
 
-/// A command to a link: rate it, and say more about it.
+/// A command to a link: a rating, and optionally new tags, a title or an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     /// The user who rates.
@@ -69,11 +69,11 @@ pub struct Command {
     pub link_url: WebUrl,
     /// The rating, from 1 to 5.
     pub rating: Rating,
-    /// The title, if it is to be another one.
+    /// The title, if it changes.
     pub title: Option<Title>,
-    /// The URL of the image, if it is to be another one.
+    /// The URL of the image, if it changes.
     pub image: Option<WebUrl>,
-    /// All tags, if they are to be others.
+    /// All tags, if they change.
     pub tags: Option<Tags>,
 }
 
@@ -105,7 +105,7 @@ impl Aggregate for Link {
         }
     }
 
-    /// A value that the link has already is no change, and makes no event.
+    /// A value that the link has already is no change, and creates no event.
     fn decide(state: &State, command: &Command, context: &Context) -> Result<Vec<Event>, Refusal> {
         let Command { user_id, link_url, rating, title, image, tags } = command;
         if context.actor.as_deref().and_then(UserId::of_subject).as_ref() != Some(user_id) {
@@ -117,7 +117,7 @@ impl Aggregate for Link {
             let (user_id, link_url) = whose();
             events.push(Event::LinkCreated { user_id, link_url });
         }
-        // A rating is from 1 to 5, so that it always fits.
+        // A rating is from 1 to 5, so it always fits.
         let rating = u8::try_from(*rating.get()).unwrap_or(u8::MAX);
         if state.rating != Some(rating) {
             let (user_id, link_url) = whose();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rating_creates_the_link_and_one_commit_says_all_of_it() {
+    fn the_first_rating_creates_the_link_in_one_commit() {
         given::<Link>([]).when(rate(4), &by("ada")).then([created(), rated(4, None)]);
         let (user_id, link_url) = whose();
         let all = Command {
@@ -217,14 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn rating_again_tells_the_rating_before_and_the_same_rating_changes_nothing() {
+    fn another_rating_carries_the_one_before_and_the_same_rating_changes_nothing() {
         let history = [created(), rated(4, None)];
         given::<Link>(history.clone()).when(rate(1), &by("ada")).then([rated(1, Some(4))]);
         given::<Link>(history).when(rate(4), &by("ada")).then([]);
     }
 
     #[test]
-    fn nobody_rates_for_somebody_else() {
+    fn no_caller_rates_for_another_user() {
         for stranger in [by("eve"), Context { actor: None, ..by("ada") }] {
             given::<Link>([]).when(rate(4), &stranger).then_refused(&NOT_YOU);
         }
@@ -249,8 +249,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever any caller says about a link, ratings are from 1 to 5, each tells the one
-        /// before, and there are no more tags than are allowed.
+        /// For all commands of all callers, ratings are from 1 to 5, each carries the one before,
+        /// and there are at most [`MAX_TAGS`](crate::values::MAX_TAGS) tags.
         #[test]
         fn ratings_never_leave_their_range(
             said in prop::collection::vec(

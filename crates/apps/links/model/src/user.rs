@@ -1,5 +1,6 @@
 //! A user: registered with a name and an address for mails, and following other users. The id is
-//! made of the subject of the caller's token, so that nobody else can send the user's commands.
+//! derived from the subject of the caller's token, so that no other caller can send the user's
+//! commands.
 
 use std::collections::BTreeMap;
 
@@ -9,23 +10,23 @@ use serde_json::Value;
 
 use crate::values::{Email, Name, UserId};
 
-/// The most others that a user can follow. The state holds all of them, and has to stay well within
-/// one item.
+/// The largest number of users that a user can follow. The state holds all of them, and must stay
+/// well within one item.
 pub const MAX_FOLLOWS: usize = 1_000;
 
 // --- Events --------------------------------------------------------------------------------------
 
 ledgerline::events! {
-    /// What a user did.
+    /// The events of a user.
     pub enum Event {
-        /// The user exists from now on.
+        /// The user registered.
         UserRegistered: 1 { user_id: String, name: String, email: String },
-        /// Mails go somewhere else from now on.
+        /// The user changed the address for mails.
         UserEmailUpdated: 1 { user_id: String, email: String },
-        /// The user wants to see what another user rates. Followings of a user are numbered from 1,
-        /// so that this one can be told from an earlier following of the same other user.
+        /// The user follows another user, to see their ratings. Followings of a user are numbered
+        /// from 1. The number distinguishes this following from an earlier one of the same user.
         UserFollowed: 1 { user_id: String, followed_user_id: String, following: u64 },
-        /// The following of this number ends.
+        /// The following of this number ended.
         UserUnfollowed: 1 { user_id: String, unfollowed_user_id: String, following: u64 },
     }
 }
@@ -36,14 +37,14 @@ ledgerline::events! {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
-    /// Nothing happened in this stream yet.
+    /// The stream has no commits.
     #[default]
     Unregistered,
     /// The user is registered.
     Registered(Registered),
 }
 
-/// What the rules need to know of a user.
+/// The data of a user that the rules need.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Registered {
@@ -51,9 +52,9 @@ pub struct Registered {
     pub name: String,
     /// The address for mails.
     pub email: String,
-    /// The users whom this user follows now, and the number of each of these followings.
+    /// The users whom this user follows, and the number of each following.
     pub follows: BTreeMap<String, u64>,
-    /// The number of followings so far, those that have ended included.
+    /// The number of all followings, including the ended ones.
     pub followings: u64,
 }
 
@@ -74,7 +75,7 @@ impl State {
 /// A command to a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
-    /// The user who does it.
+    /// The user who sends the command.
     pub user_id: UserId,
     /// The action of the user.
     pub action: Action,
@@ -85,11 +86,11 @@ pub struct Command {
 pub enum Action {
     /// Register with a name and an address for mails.
     Register(Name, Email),
-    /// Have mails sent somewhere else.
+    /// Change the address for mails.
     UpdateEmail(Email),
     /// Follow another user, who need not be registered: the stream of the other user is not read.
     Follow(UserId),
-    /// Follow another user no longer.
+    /// Stop following another user.
     Unfollow(UserId),
 }
 
@@ -102,7 +103,7 @@ ledgerline::refusals! {
     NOT_YOU = forbidden("not-you", "this is another user's to do");
     /// A user cannot follow themselves.
     YOURSELF = refused("follows-themselves", "nobody follows themselves");
-    /// The user follows as many others as are allowed.
+    /// The user follows the largest allowed number of users.
     TOO_MANY = refused("too-many-follows", "nobody follows more than 1000 others");
 }
 
@@ -119,8 +120,8 @@ impl Aggregate for User {
     type Event = Event;
     type Command = Command;
 
-    /// In schema 1 a user had `registered` in place of `status`. Every state that was stored is
-    /// that of a registered user.
+    /// In schema 1 a user had `registered` in place of `status`. Every stored state is that of a
+    /// registered user.
     fn upcast_state(schema: u32, data: Value) -> Option<Value> {
         (schema == 1).then(|| with_field(data, "status", "registered"))
     }
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_users_commands_are_nobody_elses() {
+    fn no_other_caller_sends_a_users_commands() {
         for stranger in [by("eve"), Context { actor: None, ..by("ada") }] {
             for action in [register(), Action::Follow(valid("bob"))] {
                 given::<User>([registered()]).when(ada(action), &stranger).then_refused(&NOT_YOU);
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn mails_go_where_the_user_says() {
+    fn a_user_changes_the_address_for_mails() {
         let elsewhere = Action::UpdateEmail(valid("ada@example.org"));
         let updated =
             Event::UserEmailUpdated { user_id: "ada".into(), email: "ada@example.org".into() };
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_follows_twice_nor_themselves() {
+    fn a_user_follows_another_user_once_and_never_themselves() {
         given::<User>([registered()]).when(follow("bob"), &by("ada")).then([followed("bob", 1)]);
         given::<User>([registered(), followed("bob", 1)]).when(follow("bob"), &by("ada")).then([]);
         given::<User>([registered()]).when(follow("ada"), &by("ada")).then_refused(&YOURSELF);
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_are_followed_and_one_more_is_refused() {
+    fn a_thousand_users_are_followed_and_one_more_is_refused() {
         let many = (1..=MAX_FOLLOWS as u64).map(|n| followed(&format!("u{n}"), n));
         let state = fold::<User>(
             User::initial(),
@@ -300,8 +301,8 @@ mod tests {
         );
         assert_eq!(User::decide(&state, &follow("one-more"), &by("ada")), Err(TOO_MANY));
         assert_eq!(User::decide(&state, &follow("u1"), &by("ada")), Ok(vec![]));
-        // With ids as long as Cognito's (36 bytes), the whole state stays below 64 KB, which is
-        // less than a sixth of the 400 KB of an item.
+        // With ids as long as Cognito's (36 bytes), the whole state stays below 64 KB. That is less
+        // than a sixth of the 400 KB of an item.
         assert!(serde_json::to_vec(&state).unwrap().len() + MAX_FOLLOWS * 36 < 64_000);
     }
 
@@ -322,8 +323,8 @@ mod tests {
         }
     }
 
-    /// Any command, made of any values: `None` if one of the values is not allowed, because such a
-    /// command cannot be made.
+    /// Returns any command, built from any values: `None` if one of the values is invalid, because
+    /// such a command cannot be built.
     fn any_command() -> impl Strategy<Value = Option<Command>> {
         let id = prop_oneof![4 => "[abc]", 1 => Just("ada".to_owned()), 1 => ".*"];
         let email = prop_oneof![3 => "[ab]@example\\.com", 1 => ".*"];
@@ -340,8 +341,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever commands come from any caller in whatever order, nobody is followed twice at
-        /// once, nor by themselves, and every following has a number of its own.
+        /// For all commands of all callers in all orders, no user is followed twice at once, or
+        /// follows themselves. Every following has a number of its own.
         #[test]
         fn followings_begin_and_end_in_turn(
             commands in prop::collection::vec((any_command(), any::<bool>()), 1..40),

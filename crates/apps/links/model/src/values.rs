@@ -1,5 +1,5 @@
-//! The values that commands of users and links are made of. A value that is not allowed cannot be
-//! made, so that no command can carry one.
+//! The values of the commands of users and links. A value is checked when it is built, so no
+//! command can carry an invalid one.
 
 use email_address::{EmailAddress, Options};
 use ledgerline::{Number, StreamId, Text};
@@ -14,8 +14,8 @@ pub const MAX_URL: usize = 2_000;
 pub const MAX_TAGS: usize = 20;
 
 ledgerline::value_object! {
-    /// The id of a user. It is made of the subject of the caller's token, so that nobody else can
-    /// send the user's commands.
+    /// The id of a user. It is derived from the subject of the caller's token, so that no other
+    /// caller can send the user's commands.
     pub struct UserId(String),
     |id| {
         StreamId::new("user", &id).ok()?;
@@ -28,10 +28,10 @@ ledgerline::value_object! {
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_');
 
 impl UserId {
-    /// The id of the user who signs in as this subject, unless the subject is empty or the id would
-    /// be too long: the subject itself, with every byte that is no ASCII letter, digit, dot, dash
-    /// or underscore written as a colon and two hexadecimal digits. No two subjects have the same
-    /// id.
+    /// Returns the id of the user who signs in as this subject, unless the subject is empty or the
+    /// id would be too long. The id is the subject itself. Every byte that is no ASCII letter,
+    /// digit, dot, dash or underscore becomes a colon and two hexadecimal digits. No two subjects
+    /// have the same id.
     #[must_use]
     pub fn of_subject(subject: &str) -> Option<Self> {
         Self::new(Self::encoded(subject)?).ok()
@@ -42,8 +42,8 @@ impl UserId {
         StreamId::new("user", &id).is_ok().then_some(id)
     }
 
-    /// The subject of an id in any spelling, if the id has one. `auth0:7c1` and `auth0:7C1` are one
-    /// user. Otherwise a caller could follow a user who does not exist.
+    /// Returns the subject of an id in any spelling, if the id has one. `auth0:7c1` and `auth0:7C1`
+    /// are one user. Otherwise a caller could follow a user who does not exist.
     fn subject(id: &str) -> Option<String> {
         let is_escape = |rest: &str| {
             rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit())
@@ -66,7 +66,7 @@ ledgerline::value_object! {
 
 ledgerline::value_object! {
     /// A URL of the web in its one spelling (WHATWG URL Standard), without a user name or a
-    /// password in it.
+    /// password.
     pub struct WebUrl(String),
     |text| {
         let url = Url::parse(&text).ok()?;
@@ -157,14 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn twenty_tags_are_taken_and_one_more_is_refused() {
+    fn twenty_tags_are_accepted_and_one_more_is_refused() {
         let tags = |count: usize| Tags::try_from(vec![Tag::new("a").unwrap(); count]);
         assert!(tags(MAX_TAGS).is_ok());
         assert_eq!(tags(MAX_TAGS + 1).unwrap_err(), "a link has up to 20 tags");
     }
 
     #[test]
-    fn an_id_is_the_subject_as_far_as_streams_can_be_named_like_it() {
+    fn an_id_is_the_subject_with_other_bytes_encoded() {
         for (subject, id) in [
             ("2b6f0cc9-4e1f-4b0f-9d0e-1d8f5f6c7a10", Some("2b6f0cc9-4e1f-4b0f-9d0e-1d8f5f6c7a10")),
             ("auth0|5f7c", Some("auth0:7C5f7c")),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_has_one_spelling_and_stands_for_a_subject() {
+    fn an_id_has_one_spelling_and_one_subject() {
         for (text, id) in [
             ("auth0:7c5f7c", Some("auth0:7C5f7c")),
             ("auth0:7C5f7c", Some("auth0:7C5f7c")),
@@ -200,7 +200,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_a_value_panic(text in ".*") {
+        fn the_values_panic_on_no_text(text in ".*") {
             let _ = (Email::new(text.clone()), WebUrl::new(text.clone()), UserId::new(text));
         }
 

@@ -1,4 +1,4 @@
-//! Things to do: the functions. Each handler is the function of a binary.
+//! Todos: the functions. Each handler is the function of a binary.
 
 pub mod commands;
 pub mod queries;

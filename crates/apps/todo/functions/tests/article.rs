@@ -12,8 +12,8 @@ use ledgerline_testing::{LocalStack, commits, event_types};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-/// "HTTP optimistic concurrency control example", its four parts. A stale version is answered 412
-/// here, as RFC 9110 says, while the article answers 409; versions begin at 1, not at 0.
+/// "HTTP optimistic concurrency control example", its four parts. A stale version is answered with
+/// 412 here, as RFC 9110 defines, while the article answers 409; versions begin at 1, not at 0.
 #[tokio::test]
 async fn create_get_update_and_delete_are_guarded_by_the_etag() {
     let local = LocalStack::start(None).await;
@@ -51,7 +51,7 @@ async fn create_get_update_and_delete_are_guarded_by_the_etag() {
         assert_eq!(answer.status, status, "{path} {tag}");
     }
     assert_eq!(local.get(&format!("{path}?minVersion=3")).await.status, StatusCode::NOT_FOUND);
-    // "Accountants Don't Use Erasers": the log has all of it.
+    // "Accountants Don't Use Erasers": the log has all events.
     let log = commits(&local.store(), &StreamId::new("todo", id).unwrap()).await;
     assert_eq!(event_types(&log), [["TodoCreated"], ["TodoUpdated"], ["TodoDeleted"]]);
 }

@@ -22,7 +22,7 @@ fn sample(name: &str) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Rule 8: a todo that was deleted is not brought back by entries that come late or twice.
+/// Rule 8: late or duplicate entries do not restore the row of a deleted todo.
 #[tokio::test]
 async fn a_deleted_todo_stays_forgotten() {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "TodosTable"]).await;

@@ -14,7 +14,7 @@ use serde_json::json;
 
 /// The article on the event log and bus: its todos, on its paths.
 #[tokio::test]
-async fn a_todo_is_changed_by_who_has_seen_it() {
+async fn only_a_client_with_the_current_version_changes_a_todo() {
     let todos = UnderTest::start().await;
     let id = fresh_id();
     let todo = format!("/todo/{id}");
@@ -60,16 +60,16 @@ async fn a_todo_is_changed_by_who_has_seen_it() {
     assert_eq!(again.problem(), "todo-exists");
 }
 
-/// Of several clients that saw the same version and change it at the same time, one wins, and the
-/// others are told that another was first.
+/// Several clients that saw the same version change it at the same time. One wins, and the others
+/// get the problem that another change was first.
 #[tokio::test]
-async fn of_two_changes_at_once_one_is_told_that_it_lost() {
+async fn of_two_changes_at_once_one_is_refused() {
     let todos = UnderTest::start().await;
     let mut lost = Vec::new();
     let late = (StatusCode::PRECONDITION_FAILED, "precondition-failed".to_owned());
     let overtaken = (StatusCode::CONFLICT, "overtaken".to_owned());
-    // Two commands meet by chance, and rarely on a machine that does one thing at a time: the
-    // rounds continue until two have met.
+    // Two commands collide by chance, and rarely on a machine that does one thing at a time: the
+    // rounds continue until two have collided.
     for round in 0..100 {
         if round >= 10 && lost.contains(&overtaken) {
             break;

@@ -1,5 +1,5 @@
-//! Things to do: the aggregates, one module each, always in the same order (values, events, state,
-//! decisions), and their views.
+//! Todos: the aggregates and their views. Each aggregate is one module, always in the same order
+//! (values, events, state, decisions).
 
 pub mod todo;
 pub mod views;

@@ -1,6 +1,5 @@
-//! Something to do: created, updated, done, reopened, and in the end deleted, by the caller who
-//! created it. A deleted todo is answered like one that never existed, except that its id stays
-//! taken.
+//! A todo: created, updated, done, reopened, and in the end deleted, by the caller who created it.
+//! A deleted todo is answered like one that never existed, except that its id stays taken.
 
 use std::borrow::Cow;
 
@@ -9,13 +8,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 // --- Values --------------------------------------------------------------------------------------
 
-/// What is to be done, in a few words.
+/// A short description of the todo.
 pub type Title = Text<200>;
 
-/// What is to be done, in more words.
+/// A longer description of the todo.
 pub type Message = LongText<4_000>;
 
-/// The changes of an update. Fields that are not named stay as they are.
+/// The changes of an update. Missing fields leave their values unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Update {
@@ -25,7 +24,7 @@ pub struct Update {
     /// The new message.
     #[serde(default)]
     pub message: Option<Message>,
-    /// Whether the todo is done from now on.
+    /// The new status.
     #[serde(default)]
     pub status: Option<Status>,
 }
@@ -34,7 +33,7 @@ pub struct Update {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Status {
-    /// The todo is not done yet.
+    /// The todo is not done.
     Open,
     /// The todo is done.
     Done,
@@ -65,17 +64,17 @@ impl<'de> Deserialize<'de> for Status {
 // --- Events --------------------------------------------------------------------------------------
 
 ledgerline::events! {
-    /// What happened to a todo.
+    /// The events of a todo.
     pub enum Event {
-        /// It exists from now on, and belongs to the caller. The message may be empty.
+        /// The todo was created, and belongs to the caller. The message may be empty.
         TodoCreated: 1 { title: String, message: String, created_by: Option<String> },
-        /// It says something else from now on.
+        /// The title or the message was changed.
         TodoUpdated: 1 { title: String, message: String },
-        /// It is done.
+        /// The todo was done.
         TodoCompleted: 1 {},
-        /// It is not done after all.
+        /// The todo was reopened.
         TodoReopened: 1 {},
-        /// It is deleted, and cannot come back.
+        /// The todo was deleted, and cannot be restored.
         TodoDeleted: 1 {},
     }
 }
@@ -86,10 +85,10 @@ ledgerline::events! {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
-    /// Nothing happened in this stream yet.
+    /// The stream has no commits.
     #[default]
     Uncreated,
-    /// The todo is not done yet.
+    /// The todo is not done.
     Open(Created),
     /// The todo is done.
     Done(Created),
@@ -97,7 +96,7 @@ pub enum State {
     Deleted(Created),
 }
 
-/// What the rules and the view need to know of a todo.
+/// The data of a todo that the rules and the view need.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Created {
@@ -110,7 +109,7 @@ pub struct Created {
 }
 
 impl State {
-    /// The todo, unless it was never created.
+    /// Returns the todo, unless it was never created.
     fn created(self) -> Option<Created> {
         match self {
             Self::Uncreated => None,
@@ -126,7 +125,7 @@ impl State {
 pub enum Command {
     /// Create it.
     Create(Title, Message),
-    /// Change the fields that are named.
+    /// Change the named fields.
     Update(Update),
     /// Delete it.
     Delete,
@@ -137,11 +136,11 @@ ledgerline::refusals! {
     UNKNOWN = not_found("unknown-todo", "there is no such todo");
     /// The id is taken; the id of a deleted todo stays taken.
     EXISTS = already_exists("todo-exists", "a todo with this id exists already");
-    /// The todo belongs to somebody else.
+    /// The todo belongs to another caller.
     NOT_YOURS = forbidden("not-your-todo", "the todo belongs to somebody else");
 }
 
-/// The todo and whether it is done, if it exists and belongs to the caller.
+/// Returns the todo and its status, if it exists and belongs to the caller.
 fn yours<'a>(state: &'a State, context: &Context) -> Result<(&'a Created, Status), Refusal> {
     let (todo, status) = match state {
         State::Uncreated | State::Deleted(_) => return Err(UNKNOWN),
@@ -166,7 +165,7 @@ fn update((todo, status): (&Created, Status), update: &Update) -> Vec<Event> {
     events
 }
 
-/// The todo aggregate. The id of a todo is a UUID, which the client makes.
+/// The todo aggregate. The id of a todo is a UUID that the client chooses.
 #[derive(Debug)]
 pub struct Todo;
 
@@ -201,7 +200,7 @@ impl Aggregate for Todo {
             (state, Event::TodoDeleted {}) => {
                 state.created().map_or(State::Uncreated, State::Deleted)
             }
-            // No decision leads here, but `evolve` has to take every event in every state.
+            // No decision leads here, but `evolve` has to handle every event in every state.
             (state @ (State::Uncreated | State::Deleted(_)), Event::TodoUpdated { .. }) => state,
         }
     }
@@ -265,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_is_changed_in_one_commit() {
+    fn one_commit_changes_all_named_fields() {
         let title = Some(valid("Now"));
         let message = Some(valid("Two"));
         let status = Some(Status::Done);
@@ -292,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_one_is_as_unknown_as_one_that_never_was() {
+    fn a_deleted_todo_is_as_unknown_as_one_that_never_existed() {
         given::<Todo>([created()]).when(Command::Delete, &by("ada")).then([Event::TodoDeleted {}]);
         for history in [vec![], vec![created(), Event::TodoDeleted {}]] {
             for command in [say("Two"), set(Status::Done), Command::Delete] {
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_changes_it() {
+    fn no_other_caller_changes_it() {
         for stranger in [by("eve"), Context { actor: None, ..by("ada") }] {
             for command in [say("Two"), set(Status::Done), Command::Delete] {
                 given::<Todo>([created()]).when(command, &stranger).then_refused(&NOT_YOURS);
@@ -335,8 +334,8 @@ mod tests {
         assert_eq!(decode::<Todo>(&stored).unwrap(), Event::TodoDeleted {});
     }
 
-    /// Any command, made of any values: `None` if one of the values is not allowed, because such a
-    /// command cannot be made.
+    /// Returns any command, built from any values: `None` if one of the values is invalid, because
+    /// such a command cannot be built.
     fn any_command() -> impl Strategy<Value = Option<Command>> {
         let text = || prop_oneof![3 => "[a-z]{1,3}", 1 => ".*", 1 => Just("x".repeat(4_001))];
         let status = prop::option::of(prop_oneof![Just(Status::Open), Just(Status::Done)]);
@@ -352,8 +351,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever commands come from any caller in whatever order, a todo is created once, as its
-        /// first event, and nothing follows its deletion.
+        /// For all commands of all callers in all orders, a todo is created once, as its first
+        /// event, and no event follows its deletion.
         #[test]
         fn a_todo_begins_once_and_ends_once(
             commands in prop::collection::vec((any_command(), 0..4_u8), 1..40),

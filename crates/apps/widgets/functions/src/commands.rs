@@ -1,3 +1,3 @@
-//! The command functions, one module per aggregate: it reads the requests of its routes.
+//! The command functions, one module per aggregate: each module reads the requests of its routes.
 
 pub mod widget;

@@ -39,9 +39,9 @@ fn widget_123() -> StreamId {
     StreamId::new("widget", "123").unwrap()
 }
 
-/// "Event table", figure 3, and "Loading and saving aggregate examples", figures 9 to 13: what the
-/// table holds after CreateWidget, ChangeWidgetName, ChangeWidgetDescription and the update of the
-/// stock.
+/// "Event table", figure 3, and "Loading and saving aggregate examples", figures 9 to 13. The
+/// table's items after CreateWidget, ChangeWidgetName, ChangeWidgetDescription and the update of
+/// the stock.
 #[tokio::test]
 async fn widget_123_is_a_stream_of_four_events() {
     let (store, _) = counted().await;
@@ -55,13 +55,13 @@ async fn widget_123_is_a_stream_of_four_events() {
         ["WidgetCreated", "WidgetNameChanged", "WidgetDescriptionChanged", "WidgetStockUpdated"];
     assert_eq!(event_types(&log), expected.map(|event| vec![event]));
     assert_eq!(log[1].events[0].data, r#"{"name":"Cog"}"#);
-    // "Snapshot table", figure 5: the state of the newest event, with no table and no write of its
+    // "Snapshot table", figure 5: the state of the newest event, without a table or a write of its
     // own.
     let state: Value = serde_json::from_str(&log[3].state.as_ref().unwrap().data).unwrap();
     assert_eq!((&state["name"], &state["stock"]), (&json!("Cog"), &json!(4)));
 }
 
-/// The article's own algorithms on its own three tables, as it describes them, step by step.
+/// The article's own algorithms on its own three tables, in the article's steps.
 struct Article {
     client: Client,
     wire: Wire,
@@ -168,10 +168,10 @@ async fn a_command_that_took_five_calls_takes_one_or_two() {
     assert_eq!(wire.operations(), ["ExecuteStatement"]);
 }
 
-/// A projector that is replaced while entries are under way reads the states that the version
-/// before it wrote.
+/// A projector that is replaced while entries are under way reads the states that the earlier
+/// version wrote.
 #[tokio::test]
-async fn an_entry_with_a_state_of_the_version_before_is_projected() {
+async fn an_entry_with_a_state_of_the_earlier_version_is_projected() {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "WidgetsTable"]).await;
     let client = Client::new(&dynamodb.sdk_config());
     let table =
@@ -198,9 +198,10 @@ async fn an_entry_with_a_state_of_the_version_before_is_projected() {
     );
 }
 
-/// "Event store change data capture with DynamoDB Streams": the query side shows what was written.
+/// "Event store change data capture with DynamoDB Streams": the query side shows the written
+/// commits.
 #[tokio::test]
-async fn the_stream_brings_a_widget_to_the_read_side() {
+async fn a_widget_reaches_the_read_side_through_the_stream() {
     let local = LocalStack::start(None).await;
     let id = uuid::Uuid::new_v4().to_string();
     local.post("/widgets", json!({ "widgetId": &id, "name": "Sprocket" })).await;

@@ -1,5 +1,5 @@
-//! Widgets in stock: the aggregates, one module each, always in the same order (values, events,
-//! state, decisions), and their views.
+//! Widgets in stock: the aggregates and their views. Each aggregate is one module, always in the
+//! same order (values, events, state, decisions).
 
 pub mod views;
 pub mod widget;

@@ -23,15 +23,15 @@ pub const MAX_STOCK: i64 = 1_000_000_000;
 // --- Events --------------------------------------------------------------------------------------
 
 ledgerline::events! {
-    /// What happened to a widget.
+    /// The events of a widget.
     pub enum Event {
-        /// It exists from now on, and belongs to the caller. The description may be empty.
+        /// The widget was created, and belongs to the caller. The description may be empty.
         WidgetCreated: 1 { name: String, description: String, stock: u32, created_by: Option<String> },
-        /// It has another name from now on.
+        /// The name was changed.
         WidgetNameChanged: 1 { name: String },
-        /// It is described in other words from now on.
+        /// The description was changed.
         WidgetDescriptionChanged: 1 { description: String },
-        /// Its stock is this number from now on.
+        /// The stock was set to this number.
         WidgetStockUpdated: 1 { stock: u32 },
     }
 }
@@ -42,20 +42,20 @@ ledgerline::events! {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
-    /// Nothing happened in this stream yet.
+    /// The stream has no commits.
     #[default]
     Uncreated,
     /// The widget exists.
     Created(Created),
 }
 
-/// What the rules and the view need to know of a widget.
+/// The data of a widget that the rules and the view need.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Created {
-    /// Its name.
+    /// The widget's name.
     pub name: String,
-    /// Its description; may be empty.
+    /// The widget's description; may be empty.
     pub description: String,
     /// The number of pieces in stock.
     pub stock: u32,
@@ -88,15 +88,15 @@ pub enum Command {
 }
 
 ledgerline::refusals! {
-    /// There is no such widget.
+    /// The widget does not exist.
     UNKNOWN = not_found("unknown-widget", "there is no such widget");
     /// The id is taken.
     EXISTS = already_exists("widget-exists", "a widget with this id exists already");
-    /// The widget belongs to somebody else.
+    /// The widget belongs to another caller.
     NOT_YOURS = forbidden("not-your-widget", "the widget belongs to somebody else");
 }
 
-/// The widget, if it exists and belongs to the caller.
+/// Returns the widget, if it exists and belongs to the caller.
 fn yours<'a>(state: &'a State, context: &Context) -> Result<&'a Created, Refusal> {
     match state {
         State::Uncreated => Err(UNKNOWN),
@@ -123,8 +123,8 @@ impl Aggregate for Widget {
     type Event = Event;
     type Command = Command;
 
-    /// In schema 1 a widget had `exists` in place of `status`. Every state that was stored is that
-    /// of a widget that exists.
+    /// In schema 1 a widget had `exists` in place of `status`. Every stored state is that of an
+    /// existing widget.
     fn upcast_state(schema: u32, data: Value) -> Option<Value> {
         (schema == 1).then(|| with_field(data, "status", "created"))
     }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn who_created_it_changes_it_and_nobody_else() {
+    fn only_the_caller_who_created_it_changes_it() {
         let nobody = Context { actor: None, ..by("ada") };
         for (command, event) in changes() {
             given::<Widget>([created()]).when(command.clone(), &by("ada")).then([event]);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_is_like_already_changes_nothing() {
+    fn a_value_that_it_has_already_changes_nothing() {
         for (command, event) in changes() {
             given::<Widget>([created(), event]).when(command, &by("ada")).then([]);
         }
@@ -259,8 +259,8 @@ mod tests {
         }
     }
 
-    /// Any command, made of any values: `None` if one of the values is not allowed, because such a
-    /// command cannot be made.
+    /// Returns any command, built from any values: `None` if one of the values is invalid, because
+    /// such a command cannot be built.
     fn any_command() -> impl Strategy<Value = Option<Command>> {
         let text = || prop_oneof![3 => "[a-z]{1,3}", 1 => ".*", 1 => Just("x".repeat(2_001))];
         let stock = prop_oneof![2 => 0..3_i64, 1 => any::<i64>(), 1 => Just(MAX_STOCK), 1 => Just(MAX_STOCK + 1)];
@@ -278,8 +278,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever commands come from any caller in whatever order, a widget is created once, its
-        /// stock stays in its range, and every event changes the state.
+        /// For all commands of all callers in all orders, a widget is created once, and its stock
+        /// stays in its range. Every event changes the state.
         #[test]
         fn the_stock_never_leaves_its_range(
             commands in prop::collection::vec((any_command(), any::<bool>()), 1..40),

@@ -216,9 +216,9 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     /// others from their rows.
     ///
     /// # Errors
-    /// When an entry is malformed, when its state has a schema that this program does not read and
-    /// the log cannot be folded, when the log went backwards, or when a table fails. The error is
-    /// that of the first such entry.
+    /// When an entry is malformed, the log went backwards, or a table fails. When the state of an
+    /// entry has a schema that this program does not read, and the log cannot be folded. The error
+    /// is that of the first such entry.
     pub async fn all(&self, details: Vec<Value>) -> Result<(), Error> {
         let mut written = CommitList::default();
         let mut older = CommitList::default();
@@ -323,8 +323,8 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
 
     /// Returns the version and the state that the entry shows. An older or newer fanout may have
     /// written the state in a schema that this program does not read. Then the function folds the
-    /// newest version and state from the log. So rows are right during a deployment, whichever
-    /// function is replaced first.
+    /// newest version and state from the log. So rows are right during a deployment, in any
+    /// order of replacing the functions.
     async fn state(
         &self,
         stream: &StreamId,

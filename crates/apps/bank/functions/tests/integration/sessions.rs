@@ -13,6 +13,6 @@ async fn the_session_of_the_application_is_real() {
 }
 
 #[tokio::test]
-async fn the_session_about_all_is_real() {
+async fn the_session_in_the_order_document_is_real() {
     sessions_are_real(&workspace().join("docs/order.md")).await;
 }

@@ -87,7 +87,7 @@ async fn an_operator_settles_a_stuck_transfer_by_a_command_with_a_reason() {
         records.iter().map(|record| record["what"].as_s().unwrap().as_str()).collect();
     assert_eq!(done, [format!("POST {path}")]);
 
-    // The decision is final, and no other request passes this route.
+    // The decision is final, and the tool refuses every other command.
     let elsewhere = json!({ "toAccountId": to }).to_string();
     let again = ["command", "POST", &path, "--body", &elsewhere, "--api", api];
     assert_eq!(ledger.run(&[&again[..], &sure].concat()).0, 1);

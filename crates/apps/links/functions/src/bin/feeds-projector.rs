@@ -1,4 +1,4 @@
-//! Brings ratings into the feeds of those who follow their authors, from the log.
+//! Adds ratings to the feeds of their authors' followers, from the log.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

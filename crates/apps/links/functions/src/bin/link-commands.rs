@@ -1,4 +1,4 @@
-//! Takes the commands of links: rates them.
+//! Handles the commands of links: rates them.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

@@ -1,4 +1,4 @@
-//! Takes the commands of users: registers them, changes their address for mails, and has them
+//! Handles the commands of users: registers them, changes their address for mails, and lets them
 //! follow others.
 
 #[tokio::main(flavor = "current_thread")]

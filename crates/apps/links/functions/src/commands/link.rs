@@ -12,7 +12,7 @@ use links::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The body that rates a link. A field that is not given stays as it is.
+/// The body that rates a link. A missing field leaves the value unchanged.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Rate {

@@ -33,7 +33,7 @@ pub fn routes() -> Vec<Route<User>> {
         of(request, Action::UpdateEmail(email))
     };
     vec![
-        // The location is that of the user's ratings, because no route shows the user.
+        // The location is that of the user's ratings, because no route returns the user.
         Route::new("POST /users", register, changed).creating("/users/{id}/ratings"),
         Route::new("POST /users/{id}/email", update_email, changed),
         Route::new(
@@ -49,7 +49,8 @@ pub fn routes() -> Vec<Route<User>> {
     ]
 }
 
-/// A caller registers as the subject of the token, and cannot register another user.
+/// Reads a registration. A caller registers as the subject of the token, and cannot register
+/// another user.
 fn register(request: &HttpRequest) -> Result<(String, Command), Problem> {
     let Register { name, email } = request.json()?;
     let user_id = UserId::of_subject(request.actor()?).ok_or_else(|| {
@@ -58,13 +59,13 @@ fn register(request: &HttpRequest) -> Result<(String, Command), Problem> {
     Ok((user_id.to_string(), Command { user_id, action: Action::Register(name, email) }))
 }
 
-/// The command of the user in the path.
+/// Reads a command of the user in the path.
 fn of(request: &HttpRequest, action: Action) -> Result<(String, Command), Problem> {
     let user_id = request.path_value::<UserId>("id")?;
     Ok((user_id.to_string(), Command { user_id, action }))
 }
 
-/// The command of the user in the path that names another user.
+/// Reads a command of the user in the path that names another user.
 fn to(request: &HttpRequest, action: fn(UserId) -> Action) -> Result<(String, Command), Problem> {
     request.nothing()?;
     of(request, action(request.path_value("otherId")?))

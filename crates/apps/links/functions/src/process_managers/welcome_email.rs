@@ -1,10 +1,10 @@
-//! Welcomes a new user with a mail: at most one, even if the commit comes twice.
+//! Welcomes a new user with a mail: at most one, even if the commit is delivered twice.
 //!
-//! Before a mail is sent, an instance claims it in the table. Another instance leaves it alone for
-//! a minute. After that, the instance with the claim is gone, and nobody can know whether the mail
-//! was sent, because the provider (SES) knows no request ids of ours. The mail is not sent again;
-//! an alarm tells a person, and the user's stream continues. docs/mails.md says what happens in
-//! each case.
+//! Before it sends a mail, an instance claims it in the table. Another instance leaves the mail
+//! alone for a minute. After that, the instance with the claim is gone. Whether the mail was sent
+//! is unknown, because the provider (SES) accepts no request ids of the sender. The mail is not
+//! sent again, an alarm notifies an operator, and the user's stream continues. docs/mails.md
+//! describes each case.
 
 use std::time::Duration;
 
@@ -31,28 +31,28 @@ use links::user::{Event, User};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// The counter of mails that were refused, or of which nobody knows whether they were sent. The
-/// alarm of this name tells a person.
+/// The counter of mails that were refused, or were possibly not sent. The alarm of this name
+/// notifies an operator.
 const UNSENT_MAILS: &str = "UnsentMails";
 
-/// The time that the provider has to answer. It is asked once, because a request that got no answer
-/// may have sent the mail.
+/// The time that the provider has to answer. The client makes one attempt, because a request
+/// without a response may have sent the mail.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The time after which an instance that claimed a mail is gone: the timeout of the function is ten
+/// The time after which an instance with a claim is gone: the timeout of the function is ten
 /// seconds, and clocks may differ.
 pub const CLAIM: SignedDuration = SignedDuration::from_secs(60);
 
-/// A mail, before it is sent and after.
+/// A mail, before and after it is sent.
 #[derive(Debug, Serialize, Deserialize)]
 struct Mail {
     stream: String,
     entry: String,
     status: Status,
-    /// The id of the try that sends the mail. It tells a claim of one's own, whose answer was lost,
-    /// from the claim of another try.
+    /// The id of the attempt that sends the mail. It distinguishes this attempt's claim, whose
+    /// response was lost, from the claim of another attempt.
     claim: Uuid,
-    /// When the claim was made. Earlier versions did not say.
+    /// The time of the claim. Claims of earlier versions have none.
     #[serde(default)]
     at: Option<Timestamp>,
 }
@@ -60,36 +60,36 @@ struct Mail {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Status {
-    /// The mail is being sent. Only the instance that sends it learns whether it was.
+    /// The mail is being sent. Only the instance that sends it learns the result.
     Sending,
-    /// The provider took it.
+    /// The provider accepted the mail.
     Sent,
-    /// The provider will never take it.
+    /// The provider will never accept the mail.
     Refused,
-    /// Nobody knows whether it was sent.
+    /// The mail may or may not have been sent.
     Unknown,
 }
 
 /// Sends the mails.
 #[derive(Debug)]
 pub struct WelcomeEmail {
-    /// The table that says which mails were sent: that of the process manager's positions.
+    /// The table with the sent mails: that of the process manager's positions.
     pub mails: LogRows,
     /// The provider.
     pub ses: Client,
     /// The time for which another instance may still be sending a mail that it has claimed:
     /// [`CLAIM`].
     pub claim: SignedDuration,
-    /// The address that mails come from, a verified identity. Without one, no mail is sent.
+    /// The address from which mails are sent, a verified identity. Without one, no mail is sent.
     pub sender: Option<String>,
 }
 
-/// The configuration of a client that asks once and waits for the answer: a retry after a lost
-/// reply would send a second mail.
+/// Returns the configuration of a client that makes one attempt and waits for the response: a retry
+/// after a lost response would send a second mail.
 #[must_use]
 pub fn ses(sdk: &SdkConfig) -> Builder {
-    // Both timeouts are set, because an attempt would otherwise have only the time that is enough
-    // for a database.
+    // Both timeouts are set. Otherwise an attempt would have only the time that suffices for a
+    // database.
     let timeout =
         TimeoutConfig::builder().operation_attempt_timeout(PATIENCE).operation_timeout(PATIENCE);
     Builder::from(sdk).retry_config(RetryConfig::disabled()).timeout_config(timeout.build())
@@ -122,7 +122,7 @@ impl Reaction for WelcomeEmail {
     const OF: &'static [&'static str] = &[User::CATEGORY];
 
     fn manifest(manifest: Manifest) -> Manifest {
-        // The records of the mails are written beside the positions.
+        // The records of the mails are written next to the positions.
         manifest
             .table(Table::with(POSITIONS, [Action::BatchWriteItem, Action::DeleteItem]))
             .call("ses:SendEmail", "MAIL_SENDER")
@@ -173,14 +173,14 @@ impl WelcomeEmail {
             |status| Mail { stream: stream.to_owned(), entry: entry.clone(), status, claim, at };
         if !self.mails.put_new(&mail(Status::Sending)).await? {
             let found = self.mails.read::<Mail>(RowKey { partition: stream, sort: &entry }).await?;
-            // Another instance had a claim and has taken it back meanwhile.
+            // Another instance had a claim, and has deleted it meanwhile.
             let Some(found) = found else { return Err(another_has_it()) };
             match found.status {
-                // This is the claim of this try, and only its answer was lost: nobody else sends
-                // the mail.
+                // This is the claim of this attempt, and only its response was lost: no other
+                // instance sends the mail.
                 Status::Sending if found.claim == claim => {}
                 // Two instances may have the same commit at the same time. The one with the claim
-                // knows best, as long as it can still be there.
+                // decides, as long as it can still be running.
                 Status::Sending
                     if found.at.is_some_and(|at| Timestamp::now() < at + self.claim) =>
                 {
@@ -209,8 +209,8 @@ impl WelcomeEmail {
             error.as_service_error().and_then(|error| error.meta().code()).unwrap_or("no answer");
         match meaning(&error) {
             Meaning::Later => {
-                // Under our claim only: should this request arrive late, another instance may have
-                // sent the mail, and its record must stay.
+                // The condition is this attempt's claim. If this request arrives late, another
+                // instance may have sent the mail, and its record must stay.
                 self.mails
                     .delete_if(
                         RowKey { partition: stream, sort: &entry },
@@ -233,8 +233,8 @@ impl WelcomeEmail {
         }
     }
 
-    /// Sends the mail. Its words are the same for everybody: nobody has verified the address, and
-    /// no text of a user may go to a stranger.
+    /// Sends the mail. Its text is the same for all users: the address is not verified, and no text
+    /// of a user may reach a stranger.
     async fn send(&self, sender: &str, email: &str) -> Result<(), SdkError<SendEmailError>> {
         let text = |data: &str| Content::builder().data(data).charset("UTF-8").build();
         let body = "Hello,\n\nyou can rate links now, and follow others to see what they rate.\n";
@@ -253,24 +253,24 @@ impl WelcomeEmail {
     }
 }
 
-/// Logs and counts a mail that was not sent, or perhaps not sent. The alarm watches the counter.
+/// Logs and counts a mail that was not sent, or possibly not sent. The alarm monitors the counter.
 fn unsent(commit: &Commit, outcome: &str, code: &str) {
     tracing::error!(stream = %commit.stream, version = commit.version, outcome, code, "a mail was not sent, as far as is known");
     metrics::count(UNSENT_MAILS);
 }
 
-/// Errors by which a service says nothing of what was asked.
+/// Errors of a service that do not depend on the request's content.
 const COMMON: [&str; 4] =
     ["ExpiredTokenException", "RequestExpired", "Throttling", "ThrottlingException"];
 
 /// The meaning of an error for the mail.
 enum Meaning {
-    /// The mail was not taken, and may be taken later.
+    /// The mail was not accepted, and may be accepted later.
     Later,
     /// The mail was refused, and would be refused again.
     Never,
-    /// The mail may have been taken. This is assumed of every request that got no answer, a refused
-    /// connection included.
+    /// The mail may have been accepted. This is assumed of every request without a response,
+    /// including a refused connection.
     Unknown,
 }
 
@@ -282,8 +282,8 @@ fn meaning(error: &SdkError<SendEmailError>) -> Meaning {
             SendEmailError::TooManyRequestsException(_)
             | SendEmailError::LimitExceededException(_)
             | SendEmailError::SendingPausedException(_) => Meaning::Later,
-            // 401 and 403 are mistakes in credentials or policies, which somebody mends: the mail
-            // itself was not looked at.
+            // 401 and 403 are mistakes in credentials or policies, which an operator repairs: the
+            // provider did not examine the mail itself.
             _ if matches!(refused.raw().status().as_u16(), 401 | 403 | 429) => Meaning::Later,
             // Errors that all services have, some of them with the status 400 (API reference,
             // "Common errors").

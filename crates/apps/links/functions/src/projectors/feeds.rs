@@ -1,5 +1,5 @@
-//! The projector of the feeds: [`links::views::feeds`] says what work a commit makes, and this
-//! module does it, in as many writes as it takes.
+//! The projector of the feeds: [`links::views::feeds`] defines the work after a commit, and this
+//! module does it, in as many writes as necessary.
 
 use ledgerline::{
     Changes, Commit,
@@ -32,7 +32,7 @@ pub struct FeedProjector {
 pub fn manifest() -> Manifest {
     use Action::{BatchWriteItem, DeleteItem, GetItem, PutItem, Query, UpdateItem};
     // One write is for the changes of a commit itself, with the position; batches are for the
-    // entries that it brings into feeds.
+    // entries that it adds to feeds.
     let actions = [GetItem, Query, PutItem, UpdateItem, DeleteItem, BatchWriteItem];
     let categories = OF.iter().map(|of| Name::Borrowed(*of)).collect();
     Manifest::new(Source::Queue(categories))
@@ -47,7 +47,7 @@ pub async fn run() -> Result<(), Error> {
     queue::run(manifest(), async |sdk| {
         let table =
             LogRows::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(TABLE.variable)?, TABLE);
-        // This opens the connection, so that the first message does not wait for it.
+        // This call opens the connection, so that the first message does not wait for it.
         let _ = table.view().generations().await;
         Ok(FeedProjector { table })
     })
@@ -75,7 +75,7 @@ impl Consumer for FeedProjector {
             self.table.begin(delivery(changes), progress).await
         };
         let (from, mut cursor) = match &progress {
-            // An earlier try began the work, and was interrupted at this mark.
+            // An earlier attempt began the work, and was interrupted at this mark.
             Some(progress) => {
                 let (from, cursor) = progress.split_once('\n').unwrap_or_default();
                 (from.to_owned(), Some(cursor.to_owned()).filter(|cursor| !cursor.is_empty()))
@@ -93,7 +93,7 @@ impl Consumer for FeedProjector {
             let Some(next) = next else {
                 return Ok(self.table.deliver(delivery(&last)).await?);
             };
-            // After a crash, or after this function's time is up, the next try continues from here.
+            // After a crash or a timeout, the next attempt resumes here.
             if let overtaken @ (Delivery::Duplicate | Delivery::Gap, _) =
                 mark(&Changes::new(TABLE), &from, &next).await?
             {
@@ -105,8 +105,8 @@ impl Consumer for FeedProjector {
 }
 
 impl FeedProjector {
-    /// The place of the oldest link that a following brought in. Without it, the end of a following
-    /// would read everything that its author ever rated.
+    /// Returns the place of the oldest link that a following added. Without it, the end of a
+    /// following would read every rating of its author.
     async fn from(&self, then: &Then) -> Result<String, TableError> {
         let Then::Remove { follower, author, .. } = then else { return Ok(String::new()) };
         let follow = self
@@ -116,8 +116,8 @@ impl FeedProjector {
         Ok(follow.and_then(|follow| follow.from).unwrap_or_default())
     }
 
-    /// Does one page of the work, which may be done again. Returns where the next page begins, and
-    /// the changes that are written with the position if there is none.
+    /// Does one page of the work, which may be repeated. Returns where the next page begins. If
+    /// there is none, also returns the changes that are written with the position.
     async fn part(
         &self,
         then: &Then,
@@ -163,8 +163,8 @@ impl FeedProjector {
                 };
                 let keys: Vec<_> = there.map(key).collect();
                 self.table.delete_all(&keys).await?;
-                // A page with a link older than that is the last one, because older links were
-                // never brought in.
+                // A page with an older link is the last one, because the following never added
+                // older links.
                 Ok((next.filter(|_| keys.len() == links.len()), last))
             }
         }

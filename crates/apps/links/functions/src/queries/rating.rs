@@ -1,4 +1,4 @@
-//! The queries about ratings: all of a link, all of a user, and the feed of the caller.
+//! The queries about ratings: those of a link, those of a user, and the feed of the caller.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +24,10 @@ use serde_json::{Value, json};
 /// user.
 const FOLLOWING: i32 = 1_000;
 
-/// The most pages of a feed that are read for one page of the answer.
+/// The most pages of a feed that are read for one page of the response.
 const MAX_PAGES: usize = 10;
 
-/// The routes. Every caller that is signed in may see all ratings.
+/// The routes. Every signed-in caller may see all ratings.
 #[must_use]
 pub fn routes() -> Vec<queries::Query> {
     use Action::{BatchGetItem, GetItem, Query};
@@ -101,7 +101,7 @@ async fn of_user(views: &Views, request: &HttpRequest) -> Result<Response, Probl
     Ok(Response::json(StatusCode::OK, listed("ratings", in_answers(page, rating))))
 }
 
-/// The feed of the caller, and of nobody else.
+/// Returns the feed of the caller, and of no other user.
 async fn feed(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     let (actor, id) = (request.actor()?, request.path_value::<UserId>("id")?);
     if UserId::of_subject(actor).as_ref() != Some(&id) {
@@ -114,7 +114,7 @@ async fn feed(views: &Views, request: &HttpRequest) -> Result<Response, Problem>
     let keys = entries.rows.iter().flatten();
     let keys: Vec<_> =
         keys.map(|entry| (feeds::ratings(&entry.author), entry.link.clone())).collect();
-    // A link's id is made of the author and the URL, so that the id alone finds the rating.
+    // A link's id is derived from the author and the URL, so the id alone finds the rating.
     let mut found = BTreeMap::new();
     for rating in table.get_all::<Rating>(&keys).await.map_err(problem)? {
         let link = rating.as_ref().map_or_else(|row| &row.key, |rating| &rating.entry);
@@ -139,7 +139,7 @@ async fn feed(views: &Views, request: &HttpRequest) -> Result<Response, Problem>
     Ok(Response::json(StatusCode::OK, listed("feed", in_answers(page, rating))))
 }
 
-/// A page of a feed, newest first, without the entries that are left of followings that have ended.
+/// Reads a page of a feed, newest first, without the entries of ended followings.
 async fn entries(
     table: &LogRows,
     id: &str,
@@ -161,8 +161,8 @@ async fn entries(
     }
     let wanted = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut entries = Vec::new();
-    // Hidden entries are rare, and the pages that are read are bounded (rule 11): a page may be
-    // shorter than asked for, as any page may.
+    // Hidden entries are rare, and the number of pages read is bounded (rule 11). So a page may be
+    // shorter than requested, as any page may.
     for _ in 0..MAX_PAGES {
         if entries.len() >= wanted {
             break;
@@ -183,7 +183,7 @@ async fn entries(
     Ok(Page { rows: entries, cursor })
 }
 
-/// The fields of a rating, with the title and the image if there are any.
+/// Returns the fields of a rating, with the title and the image if there are any.
 fn said(mut shown: Value, title: &Option<String>, image: &Option<String>) -> Value {
     for (name, text) in [("title", title), ("image", image)] {
         if let Some(text) = text {

@@ -1,25 +1,25 @@
-//! The feed of every user: the ratings of the users that they follow now, newest first, from the
-//! commits of two categories.
+//! The feed of every user: the ratings of the followed users, newest first, from the commits of two
+//! categories.
 //!
-//! One table holds all rows that the feeds take, each kind in partitions of its own:
+//! One table holds all rows of the feeds, each kind in partitions of its own:
 //!
 //! | partition | sort key | what |
 //! |---|---|---|
-//! | `rating#A` | link | what A says about a link, once, however many read it |
+//! | `rating#A` | link | A's rating of a link, once, for any number of readers |
 //! | `recent#A` | place | A's links in the order of their first ratings |
-//! | `followers#A` | F | F follows A, and by which following |
+//! | `followers#A` | F | F follows A, with the number of the following |
 //! | `following#F` | A | the same, from the other side |
 //! | `feed#F` | place, following | a link of A in the feed of F |
 //!
-//! A first rating goes into as many feeds as its author has followers, which takes more than one
-//! write. A following, which brings in the recent ratings, and its end take more than one write
-//! too. Each is begun with one write, together with the handler's position (rule 9), continues with
-//! writes that may be repeated, and is done when the position moves.
+//! A first rating adds an entry to the feed of each of its author's followers, which takes more
+//! than one write. A following, which adds the recent ratings, and its end take more than one write
+//! too. Each begins with one write, together with the handler's position (rule 9). It continues
+//! with writes that may be repeated, and is done when the position moves.
 //!
-//! Commits of two streams are handled side by side: a rating and a following, or its end. Each
-//! handler first writes its own row and then reads the other's rows strongly, so that at least one
-//! of the two sees the other. An entry that comes too late, for a following that has ended, has the
-//! number of that following, and is not shown: see [`shown`].
+//! Commits of two streams are handled concurrently: a rating and a following, or its end. Each
+//! handler first writes its own row, and then reads the other's rows with a strongly consistent
+//! read. So at least one of the two sees the other. A late entry, for a following that has ended,
+//! has the number of that following, and is not shown: see [`shown`].
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{link, link::Link, user, user::User};
 
-/// The categories that the feeds are made of.
+/// The categories from whose commits the feeds are written.
 pub const OF: &[&str] = &[Link::CATEGORY, User::CATEGORY];
 
 /// The table that holds the rows.
@@ -37,7 +37,7 @@ pub const TABLE: LogTable = LogTable { variable: "FEEDS_TABLE", partition: "owne
 /// The number of an author's ratings that a new follower gets.
 pub const RECENT: i32 = 100;
 
-/// The partition with what a user says about links.
+/// The partition with a user's ratings of links.
 #[must_use]
 pub fn ratings(author: &str) -> String {
     format!("rating#{author}")
@@ -49,7 +49,7 @@ pub fn recent(author: &str) -> String {
     format!("recent#{author}")
 }
 
-/// The partition with those who follow a user.
+/// The partition with the followers of a user.
 #[must_use]
 pub fn followers(author: &str) -> String {
     format!("followers#{author}")
@@ -67,7 +67,7 @@ pub fn feed(follower: &str) -> String {
     format!("feed#{follower}")
 }
 
-/// What an author says about a link.
+/// An author's rating of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rating {
@@ -93,22 +93,22 @@ pub struct Rating {
 pub struct Recent {
     /// Partition key.
     pub owner: String,
-    /// Sort key: its place.
+    /// Sort key: the link's place.
     pub entry: String,
     /// The link's id.
     pub link: String,
 }
 
-/// A user who follows, or is followed.
+/// One following, from either side.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Follow {
     /// Partition key.
     pub owner: String,
-    /// Sort key: the user who follows, or who is followed.
+    /// Sort key: the follower, or the followed user.
     pub entry: String,
     /// The number of the following.
     pub following: u64,
-    /// The place of the oldest link that the following brought in, if it did not bring in all.
+    /// The place of the oldest link that the following added, if it did not add all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
 }
@@ -121,24 +121,24 @@ pub const FROM: &str = "from";
 pub struct Entry {
     /// Partition key.
     pub owner: String,
-    /// Sort key: the place, and the number of the following that it came by.
+    /// Sort key: the place, and the number of the following that added the entry.
     pub entry: String,
     /// The author of the rating.
     pub author: String,
     /// The link's id.
     pub link: String,
-    /// The number of the following that it came by.
+    /// The number of the following that added the entry.
     pub following: u64,
 }
 
 impl Entry {
-    /// An author's link in the feed of a follower.
+    /// Returns an author's link in the feed of a follower.
     #[must_use]
     pub fn new(follower: &str, following: u64, author: &str, place: &str, link: &str) -> Self {
         Self {
             owner: feed(follower),
-            // A later following of the same author has entries of its own, so that a late write for
-            // an ended one overwrites none of them.
+            // A later following of the same author has entries of its own, so a late write for an
+            // ended following overwrites none of them.
             entry: format!("{place}#{following:010}"),
             author: author.to_owned(),
             link: link.to_owned(),
@@ -147,25 +147,25 @@ impl Entry {
     }
 }
 
-/// Whether an entry belongs to the feed, given the users that its owner follows now and the numbers
-/// of the followings.
+/// Whether an entry belongs to the feed, given the users that its owner follows and the numbers of
+/// the followings.
 #[must_use]
 pub fn shown(entry: &Entry, following: &BTreeMap<String, u64>) -> bool {
     following.get(&entry.author) == Some(&entry.following)
 }
 
-/// The work that a commit makes.
+/// The work that is due after a commit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Work {
-    /// The changes that are written first, with the handler's position.
+    /// The changes of the first write, together with the handler's position.
     pub changes: Changes,
-    /// The work that has to be done then, if any.
+    /// The work that is due after the first write, if any.
     pub then: Option<Then>,
 }
 
 impl Work {
-    /// Adds the work that has to be done after the first write. A commit can have one such work
-    /// only, because its progress is marked for one.
+    /// Adds the work that is due after the first write. A commit can have only one such work,
+    /// because the progress is stored for one.
     fn then(&mut self, then: Then) -> Result<(), ChangesError> {
         match self.then.replace(then) {
             None => Ok(()),
@@ -177,16 +177,16 @@ impl Work {
 /// Work that takes more than one write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Then {
-    /// A rating goes to everybody who follows its author.
+    /// Adds a rating to the feed of every follower of its author.
     Deliver {
         /// The author of the rating.
         author: String,
-        /// Its place.
+        /// The rating's place.
         place: String,
         /// The link's id.
         link: String,
     },
-    /// The recent ratings of an author come into a feed.
+    /// Adds the recent ratings of an author to a feed.
     BringIn {
         /// The user whose feed changes.
         follower: String,
@@ -195,7 +195,7 @@ pub enum Then {
         /// The number of the following.
         following: u64,
     },
-    /// All ratings of an author leave a feed.
+    /// Removes all ratings of an author from a feed.
     Remove {
         /// The user whose feed changes.
         follower: String,
@@ -206,10 +206,10 @@ pub enum Then {
     },
 }
 
-/// The work that a commit of a link or of a user makes.
+/// Returns the work that is due after a commit of a link or of a user.
 ///
 /// # Errors
-/// When an event of it cannot be read.
+/// When an event of the commit cannot be read.
 pub fn work(commit: &Commit) -> Result<Work, ChangesError> {
     match commit.stream.category() {
         User::CATEGORY => of_user(commit),
@@ -229,7 +229,7 @@ fn of_link(commit: &Commit) -> Result<Work, ChangesError> {
                 work.changes.set(&ratings(&user_id), link, "rating", rating);
                 if previous.is_none() {
                     // The text order of microseconds in a fixed width is the order in time. Another
-                    // rating changes what is shown, and not the place.
+                    // rating changes the shown rating, and not the place.
                     let place = format!("{:020}#{link}", commit.at.as_microsecond());
                     work.changes.put(&Recent {
                         owner: recent(&user_id),

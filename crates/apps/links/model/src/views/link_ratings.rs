@@ -1,12 +1,12 @@
-//! All ratings of a link, by whomever, and their count and sum: written from the log.
+//! All ratings of a link by all users, and their count and sum: written from the log.
 
 use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write, decode};
 use serde::{Deserialize, Serialize};
 
 use crate::link::{Event, Link};
 
-/// The table that holds the rows. The partition is the link's URL, which no stream has as its name,
-/// so that it holds no position.
+/// The table that holds the rows. The partition is the link's URL. No stream has a URL as its name,
+/// so the partition holds no position.
 pub const TABLE: LogTable =
     LogTable { variable: "LINK_RATINGS_TABLE", partition: "linkUrl", sort: "entry" };
 
@@ -14,13 +14,13 @@ pub const TABLE: LogTable =
 pub const VIEW: LogView =
     LogView { table: TABLE, of: &[Link::CATEGORY], writes: &[Write::Update], changes };
 
-/// The beginning of the sort key of every rating; the user's id follows.
+/// The prefix of the sort key of every rating; the user's id follows.
 pub const RATINGS: &str = "rating#";
 
 /// The sort key of the row with count and sum.
 pub const SUMMARY: &str = "summary";
 
-/// What one user says about the link.
+/// One user's rating of the link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
@@ -28,9 +28,9 @@ pub struct Row {
     pub user_id: String,
     /// The rating, from 1 to 5.
     pub rating: u8,
-    /// The title that the user gave it.
+    /// The user's title of the link.
     pub title: Option<String>,
-    /// The URL of the image that the user gave it.
+    /// The URL of the user's image.
     pub image: Option<String>,
     /// The user's tags.
     #[serde(default)]
@@ -40,17 +40,17 @@ pub struct Row {
 /// The count and the sum of all ratings of a link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
-    /// How many users rate the link.
+    /// The number of users who rate the link.
     pub count: u64,
     /// The sum of their ratings.
     pub sum: u64,
 }
 
-/// The changes that a commit makes. Each rating tells the one before it, so that the sums are kept
-/// without reading a row.
+/// Returns the changes of a commit. Each rating carries the one before it, so that the sums are
+/// updated without reading a row.
 ///
 /// # Errors
-/// When an event of it cannot be read.
+/// When an event of the commit cannot be read.
 pub fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
     let mut changes = Changes::new(TABLE);
     for recorded in &commit.events {

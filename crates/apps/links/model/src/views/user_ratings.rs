@@ -13,14 +13,14 @@ pub const TABLE: LogTable =
 pub const VIEW: LogView =
     LogView { table: TABLE, of: &[Link::CATEGORY], writes: &[Write::Update], changes };
 
-/// The partition with a user's ratings. No stream has such a name, whatever ids users have, so that
-/// it holds no position.
+/// The partition with a user's ratings. For all ids of users, no stream has such a name, so the
+/// partition holds no position.
 #[must_use]
 pub fn partition(user_id: &str) -> String {
     format!("user#{user_id}")
 }
 
-/// What the user says about one link.
+/// The user's rating of one link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
@@ -39,10 +39,10 @@ pub struct Row {
     pub tags: Vec<String>,
 }
 
-/// The changes that a commit makes.
+/// Returns the changes of a commit.
 ///
 /// # Errors
-/// When an event of it cannot be read.
+/// When an event of the commit cannot be read.
 pub fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
     let mut changes = Changes::new(TABLE);
     let link = commit.stream.id();

@@ -1,4 +1,4 @@
-//! Takes the commands of todos: creates, updates and deletes them.
+//! Handles the commands of todos: creates, updates and deletes them.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

@@ -33,7 +33,7 @@ pub fn routes() -> Vec<Route<Todo>> {
     ]
 }
 
-/// The command of an update. An update that names no field is a mistake of the client.
+/// Reads the command of an update. An update that names no field is a mistake of the client.
 fn update(request: &HttpRequest) -> Result<(String, Command), Problem> {
     let update: Update = request.json()?;
     if update == Update::default() {

@@ -21,7 +21,7 @@ pub fn routes() -> Vec<Query> {
     ]
 }
 
-/// The caller's todos, or those of one status among them.
+/// Selects the caller's todos, or those of one status among them.
 fn listed(request: &HttpRequest) -> Result<KeyRange, Problem> {
     let status = request.query("status")?.map(values::try_new::<Status>).transpose();
     let status = status.map_err(|invalid| Problem::field("status", invalid.to_string()))?;
@@ -31,7 +31,7 @@ fn listed(request: &HttpRequest) -> Result<KeyRange, Problem> {
     })
 }
 
-/// The fields of a todo that a client sees, without the keys of its list.
+/// Returns the fields of a todo for clients, without the keys of its list.
 fn shown(row: &Row) -> Value {
     let Row { id, created_by: _, listing: _, title, message, status, version } = row;
     json!({ "id": id, "title": title, "message": message, "status": status, "version": version })

@@ -1,5 +1,5 @@
-//! The todos: one row for each, written from the state that an event carries, and forgotten when
-//! the todo is deleted.
+//! The todos: one row for each, written from the state in an event, and forgotten when the todo is
+//! deleted.
 
 use ledgerline::{Index, Projection, StateTable, StateView};
 use serde::{Deserialize, Serialize};
@@ -54,7 +54,7 @@ pub fn listing(status: Status, id: &str) -> String {
     format!("{status}#{id}")
 }
 
-/// The row that shows this state; a todo that was deleted has none.
+/// The row that shows this state; a deleted todo has none.
 #[must_use]
 pub fn row(id: &str, version: u64, state: State) -> Option<Row> {
     let (status, todo) = match state {

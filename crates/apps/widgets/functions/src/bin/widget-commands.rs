@@ -1,4 +1,4 @@
-//! Takes the commands of widgets: creates and changes them.
+//! Handles the commands of widgets: creates and changes them.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

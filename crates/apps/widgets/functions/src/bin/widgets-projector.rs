@@ -1,5 +1,4 @@
-//! Writes a widget from the state that an event carries, unless the row shows that version or a
-//! newer one.
+//! Writes a widget from the state in an event, unless the row shows that version or a newer one.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

@@ -17,7 +17,7 @@ pub fn routes() -> Vec<Query> {
     ]
 }
 
-/// The fields of a widget that a client sees.
+/// Returns the fields of a widget for clients.
 fn shown(row: &Row) -> Value {
     let Row { widget_id, created_by: _, name, description, stock, version } = row;
     json!({

@@ -1,4 +1,4 @@
-//! The widgets: one row for each, written from the state that an event carries.
+//! The widgets: one row for each, written from the state in an event.
 
 use ledgerline::{Index, Projection, StateTable, StateView};
 use serde::{Deserialize, Serialize};
@@ -15,9 +15,9 @@ pub struct Row {
     /// that belongs to no caller is in no list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_by: Option<String>,
-    /// Its name: the sort key of the index.
+    /// The widget's name: the sort key of the index.
     pub name: String,
-    /// Its description.
+    /// The widget's description.
     pub description: String,
     /// The number of pieces in stock.
     pub stock: u32,
