@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_again_adds_nothing_and_what_was_overtaken_has_its_entry() {
+    fn redelivered_records_add_no_entry_and_overtaken_ones_have_their_entries() {
         let store = MemoryStore::default();
         let mut sequencer = Sequencer::new(0, MemoryStore::HOST.pause);
         assert_eq!(
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn times_go_back_only_after_a_clock_that_was_wrong() {
+    fn times_decrease_only_after_a_wrong_clock() {
         let store = MemoryStore::default();
         let (mut first, mut second) = (
             Sequencer::new(0, MemoryStore::HOST.pause),
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_begins_at_a_time_although_an_earlier_segment_is_in_the_future() {
+    fn a_reader_begins_at_a_time_despite_an_earlier_segment_in_the_future() {
         let mut seconds: Vec<_> = (0..50).map(|number| number * 1_000).collect();
         seconds[20] = 4_083_955_200;
         seconds[21] = 4_083_955_210;
@@ -544,7 +544,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn clocks_in_the_future_keep_no_segment_from_a_reader_who_begins_at_a_time(
+        fn clocks_in_the_future_hide_no_segment_from_a_reader_that_begins_at_a_time(
             ahead in prop::collection::vec(prop::option::weighted(0.2, 0..100_000_i64), 1..30),
             from in 0..30_000_i64,
         ) {
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn a_consequence_stands_after_its_cause_even_if_its_record_comes_first() {
+    fn a_consequence_follows_its_cause_even_if_its_record_arrives_first() {
         let cause = commit(&entry("a", 1).stream, 7);
         let mut consequence = commit(&entry("b", 1).stream, 1);
         consequence.meta.causation_id = Some("tank-a:7".into());
@@ -584,7 +584,7 @@ mod tests {
     /// Stored formats are for ever: what was written is read, and told from another one by the same
     /// checksum, which is in cursors.
     #[test]
-    fn a_segment_that_was_written_is_read() {
+    fn a_stored_segment_is_read() {
         let mut written = commit(&StreamId::all(0), 7);
         let data = r#"[["tank-a",2],["user-b-c",18446744073709551615]]"#.to_owned();
         written.events = vec![RecordedEvent { event_type: "Sequenced".into(), schema: 1, data }];
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_and_a_segment_of_another_program_are_said_and_not_skipped() {
+    fn a_hole_and_a_segment_of_another_program_are_reported_and_not_skipped() {
         let store = MemoryStore::default();
         append(&store, &mut Sequencer::new(0, MemoryStore::HOST.pause), "1", vec![entry("a", 1)]);
         let stream = StreamId::all(0);

@@ -1,4 +1,4 @@
-//! Where a reader stands in `$all`.
+//! A reader's cursor in `$all`.
 
 use std::{fmt, str::FromStr};
 
@@ -6,15 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::Segment;
 
-/// The number of the form that cursors have as text.
+/// The number of the text form of cursors.
 const FORM: &str = "1";
 
-/// Where a reader stands in `$all`: after an entry of a segment, in each partition. As text, it is
-/// for nobody to take apart.
+/// A reader's place in `$all`: after an entry of a segment, in each partition. Its text form is
+/// opaque to clients.
 ///
-/// It has a checksum of each segment that it stands in. So a reader is told when `$all` was lost
-/// and begun anew, or restored from a backup, and does not continue in another order as if nothing
-/// had happened.
+/// It has a checksum of the segment of each place. So a reader gets an error when `$all` was lost
+/// and begun anew, or restored from a backup. It does not silently continue in another order.
 ///
 /// ```
 /// use ledgerline::all::{Cursor, CursorError};
@@ -34,34 +33,34 @@ pub struct Cursor {
 pub(super) struct Place {
     /// The number of the segment; 0 before the first one.
     pub(super) segment: u64,
-    /// How many of its entries were read.
+    /// How many of its entries the reader has read.
     pub(super) entries: usize,
     /// The checksum of the segment; 0 before the first one.
     pub(super) check: u32,
 }
 
-/// Why nobody can continue from a cursor.
+/// The reason why no reader can continue from a cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CursorError {
-    /// It was cut, changed, or made by something else.
+    /// The text was cut, changed, or made by something else.
     #[error("it is no cursor of this log, or it was cut")]
     Malformed,
-    /// It has a form that this program does not read.
+    /// The text has a form that this program does not read.
     #[error("a later version of the program made it")]
     Later,
     /// `$all` had another number of partitions.
     #[error("it is of an order with another number of partitions")]
     Partitions,
-    /// The segment that it stands in is not there.
+    /// The segment of a place does not exist.
     #[error("it is ahead of the order, which must have been restored from a backup")]
     Ahead,
-    /// The segment that it stands in is another one.
+    /// The segment of a place is another one.
     #[error("the order that it is of was lost, and another one was begun")]
     Lost,
 }
 
 impl Cursor {
-    /// Before the first entry.
+    /// Returns the cursor before the first entry.
     #[must_use]
     pub fn beginning(partitions: u16) -> Self {
         Self { places: vec![Place::default(); usize::from(partitions.max(1))] }
@@ -69,7 +68,7 @@ impl Cursor {
 }
 
 impl Place {
-    /// After all entries of this segment.
+    /// Returns the place after all entries of this segment.
     pub(super) fn after(segment: &Segment) -> Self {
         Self { segment: segment.number, entries: segment.entries.len(), check: segment.check() }
     }
@@ -134,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_of_a_later_form_is_told_from_one_that_was_cut() {
+    fn a_cursor_of_a_later_form_is_distinguished_from_one_that_was_cut() {
         let later = "2~whatever";
         let later = format!("{later}~{:08x}", crc32fast::hash(later.as_bytes()));
         assert_eq!(later.parse::<Cursor>(), Err(CursorError::Later));
@@ -143,9 +142,9 @@ mod tests {
         }
     }
 
-    /// Cursors are kept by others, for years.
+    /// Clients store cursors for years.
     #[test]
-    fn a_cursor_that_was_written_down_is_read() {
+    fn a_stored_cursor_is_read() {
         let places = vec![
             Place { segment: 7, entries: 3, check: 0xa1 },
             Place { segment: u64::MAX, entries: 0, check: 0xffff_ffff },
@@ -158,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_changed_or_cut_is_no_cursor(
+        fn a_changed_or_cut_text_is_no_cursor(
             places in prop::collection::vec((any::<u64>(), any::<usize>(), any::<u32>()), 1..4),
             at in any::<prop::sample::Index>(),
             other in any::<char>(),

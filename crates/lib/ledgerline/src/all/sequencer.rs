@@ -9,26 +9,26 @@ use super::{
 };
 use crate::{AppendError, Consistency, EventLog, Pause, Range, StoreError, StreamId};
 
-/// The metric of segments that another sequencer was first with, or that were there already when a
-/// lost reply had them sent again.
+/// The metric of segments whose number was taken: by another sequencer, or by the segment itself,
+/// sent again after a lost reply.
 pub const LOST_HEADS: &str = "LostHeads";
 
-/// The most entries of a segment. With the longest names of streams, they are half of what an item
-/// may hold.
+/// The most entries of a segment. With the longest names of streams, they use half of the size
+/// limit of an item.
 const MOST: usize = 1_000;
-/// The number of entries after which a sequencer begins to forget. It knows that many of the newest
-/// entries at least, once it has seen them. An older one that is delivered again gets a second
-/// entry.
+/// The number of the newest entries that a sequencer holds at least, once it has seen them. Beyond
+/// it, the sequencer begins to forget. An older entry that is delivered again gets a second entry.
 const REMEMBERED: usize = 50_000;
-/// The newest segments that a new sequencer reads, or as many of them as are in a megabyte: what
-/// is delivered again after a crash is among them, unless that took long.
+/// The newest segments that a new sequencer reads, or as many of them as fit in a megabyte. A batch
+/// redelivered after a crash is among them, unless the redelivery took long.
 const LOOKED_AT: u32 = 1_000;
-/// How often the table may fail before the batch is given back.
+/// How often the table may fail before the append returns an error.
 const FAILURES: u32 = 5;
-/// How often one segment is tried before the batch is given back (rule 11).
+/// How often one segment is attempted before the append returns an error (rule 11).
 const TRIES: u32 = 50;
 
-/// Why a batch is not in `$all`, or not all of it. It may be retried at any time, by whomever.
+/// The reason why a batch is not in `$all`, or only in part. Any sequencer may retry it at any
+/// time.
 #[derive(Debug, thiserror::Error)]
 pub enum SequenceError {
     /// Other sequencers appended a segment each time.
@@ -37,12 +37,12 @@ pub enum SequenceError {
     /// The table of `$all` failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The table did not take a segment: it fails, again and again.
+    /// The table refused a segment: it keeps failing.
     #[error("a segment was not taken")]
     Refused(#[source] AppendError),
 }
 
-/// Why an entry was not made void.
+/// The reason why an entry was not made void.
 #[derive(Debug, thiserror::Error)]
 pub enum VoidError {
     /// The segment does not name the entry.
@@ -70,14 +70,14 @@ impl From<StoreError> for VoidError {
 /// What an append did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Appended {
-    /// The number of segments that it took.
+    /// The number of segments of the batch.
     pub segments: usize,
     /// Claimed entries whose commits the log does not have. They were left out.
     pub unconfirmed: Vec<Entry>,
 }
 
-/// Appends to one stream of `$all`. Several may do so at once, each with a head of its own: whoever
-/// finds the next number taken reads what it has missed.
+/// Appends to one stream of `$all`. Several sequencers may append at once, each with a head of its
+/// own: one that finds the next number taken reads the segments that it lacks.
 ///
 /// ```
 /// use jiff::Timestamp;
@@ -96,18 +96,18 @@ pub struct Appended {
 #[derive(Debug)]
 pub struct Sequencer {
     stream: StreamId,
-    /// The number of the newest segment that it knows; `None` before it has looked.
+    /// The number of the newest segment that it has seen; `None` before the first read.
     head: Option<u64>,
     /// The time of that segment.
     at: Timestamp,
     known: Known,
-    /// The number of the newest void segment that it knows; 0 if there is none.
+    /// The number of the newest void segment that it has seen; 0 if there is none.
     last_void: u64,
     partition: u16,
     pause: Pause,
 }
 
-/// How often a segment was tried, and how often the table failed meanwhile.
+/// How often a segment was attempted, and how often the table failed meanwhile.
 #[derive(Debug, Default)]
 struct Attempts {
     tries: u32,
@@ -140,8 +140,8 @@ impl Known {
 }
 
 impl Sequencer {
-    /// A sequencer of `$all-<partition>`. Its store has a table of its own. `pause` waits before
-    /// the next attempt after a failure.
+    /// Returns a sequencer of `$all-<partition>`. Its store has a table of its own. `pause` waits
+    /// before the next attempt after a failure.
     #[must_use]
     pub fn new(partition: u16, pause: Pause) -> Self {
         Self {
@@ -159,21 +159,21 @@ impl Sequencer {
     /// segments, information only.
     ///
     /// The sequencer looks each claimed entry up in the log, with a strongly consistent read. It
-    /// looks up no entry that a record of the batch proves, or that it remembers from `$all`.
+    /// looks up no entry that a record of the batch proves, or that it holds from `$all`.
     ///
     /// If the reply of an earlier attempt was lost, the entries identify its segment (rule 4), and
     /// a retry appends nothing.
     ///
     /// `at` is the time of the batch. For candidates that records prove it is at least the time at
-    /// which the database wrote the records. So a clock in the past moves no segment, and a time
-    /// that is much earlier than that of the segment before shows that the earlier one was in the
-    /// future. The time of any other batch is never earlier than that of the segment before.
+    /// which the database wrote the records. So a clock in the past moves no segment. Also, a time
+    /// much earlier than that of the previous segment shows that the previous one was in the
+    /// future. The time of any other batch is never earlier than that of the previous segment.
     ///
     /// After success, every confirmed entry is in `$all`. After an error or a kill, some may be.
     /// Any sequencer may append the batch again, divided differently if need be.
     ///
     /// # Errors
-    /// When a store fails, or other sequencers are first too often.
+    /// When a store fails, or other sequencers take the next number too often.
     pub async fn append(
         &mut self,
         sequence: &impl EventLog,
@@ -191,7 +191,8 @@ impl Sequencer {
             self.catch_up(sequence, self.head.unwrap_or(0)).await?;
         }
         loop {
-            // Of all of them each time: what is known may be void since the last attempt.
+            // All of them each time: an entry that the sequencer holds may be void since the last
+            // attempt.
             let left = self.fresh(&confirmed);
             if left.is_empty() {
                 return Ok(appended);
@@ -209,8 +210,8 @@ impl Sequencer {
         }
     }
 
-    /// Whether the sequencer must catch up before it drops a record as a duplicate. The remembered
-    /// entry may be void by now, and the record may be of a commit that took the version later.
+    /// Whether the sequencer must catch up before it drops a record as a duplicate. The entry that
+    /// it holds may be void, and the record may be of a later commit with the version.
     fn may_be_void(&self, candidates: &[Candidate]) -> bool {
         candidates.iter().any(|candidate| candidate.is_proven && self.known.has(&candidate.entry))
     }
@@ -223,7 +224,7 @@ impl Sequencer {
     ///
     /// # Errors
     /// When the segment does not name the entry, the log has the commit, or the partition has too
-    /// many void entries; and the errors of [`append`](Self::append).
+    /// many void entries. Also the errors of [`append`](Self::append).
     pub async fn void(
         &mut self,
         sequence: &impl EventLog,
@@ -262,8 +263,8 @@ impl Sequencer {
                 break;
             }
         }
-        // A commit that took the version meanwhile may have been dropped as known, by its wrong
-        // entry.
+        // A sequencer may have dropped a commit that took the version meanwhile, as a duplicate of
+        // its wrong entry.
         self.append(sequence, log, batch, vec![Candidate::claimed(entry)], at).await?;
         Ok(())
     }
@@ -280,8 +281,8 @@ impl Sequencer {
         }
     }
 
-    /// Attempts to append a segment. Returns whether it is there; if not, the sequencer has caught
-    /// up with what took its number.
+    /// Attempts to append a segment. Returns whether it is in `$all`. If not, the sequencer has
+    /// caught up with the segments that took its number.
     async fn attempt(
         &mut self,
         store: &impl EventLog,
@@ -323,8 +324,8 @@ impl Sequencer {
         Ok(false)
     }
 
-    /// The entries of candidates whose commits exist, in order, and the claimed entries whose
-    /// commits do not.
+    /// Returns the entries of candidates whose commits exist, in order, and the claimed entries
+    /// whose commits do not.
     async fn confirmed(
         &self,
         log: &impl EventLog,
@@ -350,7 +351,7 @@ impl Sequencer {
         Ok((entries.filter(|entry| !missing.contains(entry)).cloned().collect(), unconfirmed))
     }
 
-    /// The entries that are not in `$all` yet, as far as is known here.
+    /// Returns the entries that are not in `$all` yet, as far as this sequencer has seen.
     fn fresh(&self, entries: &[Entry]) -> Vec<Entry> {
         let mut new = HashSet::new();
         entries
@@ -360,15 +361,15 @@ impl Sequencer {
             .collect()
     }
 
-    /// Finds the head, unless it is known, and notes what the newest segments say, so that a batch
-    /// that is delivered again after a crash adds nothing.
+    /// Finds the head, unless it is known, and notes the entries of the newest segments. So a batch
+    /// that is redelivered after a crash adds nothing.
     async fn look_once(&mut self, store: &impl EventLog) -> Result<(), StoreError> {
         if self.head.is_some() {
             return Ok(());
         }
         let newest = Range { after: 0, up_to: u64::MAX, limit: Some(LOOKED_AT) };
         let page = store.read(&self.stream, newest, Consistency::Strong).await?;
-        // Oldest first, so that the newest ones are forgotten last.
+        // Oldest first, so that the sequencer forgets the newest ones last.
         let mut head = 0;
         for commit in page.commits.iter().rev() {
             self.observe(&Segment::of(commit)?);
@@ -394,7 +395,7 @@ impl Sequencer {
         }
     }
 
-    /// Notes what a segment of `$all` says.
+    /// Notes the entries and void entries of a segment of `$all`.
     fn observe(&mut self, segment: &Segment) {
         self.at = segment.at;
         self.known.note(&segment.entries);
@@ -406,8 +407,8 @@ impl Sequencer {
     }
 }
 
-/// The entries whose commits the log does not have, by strongly consistent reads. A commit that
-/// cannot be read counts as present.
+/// Returns the entries whose commits the log does not have, by strongly consistent reads. A commit
+/// that cannot be read counts as present.
 async fn missing(log: &impl EventLog, entries: &[Entry]) -> Result<HashSet<Entry>, StoreError> {
     if entries.is_empty() {
         return Ok(HashSet::new());

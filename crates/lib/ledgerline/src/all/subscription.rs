@@ -11,47 +11,48 @@ use super::{
 };
 use crate::{Commit, EventLog, RecordedEvent, StoreError, StreamId};
 
-/// The most entries that one page looks at, those of other categories included, so that a call ends
-/// even if a filter lets nothing pass.
+/// The most entries that one page examines, including those of other categories. So a call ends
+/// even if the filter rejects every entry.
 const LOOKED_AT: usize = 10_000;
-/// The segments that are read at once. More would be read again with the next page, if this one
-/// ends before them.
+/// The most segments that are read at once. If this page ends before the end of more segments, the
+/// next page has to read them again.
 const SEGMENTS: u64 = 16;
 /// The streams that are read at once.
 const AT_ONCE: usize = 16;
-/// The commits after which is asked whether the page has enough bytes. Each may have 400 KB, and
+/// The number of commits after which the bytes of the page are checked. Each may have 400 KB, and
 /// they are in memory together.
 const PART: usize = 100;
 /// The bytes of commits after which a page ends, by [`Commit::bytes`].
 const PAGE_BYTES: usize = 4_000_000;
 
-/// What a reader wants.
+/// The commits that a reader wants.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Filter {
-    /// The categories of streams; empty for all of them. Commits of others are not even read.
+    /// The categories of streams; empty for all of them. Commits of other categories are not even
+    /// read.
     pub categories: BTreeSet<String>,
     /// The types of events; empty for all of them. A commit passes, whole, if it has an event of
     /// one of these types.
     pub events: BTreeSet<String>,
 }
 
-/// What an entry names.
+/// An entry, and the commit that it names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivered {
     /// The stream and the version of the commit.
     pub entry: Entry,
-    /// The commit; or why it cannot be had: it is damaged, or it is missing because the log was
-    /// restored from a backup that is older than `$all`. What to do then is for the reader to
-    /// decide. It must not be skipped without a word, and one such commit must not keep all others
-    /// from it. An entry that an operator made void is not delivered.
+    /// The commit, or the reason why it cannot be read. It is damaged, or it is missing because the
+    /// log was restored from a backup that is older than `$all`. The reader decides how to handle
+    /// such a commit. It must not skip the commit silently, and one such commit must not block all
+    /// others. An entry that an operator made void is not delivered.
     pub commit: Result<Commit, String>,
     /// The time of the segment with the entry.
     pub at: Timestamp,
-    /// Where a reader stands who has got as far as this.
+    /// The cursor of a reader that has read up to this entry.
     pub cursor: Cursor,
 }
 
-/// An entry of a page, and where it is.
+/// An entry of a page, and its place.
 #[derive(Debug)]
 struct Named {
     entry: Entry,
@@ -64,32 +65,32 @@ struct Named {
 pub struct Page {
     /// The commits, in order.
     pub delivered: Vec<Delivered>,
-    /// Where it ends, after entries that the filter left out.
+    /// The end of the page, after entries that the filter left out.
     pub cursor: Cursor,
-    /// Whether nothing followed it.
+    /// Whether nothing followed the page.
     pub complete: bool,
-    /// The number of entries that it went over, those that the filter left out included.
+    /// The number of entries that the page examined, including those that the filter left out.
     pub entries: usize,
 }
 
-/// Why a page could not be read. Nothing was lost: it can be asked for again.
+/// The reason why a page could not be read. Nothing is lost: the reader can request the page again.
 #[derive(Debug, thiserror::Error)]
 pub enum SubscriptionError {
-    /// Nobody can continue from the cursor.
+    /// No reader can continue from the cursor.
     #[error(transparent)]
     Cursor(#[from] CursorError),
-    /// A table failed, or what is in it cannot be read.
+    /// A table failed, or its content cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Follows `$all` from a cursor. What is past and what is live come from the same source, so that
-/// there is no handover in which something could be missed or come twice.
+/// Reads `$all` from a cursor. Past and live commits have the same source, so no handover can miss
+/// or repeat a commit.
 ///
-/// It is pulled: who asks for a page when the last one is done has nothing to be protected from.
-/// The consumer keeps the cursor together with what it made of the page, in one transaction if it
-/// can. If it cannot, or if something must not be applied twice, it keeps its position in each
-/// stream too, and asks [`Subscription::due`] what to apply.
+/// The consumer pulls: it requests a page when the last one is done, and so needs no protection. It
+/// stores the cursor together with its results of the page, in one transaction if it can. If it
+/// cannot, or if no commit may be applied twice, it stores its position in each stream too.
+/// [`Subscription::due`] then returns the commits to apply.
 ///
 /// ```
 /// use jiff::Timestamp;
@@ -117,14 +118,14 @@ pub struct Subscription<Sequence, Log> {
     pub log: Log,
     /// The number of partitions of `$all`.
     pub partitions: u16,
-    /// What passes.
+    /// The commits that pass.
     pub filter: Filter,
     /// The most commits of a page.
     pub limit: usize,
 }
 
 impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
-    /// After the newest entry: what comes from now on.
+    /// Returns the cursor after the newest entry, for a reader of future commits only.
     ///
     /// # Errors
     /// When the table of `$all` fails.
@@ -138,8 +139,8 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         Ok(cursor)
     }
 
-    /// Before the first entry that was made at this time or later, by the clocks of sequencers. An
-    /// entry is later than its commit, by the time that it took to arrive.
+    /// Returns the cursor before the first entry of this time or later, by the clocks of
+    /// sequencers. An entry is later than its commit, by the time that its record took to arrive.
     ///
     /// # Errors
     /// When the table of `$all` fails.
@@ -153,10 +154,10 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         Ok(cursor)
     }
 
-    /// The commits after this cursor that pass the filter.
+    /// Returns the commits after this cursor that pass the filter.
     ///
     /// # Errors
-    /// When nobody can continue from the cursor, or a table fails.
+    /// When no reader can continue from the cursor, or a table fails.
     pub async fn next(&self, after: &Cursor) -> Result<Page, SubscriptionError> {
         if after.places.len() != usize::from(self.partitions.max(1)) {
             return Err(CursorError::Partitions.into());
@@ -167,7 +168,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
             let place = usize::from(partition);
             'partition: loop {
                 if named.len() >= self.limit || looked_at >= LOOKED_AT {
-                    // Whether something follows here is not known.
+                    // This partition may have further entries.
                     complete = false;
                     break;
                 }
@@ -179,8 +180,8 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
                     let at = cursor.places[place];
                     let read = if at.segment == number { at.entries } else { 0 };
                     if segment.entries.is_empty() {
-                        // A void segment. The cursor moves on nevertheless, or it would never pass
-                        // sixteen of them.
+                        // A void segment. The cursor passes it nevertheless; otherwise it would
+                        // never pass sixteen of them.
                         cursor.places[place] = Place { segment: number, entries: 0, check };
                     }
                     for (entry, entries) in segment.entries.into_iter().zip(1..).skip(read) {
@@ -213,8 +214,8 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         let mut voids = None;
         let mut looked_through = None::<&Named>;
         for part in named.chunks(PART) {
-            // The rest is of the next page. What was looked through ends where the last part ended,
-            // whether the filter let anything of it pass or not.
+            // The rest belongs to the next page. This page ends where the last part ended, even if
+            // the filter rejected that whole part.
             if let Some(last) = looked_through.take_if(|_| bytes > PAGE_BYTES) {
                 (page.cursor, page.complete) = (last.cursor.clone(), false);
                 return Ok(());
@@ -239,7 +240,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
                 let is_wanted = self.filter.events.is_empty()
                     || commit.as_ref().is_ok_and(|commit| commit.events.iter().any(passes));
                 bytes += commit.as_ref().map_or(0, Commit::bytes);
-                // Nobody knows what is in a commit that cannot be read.
+                // The events of a commit that cannot be read are unknown.
                 if is_wanted || commit.is_err() {
                     let entry = entry.clone();
                     let cursor = cursor.clone();
@@ -250,8 +251,8 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         Ok(())
     }
 
-    /// The void entries of all partitions. They are read only when a commit is missing: two reads
-    /// for each partition.
+    /// Returns the void entries of all partitions. They are read only when a commit is missing: two
+    /// reads for each partition.
     async fn void_entries(&self) -> Result<BTreeSet<Entry>, StoreError> {
         let mut voids = BTreeSet::new();
         for partition in 0..self.partitions.max(1) {
@@ -260,11 +261,14 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         Ok(voids)
     }
 
-    /// What a consumer has to apply next that was handed this commit, and whose position in its
-    /// stream is this (0 before the first version): nothing, if it has it; the commit, if it is the
-    /// next one; else those that it lacks before it, as many as one read returns. It asks again,
-    /// with its new position, until nothing is due. So a long past of a stream is applied part by
-    /// part.
+    /// Returns the commits that a consumer has to apply next, given a delivered commit and the
+    /// consumer's position in its stream.
+    ///
+    /// The position is 0 before the first version. The result is empty if the consumer has applied
+    /// the commit, and the commit itself if it is the next one. Otherwise the result has the
+    /// versions that the consumer lacks before the commit, as many as one read returns. The
+    /// consumer repeats the call with its new position until the result is empty. So it applies a
+    /// long stream part by part.
     ///
     /// ```
     /// # use ledgerline::{EventLog, StoreError, Commit, all::Subscription};
@@ -280,7 +284,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
     /// ```
     ///
     /// # Errors
-    /// When the log fails, or does not have one of them.
+    /// When the log fails, or does not have one of the commits.
     pub async fn due(&self, commit: &Commit, position: u64) -> Result<Vec<Commit>, StoreError> {
         match commit.version.checked_sub(position) {
             None | Some(0) => Ok(Vec::new()),
@@ -289,14 +293,14 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         }
     }
 
-    /// The segments from the one that a reader stands in, and whether nothing followed them.
+    /// Returns the segments from that of a reader's place on, and whether nothing followed them.
     async fn after(
         &self,
         partition: u16,
         place: Place,
     ) -> Result<(Vec<Segment>, bool), SubscriptionError> {
-        // The segment in which it stands is read again: the rest of its entries may be missing, and
-        // it must be the one that it was.
+        // The read includes the segment of the place: the reader may lack the rest of its entries,
+        // and the segment must be unchanged.
         let before = place.segment.saturating_sub(1);
         let up_to = before.saturating_add(SEGMENTS);
         let (segments, mut complete) =
@@ -311,7 +315,8 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         Ok((segments, complete))
     }
 
-    /// What these entries name. Versions of a stream that follow each other are read together.
+    /// Returns the commits that these entries name. Consecutive versions of a stream are read
+    /// together.
     async fn commits(
         &self,
         entries: impl Iterator<Item = &Entry>,
@@ -329,7 +334,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
                 }
             }
         }
-        // Mostly each stream has one commit in a page.
+        // Most streams have one commit in a page.
         let (alone, ranges): (Vec<_>, Vec<_>) =
             ranges.into_iter().partition(|(_, first, last)| first == last);
         let alone: Vec<_> =
@@ -341,7 +346,8 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         Ok(read.into_iter().flatten().chain(alone).collect())
     }
 
-    /// All versions from `first` to `last`, or for some of them why they cannot be had.
+    /// Returns all versions from `first` to `last`, or for some of them the reason why they cannot
+    /// be read.
     async fn readable(
         &self,
         stream: &StreamId,
@@ -363,7 +369,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         }
     }
 
-    /// These commits, or why some of them cannot be had.
+    /// Returns these commits, or for some of them the reason why they cannot be read.
     async fn each(
         &self,
         names: &[(&StreamId, u64)],
@@ -380,7 +386,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         Ok(readable)
     }
 
-    /// All versions from `first` to `last`.
+    /// Returns all versions from `first` to `last`.
     async fn range(
         &self,
         stream: &StreamId,
@@ -397,7 +403,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         }
     }
 
-    /// The versions after this one and up to `last` that one read returns: one at least.
+    /// Returns the versions after this one and up to `last` that one read yields: one at least.
     async fn part(
         &self,
         stream: &StreamId,
@@ -414,7 +420,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
     }
 }
 
-/// Why a commit cannot be had that `$all` names.
+/// The reason given for a commit that `$all` names and the log does not have.
 const MISSING: &str = "it is missing, and $all names it";
 
 fn missing(stream: &StreamId, version: u64) -> StoreError {
@@ -432,7 +438,7 @@ mod tests {
     };
     use crate::{MemoryStore, RecordedEvent, contract::commit};
 
-    /// A log with these numbers of commits of tanks and lamps, whose records came one by one, in
+    /// A log with these numbers of commits of tanks and lamps. Their records arrived one by one, in
     /// turns, each at its second.
     fn given(
         streams: &[u64],
@@ -484,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_goes_on_from_the_beginning_from_now_from_a_time_and_from_any_commit() {
+    fn a_reader_resumes_from_the_beginning_from_now_from_a_time_and_from_any_commit() {
         let (subscription, order) = given(&[3, 2, 4], 1);
         assert_eq!(read(&subscription, Cursor::beginning(1)), order);
         assert_eq!(read(&subscription, block_on(subscription.now()).unwrap()), []);
@@ -587,15 +593,15 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_that_the_log_lost_is_said_and_keeps_no_other_from_its_reader() {
+    fn a_missing_commit_is_reported_and_blocks_no_other() {
         let (subscription, _) = given(&[3, 2], 1);
         let lost = Subscription { log: MemoryStore::default(), limit: 100, ..subscription };
         block_on(lost.log.append(&commit(&StreamId::new("tank", "0").unwrap(), 1), None)).unwrap();
         let page = block_on(lost.next(&Cursor::beginning(1))).unwrap();
         assert!(page.delivered[0].commit.is_ok());
         assert!(page.delivered[1..].iter().all(|lost| lost.commit == Err(MISSING.to_owned())));
-        // A hole in the middle is one as well: neither what is after it nor what is before it takes
-        // its place.
+        // A hole in the middle is reported as well: neither the commit after it nor the one before
+        // takes its place.
         block_on(lost.log.append(&commit(&StreamId::new("tank", "0").unwrap(), 3), None)).unwrap();
         let page = block_on(lost.next(&Cursor::beginning(1))).unwrap();
         let of_tank =
@@ -609,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn a_void_entry_is_passed_over_and_another_missing_commit_is_not() {
+    fn a_void_entry_is_not_delivered_and_another_missing_commit_is() {
         // Given an order that names two commits which the log does not have,
         let (subscription, order) = given(&[3, 2], 1);
         let wrong = |version| Entry { stream: StreamId::new("tank", "forged").unwrap(), version };
@@ -673,10 +679,10 @@ mod tests {
     }
 
     proptest! {
-        /// A consumer that keeps its positions applies each commit once, whatever entries it is
-        /// handed, and in whichever order.
+        /// A consumer that stores its positions applies each commit once, for any delivered entries
+        /// in any order.
         #[test]
-        fn what_is_due_is_applied_once_and_in_the_order_of_the_stream(handed in prop::collection::vec(1..=6_u64, 1..20)) {
+        fn due_commits_are_applied_once_and_in_the_order_of_the_stream(handed in prop::collection::vec(1..=6_u64, 1..20)) {
             let (subscription, _) = given(&[6], 1);
             let stream = StreamId::new("tank", "0").unwrap();
             let (mut position, mut applied) = (0, Vec::new());
