@@ -10,7 +10,7 @@ use crate::{EventTypes, InvalidStreamId, Refusal, StreamId};
 /// on it.
 ///
 /// Rules live in [`decide`](Aggregate::decide) and never in [`evolve`](Aggregate::evolve): a rule
-/// that is tightened later must not break the history that an older rule allowed.
+/// that is tightened later must not break a stream that an older rule allowed.
 ///
 /// The example is a counter, as small as an aggregate can be; [`crate::tank`] is a complete
 /// aggregate.
@@ -68,15 +68,15 @@ use crate::{EventTypes, InvalidStreamId, Refusal, StreamId};
 pub trait Aggregate: Sized + Send + Sync + 'static {
     /// The first part of every stream name of this aggregate: `[a-z][a-z0-9]*`.
     const CATEGORY: &'static str;
-    /// The number of the state's shape. Raise it whenever `State` or `evolve` changes: states
+    /// The number of the state's shape. Raise it whenever `State` or `evolve` changes. States
     /// stored under another number are ignored and folded again (rule 5), unless
-    /// [`upcast_state`](Self::upcast_state) brings them up to date.
+    /// [`upcast_state`](Self::upcast_state) upcasts them.
     const STATE_SCHEMA: u32;
     /// At least one of this many commits in a row embeds the state, so that a cold load reads at
     /// most as many. Only a state that does not fit in the commit's item is left out.
     const SNAPSHOT_EVERY: u64 = 8;
-    /// Every refusal that [`decide`](Self::decide) gives, each with a code of its own: the list
-    /// that clients are told (docs/http.md is checked against it). A test with
+    /// Every refusal that [`decide`](Self::decide) returns, each with a code of its own. It is the
+    /// list that clients see (a test checks docs/http.md against it). A test with
     /// [`spec::given`](crate::spec::given) fails on a refusal that is missing here.
     const REFUSALS: &'static [Refusal];
 
@@ -90,19 +90,19 @@ pub trait Aggregate: Sized + Send + Sync + 'static {
     /// exists whose fields break a rule.
     type Command: Send + Sync;
 
-    /// The state of a stream without events.
+    /// Returns the state of a stream without events.
     fn initial() -> Self::State {
         Self::State::default()
     }
 
-    /// Brings the data of a state that was stored under an older schema up to date; `None` if that
-    /// cannot be done. Then a load folds events from further back (rule 5), and a state projector
-    /// refuses entries of that schema that are still under way.
+    /// Upcasts the data of a state that was stored under an older schema; `None` if that is
+    /// impossible. Then a load folds events from further back (rule 5), and a state projector
+    /// refuses entries of that schema that are still in transit.
     fn upcast_state(_schema: u32, _data: Value) -> Option<Value> {
         None
     }
 
-    /// The name of the stream of the aggregate with this id.
+    /// Returns the name of the stream of the aggregate with this id.
     ///
     /// # Errors
     /// When no stream can have this id.
@@ -110,11 +110,12 @@ pub trait Aggregate: Sized + Send + Sync + 'static {
         StreamId::new(Self::CATEGORY, id)
     }
 
-    /// The state after one more event. The function is total: it accepts every event that was ever
-    /// stored.
+    /// Returns the state after one more event. The function is total: it accepts every event that
+    /// was ever stored.
     fn evolve(state: Self::State, event: &Self::Event) -> Self::State;
 
-    /// The events that the command causes in this state; no event if there is nothing to change.
+    /// Returns the events that the command causes in this state; no event if there is nothing to
+    /// change.
     ///
     /// # Errors
     /// The domain's reason to refuse.
@@ -135,8 +136,9 @@ pub struct Context {
 }
 
 impl Context {
-    /// Whether the caller is this owner. A caller without a name owns nothing, and what has no
-    /// owner belongs to no caller: a plain comparison would give the second to the first.
+    /// Returns whether the caller is this owner. A caller without a name owns nothing, and a thing
+    /// without an owner belongs to no caller. A plain comparison would give the second to the
+    /// first.
     ///
     /// ```
     /// use ledgerline::Context;
@@ -179,14 +181,14 @@ pub trait Aggregates {
     fn visit(visitor: &mut impl Visitor);
 }
 
-/// Code that is shown each aggregate of a list, one after the other, as [`categories`] does with
-/// the names of their streams.
+/// Code that visits each aggregate of a list, one after the other, as [`categories`] does with the
+/// names of their streams.
 pub trait Visitor {
     /// Called once for each aggregate.
     fn visit<A: Aggregate>(&mut self);
 }
 
-/// The categories of these aggregates, in their order.
+/// Returns the categories of these aggregates, in their order.
 ///
 /// ```
 /// use ledgerline::{Aggregates, Visitor, categories, tank::Tank};

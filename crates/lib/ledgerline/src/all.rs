@@ -1,29 +1,29 @@
 //! `$all`: one order over the commits of all streams.
 //!
-//! The log has an order in each stream and none across streams. `$all` is a log of its own, beside
-//! it: streams `$all-0`, `$all-1` … whose commits are called *segments*. A segment has entries,
-//! each of which names a commit and says that its stream has *reached* that version. A
-//! [`Sequencer`] appends them, in the order in which it hears of commits, by the same insert as
-//! every commit: so rules 1 to 4 hold for `$all`, and its order never changes afterwards.
+//! The log has an order in each stream and none across streams. `$all` is a log of its own, next to
+//! it, with the streams `$all-0`, `$all-1` … whose commits are called *segments*. A segment has
+//! entries. Each entry names a commit and states that its stream has *reached* that version. A
+//! [`Sequencer`] appends entries in the order in which it receives commits, by the same insert as
+//! every commit. So rules 1 to 4 hold for `$all`, and its order never changes afterwards.
 //!
 //! An entry says "reached", because records of commits arrive swapped, late, twice, or never (rule
 //! 7). There are two ways to read it ([`Subscription`]):
-//! * Whoever has a position in each stream applies, at each entry, every version up to it that was
-//!   not applied yet. Each commit is applied once, in the order of its stream, whatever became of
-//!   single records.
-//! * Whoever has none takes each entry for the commit that it names. Every commit whose record
-//!   arrived has an entry. A commit may have a second one, and one whose record was overtaken
-//!   stands after a later version of its stream: both are seldom.
+//! * A reader with a position in each stream applies, at each entry, every version up to it that it
+//!   has not applied yet. It applies each commit once, in the order of its stream, even if single
+//!   records are late, duplicate or lost.
+//! * A reader without positions takes each entry for the commit that it names. Every commit whose
+//!   record arrived has an entry. In rare cases a commit has a second entry, or follows a later
+//!   version of its stream because its record was overtaken.
 //!
-//! An entry is never changed. An entry that names a commit which the log does not have, and never
-//! will, is *void* once a later segment says so: readers pass over it ([`Sequencer::void`]).
+//! An entry is never changed. An entry is *void* once a later segment says so, because the log does
+//! not have its commit, and never will. Readers do not deliver a void entry ([`Sequencer::void`]).
 //!
-//! What the order is not: it is not the order of clocks, and two commits that have nothing to do
-//! with each other may stand in any order. A commit that was made in answer to another one, and
-//! names it in `causation_id`, stands after it ([`candidates`]), with two exceptions. If records
-//! arrive out of order, a commit may be reached early, by the entry of a later version of its
-//! stream, or as the cause of another commit: its own cause is not known then without reading the
-//! log. And streams of different partitions ([`partition_of`]) have no order at all.
+//! The order is not the order of clocks, and two unrelated commits may be in any order. A commit
+//! that answers another one, and names it in `causation_id`, follows it ([`candidates`]), with two
+//! exceptions. First, if records arrive out of order, a commit may be reached early: by the entry
+//! of a later version of its stream, or as the cause of another commit. Its own cause is not known
+//! then without a read of the log. Second, streams of different partitions ([`partition_of`]) have
+//! no order at all.
 
 mod cursor;
 mod sequencer;
@@ -43,22 +43,22 @@ use crate::{Commit, Consistency, EventLog, Meta, Range, RecordedEvent, StoreErro
 
 /// The type of the event of a segment with entries.
 const SEQUENCED: &str = "Sequenced";
-/// The shape of its data in an order without void entries: a list of entries.
+/// The schema of its data in an order without void entries: a list of entries.
 const LIST: u32 = 1;
-/// The shape of its data once the order has void entries: [`Sequenced`]. A reader that knows only
-/// the first shape fails at it, and so passes over no void entry without knowing that it is void.
+/// The schema of its data once the order has void entries: [`Sequenced`]. A reader that knows only
+/// the first schema fails at it, and so delivers no void entry unknowingly.
 const WITH_VOID: u32 = 2;
 /// The type of the event of a segment that makes an entry void. Its data is a list of entries.
 const VOIDED: &str = "Voided";
 
-/// The most by which two right clocks differ. A clock that is further off is wrong.
+/// The most by which two correct clocks differ. A clock that differs more is wrong.
 pub const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
 
-/// The time of an item of an order, in which the item before has the time `before`, and the clock
-/// of the item's writer says `at`.
+/// Returns the time of an item of an order. The previous item has the time `before`, and the clock
+/// of the item's writer shows `at`.
 ///
-/// Times in an order do not go back, unless `before` is later by more than `most`. Then its clock
-/// was in the future, and the item keeps its own time: a wrong clock moves its own items only, and
+/// Times in an order do not decrease, unless `before` is later by more than `most`. Then its clock
+/// was in the future, and the item has its own time. A wrong clock affects its own items only, and
 /// none after them.
 ///
 /// ```
@@ -85,8 +85,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The commit that `causation_id` names, if it names one: `<stream>:<version>`, as process
-    /// managers write it.
+    /// Returns the commit that `causation_id` names, if it names one: `<stream>:<version>`, as
+    /// process managers write it.
     fn of_cause(causation_id: &str) -> Option<Self> {
         let (stream, version) = causation_id.rsplit_once(':')?;
         let version = version.parse().ok().filter(|version| *version > 0)?;
@@ -103,33 +103,33 @@ pub struct NamedEntry {
     pub entry: Entry,
 }
 
-/// An entry that a [`Sequencer`] is asked to append.
+/// An entry for a [`Sequencer`] to append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// The entry.
     pub entry: Entry,
     /// Whether a record of the log's stream proves that the commit exists. Without a proof, the
-    /// sequencer looks the commit up in the log: an entry is final, and an entry without a commit
+    /// sequencer looks the commit up in the log. An entry is final, and an entry without a commit
     /// stops every subscription.
     pub is_proven: bool,
 }
 
 impl Candidate {
-    /// An entry whose commit a record of the log's stream carries.
+    /// Returns an entry whose commit a record of the log's stream carries.
     #[must_use]
     pub fn proven(entry: Entry) -> Self {
         Self { entry, is_proven: true }
     }
 
-    /// An entry whose commit is only named, by another commit or by an operator.
+    /// Returns an entry whose commit is only named, by another commit or by an operator.
     #[must_use]
     pub fn claimed(entry: Entry) -> Self {
         Self { entry, is_proven: false }
     }
 }
 
-/// The candidates of commits that records of the log's stream carry, in the order of the records.
-/// The cause of a commit stands before it, if the commit names its cause. The record proves the
+/// Returns the candidates of commits that records of the log's stream carry, in the order of the
+/// records. The cause of a commit precedes it, if the commit names its cause. The record proves the
 /// commit, and not its cause: a process manager may name a wrong one.
 pub fn candidates<'a>(commits: impl IntoIterator<Item = &'a Commit>) -> Vec<Candidate> {
     let mut candidates = Vec::new();
@@ -144,14 +144,16 @@ pub fn candidates<'a>(commits: impl IntoIterator<Item = &'a Commit>) -> Vec<Cand
     candidates
 }
 
-/// The partition of `$all` that has the entries of this stream, of so many (at least 1). All
-/// entries of a stream are in one.
+/// Returns the partition of `$all` for the entries of this stream, out of this number of partitions
+/// (at least 1). All entries of a stream are in one partition.
 ///
-/// One partition takes what DynamoDB writes under one key, a thousand units a second: a thousand
-/// small segments, or some hundred and sixty with a hundred entries each. With more, sequencers are
-/// in each other's way less often, and there is an order in each partition alone. A stream's
-/// entries go to another partition when their number changes: readers that have positions miss
-/// nothing then and apply nothing twice, others see an order that breaks at the change.
+/// DynamoDB limits the writes under one key, and so one partition, to a thousand units a second.
+/// These are a thousand small segments, or about 160 with a hundred entries each. With more
+/// partitions, sequencers contend less often, and each partition has an order of its own.
+///
+/// If the number of partitions changes, the entries of a stream move to another partition. Readers
+/// that have positions then miss nothing and apply nothing twice. Other readers see an order that
+/// breaks at the change.
 #[must_use]
 pub fn partition_of(stream: &StreamId, partitions: u16) -> u16 {
     let partition = crc32fast::hash(stream.as_str().as_bytes()) % u32::from(partitions.max(1));
@@ -163,15 +165,15 @@ pub fn partition_of(stream: &StreamId, partitions: u16) -> u16 {
 pub struct Segment {
     /// Its number: 1, 2, 3 … without holes.
     pub number: u64,
-    /// The name of the batch that it was made of. Information only.
+    /// The name of the batch that it holds. Information only.
     pub batch: String,
-    /// When it was made, in UTC, by the clock of its sequencer: see [`time_in_order`].
+    /// Its time, in UTC, by the clock of its sequencer: see [`time_in_order`].
     pub at: Timestamp,
     /// Its entries, in order. A segment that makes an entry void has none.
     pub entries: Vec<Entry>,
     /// All void entries of the order so far, if this segment makes an entry void: that entry is the
-    /// last one. The others are repeated from the void segment before, so that a reader knows all
-    /// of them after one read.
+    /// last one. The segment repeats the others from the previous void segment, so that a reader
+    /// learns all of them with one read.
     pub voids: Vec<Entry>,
     /// The number of the newest void segment before this one; 0 if there is none.
     pub last_void: u64,
@@ -190,10 +192,10 @@ fn pairs(entries: &[Entry]) -> Vec<(StreamId, u64)> {
 }
 
 impl Segment {
-    /// The segment in a commit of `$all`.
+    /// Reads the segment in a commit of `$all`.
     ///
     /// # Errors
-    /// When it is none that this program reads.
+    /// When the commit is no segment that this program reads.
     pub fn of(commit: &Commit) -> Result<Self, StoreError> {
         let corrupt = |reason: &str| StoreError::Corrupt {
             stream: commit.stream.to_string(),
@@ -230,13 +232,13 @@ impl Segment {
         })
     }
 
-    /// The number of the newest void segment, this one included; 0 if there is none.
+    /// Returns the number of the newest void segment, this one included; 0 if there is none.
     fn newest_void(&self) -> u64 {
         if self.voids.is_empty() { self.last_void } else { self.number }
     }
 
-    /// Tells this segment from another one with its number. It is in cursors, and so stays as it
-    /// is.
+    /// Returns a checksum that distinguishes this segment from another one with its number. Cursors
+    /// store it, so it must not change.
     fn check(&self) -> u32 {
         let mut text = format!("{} {} {}", self.number, self.batch, self.at);
         for entry in self.entries.iter().chain(&self.voids) {
@@ -267,7 +269,7 @@ impl Segment {
     }
 }
 
-/// Rule 2 for whoever reads: a hole in `$all` would lose what is in it without a word.
+/// Checks rule 2 for readers: a hole in `$all` would lose its entries silently.
 fn contiguous(stream: &StreamId, before: u64, commit: &Commit) -> Result<(), StoreError> {
     if commit.version == before + 1 {
         return Ok(());
@@ -281,9 +283,11 @@ fn contiguous(stream: &StreamId, before: u64, commit: &Commit) -> Result<(), Sto
     })
 }
 
-/// A page of segments of `$all-<partition>` after this number, oldest first, read strongly, and
-/// whether nothing followed it. Past and live come from this one source: who has read to the end
-/// asks again later, with the number of the last segment that it has.
+/// Returns a page of segments of `$all-<partition>` after this number, oldest first, and whether
+/// nothing followed it. The read is strongly consistent.
+///
+/// Past and live segments have this one source. A reader at the end calls it later with the number
+/// of the last segment that it has.
 ///
 /// # Errors
 /// When the store fails, or a segment is missing.
@@ -295,7 +299,8 @@ pub async fn segments(
     segments_up_to(store, partition, after, u64::MAX).await
 }
 
-/// The newest segment of `$all-<partition>`, read strongly, if there is one.
+/// Returns the newest segment of `$all-<partition>`, if there is one, by a strongly consistent
+/// read.
 ///
 /// # Errors
 /// When the store fails.
@@ -305,15 +310,15 @@ pub async fn newest(store: &impl EventLog, partition: u16) -> Result<Option<Segm
     page.commits.first().map(Segment::of).transpose()
 }
 
-/// The last segment of `$all-<partition>` that is older than this time, if there is one. With right
-/// clocks, times in segments do not go back: a binary search finds it, in twice as many reads as
-/// the number of segments has binary digits.
+/// Returns the last segment of `$all-<partition>` that is older than this time, if there is one.
+/// With correct clocks, times in segments do not decrease. A binary search finds the segment, in
+/// twice as many reads as the number of segments has binary digits.
 ///
 /// A clock in the future leaves segments in the order that are later than those after them. The
-/// search may end before such segments; then it looks beyond them, at doubled distances, for
-/// segments that are older than `time`. It may miss some of these. A reader who wants everything
-/// from `time` on misses nothing, because no segment is older than the database says: see
-/// [`Sequencer::append`].
+/// search may end before such segments. Then it looks beyond them, at doubled distances, for
+/// segments that are older than `time`. It may miss some of these. A reader that wants everything
+/// from `time` on misses nothing, because no segment is older than the time of its records in the
+/// database: see [`Sequencer::append`].
 ///
 /// # Errors
 /// When the store fails, or a segment is missing.
@@ -354,8 +359,8 @@ pub async fn last_before(
     }
 }
 
-/// The void entries of `$all-<partition>`, by a strongly consistent read. They name commits that
-/// the log does not have, and never will.
+/// Returns the void entries of `$all-<partition>`, by a strongly consistent read. They name commits
+/// that the log does not have, and never will.
 ///
 /// # Errors
 /// When the store fails.
@@ -367,7 +372,8 @@ pub async fn void_entries(
     Ok(voids_of(store, partition, newest_void).await?.into_iter().collect())
 }
 
-/// The void entries that this void segment lists, the newest one last; none for the number 0.
+/// Returns the void entries that this void segment lists, the newest one last; none for the number
+/// 0.
 async fn voids_of(
     store: &impl EventLog,
     partition: u16,
@@ -376,7 +382,7 @@ async fn voids_of(
     if number == 0 { Ok(Vec::new()) } else { Ok(segment(store, partition, number).await?.voids) }
 }
 
-/// One segment.
+/// Reads one segment.
 async fn segment(
     store: &impl EventLog,
     partition: u16,
@@ -442,7 +448,7 @@ mod tests {
         }
     }
 
-    /// What a reader applies that has these positions.
+    /// Returns the entries that a reader with these positions applies.
     fn applied(segments: &[Segment], positions: &mut BTreeMap<StreamId, u64>) -> Vec<Entry> {
         let mut applied = Vec::new();
         for Entry { stream, version } in segments.iter().flat_map(|segment| &segment.entries) {
@@ -504,7 +510,8 @@ mod tests {
         assert_eq!(times, [10, 10, 12, 12, 9_999, 13]);
     }
 
-    /// The first segment that a reader gets who wants everything from this second on.
+    /// Returns the number of the first segment for a reader that wants everything from this second
+    /// on.
     fn first_from(store: &MemoryStore, second: i64) -> u64 {
         let time = Timestamp::from_second(second).unwrap();
         block_on(last_before(store, 0, time)).unwrap().map_or(1, |before| before.number + 1)
@@ -581,8 +588,8 @@ mod tests {
         }
     }
 
-    /// Stored formats are for ever: what was written is read, and told from another one by the same
-    /// checksum, which is in cursors.
+    /// Stored formats are permanent: a stored segment is read, and has the same checksum, which
+    /// cursors store.
     #[test]
     fn a_stored_segment_is_read() {
         let mut written = commit(&StreamId::all(0), 7);
@@ -655,14 +662,14 @@ mod tests {
         let appended =
             block_on(sequencer.append(&sequence, &log, "1", candidates, Timestamp::UNIX_EPOCH))
                 .unwrap();
-        // then an entry has only what exists,
+        // then only existing commits have an entry,
         assert_eq!(
             appended,
             Appended { segments: 1, unconfirmed: vec![entry("a", 2), entry("b", 7)] }
         );
         let segments = all(&sequence);
         assert_eq!(segments[0].entries, [entry("a", 1), entry("c", 1)]);
-        // and what `$all` has already is not looked up again.
+        // and an entry that `$all` has is not looked up again.
         let again = vec![Candidate::claimed(entry("c", 1))];
         let appended =
             block_on(sequencer.append(&sequence, &log, "2", again, Timestamp::UNIX_EPOCH));
@@ -704,8 +711,8 @@ mod tests {
             block_on(void_entries(&sequence, 0)).unwrap(),
             [entry("a", 2), entry("b", 1)].into()
         );
-        // and a commit that takes the version later has an entry of its own, also at a sequencer
-        // that has not heard of the void.
+        // and a commit that takes the version later has an entry of its own, even at a sequencer
+        // that has not seen the void segment.
         assert_eq!(append(&sequence, &mut stale, "3", vec![entry("a", 2), entry("a", 1)]), 1);
         assert_eq!(append(&sequence, &mut first, "4", vec![entry("a", 2), entry("c", 1)]), 0);
         assert_eq!(
@@ -723,9 +730,9 @@ mod tests {
     }
 
     proptest! {
-        /// Four sequencers, each of which may be behind, ended, or at work on a batch that another
-        /// one appended: the order is dense, complete, that of versions in each stream, and the
-        /// same for every reader, wherever it begins.
+        /// Four sequencers, each of which may lag, crash, or work on a batch that another one has
+        /// appended. The order is dense, complete, that of versions in each stream, and the same
+        /// for every reader, from any beginning.
         #[test]
         fn the_order_is_final_complete_and_that_of_versions(
             streams in prop::collection::vec(1..6_u64, 1..6),

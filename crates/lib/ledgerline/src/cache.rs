@@ -1,4 +1,4 @@
-//! The states that a warm instance remembers of the streams that it worked on.
+//! The states that a warm instance caches, of the streams that it worked on.
 
 use std::{
     io::{self, Write},
@@ -10,8 +10,8 @@ use lru::LruCache;
 
 use crate::{Aggregate, Loaded, StreamId};
 
-/// The most bytes of states that a cache remembers, counted as encoded JSON. In memory the states
-/// take a few times as many, and a function has 128 MB at least.
+/// The most bytes of states in a cache, counted as encoded JSON. In memory the states use a few
+/// times as many, and a function has 128 MB at least.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
 /// A writer that counts its bytes.
@@ -29,8 +29,8 @@ impl Write for Counted {
 }
 
 /// The states that this process saw last, bounded by count and by bytes (rule 11). They may be
-/// stale: the append fails for a decision on a stale state, and a refusal is never given on a
-/// cached state alone (rule 6).
+/// stale: the append of a decision on a stale state fails, and no command is refused on a cached
+/// state alone (rule 6).
 pub struct Cache<A: Aggregate>(Mutex<Remembered<A>>);
 
 struct Remembered<A: Aggregate> {
@@ -40,7 +40,7 @@ struct Remembered<A: Aggregate> {
 }
 
 impl<A: Aggregate> Cache<A> {
-    /// Remembers up to this many streams, and up to 8 MB of their states.
+    /// Returns a cache for up to this many streams, and up to 8 MB of their states.
     #[must_use]
     pub fn new(streams: NonZeroUsize) -> Self {
         Self(Mutex::new(Remembered { streams: LruCache::new(streams), bytes: 0 }))
@@ -63,7 +63,7 @@ impl<A: Aggregate> Cache<A> {
             return;
         }
         // The entry that the new one replaces: that of this stream, or, if the cache is full, that
-        // of the stream that was not used for longest.
+        // of the stream that was unused for longest.
         let replaced = remembered.streams.push(stream.clone(), (loaded.clone(), bytes));
         let replaced = replaced.map_or(0, |(_, (_, bytes))| bytes);
         remembered.bytes = (remembered.bytes + bytes).saturating_sub(replaced);
@@ -106,12 +106,12 @@ mod tests {
     }
 
     #[test]
-    fn rule_11_large_states_leave_as_small_ones_do_when_there_are_many() {
+    fn rule_11_large_states_are_evicted_like_many_small_ones() {
         let thousand = NonZeroUsize::MIN.saturating_add(999);
         for (size, streams, expected) in [(0, 1_500, 1_000), (100_000, 150, 83), (MAX_BYTES, 3, 0)]
         {
             let cache = Cache::<Tank>::new(thousand);
-            // The same streams are put twice: an entry that is replaced must not be counted twice.
+            // The same streams are put twice: a replaced entry must not be counted twice.
             for _ in 0..2 {
                 (0..streams).for_each(|id| cache.put(&stream(id), &loaded(size)));
             }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::{Commit, DecodeError, LogTable};
 
-/// The reason why the changes of a commit cannot be worked out.
+/// The reason why the changes of a commit cannot be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangesError {
     /// An event of the commit cannot be read.
@@ -24,7 +24,7 @@ pub enum ChangesError {
 /// A way to write a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Write {
-    /// A row of one commit alone, which nothing changes later: [`Changes::insert`]. This is the
+    /// A row of one commit alone, which no commit changes later: [`Changes::insert`]. This is the
     /// cheapest way, and a view that uses it uses no other way.
     Insert,
     /// The whole row: [`Changes::put`].
@@ -46,7 +46,7 @@ pub type Fields = Map<String, Value>;
 pub enum Change {
     /// The row has these fields, and no other commit writes it.
     Insert(Fields),
-    /// The row has these fields from now on, whatever it had before.
+    /// The row has these fields from now on, and loses all others.
     Put(Fields),
     /// Some fields of the row change. A row that does not exist begins with them.
     Update {
@@ -59,10 +59,12 @@ pub enum Change {
     Delete,
 }
 
-/// The changes that a commit makes, in one write with the handler's position (rule 9). Each row has
-/// at most one change, because a transaction takes an item only once: several changes of a row are
-/// merged into one. If all of them are insertions, the last row is written after the others and
-/// contains the position, at a quarter of the price; writing such a row again changes nothing.
+/// The changes that a commit makes, in one write with the handler's position (rule 9).
+///
+/// Each row has at most one change, because a transaction accepts an item only once: several
+/// changes of a row are merged into one. If all changes are insertions, the last row is written
+/// after the others and contains the position, at a quarter of the price. Writing such a row twice
+/// changes nothing.
 ///
 /// ```
 /// use ledgerline::{Changes, LogTable};
@@ -87,13 +89,13 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// A list without changes.
+    /// Returns a list without changes.
     #[must_use]
     pub fn new(table: LogTable) -> Self {
         Self { table, rows: BTreeMap::new() }
     }
 
-    /// The number of rows that change.
+    /// Returns the number of rows that change.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -105,7 +107,7 @@ impl Changes {
         self.rows.is_empty()
     }
 
-    /// The same changes, if all rows are written in one of these ways.
+    /// Returns the same changes, if all rows are written in one of these ways.
     ///
     /// # Errors
     /// When a row is written in another way.
@@ -122,15 +124,15 @@ impl Changes {
         }
     }
 
-    /// The rows that change, and how.
+    /// Iterates over the rows that change, and their changes.
     pub fn iter(&self) -> impl Iterator<Item = (&Key, &Change)> {
         self.rows.iter()
     }
 
     /// Inserts a row of this commit alone. Its partition key is the stream's id, and its sort key
-    /// begins like [`Commit::entry`]: so no other commit of the view's one category has this row.
-    /// The newest row of a stream contains the handler's position, so rows of such a view must not
-    /// be deleted, neither by a change nor by a time to live.
+    /// begins like [`Commit::entry`]. So no other commit of the view's one category has this row.
+    /// The newest row of a stream contains the handler's position. So no change and no time to live
+    /// may delete rows of such a view.
     ///
     /// # Errors
     /// When the row is not an object with such keys. This is a programming error in its type.
@@ -157,7 +159,7 @@ impl Changes {
         Ok(())
     }
 
-    /// The keys of a row, and its fields.
+    /// Returns the keys of a row, and its fields.
     fn row(&self, row: &impl Serialize) -> Result<(Key, Fields), ChangesError> {
         let fields = match serde_json::to_value(row) {
             Ok(Value::Object(fields)) => fields,
@@ -198,7 +200,7 @@ impl Changes {
         }
     }
 
-    /// An amount is added to a field of a row. A negative amount makes the field smaller.
+    /// Adds an amount to a field of a row. A negative amount makes the field smaller.
     pub fn add(&mut self, partition: &str, sort: &str, field: &str, amount: i64) {
         let add_to = |fields: &mut Fields| {
             let before = fields.get(field).and_then(Value::as_i64).unwrap_or(0);
@@ -220,7 +222,7 @@ impl Changes {
         self.rows.insert((partition.to_owned(), sort.to_owned()), Change::Delete);
     }
 
-    /// The change of a row, which can be extended. A change after a deletion begins a new row.
+    /// Returns the change of a row, to be extended. A change after a deletion begins a new row.
     fn change(&mut self, partition: &str, sort: &str) -> &mut Change {
         let change = self
             .rows
@@ -232,13 +234,13 @@ impl Changes {
         change
     }
 
-    /// The changes of later commits are made after these: each row has one change again, which is
-    /// what both come to.
+    /// Adds the changes of later commits after these. Each row then has one change, the sum of
+    /// both.
     pub fn extend(&mut self, later: Self) {
         for ((partition, sort), change) in later.rows {
             match change {
                 Change::Update { set, add } => {
-                    // An update without fields writes a row that is not there, too.
+                    // An update without fields writes a row that does not exist, too.
                     self.change(&partition, &sort);
                     set.into_iter()
                         .for_each(|(field, value)| self.set(&partition, &sort, &field, value));
@@ -252,7 +254,8 @@ impl Changes {
         }
     }
 
-    /// About the bytes that the changes have as JSON. A transaction has a limit of them.
+    /// Returns about the number of bytes of the changes as JSON. A transaction has a limit of
+    /// bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let bytes = |fields: &Fields| serde_json::to_string(fields).map_or(0, |text| text.len());
@@ -264,8 +267,8 @@ impl Changes {
         self.rows.values().map(of_row).sum()
     }
 
-    /// Makes the changes to rows in memory, as the read tables do it: for tests that compare a
-    /// table with the fold of the log.
+    /// Applies the changes to rows in memory, as the read tables do: for tests that compare a table
+    /// with the fold of the log.
     pub fn fold(&self, rows: &mut BTreeMap<Key, Fields>) {
         for (key, change) in &self.rows {
             match change {
@@ -337,9 +340,9 @@ mod tests {
 
     proptest! {
         /// The rows are the same if the changes are merged into one for each row, and if they are
-        /// made one after the other.
+        /// applied one after the other.
         #[test]
-        fn changes_of_a_row_are_merged_into_what_they_come_to(before in steps(), steps in steps()) {
+        fn changes_of_a_row_are_merged_into_their_sum(before in steps(), steps in steps()) {
             let mut one_by_one = BTreeMap::new();
             for step in &before {
                 let mut change = Changes::new(TABLE);
@@ -359,9 +362,9 @@ mod tests {
             prop_assert_eq!(at_once, one_by_one);
         }
 
-        /// A rebuild writes what many commits of a stream come to.
+        /// A rebuild writes the sum of the changes of many commits of a stream.
         #[test]
-        fn changes_of_later_commits_come_after_those_of_earlier_ones(commits in prop::collection::vec(steps(), 0..6)) {
+        fn changes_of_later_commits_are_applied_after_those_of_earlier_ones(commits in prop::collection::vec(steps(), 0..6)) {
             let mut one_by_one = BTreeMap::new();
             let mut at_once = BTreeMap::new();
             let mut all = Changes::new(TABLE);

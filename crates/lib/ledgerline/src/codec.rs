@@ -14,17 +14,17 @@ pub struct EventType {
     pub schema: u32,
     /// `upcasters[n]` turns the data of schema `n + 1` into the data of schema `n + 2`.
     pub upcasters: &'static [fn(Value) -> Value],
-    /// Other names under which it is read. The log may have events with them.
+    /// Other names under which it is read. The log may have events with these names.
     pub other_names: &'static [&'static str],
 }
 
 impl EventType {
-    /// An event type.
+    /// Returns an event type.
     ///
     /// # Panics
-    /// When there is not one upcaster for each schema before the current one: a shape without a way
-    /// to read it must not exist. In a constant, as [`events!`](crate::events) makes it, that is a
-    /// compile error.
+    /// When there is not one upcaster for each schema before the current one: every shape must have
+    /// a way to read it. In a constant, as [`events!`](crate::events) makes it, that is a compile
+    /// error.
     #[must_use]
     pub const fn new(
         name: &'static str,
@@ -38,13 +38,13 @@ impl EventType {
         Self { name, schema, upcasters, other_names: &[] }
     }
 
-    /// The same type, which is read under these names too.
+    /// Returns the same type, which is read under these names too.
     #[must_use]
     pub const fn or(self, other_names: &'static [&'static str]) -> Self {
         Self { other_names, ..self }
     }
 
-    /// The names under which it is read, that in which it is written first.
+    /// Returns the names under which it is read, first the one under which it is written.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
         [self.name].into_iter().chain(self.other_names.iter().copied())
     }
@@ -61,7 +61,7 @@ pub trait EventTypes: Sized {
     /// Every type that was ever stored.
     const TYPES: &'static [EventType];
 
-    /// The type of this event.
+    /// Returns the type of this event.
     fn event_type(&self) -> &'static EventType;
 
     /// Reads the data of an event of this type, in the shape of its current schema.
@@ -71,12 +71,12 @@ pub trait EventTypes: Sized {
     fn read<'de, D: Deserializer<'de>>(name: &str, data: D) -> Result<Self, D::Error>;
 }
 
-/// Declares the events of an aggregate: what is stored of each, and the number of its shape.
+/// Declares the events of an aggregate: the stored fields of each, and the number of its shape.
 ///
 /// A shape changes only together with the number, and with an upcaster that turns data of the
-/// schema before into the current shape: `Opened: 2 [in_euro] { … }`. An event without a number
-/// does not compile. The fields are written in camel case. They have plain types, so that a
-/// tightened rule never stops old events from being read.
+/// previous schema into the current shape: `Opened: 2 [in_euro] { … }`. An event without a number
+/// does not compile. The fields are written in camel case. They have plain types, so that old
+/// events stay readable when a rule is tightened.
 ///
 /// An event that was renamed has its other names after the number: `Closed: 1 (or Ended) { … }`. It
 /// is written as `Closed`, and read under both names.
@@ -171,8 +171,8 @@ macro_rules! events {
     };
 }
 
-/// The data of an event with one more field, unless it has the field already: what most upcasters
-/// do.
+/// Returns the data of an event with one more field, unless it has the field already: the work of
+/// most upcasters.
 #[must_use]
 pub fn with_field(mut data: Value, name: &str, value: impl Into<Value>) -> Value {
     if let Some(fields) = data.as_object_mut() {
@@ -189,8 +189,8 @@ pub struct RecordedEvent {
     pub event_type: String,
     /// The number of the shape of `data`, from 1.
     pub schema: u32,
-    /// The payload as JSON text. It is text because a number that passes through a database's own
-    /// types can come back in another form.
+    /// The payload as JSON text. It is text because a database's own types can change the form of a
+    /// number.
     pub data: String,
 }
 
@@ -203,8 +203,8 @@ pub struct RecordedState {
     pub data: String,
 }
 
-/// An event or state that this program cannot write: its type does not become JSON, or not the JSON
-/// that it must be. This is a programming error in the aggregate.
+/// An event or state that this program cannot write: its type has no JSON, or not the JSON that it
+/// must have. This is a programming error in the aggregate.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
     /// The type cannot be represented as JSON.
@@ -215,7 +215,7 @@ pub enum EncodeError {
         /// The writer's error.
         source: serde_json::Error,
     },
-    /// An event is not adjacently tagged as `type` and `data`: it could not be read again.
+    /// An event is not adjacently tagged as `type` and `data`: no program could read it back.
     #[error("event {0} has no data")]
     WithoutData(&'static str),
     /// The state is not a JSON object.
@@ -226,7 +226,7 @@ pub enum EncodeError {
 /// An event that this program cannot read.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// The event was written by a version of the program that knows more event types than this one.
+    /// The writer is a version of the program that knows more event types than this one.
     #[error("unknown event type {event_type:?} in category {category:?}")]
     UnknownType {
         /// The aggregate's category.
@@ -234,8 +234,7 @@ pub enum DecodeError {
         /// The type that was read.
         event_type: String,
     },
-    /// The event was written by a version of the program that knows a newer shape, or it has schema
-    /// 0.
+    /// The writer is a version of the program that knows a newer shape, or the event has schema 0.
     #[error("event {event_type} has schema {schema}, this program reads 1 to {newest}")]
     UnknownSchema {
         /// The type that was read.
@@ -265,15 +264,15 @@ fn event_type<A: Aggregate>(name: &str) -> Result<&'static EventType, DecodeErro
     })
 }
 
-/// The stored form of an event, at the current schema.
+/// Returns the stored form of an event, at the current schema.
 ///
 /// # Errors
-/// When the event's type is not what [`events!`](crate::events) makes: it could not be read again.
+/// When [`events!`](crate::events) did not make the event's type: no program could read it back.
 pub fn encode<A: Aggregate>(event: &A::Event) -> Result<RecordedEvent, EncodeError> {
     let EventType { name, schema, .. } = event.event_type();
     let json = |source| EncodeError::Json { what: name, source };
-    // The event becomes a `Value` first, because its fields are in alphabetical order: a command
-    // that is sent again is recognised by the text of its events, which must always be the same.
+    // The event becomes a `Value` first, because its fields are then in alphabetical order. The
+    // text of its events identifies a command that is sent again, so it must always be the same.
     let tagged = serde_json::to_value(event).map_err(json)?;
     let data = tagged.get("data").ok_or(EncodeError::WithoutData(name))?;
     let data = serde_json::to_string(data).map_err(json)?;
@@ -315,7 +314,7 @@ fn read<E: EventTypes>(name: &str, data: &str) -> Result<E, serde_json::Error> {
     Ok(event)
 }
 
-/// The stored form of a state.
+/// Returns the stored form of a state.
 ///
 /// # Errors
 /// When the state is not a JSON object.
@@ -328,9 +327,9 @@ pub fn encode_state<A: Aggregate>(state: &A::State) -> Result<RecordedState, Enc
     Ok(RecordedState { schema: A::STATE_SCHEMA, data })
 }
 
-/// Reads a stored state, or `None` when it was written under another schema, or cannot be read: the
+/// Reads a stored state, or returns `None` when it has another schema, or cannot be read. The
 /// caller then folds the events instead (rule 5). A state of an older schema is read if the
-/// aggregate brings it up to date.
+/// aggregate upcasts it.
 #[must_use]
 pub fn decode_state<A: Aggregate>(recorded: &RecordedState) -> Option<A::State> {
     if recorded.schema == A::STATE_SCHEMA {
@@ -340,8 +339,8 @@ pub fn decode_state<A: Aggregate>(recorded: &RecordedState) -> Option<A::State> 
     serde_json::from_value(upcast::<A>(recorded.schema, data)?).ok()
 }
 
-/// The data of a state that was stored under an older schema, in the shape of the current schema;
-/// `None` if the aggregate cannot upcast it.
+/// Returns the data of a state of an older schema in the shape of the current schema; `None` if the
+/// aggregate cannot upcast it.
 #[must_use]
 pub fn upcast<A: Aggregate>(schema: u32, data: Value) -> Option<Value> {
     if schema < A::STATE_SCHEMA { A::upcast_state(schema, data) } else { None }
@@ -352,7 +351,7 @@ mod tests {
     use super::*;
     use crate::{Causes, ChangesError, LoadError, tank::Tank};
 
-    /// The data of an event is read as serde reads the event's type from `type` and `data`.
+    /// Reading the data of an event gives the same event as serde reading `type` and `data`.
     #[test]
     fn the_data_of_an_event_is_read_without_its_type_and_as_with_it() {
         for (name, data) in [
@@ -377,7 +376,7 @@ mod tests {
     #[test]
     fn an_event_that_was_renamed_is_read_under_both_names_and_written_under_the_new_one() {
         events! {
-            /// What happened.
+            /// The events.
             #[allow(unreachable_pub, reason = "the macro makes public types")]
             #[derive(Eq)]
             pub enum Event {

@@ -1,5 +1,5 @@
-//! The tests that every store must pass, one function each, so that the name of a failed test says
-//! what is broken. Each port has a module.
+//! The tests that every store must pass, one function each, so that the name of a failed test
+//! describes the fault. Each port has a module.
 //!
 //! A crate that implements the ports runs all tests with
 //! [`contract_tests!`](crate::contract_tests).
@@ -54,7 +54,7 @@ fn stream(id: &str) -> StreamId {
     StreamId::new("contract", id).unwrap()
 }
 
-/// A commit with this version and nothing special in it.
+/// Returns a commit with this version and nothing special in it.
 #[must_use]
 pub fn commit(stream: &StreamId, version: u64) -> Commit {
     Commit {

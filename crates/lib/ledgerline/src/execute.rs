@@ -15,17 +15,17 @@ use crate::{
     StreamId, encode, encode_state, load,
 };
 
-/// The number of times that a command is decided again after a lost race, before the client is told
-/// to try later (rule 11).
+/// The number of times that a command is decided again after a lost race, before the client gets an
+/// error and retries later (rule 11).
 const MAX_REPAIRS: usize = 12;
 
-/// The type of the event by which a commit without events, a [replay](Execution::replay), is known
-/// to those who follow states. No aggregate may have an event of this name.
+/// The type of the event that stands for a commit without events, a [replay](Execution::replay),
+/// for subscribers to states. No aggregate may have an event of this name.
 pub const REPLAYED: &str = "Replayed";
 
 /// The name of the counter of lost races.
 pub const CONFLICTS: &str = "Conflicts";
-/// The name of the counter of tries after the first one.
+/// The name of the counter of retries.
 pub const RETRIES: &str = "Retries";
 
 /// One DynamoDB write unit: the granularity of the snapshot policy.
@@ -35,7 +35,7 @@ const WRITE_UNIT_BYTES: usize = 1024;
 /// repairs lost races and lost replies in between.
 ///
 /// A warm instance appends without reading. A lost race costs one strong query and a new decision,
-/// a bounded number of times. A reply that was lost is recognised by the command id (rule 4).
+/// a bounded number of times. The command id identifies a commit whose reply was lost (rule 4).
 /// Nothing is refused on a state that may be stale (rule 6).
 ///
 /// ```
@@ -98,7 +98,7 @@ pub async fn execute<A: Aggregate, S: EventStore>(
             }
             Appended::VersionTaken(attempt) => {
                 let race = Race { store, cache, execution, before: knowledge };
-                // On the heap: a command that loses no race would carry this future around.
+                // On the heap: otherwise a command that loses no race would carry this future.
                 match Box::pin(race.lost(loaded, attempt)).await? {
                     Lost::Answered(outcome) => return Ok(outcome),
                     Lost::Again { caught_up, now, may_contend } => {
@@ -125,7 +125,7 @@ pub async fn execute<A: Aggregate, S: EventStore>(
     }
 }
 
-/// The pauses between attempts, so that other writers finish meanwhile.
+/// Returns the pauses between attempts, so that other writers finish meanwhile.
 fn delays() -> impl Iterator<Item = Duration> {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(4))
@@ -135,15 +135,15 @@ fn delays() -> impl Iterator<Item = Duration> {
         .build()
 }
 
-/// What is known of the loaded state: it decides what may be answered from it.
+/// The freshness of the loaded state. It decides which answers the state allows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Knowledge {
     /// It is from a cache or an eventually consistent read. Nothing is refused on it (rule 6).
     Stale,
-    /// It was read strongly after the command arrived.
+    /// It is from a strongly consistent read after the command arrived.
     Fresh,
-    /// It was read strongly, and the last append lost its version to a commit that is younger than
-    /// the command.
+    /// It is from a strongly consistent read, and the last append lost its version to a commit that
+    /// is younger than the command.
     Overtaken,
 }
 
@@ -152,19 +152,19 @@ struct Race<'a, A: Aggregate, S> {
     store: &'a S,
     cache: &'a Cache<A>,
     execution: &'a Execution<'a, A>,
-    /// What was known of the state that the append was decided on.
+    /// The freshness of the state that the append was decided on.
     before: Knowledge,
 }
 
-/// What follows from a lost race.
+/// The consequence of a lost race.
 enum Lost<A: Aggregate> {
-    /// The winner is this command: it has its outcome.
+    /// The winner is this command, with this outcome.
     Answered(Outcome<A>),
-    /// The command is decided again.
+    /// The command must be decided again.
     Again {
         /// The newest state.
         caught_up: Loaded<A>,
-        /// What is known of it.
+        /// Its freshness.
         now: Knowledge,
         /// Whether another writer may be writing to the stream now, and a pause lets it finish.
         may_contend: bool,
@@ -172,7 +172,7 @@ enum Lost<A: Aggregate> {
 }
 
 impl<A: Aggregate, S: EventStore> Race<'_, A, S> {
-    /// Reads the stream's newest commits, and finds out whose commit won.
+    /// Reads the stream's newest commits, and determines whose commit won.
     async fn lost(
         &self,
         loaded: Loaded<A>,
@@ -182,10 +182,11 @@ impl<A: Aggregate, S: EventStore> Race<'_, A, S> {
         let (caught_up, winner) = catch_up(store, execution.stream, loaded).await?;
         cache.put(execution.stream, &caught_up);
         let winner = match winner {
-            // If the winner is this very command, which was sent before, the store names its record
-            // in the next attempt.
+            // If the winner is an earlier delivery of this very command, the store reports its
+            // record in the next attempt.
             Err(StoreError::Corrupt { .. }) if execution.idempotency.is_some() => None,
-            // Without a record, nobody can tell (rule 4). The next command decides on this state.
+            // Without a record, the winner's command is unknown (rule 4). The next command decides
+            // on this state.
             winner => winner?,
         };
         if let Some(winner) =
@@ -195,8 +196,8 @@ impl<A: Aggregate, S: EventStore> Race<'_, A, S> {
                 // The winner is our own append, whose reply was lost (rule 4).
                 return Ok(Lost::Answered(Outcome::Committed(attempt.after)));
             }
-            // The winner is the same request, carried out by another instance or at another time,
-            // or another request with our id.
+            // The winner is the same request, executed by another instance or at another time, or
+            // another request with our id.
             return match repeat(store, execution).await? {
                 Some(repeated) => Ok(Lost::Answered(repeated)),
                 None if attempt.is(winner) => Ok(Lost::Answered(Outcome::Committed(attempt.after))),
@@ -205,18 +206,18 @@ impl<A: Aggregate, S: EventStore> Race<'_, A, S> {
         }
         metrics::counter!(CONFLICTS).increment(1);
         // If the winner is younger than the command, the version was still free when the command
-        // came: a failed precondition is then answered as `Overtaken`. A wrong clock only changes
-        // which of the two errors for a failed precondition is returned.
+        // arrived. A failed precondition is then answered as `Overtaken`. A wrong clock only
+        // changes which of the two errors for a failed precondition is returned.
         let is_overtaken = winner.as_ref().is_some_and(|winner| winner.at >= attempt.commit.at);
-        // The state was merely stale, as in the cache of one of several instances, if the first
-        // commit that it lacked is older than the command.
+        // The state was merely stale, as in the cache of one of several instances. In that case the
+        // first commit that it lacked is older than the command.
         let was_stale = before == Knowledge::Stale && winner.is_some() && !is_overtaken;
         let now = if is_overtaken { Knowledge::Overtaken } else { Knowledge::Fresh };
         Ok(Lost::Again { caught_up, now, may_contend: !was_stale })
     }
 }
 
-/// A stream that has no commit has no state that anybody could write again.
+/// A stream without commits has no state to republish.
 const NOTHING_TO_REPLAY: Refusal =
     Refusal::not_found("unknown-stream", "there is nothing of this name");
 
@@ -242,8 +243,8 @@ fn decide<A: Aggregate>(
             RefusalKind::Forbidden | RefusalKind::AlreadyExists | RefusalKind::NotFound
         )
     {
-        // These refusals come before the precondition (RFC 9110, 13.2.1): its failure would tell a
-        // stranger the version.
+        // These refusals precede the precondition (RFC 9110, 13.2.1): its failure would reveal the
+        // version to a stranger.
         return Err(NoAppend::Refused(refusal.clone()));
     }
     if execution.precondition.is_some_and(|precondition| !precondition.holds(loaded.version)) {
@@ -271,7 +272,7 @@ struct Attempt<A: Aggregate> {
 }
 
 impl<A: Aggregate> Attempt<A> {
-    /// Whether the stored commit is this one.
+    /// Whether the stored commit is the commit of this attempt.
     fn is(&self, stored: &Commit) -> bool {
         stored.command == self.commit.command && stored.events == self.commit.events
     }
@@ -305,9 +306,9 @@ async fn append<A: Aggregate>(
         Err(AppendError::Store(
             error @ (StoreError::Unavailable(_) | StoreError::Throttled(_)),
         )) => {
-            // The commit may have been stored all the same, by a try before the last one: the log
-            // is read before the client is told to retry. The events are compared too, because
-            // another request under the same client's key has the same command id.
+            // An earlier retry inside the append may have stored the commit: the log is read before
+            // the client gets an error. The events are compared too, because another request under
+            // the same client's key has the same command id.
             match store.get(execution.stream, attempt.commit.version).await {
                 Ok(Some(stored)) if attempt.is(&stored) => Ok(Appended::Stored(attempt.after)),
                 Ok(_) | Err(_) => Err(error.into()),
@@ -336,14 +337,15 @@ fn prepare<A: Aggregate>(
         at: execution.context.at,
         meta: execution.meta.clone(),
     };
-    // The snapshot policy: the state is embedded if it costs no further write unit, and at the
-    // latest when a cold load would otherwise have to read more commits than fit in its first page.
+    // The snapshot policy. The state is embedded if it costs no further write unit. It is embedded
+    // at the latest when a cold load would otherwise have to read more commits than fit in its
+    // first page.
     let bytes = (host.stored_bytes)(&commit);
     commit.state = Some(encode_state::<A>(&state)?);
     let free =
         (host.stored_bytes)(&commit).div_ceil(WRITE_UNIT_BYTES) <= bytes.div_ceil(WRITE_UNIT_BYTES);
     let due = commit.version - loaded.embedded >= A::SNAPSHOT_EVERY;
-    // Whoever follows states needs the state of a replay, which has nothing else.
+    // Subscribers to states need the state of a replay, which has nothing else.
     if !free && !due && execution.command.is_some() {
         commit.state = None;
     }
@@ -351,8 +353,8 @@ fn prepare<A: Aggregate>(
     Ok(Attempt { after: Loaded { version: commit.version, state, embedded }, commit })
 }
 
-/// Reads the commits since `loaded`, strongly. Returns the newest state, and the commit that took
-/// the version after `loaded`.
+/// Reads the commits since `loaded`, by a strongly consistent read. Returns the newest state, and
+/// the commit that took the version after `loaded`.
 async fn catch_up<A: Aggregate>(
     store: &impl EventStore,
     stream: &StreamId,
@@ -375,14 +377,14 @@ async fn catch_up<A: Aggregate>(
         Ok(_) | Err(StoreError::Corrupt { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    // The stream is far ahead of this instance, or a commit cannot be read: the state is loaded
-    // from the newest embedded one, as a cold instance does. It may need nothing that is damaged
+    // The stream is far ahead of this instance, or a commit cannot be read. The state is loaded
+    // from the newest embedded one, as on a cold instance. That load may need no damaged commit
     // (rule 11).
     let loaded = load(store, stream, Some(loaded), Consistency::Strong).await?;
     Ok((loaded, store.get(stream, taken).await))
 }
 
-/// Answers a command that appends nothing, from a state that was read strongly (rule 6).
+/// Answers a command that appends nothing, from the state of a strongly consistent read (rule 6).
 async fn conclude<A: Aggregate>(
     store: &impl IdempotencyStore,
     execution: &Execution<'_, A>,
@@ -391,15 +393,15 @@ async fn conclude<A: Aggregate>(
 ) -> Result<Outcome<A>, ExecuteError> {
     if let Some(idempotency) = &execution.idempotency {
         let record = |answer| idempotency.record(execution.now(), answer);
-        // A request that succeeded and is sent again may be refused because of its own success: its
-        // first answer is returned instead.
+        // A repeated request may be refused because of its own earlier success: its first answer is
+        // returned instead.
         let remembered = match &no_append {
             NoAppend::Unchanged => {
                 store.record_response(&record(Ok((&loaded.state, loaded.version)))).await
             }
             NoAppend::Refused(refusal) => store.record_response(&record(Err(refusal))).await,
-            // A failed precondition is not remembered, because it does not answer what was asked:
-            // the client may use the same key again with the right version.
+            // The answer to a failed precondition is not stored, because it does not answer the
+            // request: the client may use the same key again with the right version.
             NoAppend::PreconditionFailed => Err(AppendError::RequestTaken),
         };
         match remembered {
@@ -428,12 +430,13 @@ async fn conclude<A: Aggregate>(
     }
 }
 
-/// The error for a store that finds one commit, or one request, too many. No store does so.
+/// Returns the error for a store that counts one commit, or one request, as too many. No store does
+/// so.
 fn one_is_too_many() -> StoreError {
     StoreError::Unavailable("the store calls one commit too many".into())
 }
 
-/// The answer that the same request got before, if there is one.
+/// Returns the stored answer to the same request, if there is one.
 async fn repeat<A: Aggregate>(
     store: &impl IdempotencyStore,
     execution: &Execution<'_, A>,

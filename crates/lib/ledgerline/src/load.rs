@@ -5,17 +5,18 @@ use crate::{
     RecordedState, SnapshotStore, StoreError, StreamId, decode, decode_state, encode_state, fold,
 };
 
-/// After this many commits without a state, the kept state is looked for. With a smaller number, a
-/// few missing states would already cost one more read.
+/// The number of commits without a state after which the load looks for the snapshot. With a
+/// smaller number, a few missing states would already cost one more read.
 const FEW: usize = 50;
 
-/// About this many commits, or this many pages, are read back and held in memory in search of a
-/// state. If they have none, the stream is folded forward, page by page.
+/// About this many commits, or this many pages, are read backwards and held in memory in search of
+/// a state. If they have none, the stream is folded forward, page by page.
 const NEAR: u32 = 1_000;
 const NEAR_PAGES: usize = 4;
 
-/// After each of this many commits of a forward fold, its state is kept, so that the next
-/// invocation continues from there. They take some seconds with the least memory that Lambda gives.
+/// The number of commits of a forward fold after which its state is saved. The next invocation
+/// continues from this snapshot. These commits take some seconds with the least memory that Lambda
+/// gives.
 const SNAPSHOT_INTERVAL: u64 = 2_000;
 
 /// A state and the version that it shows.
@@ -36,14 +37,15 @@ impl<A: Aggregate> Clone for Loaded<A> {
 }
 
 impl<A: Aggregate> Loaded<A> {
-    /// A stream without commits.
+    /// Returns the state of a stream without commits.
     #[must_use]
     pub fn nothing() -> Self {
         Self { version: 0, state: A::initial(), embedded: 0 }
     }
 
-    /// The state after the last of these commits, which follow each other in their stream, if they
-    /// alone are enough for it: the stream begins with them, or one of them embeds a state.
+    /// Returns the state after the last of these commits, if they alone suffice. The commits follow
+    /// each other in their stream. They suffice if the stream begins with them, or one of them
+    /// embeds a state.
     ///
     /// # Errors
     /// When an event cannot be read, or a commit between them is missing.
@@ -101,7 +103,7 @@ impl<A: Aggregate> Loaded<A> {
             }));
         }
         // All events are decoded before the first one changes the state: an error must not leave
-        // half a commit in it. Most commits have one, for which no memory is taken.
+        // half a commit in it. Most commits have one event, which allocates no memory here.
         let unreadable = |source| LoadError::Decode { stream: stream.clone(), version, source };
         let (one, some);
         let events: &[A::Event] = if let [event] = events {
@@ -150,12 +152,12 @@ pub struct History<A: Aggregate> {
     pub stream: StreamId,
     /// The state that the fold starts from.
     pub base: Loaded<A>,
-    /// What the commits after it did, oldest first.
+    /// The commits after the base, oldest first.
     pub steps: Vec<FoldedCommit>,
 }
 
 impl<A: Aggregate> History<A> {
-    /// Folds everything.
+    /// Folds the steps onto the base.
     ///
     /// # Errors
     /// When an event cannot be read, or a commit is missing.
@@ -170,10 +172,9 @@ impl<A: Aggregate> History<A> {
 
 /// Loads the state of a stream: from the newest embedded state, or from `known` if that is newer.
 ///
-/// The first page holds as many commits as the snapshot policy allows without a state, so that one
-/// query is enough at any length of the stream. Further pages are read only if states are missing
-/// (rule 5). A fold of many commits keeps its state on the way, and the next load continues from
-/// there.
+/// The first page holds as many commits as the snapshot policy allows without a state. So one query
+/// is enough at any length of the stream. Further pages are read only if states are missing (rule
+/// 5). A fold of many commits saves its state on the way, and the next load continues from there.
 ///
 /// ```
 /// use ledgerline::{Aggregate, Consistency, MemoryStore, load, tank::Tank};
@@ -202,9 +203,9 @@ pub async fn load<A: Aggregate>(
 /// Reads the commits up to version `up_to`, and a state to fold them onto, the base.
 ///
 /// The base is the newest of these: a state that a commit embeds, or a snapshot, at or below
-/// version `base_at_most`; `known`, which is not above it; the beginning of the stream. If more
-/// commits would have to be held in memory than `NEAR`, the older ones are folded into the base,
-/// from the oldest one on.
+/// version `base_at_most`; `known`, which is not above it; the beginning of the stream. If memory
+/// would have to hold more commits than `NEAR`, the older ones are folded into the base, oldest
+/// first.
 ///
 /// # Errors
 /// When the store fails.
@@ -241,9 +242,9 @@ pub async fn history<A: Aggregate>(
         if let Some(oldest) = newest_first.last() {
             range.up_to = oldest.version - 1;
         }
-        // No state was found within the commits that the policy allows without one. The next pages
-        // are large, and read strongly: otherwise a replica that lags behind the one of the first
-        // page would show a hole that the log does not have.
+        // The commits that the policy allows without a state have none. The next pages are large,
+        // and their reads are strongly consistent. Otherwise a replica that lags behind the one of
+        // the first page would show a hole that the log does not have.
         range.limit = Some(NEAR);
         consistency = Consistency::Strong;
         if newest_first.len() >= FEW
@@ -271,20 +272,20 @@ pub async fn history<A: Aggregate>(
     Ok(History { stream: stream.clone(), base, steps: newest_first })
 }
 
-/// The snapshot of the stream. One that this code cannot read is ignored (rule 5).
+/// Loads the snapshot of the stream. A snapshot that this code cannot read is ignored (rule 5).
 async fn snapshot<A: Aggregate>(
     store: &impl SnapshotStore,
     stream: &StreamId,
 ) -> Result<Option<Loaded<A>>, StoreError> {
     let kept = store.load_snapshot(stream, A::STATE_SCHEMA).await?;
     Ok(kept.and_then(|(version, state)| {
-        // It is 0 because no commit of the log is known to embed a state.
+        // `embedded` is 0 because no commit of the log is known to embed a state.
         Some(Loaded { version, state: decode_state::<A>(&state)?, embedded: 0 })
     }))
 }
 
-/// Folds on from `loaded` to version `up_to`, with one page in memory at a time, and keeps the
-/// state on the way.
+/// Folds from `loaded` to version `up_to`, with one page in memory at a time, and saves snapshots
+/// on the way.
 async fn fold_forward<A: Aggregate>(
     store: &(impl EventLog + SnapshotStore),
     stream: &StreamId,
@@ -304,8 +305,8 @@ async fn fold_forward<A: Aggregate>(
             return Err(StoreError::Corrupt { stream, version, reason }.into());
         }
         if loaded.version - kept >= SNAPSHOT_INTERVAL || loaded.version == up_to {
-            // A state that cannot be encoded is not kept. The load continues: the error comes when
-            // a commit is to embed such a state.
+            // A state that cannot be encoded is not saved, and the load continues. The error occurs
+            // when a commit has to embed such a state.
             if let Ok(state) = encode_state::<A>(&loaded.state) {
                 store.save_snapshot(stream, loaded.version, &state).await?;
             }
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_2_a_hole_is_named() {
+    fn rule_2_a_hole_is_reported() {
         let mut loaded = Loaded::<Tank> { version: 4, ..Loaded::nothing() };
         let hole = loaded.apply(&closed(7, None));
         assert!(
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn some_commits_are_enough_if_the_stream_begins_with_them_or_one_embeds_a_state() {
+    fn commits_suffice_if_the_stream_begins_with_them_or_one_embeds_a_state() {
         let state = encode_state::<Tank>(&Tank::initial()).unwrap();
         let with_state = |version| Commit { state: Some(state.clone()), ..closed(version, None) };
         for (commits, expected) in [
@@ -384,7 +385,7 @@ mod tests {
     struct Long {
         inner: MemoryStore,
         pages: AtomicUsize,
-        /// The most commits that were in one page.
+        /// The most commits of one page.
         most: AtomicUsize,
     }
 
@@ -471,7 +472,7 @@ mod tests {
         }
     }
 
-    /// A store with a stream of this many commits, and no states that can be read.
+    /// Returns a store with a stream of this many commits, and no states that can be read.
     async fn long(commits: u64) -> (Long, StreamId) {
         let stream = StreamId::new("tank", "1").unwrap_or_else(|error| unreachable!("{error}"));
         let inner = MemoryStore::default();
@@ -492,9 +493,9 @@ mod tests {
         (Long { inner, pages: AtomicUsize::new(0), most: AtomicUsize::new(0) }, stream)
     }
 
-    /// Each try ends after fifty pages of a hundred commits, like an invocation whose time is over.
+    /// Each attempt ends after fifty pages of a hundred commits, like an invocation that times out.
     #[tokio::test]
-    async fn a_fold_that_does_not_finish_goes_on_where_it_stopped() {
+    async fn an_unfinished_fold_resumes_where_it_stopped() {
         let (store, stream) = long(12_345).await;
         let (mut tries, mut pages) = (0, 0);
         let loaded = loop {
@@ -512,17 +513,17 @@ mod tests {
         assert!(pages < 2 * 124, "{pages} pages of 124 that there are, in {tries} tries");
         assert!(store.most.load(Ordering::Relaxed) <= 100);
 
-        // The next load finds the kept state at once: it reads only the newest commits, the kept
-        // state and the commits after it.
+        // The next load finds the snapshot at once: it reads only the newest commits, the snapshot
+        // and the commits after it.
         store.pages.store(12, Ordering::Relaxed);
         let again = load::<Tank>(&store, &stream, None, Consistency::Eventual).await;
         assert_eq!(again.map(|loaded| loaded.state.level()).ok(), Some(12_345));
     }
 
-    /// The state of an older commit is the state after that commit, even if a state of a newer one
-    /// is kept.
+    /// The state of an older commit is the state after that commit, even if there is a snapshot of
+    /// a newer one.
     #[tokio::test]
-    async fn what_is_kept_of_newer_commits_is_not_taken_for_an_older_one() {
+    async fn a_snapshot_of_a_newer_commit_is_not_used_for_an_older_one() {
         let (store, stream) = long(3_000).await;
         store.pages.store(1_000, Ordering::Relaxed);
         assert!(load::<Tank>(&store, &stream, None, Consistency::Strong).await.is_ok());
@@ -538,10 +539,10 @@ mod tests {
         }
     }
 
-    /// After the log was restored from a backup, a state may be kept of a version that the log does
-    /// not have: to use it would make a hole.
+    /// After a restore of the log from a backup, a snapshot may have a version that the log does
+    /// not have. Its use would make a hole.
     #[tokio::test]
-    async fn rule_2_what_is_kept_is_never_ahead_of_the_log() {
+    async fn rule_2_a_snapshot_ahead_of_the_log_is_not_used() {
         let (store, stream) = long(100).await;
         let state = Loaded::<Tank>::nothing().state;
         let state = encode_state::<Tank>(&state).unwrap_or_else(|error| unreachable!("{error}"));
@@ -554,9 +555,9 @@ mod tests {
         );
     }
 
-    /// A kept state of another schema, or one that cannot be read, is ignored.
+    /// A snapshot of another schema, or one that cannot be read, is ignored.
     #[tokio::test]
-    async fn rule_5_what_is_kept_is_a_cache() {
+    async fn rule_5_a_snapshot_is_a_cache() {
         let (store, stream) = long(100).await;
         let kept = |schema, data: &str| RecordedState { schema, data: data.into() };
         for (version, state) in

@@ -1,12 +1,13 @@
-//! The states of commits that do not carry one.
+//! The states of commits that do not embed one.
 
 use crate::{
     Aggregate, Commit, Consistency, EventLog, LoadError, SnapshotStore, StoreError, decode_state,
     history,
 };
 
-/// The state after each of these commits of one stream, given in ascending order: from the commit
-/// itself if it embeds one, otherwise folded from the log, with one history for all of them.
+/// Returns the state after each of these commits of one stream, given in ascending order. A state
+/// is from the commit itself if it embeds one. Otherwise it is folded from the log, with one
+/// history for all of them.
 ///
 /// # Errors
 /// When the store fails or an event cannot be read. If all of the commits embed a state, nothing is
@@ -78,7 +79,7 @@ mod tests {
     }
 
     proptest! {
-        /// The states are the same, whichever commits are asked for and whichever of them embed a
+        /// The states are the same for any requested commits, and for any commits that embed a
         /// state.
         #[test]
         fn states_are_those_of_the_fold(

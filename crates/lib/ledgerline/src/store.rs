@@ -26,18 +26,18 @@ pub enum Consistency {
 }
 
 /// The stored response to a client's request. It is written in the same transaction as the commit
-/// that the request caused, or alone when the request was refused. A record under a key means that
-/// its request was answered.
+/// of the request, or alone when the request was refused. A record under a key means that its
+/// request was answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyRecord {
     /// The Idempotency-Key together with the caller.
     pub key: String,
-    /// The hash of what was asked. The same key with another fingerprint is another request.
+    /// The hash of the request. The same key with another fingerprint is another request.
     pub fingerprint: String,
     /// The response, as the edge wrote it.
     pub answer: String,
     /// Unix time in seconds after which the store may delete the record. The key is taken until the
-    /// store does so: a response never changes, whatever the clock of an instance says.
+    /// store does so: a response never changes, whatever time the clock of an instance shows.
     pub expires: i64,
 }
 
@@ -62,7 +62,7 @@ impl From<Commit> for FoldedCommit {
 /// Holds streams of commits.
 ///
 /// Every implementation passes the tests of the module `contract`.
-/// [`contract_tests!`](crate::contract_tests) tests another implementation.
+/// [`contract_tests!`](crate::contract_tests) writes them for another implementation.
 ///
 /// ```
 /// use ledgerline::{Commit, Consistency, EventLog, MemoryStore, Meta, Range, StreamId};
@@ -87,8 +87,8 @@ impl From<Commit> for FoldedCommit {
 /// # futures::executor::block_on(done).unwrap();
 /// ```
 pub trait EventLog: Send + Sync {
-    /// One page of a stream, newest first. [`Page::complete`](Page) says whether the page ends the
-    /// range.
+    /// Reads one page of a stream, newest first. [`Page::complete`](Page) is true if the page ends
+    /// the range.
     fn read(
         &self,
         stream: &StreamId,
@@ -96,8 +96,8 @@ pub trait EventLog: Send + Sync {
         consistency: Consistency,
     ) -> impl Future<Output = Result<Page, StoreError>> + Send;
 
-    /// One page of the commits above a version and up to another one, oldest first, read strongly.
-    /// [`Page::complete`](Page) says whether the page ends the range.
+    /// Reads one page of the commits above a version and up to another one, oldest first, with
+    /// strong consistency. [`Page::complete`](Page) is true if the page ends the range.
     fn read_forwards(
         &self,
         stream: &StreamId,
@@ -105,16 +105,16 @@ pub trait EventLog: Send + Sync {
         up_to: u64,
     ) -> impl Future<Output = Result<Page, StoreError>> + Send;
 
-    /// One commit, read strongly.
+    /// Reads one commit, with strong consistency.
     fn get(
         &self,
         stream: &StreamId,
         version: u64,
     ) -> impl Future<Output = Result<Option<Commit>, StoreError>> + Send;
 
-    /// Stores the commit, and with it the idempotency record if there is one: both or neither.
+    /// Stores the commit, and the idempotency record if there is one: both or neither.
     ///
-    /// Refuses a version that is taken. Streams have no holes (rule 2) because of this, and because
+    /// Refuses a version that is taken. This refusal keeps streams free of holes (rule 2), because
     /// every caller appends at one more than the version of a commit that it has seen.
     fn append(
         &self,
@@ -122,12 +122,12 @@ pub trait EventLog: Send + Sync {
         record: Option<&IdempotencyRecord>,
     ) -> impl Future<Output = Result<(), AppendError>> + Send;
 
-    /// Stores commits of several streams, and with them the idempotency record if there is one: all
-    /// or none. This is for changes that must never be seen half done. For other changes it is
-    /// cheaper, and leaves more freedom, to append one commit after the other (docs/data.md).
+    /// Stores commits of several streams, and the idempotency record if there is one: all or none.
+    /// It is for changes that must never be visible in part. For other changes it is cheaper, and
+    /// leaves more freedom, to append one commit after the other (docs/data.md).
     ///
     /// Refuses all of them if one version is taken, in the store or by another one of them. It does
-    /// not find out whether an earlier attempt was stored and only its reply was lost: callers use
+    /// not detect that an earlier attempt was stored and only its reply was lost: callers use
     /// [`append_all_once`].
     fn append_all(
         &self,
@@ -135,8 +135,8 @@ pub trait EventLog: Send + Sync {
         record: Option<&IdempotencyRecord>,
     ) -> impl Future<Output = Result<(), AppendError>> + Send;
 
-    /// What a fold needs of [`read`](Self::read)'s page, of the same commits. A store that can
-    /// leave the rest in the database has its own implementation.
+    /// Reads the same page as [`read`](Self::read), with only the parts of commits that a fold
+    /// needs. A store that can leave the rest in the database has its own implementation.
     fn read_for_fold(
         &self,
         stream: &StreamId,
@@ -146,7 +146,8 @@ pub trait EventLog: Send + Sync {
         async move { Ok(self.read(stream, range, consistency).await?.for_fold()) }
     }
 
-    /// What a fold needs of [`read_forwards`](Self::read_forwards)'s page, of the same commits.
+    /// Reads the same page as [`read_forwards`](Self::read_forwards), with only the parts of
+    /// commits that a fold needs.
     fn read_forwards_for_fold(
         &self,
         stream: &StreamId,
@@ -156,9 +157,9 @@ pub trait EventLog: Send + Sync {
         async move { Ok(self.read_forwards(stream, after, up_to).await?.for_fold()) }
     }
 
-    /// Many commits, read strongly, in the order of their names, of which none is in the list
-    /// twice. One that cannot be read is an error at its place, and the others are read
-    /// nevertheless. A store that reads many at once has its own implementation.
+    /// Reads many commits, with strong consistency, in the order of their names. No name may be in
+    /// the list twice. A commit that cannot be read is an error at its place, and the others are
+    /// read nevertheless. A store that reads many at once has its own implementation.
     fn get_all(
         &self,
         names: &[(&StreamId, u64)],
@@ -179,19 +180,19 @@ pub trait EventLog: Send + Sync {
     }
 }
 
-/// Holds snapshots beside the log, one for each stream and schema of its state. A snapshot is a
+/// Holds snapshots next to the log, one for each stream and schema of its state. A snapshot is a
 /// cache (rule 5) and may be deleted at any time.
 pub trait SnapshotStore: Send + Sync {
-    /// The snapshot of a stream in this schema, and its version, read strongly.
+    /// Reads the snapshot of a stream in this schema, and its version, with strong consistency.
     fn load_snapshot(
         &self,
         stream: &StreamId,
         schema: u32,
     ) -> impl Future<Output = Result<Option<(u64, RecordedState)>, StoreError>> + Send;
 
-    /// Saves a snapshot, and overwrites the one of the same schema. A fold that takes longer than
-    /// one invocation resumes from it in the next one. A store that has no place for it, or for
-    /// which the state is too large, saves nothing and returns no error.
+    /// Saves a snapshot, and overwrites the one of the same schema. A fold that outlasts one
+    /// invocation resumes from it in the next one. A store that has no place for it, or for which
+    /// the state is too large, saves nothing and returns no error.
     fn save_snapshot(
         &self,
         stream: &StreamId,
@@ -200,8 +201,8 @@ pub trait SnapshotStore: Send + Sync {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// Holds the responses to requests that were answered. A response that belongs to a commit is
-/// written with it: [`EventLog::append`].
+/// Holds the responses to answered requests. A response that belongs to a commit is written with
+/// it: [`EventLog::append`].
 pub trait IdempotencyStore: Send + Sync {
     /// Records the response to a request that appended nothing.
     fn record_response(
@@ -209,21 +210,21 @@ pub trait IdempotencyStore: Send + Sync {
         record: &IdempotencyRecord,
     ) -> impl Future<Output = Result<(), AppendError>> + Send;
 
-    /// The record with this key, read strongly.
+    /// Reads the record with this key, with strong consistency.
     fn find_response(
         &self,
         key: &str,
     ) -> impl Future<Output = Result<Option<IdempotencyRecord>, StoreError>> + Send;
 }
 
-/// A store for everything that a command needs: the log, snapshots and idempotency records.
+/// A store for every need of a command: the log, snapshots and idempotency records.
 pub trait EventStore: EventLog + SnapshotStore + IdempotencyStore {}
 
 impl<S: EventLog + SnapshotStore + IdempotencyStore> EventStore for S {}
 
-/// Appends commits of several streams, all or none, and recognises its own: if every version is
-/// taken by the very commit that is to take it, an earlier try was stored and only its reply was
-/// lost (rule 4).
+/// Appends commits of several streams, all or none, and recognises its own. If every version has
+/// the very commit that is to take it, an earlier attempt was stored and only its reply was lost
+/// (rule 4).
 ///
 /// # Errors
 /// See [`EventLog::append_all`].
@@ -242,7 +243,7 @@ pub async fn append_all_once(
         other => return other,
     };
     if commits.is_empty() {
-        // Without a commit, an earlier try cannot be recognised in the log.
+        // Without a commit, an earlier attempt cannot be recognised in the log.
         return Err(error);
     }
     for commit in commits {
@@ -255,7 +256,7 @@ pub async fn append_all_once(
     Ok(())
 }
 
-/// A page of commits, or of what a fold reads of each.
+/// A page of commits, or of the parts of commits that a fold reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page<C = Commit> {
     /// The commits.
@@ -276,7 +277,7 @@ impl Page {
 /// The reason why a read failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database throttles the request. The text is its reason and the throttled resource, as
+    /// The database throttles the request. The text has its reason and the throttled resource, as
     /// far as the database names them.
     #[error("the store is throttled: {0}")]
     Throttled(String),
@@ -290,7 +291,7 @@ pub enum StoreError {
         stream: String,
         /// The version.
         version: u64,
-        /// The text says what is wrong with it, without its content (rule 14).
+        /// The text describes the damage, without the item's content (rule 14).
         reason: String,
     },
 }
@@ -301,11 +302,11 @@ pub enum AppendError {
     /// Another commit has this version.
     #[error("the version is taken")]
     VersionTaken,
-    /// A request with this key was answered already.
+    /// A request with this key already has an answer.
     #[error("the request was answered already")]
     RequestTaken,
-    /// Another writer, or an earlier try of this one, is busy with the same items. This try wrote
-    /// nothing.
+    /// Another writer, or an earlier attempt of this one, is busy with the same items. This attempt
+    /// wrote nothing.
     #[error("another writer is busy with this stream")]
     Busy,
     /// A commit does not fit in one item, or all commits together do not fit in one transaction.
@@ -317,7 +318,7 @@ pub enum AppendError {
         /// The largest size in bytes.
         limit: usize,
     },
-    /// There are more commits than one transaction takes. Nothing was written.
+    /// There are more commits than one transaction accepts. Nothing was written.
     #[error("there are {commits} commits, the limit is {limit}")]
     TooMany {
         /// The number of commits.
@@ -326,7 +327,7 @@ pub enum AppendError {
         limit: usize,
     },
     /// The database failed. For [`StoreError::Unavailable`] and [`StoreError::Throttled`] the
-    /// commit may have been stored all the same, by a try whose reply was lost.
+    /// commit may have been stored nevertheless, by an attempt whose reply was lost.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -1,9 +1,9 @@
-//! Value objects: types that cannot hold what their rule does not allow. Commands are made of them,
-//! so that HTTP, process managers and imports can only send what the domain can decide on, and
-//! every limit stands in one place.
+//! Value objects: types that cannot hold a value that breaks their rule. Commands consist of them.
+//! So HTTP, process managers and imports can only send values that the domain can decide on, and
+//! every limit is in one place.
 //!
-//! Events and states hold plain values: a rule that is tightened later must not stop an old event
-//! from being read.
+//! Events and states hold plain values: a rule that is tightened later must not make an old event
+//! unreadable.
 
 use std::borrow::Cow;
 
@@ -34,7 +34,8 @@ pub trait ValueObject: Sized {
 
 /// A value of JSON that a value object can be made from.
 pub trait Plain: Sized {
-    /// The value, if it is of this type: a text is not a number, and 1.0 is not a whole number.
+    /// Returns the value, if it is of this type: a text is not a number, and 1.0 is not a whole
+    /// number.
     fn of_json(value: Value) -> Option<Self>;
 }
 
@@ -45,8 +46,8 @@ impl Plain for String {
 }
 
 impl Plain for i64 {
-    /// A fraction, an exponent or a number outside the range of `i64` is not an integer to the
-    /// parser: it is refused, never rounded.
+    /// Refuses a fraction, an exponent or a number outside the range of `i64`, and never rounds it:
+    /// the parser does not read it as an integer.
     fn of_json(value: Value) -> Option<Self> {
         value.as_i64()
     }
@@ -60,10 +61,10 @@ pub fn try_new<V: ValueObject>(plain: impl Into<V::Plain>) -> Result<V, Invalid>
     V::read(plain.into()).ok_or_else(|| Invalid(V::expected()))
 }
 
-/// Reads a value object from the data that was sent.
+/// Reads a value object from sent data.
 ///
 /// # Errors
-/// The error text of its rule, whatever is wrong with the data.
+/// The error text of its rule, for any fault of the data.
 pub fn deserialize<'de, V: ValueObject, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<V, D::Error> {
@@ -115,7 +116,7 @@ macro_rules! value_object {
             /// Makes the value object from a plain value.
             ///
             /// # Errors
-            /// When the rule does not allow the value; the message says what is allowed.
+            /// When the rule does not allow the value; the message describes the allowed values.
             pub fn new(plain: impl Into<$plain>) -> Result<Self, $crate::Invalid> {
                 $crate::values::try_new(plain)
             }
@@ -165,10 +166,11 @@ fn is_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}')
 }
 
-/// Whether every character of a name is visible, or belongs to a visible one: a name that shows
-/// nothing, or that changes the order of the text around it, is not what it seems to be. Source:
-/// Unicode, `Default_Ignorable_Code_Point` and `Bidi_Control`, and characters that are drawn as a
-/// space.
+/// Whether every character of a name is visible, or belongs to a visible one. A name that shows
+/// nothing, or that changes the order of the text around it, deceives its readers.
+///
+/// Source: Unicode, `Default_Ignorable_Code_Point` and `Bidi_Control`, and characters that are
+/// drawn as a space.
 fn is_visible(text: &str) -> bool {
     // The flags of regions are a black flag and tags. Nothing else has tags.
     const FLAG: char = '\u{1f3f4}';
@@ -234,8 +236,8 @@ impl<const MAX: usize> Text<MAX> {
     /// The most characters that the text can have.
     pub const MAX: usize = MAX;
 
-    /// A text that an event holds, under whichever rule it was taken. A process manager makes its
-    /// commands of it: a rule that is tightened later must not stop work that has begun.
+    /// Returns the text of an event, under whichever rule it was accepted. A process manager makes
+    /// its commands of it: a rule that is tightened later must not stop work that has begun.
     #[must_use]
     pub fn stored(text: impl Into<String>) -> Self {
         Self(text.into())
@@ -400,10 +402,9 @@ mod tests {
             }
         }
 
-        /// For any plain value: a value object that is made obeys its rule, and a plain value that
-        /// is refused breaks it.
+        /// For any plain value: an accepted value obeys the rule, and a refused value breaks it.
         #[test]
-        fn no_value_holds_what_its_rule_does_not_allow(number in any::<i64>(), text in ".{0,8}") {
+        fn no_value_breaks_its_rule(number in any::<i64>(), text in ".{0,8}") {
             match Number::<1, 5>::new(number) {
                 Ok(made) => prop_assert!((1..=5).contains(made.get()) && *made.get() == number),
                 Err(_) => prop_assert!(!(1..=5).contains(&number)),

@@ -1,5 +1,5 @@
-//! Views as data: the table of their rows, the commits that the rows are made from, and how they
-//! are made.
+//! Views as data: the table of their rows, the source commits of the rows, and the function that
+//! makes the rows.
 
 use crate::{Aggregate, Changes, ChangesError, Commit, Write};
 
@@ -10,27 +10,27 @@ pub struct StateTable {
     pub variable: &'static str,
     /// Name of the key, which is the aggregate's id.
     pub key: &'static str,
-    /// The indexes of the table. Whoever writes a row of a later generation has to know their
-    /// partition keys, because rows of two generations are never in one list.
+    /// The indexes of the table. A writer of a row of a later generation needs their partition
+    /// keys, because rows of two generations are never in one list.
     pub indexes: &'static [Index],
 }
 
 impl StateTable {
-    /// The names of all partition keys, that of the table and those of its indexes.
+    /// Returns the names of all partition keys, those of the table and of its indexes.
     pub fn partitions(&self) -> impl Iterator<Item = &'static str> + use<> {
         [self.key].into_iter().chain(self.indexes.iter().map(|index| index.partition))
     }
 }
 
 /// The table of a view that is written from the log. The handler's position in each stream is in
-/// the same table: beside the rows, or, if the view inserts its rows, in the newest row of the
-/// stream.
+/// the same table: in an item next to the rows, or, if the view inserts its rows, in the newest row
+/// of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogTable {
     /// The environment variable that names the table: `FILLS_TABLE`.
     pub variable: &'static str,
-    /// Name of the partition key. A position that is beside the rows is in the partition that is
-    /// named like the stream. No row may be in that partition, so that queries of rows never find a
+    /// Name of the partition key. A position next to the rows is in the partition that is named
+    /// like the stream. No row may be in that partition, so that queries of rows never find a
     /// position.
     pub partition: &'static str,
     /// Name of the sort key.
@@ -58,14 +58,14 @@ pub enum Projection {
     #[serde(rename = "ALL")]
     All,
     /// The keys of the table and of the index. A page reads its rows from the table, at half a read
-    /// unit each, and a write that changes none of these keys costs nothing more. This is for rows
-    /// that change with every command and are seldom listed.
+    /// unit each. A write that changes none of these keys costs nothing more. This is for rows that
+    /// change with every command and are seldom listed.
     #[serde(rename = "KEYS_ONLY")]
     KeysOnly,
 }
 
-/// A function that makes the row for an id, a version and a state, or `None` if the view forgets
-/// the aggregate.
+/// A function that makes the row for an id, a version and a state, or returns `None` if the view
+/// forgets the aggregate.
 pub type RowOf<A, Row> = fn(&str, u64, <A as Aggregate>::State) -> Option<Row>;
 
 /// A view that is written from the states that events carry: one row for each aggregate.
@@ -126,23 +126,23 @@ pub type ChangesOf = fn(&Commit) -> Result<Changes, ChangesError>;
 pub struct LogView {
     /// The table of the rows.
     pub table: LogTable,
-    /// The categories whose commits the view takes.
+    /// The categories whose commits the view applies.
     pub of: &'static [&'static str],
-    /// The ways in which its changes write rows. The function's role allows no other way, and a
-    /// change of another kind is refused.
+    /// The ways in which its changes write rows. The function's role allows no other way, and the
+    /// view refuses a change of another kind.
     pub writes: &'static [Write],
     /// Makes the changes of a commit.
     pub changes: ChangesOf,
 }
 
 impl LogView {
-    /// Refuses a view whose rows could be lost. A view that inserts rows takes one category: the
-    /// keys of its rows are the id and the version, so rows of two categories could overwrite each
+    /// Refuses a view whose rows could be lost. A view that inserts rows has one category: the keys
+    /// of its rows are the id and the version, so rows of two categories could overwrite each
     /// other. It writes rows in no other way: an earlier insertion that arrives late would undo the
     /// other write.
     ///
     /// # Errors
-    /// The text says what is wrong with the view.
+    /// The text describes what is wrong with the view.
     pub fn check(&self) -> Result<(), &'static str> {
         let inserts = self.writes.contains(&Write::Insert);
         match (inserts, self.of.len(), self.writes.len()) {
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_view_that_inserts_is_of_one_category_and_does_nothing_else() {
+    fn a_view_that_inserts_has_one_category_and_no_other_writes() {
         let table = LogTable { variable: "ROWS_TABLE", partition: "p", sort: "s" };
         let changes: ChangesOf =
             |_| Ok(Changes::new(LogTable { variable: "ROWS_TABLE", partition: "p", sort: "s" }));
@@ -175,17 +175,19 @@ mod tests {
     }
 }
 
-/// A function that adds the changes of a commit to those of the commits before it. What it has to
-/// know of them is in the state, and what it has to know of those of the same stream in the memory.
+/// A function that adds the changes of a commit to those of the commits before it. The state has
+/// the data that it needs of all commits before it, and the memory the data of those of the same
+/// stream.
 pub type OrderedChanges<State, Memory> =
     fn(&mut State, &mut Memory, &Commit, &mut Changes) -> Result<(), ChangesError>;
 
 /// A view that is written from `$all` ([`all`](crate::all)): from every commit of some categories,
-/// once, in one order over all streams. Beside its rows, a state goes from one commit to the next,
-/// such as a running total or the number of the last row, and a memory from one commit of a stream
-/// to its next, such as the currency of an account. Both should be small: they are written with the
-/// rows, and have at most 64 KB each, as JSON. Made again from the beginning, its rows are the
-/// same.
+/// once, in one order over all streams.
+///
+/// In addition to its rows, it passes a state from one commit to the next, such as a running total
+/// or the number of the last row. It passes a memory from one commit of a stream to the next one
+/// there, such as the currency of an account. Both should be small: they are written with the rows,
+/// and have at most 64 KB each, as JSON. A rebuild from the beginning makes the same rows.
 ///
 /// ```
 /// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, tank::Tank};
@@ -213,13 +215,13 @@ pub type OrderedChanges<State, Memory> =
 /// ```
 #[derive(Debug)]
 pub struct OrderedView<State, Memory> {
-    /// The table of the rows. The checkpoint, and the positions in streams with what is remembered
-    /// of them, are beside the rows.
+    /// The table of the rows. The checkpoint, and the positions in streams with their memories, are
+    /// next to the rows.
     pub table: LogTable,
-    /// The categories whose commits the view takes.
+    /// The categories whose commits the view applies.
     pub of: &'static [&'static str],
-    /// The ways in which its changes write rows: all but [`Write::Insert`], because its rows are
-    /// written in one transaction with the checkpoint.
+    /// The ways in which its changes write rows: all but [`Write::Insert`], because a transaction
+    /// writes its rows together with the checkpoint.
     pub writes: &'static [Write],
     /// Adds the changes of a commit. The commit's time is at most
     /// [`CLOCK_SKEW`](crate::all::CLOCK_SKEW) after that of its segment of `$all`: the clock of one

@@ -10,7 +10,7 @@ use crate::{
     RecordedEvent, RecordedState, append_all_once,
 };
 
-/// Given nothing, a stream has no commits, and its first page says that nothing follows.
+/// Given nothing, a stream has no commits, and its first page is complete.
 pub async fn an_unknown_stream_is_empty(store: &impl EventLog) {
     for consistency in [Consistency::Eventual, Consistency::Strong] {
         let page = store.read(&stream("none"), ALL, consistency).await.unwrap();
@@ -19,8 +19,8 @@ pub async fn an_unknown_stream_is_empty(store: &impl EventLog) {
     assert_eq!(store.get(&stream("none"), 1).await.unwrap(), None);
 }
 
-/// Given a commit with all of its fields, it is read as it was written, to the last digit of its
-/// payload and time.
+/// Given a commit with all of its fields, a read returns it exactly as written, to the last digit
+/// of its payload and time.
 pub async fn what_was_appended_is_read_as_it_was_written(store: &impl EventLog) {
     let full = Commit {
         events: vec![
@@ -51,7 +51,7 @@ pub async fn what_was_appended_is_read_as_it_was_written(store: &impl EventLog) 
         store.get_all(&[(&none, 1), (&stream, 2), (&stream, 3), (&stream, 1)]).await.unwrap();
     let found: Vec<_> = found.into_iter().map(Result::unwrap).collect();
     assert_eq!(found, [None, Some(bare), None, Some(full)], "in the order of the names");
-    // More than a store reads in one call.
+    // More commits than a store reads in one call.
     let names: Vec<_> = (1..=120).rev().map(|version| (&stream, version)).collect();
     let found = store.get_all(&names).await.unwrap();
     let versions: Vec<_> =
@@ -59,7 +59,7 @@ pub async fn what_was_appended_is_read_as_it_was_written(store: &impl EventLog) 
     assert_eq!((versions.len(), &versions[117..]), (120, &[None, Some(2), Some(1)][..]));
 }
 
-/// Rules 2 and 3: a version is taken once, and the commit that has it is never overwritten.
+/// Rules 2 and 3: a version is taken once, and its commit is never overwritten.
 pub async fn a_taken_version_is_refused_and_what_took_it_stays(store: &impl EventLog) {
     let first = commit(&stream("taken"), 1);
     let second = Commit { command: "another".into(), ..first.clone() };
@@ -82,7 +82,7 @@ pub async fn pages_cover_the_stream_newest_first_without_holes(store: &impl Even
     }
 }
 
-/// Given ten commits, only those of the range are read.
+/// Given ten commits, a read returns only those of its range.
 pub async fn a_range_bounds_what_is_read(store: &impl EventLog) {
     let stream = stream("range");
     for version in 1..=10 {
@@ -128,8 +128,8 @@ pub async fn forward_pages_cover_a_range_oldest_first_without_holes(store: &impl
     }
 }
 
-/// Given commits with states, without them and without events, what a fold reads of a page is what
-/// the page's commits have.
+/// Given commits with states, without them and without events, a page for a fold has the events and
+/// states of the page's commits.
 pub async fn a_page_for_a_fold_has_what_the_commits_of_the_page_have(store: &impl EventLog) {
     let stream = stream("steps");
     for version in 1..=130 {
@@ -211,7 +211,7 @@ pub async fn of_concurrent_appends_at_one_version_exactly_one_wins(store: &impl 
     assert_eq!(commands.len(), 20);
 }
 
-/// Commits of several streams are stored together or not at all: otherwise money could leave one
+/// Commits of several streams are stored together or not at all. Otherwise money could leave one
 /// stream and never arrive in the other.
 pub async fn commits_of_several_streams_are_stored_all_or_none(
     store: &(impl EventLog + IdempotencyStore),
@@ -276,7 +276,7 @@ pub async fn of_concurrent_transactions_over_the_same_streams_exactly_one_wins(
 }
 
 /// Rule 4 over several streams: a transaction that is sent again, because its reply was lost, is a
-/// success; another transaction at the same versions is refused. Commits that cannot be one
+/// success. Another transaction at the same versions is refused. Commits that cannot be one
 /// transaction are refused.
 pub async fn the_same_transaction_twice_is_one(store: &impl EventLog) {
     let both = [commit(&stream("once-a"), 1), commit(&stream("once-b"), 1)];
@@ -294,7 +294,7 @@ pub async fn the_same_transaction_twice_is_one(store: &impl EventLog) {
         assert_eq!(read_all(store, &stream(id), ALL).await, []);
     }
     append_all_once(store, &[], None).await.unwrap();
-    // A request without commits is not recognised, because there is no commit to recognise it by.
+    // A request without commits is not recognised, because it has no commit to recognise it by.
     append_all_once(store, &[], Some(&request("k-alone", "first"))).await.unwrap();
     let refused = append_all_once(store, &[], Some(&request("k-alone", "second"))).await;
     assert!(matches!(refused, Err(AppendError::RequestTaken)), "{refused:?}");

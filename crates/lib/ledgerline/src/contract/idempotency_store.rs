@@ -6,7 +6,7 @@
 use super::{commit, request, stream};
 use crate::{AppendError, EventLog, IdempotencyStore};
 
-/// A request is written in one transaction with its commit: neither can be there without the other.
+/// A request is written in one transaction with its commit: neither can exist without the other.
 pub async fn a_commit_and_its_idempotency_record_are_stored_both_or_none(
     store: &(impl EventLog + IdempotencyStore),
 ) {

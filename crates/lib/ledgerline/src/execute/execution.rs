@@ -1,4 +1,4 @@
-//! A command with everything that came with it, and its outcome.
+//! A command with its context, and its outcome.
 
 use std::{pin::Pin, time::Duration};
 
@@ -8,27 +8,27 @@ use crate::{
     StoreError, StreamId,
 };
 
-/// What a command needs of the program that runs it: the core has no clock (rule 12), and a commit
-/// has the size that the database gives it.
+/// The functions that a command needs from the program that runs it. The core has no clock (rule
+/// 12), and the database determines the size of a commit.
 #[expect(missing_debug_implementations, reason = "holds functions")]
 #[derive(Clone, Copy)]
 pub struct Host {
     /// Waits before the next attempt, by the clock of the runtime.
     pub pause: Pause,
-    /// The size of a commit as the store keeps it, in bytes. The snapshot policy measures with it.
+    /// The size of a commit in the store, in bytes. The snapshot policy measures with it.
     pub stored_bytes: fn(&Commit) -> usize,
 }
 
 /// A function that waits for a while.
 pub type Pause = fn(Duration) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A command, and everything that came with it.
+/// A command, with its context and conditions.
 #[expect(
     missing_debug_implementations,
     reason = "commands hold payloads, which stay out of logs (rule 14)"
 )]
 pub struct Execution<'a, A: Aggregate> {
-    /// The stream that it is for.
+    /// The stream of the command.
     pub stream: &'a StreamId,
     /// The command; `None` for a [replay](Self::replay).
     pub command: Option<&'a A::Command>,
@@ -43,13 +43,13 @@ pub struct Execution<'a, A: Aggregate> {
     pub precondition: Option<&'a Precondition>,
     /// Whether the command starts a stream: then nothing is read before the first append.
     pub creates: bool,
-    /// The way to remember the answer under the client's Idempotency-Key.
+    /// The way to store the answer under the client's Idempotency-Key.
     pub idempotency: Option<Idempotency<'a, A>>,
 }
 
 impl<'a, A: Aggregate> Execution<'a, A> {
-    /// A command without a condition and without a key, to a stream that exists. Other values are
-    /// set in the fields.
+    /// Returns a command without a condition and without a key, to a stream that exists. Other
+    /// values are set in the fields.
     #[must_use]
     pub const fn new(
         stream: &'a StreamId,
@@ -71,8 +71,8 @@ impl<'a, A: Aggregate> Execution<'a, A> {
         }
     }
 
-    /// A commit without events. The fold ignores it, and everything that is written from states
-    /// writes the stream's state once more, under a version that it does not know yet.
+    /// Returns a commit without events. The fold ignores it. Every subscriber to states writes the
+    /// stream's state once more, under a version that is new to it.
     ///
     /// Source: Kumo's "replay" event, which all projectors listen to and the reducer ignores.
     #[must_use]
@@ -95,7 +95,7 @@ impl<'a, A: Aggregate> Execution<'a, A> {
         }
     }
 
-    /// The time when the command came, in Unix seconds.
+    /// Returns the time when the command arrived, in Unix seconds.
     pub(super) fn now(&self) -> i64 {
         self.context.at.as_second()
     }
@@ -125,19 +125,19 @@ impl Precondition {
     }
 }
 
-/// The way in which the answer to a request with an Idempotency-Key is remembered.
+/// The way in which the answer to a request with an Idempotency-Key is stored.
 #[expect(missing_debug_implementations, reason = "holds a closure")]
 pub struct Idempotency<'a, A: Aggregate> {
-    /// The key under which the answer is remembered: the Idempotency-Key together with the caller.
+    /// The key of the stored answer: the Idempotency-Key together with the caller.
     pub key: &'a str,
-    /// The hash of what is asked.
+    /// The hash of the request.
     pub fingerprint: &'a str,
     /// Another hash of the same request, under which an earlier version may have stored its answer.
     pub older_fingerprint: Option<&'a str>,
-    /// The number of seconds after [`Context::at`] for which the key is remembered at least.
+    /// The number of seconds after [`Context::at`] for which the answer is stored at least.
     pub retention: i64,
-    /// The function that writes the answer for a state and its version, or for a refusal. The same
-    /// answer is given when the request is repeated.
+    /// Writes the answer for a state and its version, or for a refusal. A repeated request gets the
+    /// same answer.
     #[expect(clippy::type_complexity, reason = "named by its only field")]
     pub answer: &'a (dyn Fn(Result<(&A::State, u64), &Refusal>) -> String + Sync),
 }
@@ -166,8 +166,8 @@ impl<A: Aggregate> Idempotency<'_, A> {
 /// The result of a command.
 #[derive(Debug)]
 pub enum Outcome<A: Aggregate> {
-    /// The command's events are in the log, from now or from an earlier try. The value is the state
-    /// and version after them.
+    /// The command's events are in the log, from this attempt or an earlier one. The value is the
+    /// state and version after them.
     Committed(Loaded<A>),
     /// There was nothing to change.
     Unchanged(Loaded<A>),
@@ -178,22 +178,22 @@ pub enum Outcome<A: Aggregate> {
 /// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecuteError {
-    /// The domain refuses the command, on a state that was read strongly (rule 6).
+    /// The domain refuses the command, on the state of a strongly consistent read (rule 6).
     #[error("refused: {0}")]
     Refused(Refusal),
-    /// The condition does not hold for this version, which was read strongly.
+    /// The condition does not hold for this version, which is from a strongly consistent read.
     #[error("the version is {version}")]
     PreconditionFailed {
         /// The version that the stream has.
         version: u64,
     },
-    /// The condition held when the command arrived; another writer won the race in between.
+    /// The condition held when the command arrived, but another writer won the race.
     #[error("another writer was first, the version is {version}")]
     Overtaken {
-        /// The version that the stream has now.
+        /// The newest version of the stream.
         version: u64,
     },
-    /// Every repair lost its race again.
+    /// Every repair lost its race too.
     #[error("other writers were first each time, {MAX_REPAIRS} repetitions included")]
     Contended,
     /// The Idempotency-Key, or the command id, belongs to another command.

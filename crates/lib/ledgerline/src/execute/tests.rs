@@ -42,7 +42,7 @@ const HOST: Host = Host {
 struct Spy {
     inner: MemoryStore,
     faults: Mutex<VecDeque<Fault>>,
-    /// The version that is damaged in what no state is made of; 0 is none.
+    /// The version that is damaged in a field that folds do not read; 0 for none.
     damaged: AtomicU64,
 }
 
@@ -51,14 +51,14 @@ struct Spy {
 enum Fault {
     /// The append is applied; then the SDK, which saw no reply, sends it again.
     AppliedAndSentAgain,
-    /// The append is applied; then the connection is lost for good.
+    /// The append is applied; then the connection is lost permanently.
     AppliedAndUnavailable,
-    /// The append is applied; then the SDK's next tries are throttled.
+    /// The append is applied; then the SDK's retries are throttled.
     AppliedAndThrottled,
     /// Another request with the same id takes the version with a draw of 7; then the connection is
     /// lost.
     TakenByItsNamesakeAndUnavailable,
-    /// The database says that the version is taken, and does not say that the request is.
+    /// The database reports that the version is taken, and not that the request is.
     OnlyTheVersionIsNamed,
     /// The append never arrives.
     Unavailable,
@@ -79,7 +79,7 @@ impl Spy {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).push_back(fault);
     }
 
-    /// The error for these versions, if one of them is damaged.
+    /// Returns the error for these versions, if one of them is damaged.
     fn readable(
         &self,
         stream: &StreamId,
@@ -96,7 +96,7 @@ impl Spy {
         })
     }
 
-    /// The calls since the last time, and the pauses.
+    /// Returns the calls since the last time, and the pauses.
     fn calls(&self) -> Vec<&'static str> {
         CALLS.take()
     }
@@ -255,7 +255,7 @@ async fn fill_behind_the_back(store: &impl EventStore, stream: &StreamId, amount
     store.append(&commit, None).await.unwrap();
 }
 
-/// The commit that another request would append at the version of this one.
+/// Returns the commit that another request would append at the version of this one.
 async fn a_draw_of_7(store: &impl EventStore, commit: &Commit) -> Commit {
     let loaded = load::<Tank>(store, &commit.stream, None, Consistency::Strong).await.unwrap();
     let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ada".into()) };
@@ -353,7 +353,7 @@ async fn log(store: &Spy) -> Vec<Commit> {
     read_all(&store.inner, &stream(), Range { after: 0, up_to: u64::MAX, limit: None }).await
 }
 
-/// Given a tank with a level, and a client whose instance is warm.
+/// Returns a client whose instance is warm, with a tank of this level.
 async fn warm(store: &Spy, level: i64) -> Client<'_> {
     let client = Client::new(store);
     client.send(install()).await.unwrap();
@@ -401,7 +401,7 @@ async fn an_existing_id_is_refused_after_a_strong_read() {
 }
 
 #[tokio::test]
-async fn a_lost_race_is_decided_again_on_what_won() {
+async fn a_lost_race_is_decided_again_on_the_winner() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     store.fail_next(Fault::LostRace);
@@ -409,8 +409,8 @@ async fn a_lost_race_is_decided_again_on_what_won() {
     assert_eq!(store.calls(), ["append", "strong read", "pause", "append"]);
 }
 
-/// Other instances have written before the command came. Only a second lost race is one with
-/// somebody who writes now.
+/// Other instances wrote before the command arrived. Only a second lost race is one with a current
+/// writer.
 #[tokio::test]
 async fn an_instance_that_is_behind_catches_up_without_a_pause() {
     let store = Spy::default();
@@ -460,13 +460,13 @@ async fn a_replay_is_a_commit_without_events_and_with_the_state() {
     assert!(replay.state.is_some(), "whoever follows states needs it");
     store.fail_next(Fault::AppliedAndUnavailable);
     assert_eq!(committed(client.replay().await), (5, 101));
-    // What is folded is what it was.
+    // The folded state is unchanged.
     let cold = Client::new(&store);
     assert_eq!(committed(cold.send(draw(1)).await), (6, 100));
 }
 
 #[tokio::test]
-async fn what_was_never_written_cannot_be_replayed() {
+async fn a_stream_without_commits_cannot_be_replayed() {
     let store = Spy::default();
     let refused = Client::new(&store).replay().await;
     assert!(
@@ -492,7 +492,7 @@ async fn rule_6_nothing_is_refused_on_stale_state() {
 }
 
 #[tokio::test]
-async fn an_instance_that_is_far_behind_starts_over_from_the_newest_state() {
+async fn an_instance_that_is_far_behind_loads_the_newest_embedded_state() {
     let store = Spy::default();
     let stale = warm(&store, 100).await;
     let other = Client::new(&store);
@@ -507,20 +507,20 @@ async fn an_instance_that_is_far_behind_starts_over_from_the_newest_state() {
 }
 
 #[tokio::test]
-async fn rule_11_damage_that_no_state_is_made_of_keeps_no_instance_behind() {
-    // Given an instance that is one commit behind, and that this commit cannot be read as a whole,
+async fn rule_11_damage_outside_a_fold_keeps_no_instance_behind() {
+    // Given an instance that is one commit behind, and a commit that cannot be read as a whole,
     let behind = async |store: &Spy| {
         fill_behind_the_back(&store.inner, &stream(), 1).await;
         store.damaged.store(3, Ordering::Relaxed);
     };
     let key = Options { key: Some(("ada/1", "draw 100")), ..Options::default() };
-    // when a command comes that has a request, then it is decided on what the commit did.
+    // when a command with a request arrives, then it is decided on the events of that commit.
     let store = Spy::default();
     let client = warm(&store, 100).await;
     behind(&store).await;
     assert_eq!(committed(client.send_with(draw(100), key).await), (4, 1));
-    // Of one that has none, nobody knows whether the commit is its own (rule 4); the commands after
-    // it are taken.
+    // Without a request, the command may or may not be the commit's own (rule 4). The commands
+    // after it are accepted.
     let store = Spy::default();
     let client = warm(&store, 100).await;
     behind(&store).await;
@@ -575,7 +575,7 @@ async fn rule_4_the_same_id_with_another_command_is_a_conflict() {
 /// Two requests have one key: the one that lost must not be reported as a success, and its state
 /// must not be cached.
 #[tokio::test]
-async fn rule_4_a_namesakes_commit_is_not_taken_for_a_lost_reply() {
+async fn rule_4_the_commit_of_another_request_with_the_id_is_no_lost_reply() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     store.fail_next(Fault::TakenByItsNamesakeAndUnavailable);
@@ -597,7 +597,7 @@ async fn an_append_that_never_arrived_is_reported() {
 }
 
 #[tokio::test]
-async fn a_busy_stream_is_tried_again() {
+async fn an_append_to_a_busy_stream_is_retried() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     store.fail_next(Fault::Busy);
@@ -640,10 +640,10 @@ async fn a_precondition_is_checked_against_the_newest_version() {
     assert_eq!(committed(client.send_with(fill(1), options(&Precondition::Exists)).await), (7, 2));
 }
 
-/// The answer is 412 if the version was gone before the command came, and 409 if the race was lost
-/// afterwards. A client that names both versions gets neither.
+/// The answer is 412 if the version was gone before the command arrived, and 409 if the race was
+/// lost afterwards. A client that names both versions gets neither.
 #[tokio::test]
-async fn to_be_overtaken_is_told_from_to_be_stale() {
+async fn an_overtaken_precondition_is_distinguished_from_a_stale_one() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     let winner = crate::contract::commit(&stream(), 1).at.as_second();
@@ -656,13 +656,13 @@ async fn to_be_overtaken_is_told_from_to_be_stale() {
             )
             .await
     };
-    // The instance is behind: the version that the client names was gone when the command came.
+    // The instance is behind: the version that the client names was gone when the command arrived.
     fill_behind_the_back(&store.inner, &stream(), 1).await;
     assert!(matches!(
         send(winner + 1, &[2]).await,
         Err(ExecuteError::PreconditionFailed { version: 3 })
     ));
-    // The version was still there when the command came.
+    // The version was still there when the command arrived.
     store.fail_next(Fault::LostRace);
     assert!(matches!(send(winner, &[3]).await, Err(ExecuteError::Overtaken { version: 4 })));
     store.fail_next(Fault::LostRace);
@@ -677,8 +677,8 @@ async fn a_repeated_request_gets_its_first_answer_and_one_commit() {
     assert_eq!(committed(client.send_with(draw(100), key).await), (3, 0));
     assert_eq!(store.calls(), ["append"]);
 
-    // The request is repeated at once, with a level that would not allow it any more, then after
-    // other commands, then on a cold instance.
+    // The request is repeated at once, with a level that would not allow it again, then after other
+    // commands, then on a cold instance.
     assert_eq!(repeated(client.send_with(draw(100), key).await), "3: 0");
     client.send(fill(500)).await.unwrap();
     assert_eq!(repeated(client.send_with(draw(100), key).await), "3: 0");
@@ -708,7 +708,7 @@ async fn a_repeated_request_is_recognised_by_the_commit_too() {
     assert_eq!(log(&store).await.len(), 3);
 }
 
-/// The log as it was at a version.
+/// Returns the log up to a version.
 async fn as_it_was_at(store: &Spy, version: usize) -> MemoryStore {
     let earlier = MemoryStore::default();
     for commit in log(store).await.iter().take(version) {
@@ -733,7 +733,7 @@ async fn a_repeated_request_with_a_precondition_gets_its_first_answer() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_remembered_too() {
+async fn a_refusal_is_stored_too() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     let key = Options { key: Some(("ada/1", "f")), id: Some("ada/1"), ..Options::default() };
@@ -757,9 +757,9 @@ async fn a_commit_is_not_refused_for_the_size_of_its_state() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Rule 5: every load gives the same with the states and without them, whatever their size. One
-    /// of any `SNAPSHOT_EVERY` commits in a row has a state, so that the first page of a load is
-    /// enough.
+    /// Rule 5: every load gives the same state with and without embedded states, whatever their
+    /// size. One of any `SNAPSHOT_EVERY` commits in a row has a state, so that the first page of a
+    /// load is enough.
     #[test]
     fn rule_5_removing_every_state_changes_no_answer(
         site_length in 1_usize..3_000,
@@ -792,7 +792,7 @@ proptest! {
 }
 
 /// On an instance that is behind, the repeated request finds the commit before it finds the
-/// remembered request. It must get its first answer there too.
+/// idempotency record. It must get its first answer there too.
 #[tokio::test]
 async fn a_request_repeated_on_an_instance_that_is_behind_gets_its_first_answer() {
     let store = Spy::default();
@@ -809,7 +809,7 @@ async fn a_request_repeated_on_an_instance_that_is_behind_gets_its_first_answer(
     assert!(matches!(again, Outcome::Repeated(ref answer) if answer == "3: 93"), "{again:?}");
 }
 
-/// Without a key no answer is remembered: the command is recognised by the id in the commit.
+/// Without a key no answer is stored: the id in the commit identifies the command.
 #[tokio::test]
 async fn rule_4_the_same_command_at_another_time_is_one_commit() {
     let store = Spy::default();
@@ -849,9 +849,9 @@ async fn states_are_embedded_when_they_are_free_and_when_they_are_due() {
     }
 }
 
-/// RFC 9110, 13.1.1: `*` asks for an aggregate that exists, and no commit has version 0.
+/// RFC 9110, 13.1.1: `*` requires an aggregate that exists, and no commit has version 0.
 #[tokio::test]
-async fn no_precondition_holds_of_what_does_not_exist() {
+async fn no_precondition_holds_for_an_aggregate_that_does_not_exist() {
     for precondition in
         [Precondition::Exists, Precondition::OneOf(vec![0]), Precondition::OneOf(vec![1])]
     {
