@@ -282,8 +282,8 @@ pub fn encode<A: Aggregate>(event: &A::Event) -> Result<RecordedEvent, EncodeErr
 /// Reads a stored event of any schema up to the current one.
 ///
 /// # Errors
-/// When the type or schema is unknown (the log was written by a newer program), or the data does
-/// not have the shape of its schema.
+/// When the type or schema is unknown, because a newer program wrote the log. Also when the data
+/// does not have the shape of its schema.
 pub fn decode<A: Aggregate>(recorded: &RecordedEvent) -> Result<A::Event, DecodeError> {
     let RecordedEvent { event_type: name, schema, data } = recorded;
     let known = event_type::<A>(name)?;

@@ -1,4 +1,4 @@
-//! The unit of storage: everything that one command did (rule 1).
+//! The unit of storage: all events of one command (rule 1).
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -27,14 +27,14 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// A sort key for a row of this commit: the version and a place in the commit, up to 9999, so
-    /// that the keys as texts are in the order of the log.
+    /// Returns a sort key for a row of this commit: the version and a place in the commit, up to
+    /// 9999. The keys, as texts, are in the order of the log.
     #[must_use]
     pub fn entry(&self, place: usize) -> String {
         format!("{:020}#{place:04}", self.version)
     }
 
-    /// The size of its texts and numbers, in bytes, without what a database adds.
+    /// Returns the size of its texts and numbers, in bytes, without the database's overhead.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let Self { stream, version: _, events, state, command, at: _, meta } = self;
@@ -60,7 +60,7 @@ pub struct Meta {
     /// The caller's subject.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
-    /// The id that is shared by everything that one request from outside caused.
+    /// The id that all commits share which one request from outside caused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
     /// The direct cause of this commit: a request, or the commit that a process manager reacted to.

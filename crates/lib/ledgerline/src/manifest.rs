@@ -1,9 +1,9 @@
 //! The manifest of a function: its events, tables, calls, variables and metrics, as data.
 //!
 //! A runner makes the manifest from the handler that it runs: its routes, or its view. A function
-//! prints its manifest with `--manifest`. The roles of a template, the check of its wiring, the
-//! local stack and the operator's tool all follow from manifests, so that no list repeats what a
-//! function declares (rule 13).
+//! prints its manifest with `--manifest`. Manifests determine the roles of a template, the check of
+//! its wiring, the local stack and the operator's tool. So no list repeats a declaration of a
+//! function (rule 13).
 
 use std::{
     borrow::Cow,
@@ -21,19 +21,19 @@ pub type Name = Cow<'static, str>;
 /// The manifests of functions, by the names of their binaries.
 pub type Manifests = BTreeMap<String, Manifest>;
 
-/// What a function declares.
+/// The declarations of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Manifest {
     /// The source of its events.
     pub source: Source,
-    /// How it follows the log, if it does.
+    /// Its kind of subscriber, and the table of its progress, if it subscribes to the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subscriber: Option<Subscriber>,
     /// The tables that it reads or writes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tables: Vec<Table>,
-    /// The calls that it makes besides those of its tables.
+    /// Its calls of other services than those of its tables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<Call>,
     /// The variables that it must have, including those that name its tables.
@@ -47,11 +47,11 @@ pub struct Manifest {
     pub metrics: BTreeSet<Name>,
 }
 
-/// A text of a manifest that cannot be what it stands for.
+/// A text of a manifest that is not valid for its purpose.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no {what}")]
 pub struct InvalidManifest {
-    /// What the text stands for: a category, a variable, an action.
+    /// The purpose of the text: a category, a variable, an action.
     pub what: &'static str,
     /// The text, with control characters escaped.
     pub text: String,
@@ -63,8 +63,8 @@ pub struct InvalidManifest {
 pub enum Source {
     /// The HTTP API.
     Http(Vec<Endpoint>),
-    /// The states of one aggregate. The fanout invokes the function with them, or a rule of the bus
-    /// does with its entries.
+    /// The states of one aggregate. The function receives them from the fanout, or from a rule of
+    /// the bus as its entries.
     States {
         /// The category of the aggregate.
         category: Name,
@@ -76,9 +76,9 @@ pub enum Source {
     /// The stream of the Commits table.
     Stream,
     /// The commits of these categories in `$all`. The sequencer invokes the function after each
-    /// segment, and a schedule does.
+    /// segment, and a schedule invokes it too.
     Sequence(BTreeSet<Name>),
-    /// A schedule, and nothing else.
+    /// A schedule alone.
     Schedule,
 }
 
@@ -107,7 +107,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// The name of the scope, as the template has it behind the prefix of the application.
+    /// Returns the name of the scope, as the template has it behind the prefix of the application.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -119,17 +119,17 @@ impl Scope {
     }
 }
 
-/// A function that follows the log, with the table that holds its progress.
+/// A function that subscribes to the log, with the table of its progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Subscriber {
-    /// How it follows the log.
+    /// The kind of subscriber.
     pub kind: SubscriberKind,
     /// The variable that names the table with its rows, positions or checkpoint.
     pub table: Name,
 }
 
-/// How a function follows the log.
+/// The ways in which a function subscribes to the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SubscriberKind {
@@ -139,12 +139,12 @@ pub enum SubscriberKind {
     LogProjector,
     /// It writes rows in the order of `$all`, with a checkpoint, and a position in each stream.
     Subscription,
-    /// It reacts to commits, and has a position in each stream. It is never rebuilt, because each
-    /// reaction would happen a second time.
+    /// It reacts to commits, and has a position in each stream. It is never rebuilt, because a
+    /// rebuild would repeat each reaction.
     ProcessManager,
 }
 
-/// A table, with its keys, the indexes that a function reads, and the actions that it takes.
+/// A table, with its keys, the indexes that a function reads, and the actions of the function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Table {
@@ -155,7 +155,7 @@ pub struct Table {
     /// The name of its sort key, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sort: Option<Name>,
-    /// The indexes that are read.
+    /// The indexes that the function reads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<Index>,
     /// The actions on the table itself, each with the partition keys that it may touch, as patterns
@@ -192,7 +192,7 @@ pub enum Action {
     /// Reads an item by its key.
     #[serde(rename = "dynamodb:GetItem")]
     GetItem,
-    /// Inserts an item that does not exist, and can do nothing else: appends use it (rule 3).
+    /// Inserts an item that does not exist, and cannot overwrite: appends use it (rule 3).
     #[serde(rename = "dynamodb:PartiQLInsert")]
     PartiQLInsert,
     /// Writes an item, by itself or in a transaction.
@@ -210,7 +210,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The name of the action in a policy.
+    /// Returns the name of the action in a policy.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -256,7 +256,7 @@ impl From<Write> for Action {
 pub struct Call {
     /// The action, as IAM names it: `events:PutEvents`.
     pub action: Name,
-    /// The variable that names what is called.
+    /// The variable that names the target of the call.
     pub variable: Name,
 }
 
@@ -280,7 +280,7 @@ impl From<view::LogTable> for Table {
 }
 
 impl Table {
-    /// A table with these keys, of which a function does nothing yet.
+    /// Returns a table with these keys and no actions yet.
     #[must_use]
     pub const fn new(
         variable: &'static str,
@@ -299,14 +299,14 @@ impl Table {
         }
     }
 
-    /// A table, with these actions on all its items.
+    /// Returns the table, with these actions on all its items.
     #[must_use]
     pub fn with(table: impl Into<Self>, actions: impl IntoIterator<Item = Action>) -> Self {
         table.into().on(actions, &BTreeSet::new())
     }
 
-    /// The table, with these actions on the items with these partition keys, as patterns of IAM. An
-    /// empty set stands for all keys.
+    /// Returns the table, with these actions on the items with these partition keys, as patterns of
+    /// IAM. An empty set stands for all keys.
     #[must_use]
     pub fn on(mut self, actions: impl IntoIterator<Item = Action>, keys: &BTreeSet<Name>) -> Self {
         for action in actions {
@@ -315,7 +315,7 @@ impl Table {
         self
     }
 
-    /// The table, with this index to read.
+    /// Returns the table, with this index to read.
     #[must_use]
     pub fn index(mut self, index: view::Index) -> Self {
         self.indexes.push(index.into());
@@ -333,7 +333,7 @@ impl Table {
 }
 
 impl Manifest {
-    /// A function that declares its events, and nothing else.
+    /// Returns the manifest of a function that declares only its events.
     #[must_use]
     pub fn new(source: Source) -> Self {
         Self {
@@ -366,7 +366,7 @@ impl Manifest {
         self
     }
 
-    /// Adds the subscriber that the function is, with the table of its progress.
+    /// Declares the kind of subscriber of the function, with the table of its progress.
     #[must_use]
     pub fn subscriber(mut self, kind: SubscriberKind, table: Table) -> Self {
         self.subscriber = Some(Subscriber { kind, table: table.variable.clone() });
@@ -387,7 +387,8 @@ impl Manifest {
         self
     }
 
-    /// Adds a call of a service on what this variable names: `("ses:SendEmail", "MAIL_SENDER")`.
+    /// Adds a call of a service, on the target that this variable names:
+    /// `("ses:SendEmail", "MAIL_SENDER")`.
     #[must_use]
     pub fn call(mut self, action: &'static str, variable: &'static str) -> Self {
         self.calls.push(Call { action: action.into(), variable: variable.into() });
@@ -401,11 +402,11 @@ impl Manifest {
         self
     }
 
-    /// Checks the texts of a manifest that comes from elsewhere, such as a deployed stack. They
-    /// become names of tables, streams and resources, and parts of messages.
+    /// Checks the texts of a manifest from outside, such as a deployed stack. They become names of
+    /// tables, streams and resources, and parts of messages.
     ///
     /// # Errors
-    /// The first text that cannot be what it stands for.
+    /// The first text that is not valid for its purpose.
     pub fn validate(&self) -> Result<(), InvalidManifest> {
         let variables = self.variables.iter().chain(&self.optional_variables);
         let of_tables = self.tables.iter().map(|table| &table.variable);
@@ -440,7 +441,8 @@ impl Manifest {
         all("name of an event or metric", events.chain(&self.metrics), |text| {
             text.chars().all(is_word)
         })?;
-        // A list of keys is a text with commas between them, and `*` alone would be every key.
+        // A list of keys is a text with commas between them, and `*` alone would stand for every
+        // key.
         let patterns = self.tables.iter().flat_map(|table| table.actions.values().flatten());
         let is_of_pattern = |c: char| is_word(c) || "*/ ".contains(c);
         all("pattern of keys", patterns, |text| text != "*" && text.chars().all(is_of_pattern))?;
@@ -449,7 +451,7 @@ impl Manifest {
         all("route", routes, |text| text.chars().all(is_of_route))
     }
 
-    /// The routes that the function answers; none unless it is behind the HTTP API.
+    /// Returns the routes that the function answers; none unless it is behind the HTTP API.
     #[must_use]
     pub fn endpoints(&self) -> &[Endpoint] {
         match &self.source {
@@ -462,7 +464,7 @@ impl Manifest {
         }
     }
 
-    /// The categories whose commits or states the function follows.
+    /// Returns the categories of commits or states that the function receives.
     #[must_use]
     pub fn categories(&self) -> BTreeSet<&str> {
         match &self.source {
@@ -472,20 +474,20 @@ impl Manifest {
         }
     }
 
-    /// The table that this variable names, if it is one of the function's.
+    /// Returns the table that this variable names, if it is one of the function's.
     #[must_use]
     pub fn table_of(&self, variable: &str) -> Option<&Table> {
         self.tables.iter().find(|table| table.variable == variable)
     }
 
-    /// Whether the function takes this action on the table that this variable names.
+    /// Whether the function may perform this action on the table that this variable names.
     #[must_use]
     pub fn takes(&self, action: Action, variable: &str) -> bool {
         self.table_of(variable).is_some_and(|table| table.actions.contains_key(&action))
     }
 }
 
-/// Checks texts that stand for this.
+/// Checks texts for this purpose.
 fn all<'n>(
     what: &'static str,
     texts: impl IntoIterator<Item = &'n Name>,

@@ -34,7 +34,8 @@ impl Tables {
 const PAGE: usize = 100;
 
 impl MemoryStore {
-    /// A store in memory does not wait: no other writer finishes anything meanwhile.
+    /// The host of a store in memory. It does not wait: no other writer finishes anything
+    /// meanwhile.
     pub const HOST: Host =
         Host { pause: |_| Box::pin(std::future::ready(())), stored_bytes: Commit::bytes };
 

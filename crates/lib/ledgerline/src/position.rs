@@ -1,15 +1,14 @@
-//! The position of a consumer in a stream, and what it makes of a commit that is delivered (rule
-//! 7).
+//! The position of a consumer in a stream, and its check of a delivered commit (rule 7).
 
-/// What a delivered commit is to a consumer, by the consumer's position in the stream.
+/// The relation of a delivered commit to the consumer's position in the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
     /// The commit is the next one.
     Next,
-    /// The commit was applied already.
+    /// The consumer has applied the commit already.
     Duplicate,
-    /// Commits between the position and this one have not arrived: they must be read from the log
-    /// first.
+    /// Commits between the position and this one have not arrived: the consumer must read them from
+    /// the log first.
     Gap,
 }
 
@@ -33,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_version_is_applied_what_is_known_is_skipped_and_the_rest_is_a_gap() {
+    fn the_next_version_is_applied_an_applied_one_is_a_duplicate_and_the_rest_is_a_gap() {
         for (version, delivery) in [
             (1, Delivery::Duplicate),
             (3, Delivery::Duplicate),
@@ -46,8 +45,8 @@ mod tests {
     }
 
     proptest! {
-        /// Rule 7: each version is applied once and in order, however the commits arrive: in any
-        /// order, repeated, or not at all.
+        /// Rule 7: each version is applied once and in order, even if the commits arrive in any
+        /// order, repeatedly, or not at all.
         #[test]
         fn every_version_is_applied_exactly_once_and_in_order(
             arrivals in prop::collection::vec(1..20_u64, 0..60),

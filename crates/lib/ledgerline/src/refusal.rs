@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt};
 
-/// A domain's refusal of a command, with everything that the edge needs to answer the client.
+/// A domain's refusal of a command, with all data that the edge needs to answer the client.
 ///
 /// Each refusal of an aggregate is a constant, declared with [`refusals!`](crate::refusals). If the
 /// detail depends on the state, the decision sets another detail with [`saying`](Self::saying).
@@ -49,25 +49,25 @@ impl Refusal {
         Self { kind: RefusalKind::Refused, code, detail: Cow::Borrowed(detail) }
     }
 
-    /// The same refusal with a detail for this one case.
+    /// Returns the same refusal with a detail for this one case.
     #[must_use]
     pub fn saying(self, detail: impl fmt::Display) -> Self {
         Self { detail: Cow::Owned(detail.to_string()), ..self }
     }
 
-    /// The family of the refusal.
+    /// Returns the family of the refusal.
     #[must_use]
     pub const fn kind(&self) -> RefusalKind {
         self.kind
     }
 
-    /// The stable name in kebab case, for programs: the end of the problem's `type`.
+    /// Returns the stable name in kebab case, for programs: the end of the problem's `type`.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         self.code
     }
 
-    /// The text that says to people what is wrong.
+    /// Returns the text that explains the refusal to people.
     #[must_use]
     pub fn detail(&self) -> &str {
         &self.detail
@@ -87,8 +87,8 @@ pub enum RefusalKind {
     Refused,
 }
 
-/// Declares the refusals of an aggregate, each a constant, and `REFUSALS`, the list of all of them,
-/// which is the aggregate's [`Aggregate::REFUSALS`](crate::Aggregate::REFUSALS).
+/// Declares the refusals of an aggregate, each a constant. Also declares `REFUSALS`, the list of
+/// all of them, for [`Aggregate::REFUSALS`](crate::Aggregate::REFUSALS).
 ///
 /// ```
 /// ledgerline::refusals! {

@@ -1,5 +1,5 @@
-//! Shapes of stored events, states and rows, read by the code that reads them in production: the
-//! corpus of all shapes that were ever stored.
+//! Shapes of stored events, states and rows, read by the production code: the corpus of all shapes
+//! that were ever stored.
 //!
 //! A corpus is a JSON file in the folder `shapes` of a model. `<category>.json` has the events and
 //! the states of an aggregate. `rows/<view>.json` has the rows of a view.
@@ -38,7 +38,7 @@ struct Event {
     event_type: String,
     schema: u32,
     data: Value,
-    /// The data of the event after this code has read and written it, if they are not the same.
+    /// The data of the event after this code has read and written it, if it differs from `data`.
     now: Option<Value>,
 }
 
@@ -47,7 +47,7 @@ struct Event {
 struct State {
     schema: u32,
     data: Value,
-    /// The state that a state of an older schema becomes, if the aggregate brings it up to date.
+    /// The state that a state of an older schema becomes, if the aggregate upcasts it.
     #[serde(default)]
     now: Option<Value>,
 }
@@ -55,8 +55,8 @@ struct State {
 /// Reads all shapes in the corpus of an aggregate.
 ///
 /// # Errors
-/// When the corpus lacks a shape that the aggregate's code has, or the code does not read a shape
-/// as the corpus says. The text names the shape, and what to do.
+/// When the corpus lacks a shape of the aggregate's code, or the code reads a shape differently
+/// from the corpus. The text names the shape, and what to do.
 pub fn check<A: Aggregate>(corpus: &str) -> Result<Counts, String> {
     let Corpus { events, states } =
         serde_json::from_str(corpus).map_err(|error| error.to_string())?;
@@ -109,7 +109,7 @@ fn check_events<A: Aggregate>(shapes: &[Event]) -> Result<(), String> {
         }
         events.push(event);
     }
-    // A fold must not panic at events that were stored at some time, in any order.
+    // A fold must not panic at any events that were ever stored, in any order.
     fold::<A>(A::initial(), &events);
     Ok(())
 }
@@ -160,7 +160,8 @@ fn check_states<A: Aggregate>(shapes: &[State]) -> Result<(), String> {
     Ok(())
 }
 
-/// Why the aggregates cannot read a commit, without values of it (rule 14); `None` if they can.
+/// Returns the reason why the aggregates cannot read a commit, without values of it (rule 14);
+/// `None` if they can.
 #[must_use]
 pub fn unreadable<L: Aggregates>(commit: &Commit) -> Option<String> {
     struct Reading<'a> {
@@ -186,12 +187,12 @@ pub fn unreadable<L: Aggregates>(commit: &Commit) -> Option<String> {
     Some(format!("no aggregate has the category {}", commit.stream.category()))
 }
 
-/// Reads every row shape that a view has ever written: a test of the view calls it with the JSON of
+/// Reads every row shape that a view has ever written. A test of the view calls it with the JSON of
 /// `shapes/rows/<view>.json`, a list of rows, the newest shape last.
 ///
 /// The rows of a read table keep the shape of the code that wrote them until their streams change,
-/// or the view is rebuilt. So a field that is added to a row needs a default, and the list needs
-/// one more row.
+/// or the view is rebuilt. So a new field of a row needs a default, and the list needs one more
+/// row.
 ///
 /// ```
 /// #[derive(Debug, serde::Serialize, serde::Deserialize)]

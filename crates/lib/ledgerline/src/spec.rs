@@ -1,5 +1,4 @@
-//! Given these events, when this command comes, then these events follow: how aggregates are
-//! tested.
+//! Tests of aggregates: given these events, when this command arrives, then these events follow.
 
 use std::fmt::Debug;
 
@@ -8,7 +7,7 @@ use crate::{
     values,
 };
 
-/// Starts a test with the history of the stream.
+/// Starts a test with the earlier events of the stream.
 ///
 /// ```
 /// use ledgerline::{Context, spec::given, tank::{Command, Tank, UNKNOWN}};
@@ -20,18 +19,18 @@ pub fn given<A: Aggregate>(history: impl IntoIterator<Item = A::Event>) -> Given
     Given { state: fold::<A>(A::initial(), &history.into_iter().collect::<Vec<_>>()) }
 }
 
-/// A folded history.
+/// The folded earlier events of a stream.
 #[derive(Debug)]
 pub struct Given<A: Aggregate> {
     state: A::State,
 }
 
 impl<A: Aggregate> Given<A> {
-    /// Decides the command on the history.
+    /// Decides the command on the earlier events.
     ///
     /// # Panics
     /// When it is refused for a reason that is missing in [`Aggregate::REFUSALS`], so that clients
-    /// would not be told of it.
+    /// would not see that reason.
     #[track_caller]
     pub fn when(self, command: A::Command, context: &Context) -> When<A> {
         let result = listed::<A>(A::decide(&self.state, &command, context));
@@ -39,7 +38,7 @@ impl<A: Aggregate> Given<A> {
     }
 }
 
-/// The decision, after the check that its refusal is one that clients are told of.
+/// Returns the decision, after a check that its refusal is in the list that clients see.
 #[track_caller]
 fn listed<A: Aggregate>(result: Result<Vec<A::Event>, Refusal>) -> Result<Vec<A::Event>, Refusal> {
     if let Err(refusal) = &result {
@@ -55,13 +54,15 @@ fn listed<A: Aggregate>(result: Result<Vec<A::Event>, Refusal>) -> Result<Vec<A:
     result
 }
 
-/// Decides these commands one after the other, from the beginning of a stream, and checks what is
-/// true of every aggregate: for a property test over *any* commands that can be written down.
+/// Decides these commands one after the other, from the beginning of a stream, and checks
+/// statements that hold for every aggregate. It is for a property test over *any* valid commands.
 /// Returns the state and the events, so that the test can check the rules of the aggregate itself.
 ///
-/// Every event and every state is read back as it was written; the fold of the stored events is the
-/// state that the decisions were made on; a refusal is in the list; no command panics, and none
-/// panics if it is decided twice in a row.
+/// The statements are:
+/// * Every event and every state is read back as it was written.
+/// * The fold of the stored events is the state that the decisions were made on.
+/// * Every refusal is in the list.
+/// * No command panics, and none panics if it is decided twice in a row.
 ///
 /// ```
 /// use ledgerline::{Context, spec::live, tank::{Command, Tank}};
@@ -105,11 +106,11 @@ where
     (state, log)
 }
 
-/// The result of a command that is decided a second time, on the state that it made.
+/// Returns the result of a command that is decided a second time, on the state that it made.
 ///
-/// A client that got no answer sends its command again. With an Idempotency-Key it gets its first
-/// answer; without one it gets this result: nothing happens, or a refusal says why, or the command
-/// happens twice.
+/// A client without an answer sends its command again. With an Idempotency-Key it gets its first
+/// answer. Without one it gets this result: no event, a refusal with its reason, or the command's
+/// effect a second time.
 ///
 /// # Errors
 /// The refusal of the first decision or of the second one.
@@ -122,7 +123,7 @@ pub fn decided_twice<A: Aggregate>(
     A::decide(&fold::<A>(state.clone(), &events), command, context)
 }
 
-/// A value object from a literal in a test.
+/// Returns a value object from a literal in a test.
 ///
 /// # Panics
 /// When its rule does not allow the value.
@@ -134,7 +135,7 @@ pub fn valid<V: ValueObject>(plain: impl Into<V::Plain>) -> V {
     }
 }
 
-/// A decision that is to be checked.
+/// A decision to check.
 #[derive(Debug)]
 pub struct When<A: Aggregate> {
     state: A::State,

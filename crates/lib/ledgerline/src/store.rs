@@ -114,8 +114,9 @@ pub trait EventLog: Send + Sync {
 
     /// Stores the commit, and the idempotency record if there is one: both or neither.
     ///
-    /// Refuses a version that is taken. This refusal keeps streams free of holes (rule 2), because
-    /// every caller appends at one more than the version of a commit that it has seen.
+    /// Refuses a version that is taken. This refusal keeps streams free of holes (rule 2). The
+    /// other reason is that every caller appends at one more than the version of a commit that it
+    /// has seen.
     fn append(
         &self,
         commit: &Commit,

@@ -57,25 +57,25 @@ impl StreamId {
     }
 
     /// Names a stream of `$all`, which is in a table of its own. No aggregate has a category with
-    /// this sign.
+    /// `$`.
     #[must_use]
     pub(crate) fn all(partition: u16) -> Self {
         Self { name: format!("{ALL}-{partition}"), category_length: ALL.len() }
     }
 
-    /// The whole name: the partition key in the Commits table.
+    /// Returns the whole name: the partition key in the Commits table.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.name
     }
 
-    /// The part before the first dash.
+    /// Returns the part before the first dash.
     #[must_use]
     pub fn category(&self) -> &str {
         &self.name[..self.category_length]
     }
 
-    /// The part after the first dash.
+    /// Returns the part after the first dash.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.name[self.category_length + 1..]

@@ -1,6 +1,6 @@
-//! The aggregate that the libraries are tested with, and an example of one: a tank that is
-//! installed at a site, filled, drawn from, moved, and scrapped when it is empty. Only the caller
-//! who installed it may change it.
+//! The aggregate that the libraries are tested with, and an example of one. A tank is installed at
+//! a site, filled, drawn from, moved, and scrapped when it is empty. Only the caller that installed
+//! it may change it.
 
 use jiff::{civil::Date, tz::TimeZone};
 use serde::{Deserialize, Serialize};
@@ -30,8 +30,8 @@ pub type Liquid = Text<100>;
 /// A free text of the caller, so long that tests can make commits that are too large.
 pub type Note = LongText<200_000>;
 
-/// Every shape of its events and states that may be in a log, as `shapes/<category>.json` of an
-/// application has them.
+/// Every shape of its events and states that a log may have, in the form of an application's
+/// `shapes/<category>.json`.
 pub const SHAPES: &str = include_str!("../shapes/tank.json");
 
 // --- Events --------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ pub const SHAPES: &str = include_str!("../shapes/tank.json");
 crate::events! {
     /// The events of a tank.
     pub enum Event {
-        /// The tank is there from now on, and belongs to the caller. In schema 1 every tank was for
+        /// The tank exists from now on, and belongs to the caller. In schema 1 every tank was for
         /// water.
         TankInstalled: 2 [for_water] { site: String, liquid: String, installed_by: Option<String>, on: Date },
         /// An amount of litres was filled in. `level` is the level after it.
@@ -60,12 +60,12 @@ crate::events! {
         },
         /// The tank is at another site from now on.
         TankMoved: 1 { site: String },
-        /// The tank takes no more changes.
+        /// The tank accepts no more changes.
         TankScrapped: 1 { on: Date },
     }
 }
 
-/// `TankInstalled` from schema 1 to 2.
+/// Upcasts `TankInstalled` from schema 1 to 2.
 fn for_water(data: Value) -> Value {
     with_field(data, "liquid", "water")
 }
@@ -81,7 +81,7 @@ pub enum State {
     Absent,
     /// The tank can be filled and drawn from.
     Installed(Installed),
-    /// The tank takes no more changes.
+    /// The tank accepts no more changes.
     Scrapped(Installed),
 }
 
@@ -93,14 +93,14 @@ pub struct Installed {
     pub site: String,
     /// The liquid.
     pub liquid: String,
-    /// The subject of the caller who installed the tank and owns it.
+    /// The subject of the caller that installed the tank and owns it.
     pub installed_by: Option<String>,
     /// The level in litres.
     pub level: i64,
 }
 
 impl State {
-    /// The facts about the tank; `None` if it was never installed.
+    /// Returns the facts about the tank; `None` if it was never installed.
     #[must_use]
     pub fn installed(&self) -> Option<&Installed> {
         match self {
@@ -109,13 +109,13 @@ impl State {
         }
     }
 
-    /// The level in litres; 0 if the tank was never installed.
+    /// Returns the level in litres; 0 if the tank was never installed.
     #[must_use]
     pub fn level(&self) -> i64 {
         self.installed().map_or(0, |tank| tank.level)
     }
 
-    /// The same state with a change in the facts about the tank.
+    /// Returns the same state with a change in the facts about the tank.
     fn with(self, change: impl FnOnce(Installed) -> Installed) -> Self {
         match self {
             Self::Absent => Self::Absent,
@@ -137,11 +137,11 @@ pub enum Command {
         /// The liquid.
         liquid: Liquid,
     },
-    /// Fill something in.
+    /// Fill in an amount.
     Fill(Amount),
-    /// Take something out.
+    /// Draw an amount.
     Draw(Amount),
-    /// Move it. Nothing happens if it is there already.
+    /// Move it. A move to its own site causes no event.
     Move(Site),
     /// Scrap it.
     Scrap,
@@ -163,19 +163,19 @@ crate::refusals! {
     UNKNOWN = not_found("unknown-tank", "there is no such tank");
     /// The id is taken.
     EXISTS = already_exists("tank-exists", "a tank with this id exists already");
-    /// The tank belongs to somebody else.
+    /// The tank belongs to another caller.
     NOT_YOURS = forbidden("not-your-tank", "the tank belongs to somebody else");
     /// The tank is scrapped.
     SCRAPPED = refused("tank-scrapped", "the tank is scrapped");
-    /// There is less in it.
+    /// The tank has less than the amount.
     TOO_LITTLE = refused("too-little", "the level does not cover the amount");
-    /// There is no room for so much.
+    /// The tank has no room for the amount.
     FULL = refused("tank-full", "the level would pass 9007199254740991");
     /// Only an empty tank is scrapped.
     NOT_EMPTY = refused("tank-not-empty", "a tank is scrapped at 0");
 }
 
-/// The tank, if it takes changes of this caller.
+/// Returns the tank, if this caller may change it.
 fn yours<'a>(state: &'a State, context: &Context) -> Result<&'a Installed, Refusal> {
     let tank = state.installed().ok_or(UNKNOWN)?;
     if !context.is_owner(tank.installed_by.as_deref()) {

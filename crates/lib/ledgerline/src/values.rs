@@ -202,7 +202,7 @@ fn is_visible(text: &str) -> bool {
         }
         before = Some(c);
     }
-    // A joiner stands between two characters.
+    // A joiner is between two characters.
     !matches!(before, Some('\u{200c}' | '\u{200d}'))
 }
 

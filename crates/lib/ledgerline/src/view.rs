@@ -184,8 +184,8 @@ pub type OrderedChanges<State, Memory> =
 /// A view that is written from `$all` ([`all`](crate::all)): from every commit of some categories,
 /// once, in one order over all streams.
 ///
-/// In addition to its rows, it passes a state from one commit to the next, such as a running total
-/// or the number of the last row. It passes a memory from one commit of a stream to the next one
+/// Next to its rows, it passes a state from one commit to the next, such as a running total or the
+/// number of the last row. Also, it passes a memory from one commit of a stream to the next one
 /// there, such as the currency of an account. Both should be small: they are written with the rows,
 /// and have at most 64 KB each, as JSON. A rebuild from the beginning makes the same rows.
 ///

@@ -37,7 +37,7 @@ fn a_grant_of_all_keys_makes_narrower_grants_void_in_either_order() {
     }
 }
 
-/// The text travels with deployed stacks, so every later version reads it.
+/// Deployed stacks carry the text, so every later version must read it.
 #[test]
 fn a_manifest_is_read_as_it_was_written() {
     let index = crate::Index {
@@ -63,7 +63,7 @@ fn a_manifest_is_read_as_it_was_written() {
 }
 
 #[test]
-fn a_text_that_cannot_be_what_it_stands_for_is_refused() {
+fn a_text_that_is_not_valid_for_its_purpose_is_refused() {
     let read = |text: &str| serde_json::from_str::<Manifest>(text).unwrap();
     let sample = include_str!("sample.json");
     assert_eq!(read(sample).validate(), Ok(()));
