@@ -1,7 +1,7 @@
 //! Views: tables of rows that are written only under their guard, and read one by one or in pages.
 //!
 //! [`StateRows`] are written from states, [`LogRows`] from commits. Both know the keys of their
-//! table, and have its [`ViewTable`], which holds what is beside the rows.
+//! table, and have its [`ViewTable`], which holds the items next to the rows.
 
 mod apply;
 pub(crate) mod batch;
@@ -43,15 +43,15 @@ type Item = HashMap<String, AttributeValue>;
 const VERSION: &str = "version";
 /// The attribute of a handler's position in a stream: the last version that it applied.
 const POSITION: &str = "position";
-/// The attribute of a row that was forgotten: the time in Unix seconds after which no older version
-/// can arrive any more. It is the table's time to live.
+/// The attribute of a forgotten row: the time in Unix seconds after which no older version can
+/// arrive. It is the table's time to live.
 const TOMBSTONE: &str = "tombstone";
 /// The sort key of the item with a handler's position in a stream. It is also the name of an
-/// attribute of rows that were inserted: once the row is written, the rows of all versions of its
-/// stream up to this number are there.
+/// attribute of inserted rows. Once such a row is written, the rows of all versions of its stream
+/// up to this number exist.
 const POSITION_ENTRY: &str = "#position";
 
-/// The most items that one transaction takes.
+/// The most items of one transaction.
 const MAX_TRANSACTION_ITEMS: usize = 100;
 
 /// A handler's position in a stream.
@@ -111,7 +111,7 @@ impl From<&Table> for KeyNames {
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     /// The database throttles the request, or another writer is busy with the same items. The text
-    /// is the reason and the throttled resource, as far as the database names them.
+    /// has the reason and the throttled resource, as far as the database names them.
     #[error("the table is throttled: {0}")]
     Throttled(String),
     /// The database could not be reached or failed.
@@ -120,10 +120,10 @@ pub enum TableError {
     /// This program or the database cannot write or read a row or a key.
     #[error("a row cannot be written or read: {0}")]
     Row(String),
-    /// One commit would change more rows than one transaction takes (rule 9).
+    /// One commit would change more rows than one transaction accepts (rule 9).
     #[error("a commit changes {0} rows, one transaction takes {max}", max = MAX_TRANSACTION_ITEMS - 1)]
     TooManyRows(usize),
-    /// The client's cursor does not come from a page of this query.
+    /// The client's cursor is not from a page of this query.
     #[error(transparent)]
     Cursor(#[from] InvalidCursor),
 }
@@ -144,7 +144,7 @@ impl<'a> From<&'a Key> for RowKey<'a> {
 }
 
 impl ViewTable {
-    /// The table of this name, at the generation 0.
+    /// Returns the table of this name, at the generation 0.
     #[must_use]
     pub fn new(client: Client, name: impl Into<String>, keys: impl Into<KeyNames>) -> Self {
         Self {
@@ -156,13 +156,13 @@ impl ViewTable {
         }
     }
 
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The names of its keys.
+    /// Returns the names of its keys.
     #[must_use]
     pub fn keys(&self) -> &KeyNames {
         &self.keys
@@ -183,15 +183,16 @@ impl ViewTable {
     }
 }
 
-/// The error in the reasons of a transaction that was cancelled, if they tell more than that.
+/// Returns the error in the reasons of a cancelled transaction, if the reasons are more specific
+/// than the error itself.
 fn refused(cancelled: &TransactionCanceledException) -> Option<TableError> {
     let reasons = cancelled.cancellation_reasons();
     let busy = |code: &str| is_busy(code) || is_throttling(code);
     if let Some(reason) = reasons.iter().find(|reason| reason.code().is_some_and(busy)) {
         return Some(TableError::Throttled(cancellation(reason)));
     }
-    // A change that can never be written, such as an addition to a text: to say that the table is
-    // unavailable would have it retried.
+    // A change that can never be written, such as an addition to a text. If the error were
+    // `Unavailable`, the caller would retry.
     let invalid = reasons.iter().find(|reason| reason.code() == Some("ValidationError"))?;
     Some(TableError::Row(invalid.message().unwrap_or("a change is not valid").to_owned()))
 }
@@ -228,7 +229,7 @@ fn from_item<T: DeserializeOwned>(item: Item) -> Result<T, TableError> {
     deserialized(item).map_err(TableError::Row)
 }
 
-/// What is in an item, or why it cannot be read, without values (rule 14).
+/// Returns the content of an item, or the reason why it cannot be read, without values (rule 14).
 fn deserialized<T: DeserializeOwned>(mut item: Item) -> Result<T, String> {
     item.remove(POSITION_ENTRY);
     serde_dynamo::from_item(item).map_err(|error| error::without_values(&error))

@@ -185,9 +185,9 @@ pub type OrderedChanges<State, Memory> =
 /// once, in one order over all streams.
 ///
 /// Next to its rows, it passes a state from one commit to the next, such as a running total or the
-/// number of the last row. Also, it passes a memory from one commit of a stream to the next one
-/// there, such as the currency of an account. Both should be small: they are written with the rows,
-/// and have at most 64 KB each, as JSON. A rebuild from the beginning makes the same rows.
+/// last row's number. Also, it passes a memory from one commit of a stream to the next one there,
+/// such as the currency of an account. Both should be small: they are written with the rows, and
+/// have at most 64 KB each, as JSON. A rebuild from the beginning makes the same rows.
 ///
 /// ```
 /// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, tank::Tank};

@@ -1,6 +1,6 @@
-//! The one way in which the changes of commits get into the rows of a view that is written from the
-//! log: a batch of commits, with the positions that they move. Deliveries write a commit or a few,
-//! a rebuild writes many.
+//! The one way to write the changes of commits into the rows of a view that is written from the
+//! log: a batch of commits, with the positions that they move. Deliveries write one commit or a
+//! few, a rebuild writes many.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -27,20 +27,19 @@ use super::{
 };
 use crate::error::table_error;
 
-/// The bytes of rows after which a transaction is written. It takes 4 MB, and rows are larger in it
-/// than as JSON.
+/// The bytes of rows after which a transaction is written. The limit is 4 MB, and rows are larger
+/// in a transaction than as JSON.
 const MAX_BYTES: usize = 1_000_000;
-/// The number of times that a write is retried after it met another writer at one of its rows
-/// (rule 11).
+/// The number of times that a write is retried after a conflict with another writer at one of its
+/// rows (rule 11).
 const MAX_CONFLICTS: usize = 10;
-/// The longest pause between these tries. Deliveries have a short time, and other messages wait for
-/// them.
+/// The longest pause between these retries. Deliveries have a short time, and other messages wait
+/// for them.
 pub(super) const DELIVERY_PAUSE: Duration = Duration::from_millis(100);
-/// The same for a rebuild, whose workers meet each other at sums.
+/// The longest pause of a rebuild, whose workers conflict at sums.
 const REBUILD_PAUSE: Duration = Duration::from_millis(500);
 
-/// Commits of some streams, what they change together, and how they move the position in each
-/// stream.
+/// Commits of some streams: their joint changes, and the moves of the position in each stream.
 #[derive(Debug, Clone)]
 pub struct CommitBatch {
     moves: BTreeMap<StreamId, Move>,
@@ -49,7 +48,7 @@ pub struct CommitBatch {
     bytes: usize,
 }
 
-/// How a position moves.
+/// The move of a position.
 #[derive(Debug, Clone)]
 struct Move {
     from: u64,
@@ -63,11 +62,11 @@ struct Move {
 /// Whether a batch was written.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Applied {
-    /// It was.
+    /// The batch was written.
     Written {
-        /// The write units that it took.
+        /// The consumed write units.
         units: f64,
-        /// The positions that were further already: another writer of the same rows moved them.
+        /// The positions that were higher already: another writer of the same rows moved them.
         further: BTreeMap<StreamId, u64>,
     },
     /// Nothing was written, because the position in one of the streams is this one.
@@ -75,13 +74,13 @@ pub enum Applied {
 }
 
 impl CommitBatch {
-    /// A batch without commits.
+    /// Returns a batch without commits.
     #[must_use]
     pub fn new(table: LogTable) -> Self {
         Self { moves: BTreeMap::new(), changes: Changes::new(table), bytes: 0 }
     }
 
-    /// A batch of one commit.
+    /// Returns a batch of one commit.
     pub(super) fn of(stream: &StreamId, version: u64, changes: Changes) -> Self {
         let from = version.saturating_sub(1);
         let last_row = if changes.is_empty() { from } else { version };
@@ -89,7 +88,7 @@ impl CommitBatch {
         Self { moves: BTreeMap::from([(stream.clone(), step)]), changes, bytes: 0 }
     }
 
-    /// The first changes of a commit, which do not move the position.
+    /// Returns a batch of the first changes of a commit, which do not move the position.
     pub(super) fn begun(
         stream: &StreamId,
         version: u64,
@@ -101,7 +100,7 @@ impl CommitBatch {
         Self { moves: BTreeMap::from([(stream.clone(), step)]), changes, bytes: 0 }
     }
 
-    /// Adds a commit. Those of its stream that are in the batch come right before it.
+    /// Adds a commit. The batch's earlier commits of its stream are those right before it.
     pub(super) fn add(&mut self, stream: &StreamId, version: u64, changes: Changes) {
         let from = version.saturating_sub(1);
         let first = || Move { from, to: from, last_row: from, progress: None };
@@ -119,12 +118,12 @@ impl CommitBatch {
         self.moves.is_empty()
     }
 
-    /// Its streams.
+    /// Returns its streams.
     pub fn into_streams(self) -> impl Iterator<Item = StreamId> {
         self.moves.into_keys()
     }
 
-    /// Whether one more commit may be too much for one transaction.
+    /// Whether one more commit may exceed the limits of one transaction.
     fn is_full_for(&self, changes: &Changes, bytes: usize) -> bool {
         !self.is_empty()
             && (self.moves.len() + 1 + self.changes.len() + changes.len() > MAX_TRANSACTION_ITEMS
@@ -133,18 +132,19 @@ impl CommitBatch {
 }
 
 impl LogRows {
-    /// Adds a commit to a batch. Those of its stream that are in the batch come right before it.
+    /// Adds a commit to a batch. The batch's earlier commits of its stream are those right before
+    /// it.
     ///
     /// # Errors
-    /// When the batch has to be written first, because one transaction would not take both. The
-    /// changes are returned.
+    /// When the batch has to be written first, because both together exceed the limits of one
+    /// transaction. The changes are returned.
     pub fn try_add(
         &self,
         batch: &mut CommitBatch,
         commit: CommitChanges<'_>,
     ) -> Result<(), Changes> {
         let CommitChanges { stream, version, changes } = commit;
-        // Rows that are inserted need no transaction.
+        // Inserted rows need no transaction.
         if self.guard == Guard::Transaction {
             let bytes = changes.bytes();
             if batch.is_full_for(&changes, bytes) {
@@ -156,15 +156,15 @@ impl LogRows {
         Ok(())
     }
 
-    /// Makes the changes of these commits, and moves the positions in their streams (rule 9).
+    /// Applies the changes of these commits, and moves the positions in their streams (rule 9).
     ///
     /// In a view that inserts rows, no write has a condition: the caller has compared the positions
-    /// with where the batch begins. The rows of a stream contain the position before the first of
-    /// the commits, and only the last row contains that of its own commit. It is written when all
-    /// the others are there: so the newest row never contains a position whose rows are not there.
+    /// with the beginning of the batch. The last row of a stream contains its own commit's version,
+    /// and the other rows contain the position before the first of the commits. The last row is
+    /// written after all others. So every row up to the position in the newest row exists.
     ///
     /// # Errors
-    /// When the table fails, or there are more rows and streams than one transaction takes, or a
+    /// When the table fails, there are more rows and streams than one transaction accepts, or a
     /// view that inserts rows changes one. In such a view, some of the rows may have been written.
     pub async fn apply(&self, batch: &CommitBatch) -> Result<Applied, TableError> {
         match self.guard {
@@ -173,14 +173,14 @@ impl LogRows {
         }
     }
 
-    /// Writes a batch in one transaction. `longest` is the longest pause between two tries.
+    /// Writes a batch in one transaction. `longest` is the longest pause between two attempts.
     pub(super) async fn transact(
         &self,
         batch: &CommitBatch,
         longest: Duration,
     ) -> Result<Applied, TableError> {
-        // Usually another stream changes the same row, such as a sum. Waiting here costs less than
-        // a second delivery of the message, for which all of its group would wait.
+        // Usually another stream changes the same row, such as a sum. A pause here costs less than
+        // a redelivery of the message, which would delay all of its group.
         let delays = ExponentialBuilder::default()
             .with_min_delay(Duration::from_millis(10))
             .with_max_delay(longest)
@@ -283,7 +283,7 @@ impl LogRows {
         else {
             return Err(table_error(error));
         };
-        // Nothing but a position has a condition.
+        // Only positions have a condition.
         let mut reasons = cancelled.cancellation_reasons().iter();
         if let Some(guard) = reasons.find(|reason| reason.code() == Some("ConditionalCheckFailed"))
         {
@@ -292,7 +292,7 @@ impl LogRows {
         Err(refused(cancelled).unwrap_or_else(|| table_error(error)))
     }
 
-    /// One change, as a part of a transaction.
+    /// Returns one change as a part of a transaction.
     pub(super) fn write(
         &self,
         key: &Key,

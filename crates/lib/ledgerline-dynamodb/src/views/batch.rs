@@ -24,9 +24,9 @@ use crate::{
 const WRITES: usize = 25;
 /// The most rows that one call reads.
 const READS: usize = 100;
-/// The most calls that are under way at the same time.
+/// The most calls in progress at the same time.
 const CONCURRENCY: usize = 8;
-/// The number of times that the rows which a call left over are sent again (rule 11).
+/// The number of times that the unprocessed rows of a call are sent again (rule 11).
 const MAX_TRIES: usize = 8;
 
 fn delays() -> impl Iterator<Item = Duration> {
@@ -39,8 +39,8 @@ fn delays() -> impl Iterator<Item = Duration> {
 }
 
 impl LogRows {
-    /// Writes rows, in no particular order, and overwrites rows with the same keys. No key may be
-    /// in the list twice.
+    /// Writes rows, in any order, and overwrites rows with the same keys. No key may be in the list
+    /// twice.
     ///
     /// # Errors
     /// When the table fails, or is throttled for too long. Some of the rows may have been written.
@@ -49,8 +49,7 @@ impl LogRows {
         self.view.put_items(rows).await.map(|_| ())
     }
 
-    /// Deletes rows, in no particular order, whether they exist or not. No key may be in the list
-    /// twice.
+    /// Deletes rows, in any order, whether they exist or not. No key may be in the list twice.
     ///
     /// # Errors
     /// When the table fails, or is throttled for too long. Some of the rows may have been deleted.
@@ -62,8 +61,8 @@ impl LogRows {
         self.view.write_all(writes).await.map(|_| ())
     }
 
-    /// The rows with these keys, read strongly, in no particular order, if they exist. No key may
-    /// be in the list twice.
+    /// Reads the rows with these keys that exist, in no particular order, with strong consistency.
+    /// No key may be in the list twice.
     ///
     /// # Errors
     /// When the table fails, or is throttled for too long.
@@ -78,7 +77,7 @@ impl LogRows {
 }
 
 impl ViewTable {
-    /// Writes items as they are. Returns the write units that it took.
+    /// Writes items as they are. Returns the consumed write units.
     pub(super) async fn put_items(&self, items: Vec<Item>) -> Result<f64, TableError> {
         let mut writes = Vec::new();
         for item in items {
@@ -122,8 +121,8 @@ impl ViewTable {
         }
     }
 
-    /// The items with these keys, in no particular order, if they exist. No key may be in the list
-    /// twice.
+    /// Reads the items with these keys that exist, in no particular order. No key may be in the
+    /// list twice.
     pub(crate) async fn items_of(
         &self,
         keys: Vec<Item>,
@@ -133,7 +132,7 @@ impl ViewTable {
     }
 }
 
-/// The items of a table with these keys, in no particular order, if they exist. No key may be in
+/// Reads the items of a table with these keys that exist, in no particular order. No key may be in
 /// the list twice.
 pub(crate) async fn items_of(
     client: &Client,
@@ -172,18 +171,19 @@ pub(crate) async fn items_of(
     Ok(found)
 }
 
-/// The reason of a batch call that succeeds and leaves items unprocessed: DynamoDB names none.
+/// Returns the throttling text for a batch call that succeeds and leaves items unprocessed:
+/// DynamoDB names no reason.
 fn unprocessed(table: &str) -> String {
     format!("DynamoDB leaves items of table {table} unprocessed")
 }
 
-/// The deletion of a row.
+/// Returns the deletion of a row.
 pub(super) fn delete_of(key: Item) -> Result<WriteRequest, TableError> {
     let delete = DeleteRequest::builder().set_key(Some(key)).build().map_err(invalid)?;
     Ok(WriteRequest::builder().delete_request(delete).build())
 }
 
-/// The units that a call took.
+/// Returns the units that a call consumed.
 pub(super) fn units_of(capacity: &[ConsumedCapacity]) -> f64 {
     capacity.iter().filter_map(ConsumedCapacity::capacity_units).sum()
 }

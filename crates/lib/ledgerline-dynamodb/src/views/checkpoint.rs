@@ -1,10 +1,9 @@
-//! The checkpoint of a subscription: an item beside the rows, which one holder at a time may move,
-//! in one transaction with the rows.
+//! The checkpoint of a subscription: an item next to the rows. Only one holder at a time may move
+//! it, in one transaction with the rows.
 //!
-//! A holder has the checkpoint for a while, and has it longer with each write. Whoever takes it
-//! after that gives it a higher number, the *fence*. A holder that was paused, or is cut off, and
-//! wakes up later, writes nothing any more: each of its writes is on the condition that the fence
-//! is still its own.
+//! A holder has a lease of the checkpoint, and extends it with each write. The next holder gives
+//! the checkpoint a higher number, the *fence*. A paused or disconnected holder that resumes later
+//! cannot write: each of its writes has the condition that the fence is still its own.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -34,14 +33,14 @@ pub(super) const CHECKPOINT: &str = "$checkpoint";
 /// The most rows and streams that one write of a checkpoint changes.
 pub const MAX_CHANGES: usize = MAX_TRANSACTION_ITEMS - 1;
 
-/// How far a subscription got. The names of the attributes begin with a sign that no key of a table
-/// begins with.
+/// The progress of a subscription. The names of the attributes begin with a sign that no key of a
+/// table begins with.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// The cursor, as text; empty for the beginning.
     #[serde(default, rename = "$cursor")]
     pub cursor: String,
-    /// What goes from one commit to the next, as JSON; empty at the beginning.
+    /// The state that passes from one commit to the next, as JSON; empty at the beginning.
     #[serde(default, rename = "$state")]
     pub state: String,
     /// The number of its holder.
@@ -50,17 +49,17 @@ pub struct Checkpoint {
     /// The name of its holder.
     #[serde(default, rename = "$holder")]
     holder: String,
-    /// The number of times that it was moved. A copy of an earlier write that arrives late finds
-    /// another number.
+    /// The number of its moves. A copy of an earlier write that arrives late finds another number.
     #[serde(default, rename = "$moves")]
     moves: u64,
-    /// When somebody else may take it, in milliseconds since 1970.
+    /// The end of the lease, in milliseconds since 1970. After it, another holder may take the
+    /// checkpoint.
     #[serde(default, rename = "$until")]
     until: i64,
 }
 
 impl Checkpoint {
-    /// Whether another holder has it at `now`. `holding` is the time for which a holder takes it.
+    /// Whether another holder has it at `now`. `holding` is the duration of a lease.
     #[must_use]
     pub fn is_held_by_another(
         &self,
@@ -73,28 +72,28 @@ impl Checkpoint {
     }
 }
 
-/// How far a subscription got in a stream, and what it remembers of the stream, as JSON.
+/// The progress of a subscription in a stream, and its memory of the stream, as JSON.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StreamPosition {
     /// The last version that it applied; 0 for none.
     pub position: u64,
-    /// What it remembers.
+    /// The memory.
     pub memory: Option<String>,
 }
 
-/// Where a checkpoint moves to.
+/// The new values of a checkpoint.
 #[derive(Debug, Clone)]
 pub struct NextCheckpoint {
     /// The cursor after the last commit that was applied.
     pub cursor: String,
     /// The state of the view, as JSON.
     pub state: String,
-    /// The time until which the holder keeps it. A time that is over gives it back.
+    /// The end of the lease. A time in the past releases the checkpoint.
     pub until: Timestamp,
 }
 
-/// The rows of a view in one order, and the positions in streams, that are written together with
-/// the checkpoint.
+/// The rows of an ordered view, and the positions in streams, that are written together with the
+/// checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct OrderedRows<'a> {
     /// The changes of rows.
@@ -104,8 +103,8 @@ pub struct OrderedRows<'a> {
 }
 
 impl LogRows {
-    /// How far the subscription got in these streams, read strongly, in one call for a hundred of
-    /// them. A stream of which nothing was applied is left out.
+    /// Returns the progress of the subscription in these streams, by strongly consistent reads, one
+    /// call for a hundred streams. A stream without applied commits is left out.
     ///
     /// # Errors
     /// When the table fails, or is throttled for too long.
@@ -129,7 +128,7 @@ impl LogRows {
         Ok(reached)
     }
 
-    /// The checkpoint, read strongly.
+    /// Reads the checkpoint, with strong consistency.
     ///
     /// # Errors
     /// When the table fails.
@@ -140,8 +139,8 @@ impl LogRows {
 
     /// Takes the lease for the time `holding`; `None` if another holder has it. `holder` is unique.
     ///
-    /// A holder whose clock was in the future has it no longer than others would: the fence keeps
-    /// its writes out, whenever another one takes the checkpoint.
+    /// A holder whose clock was in the future has it no longer than others would. The fence keeps
+    /// its writes out after another holder takes the checkpoint.
     ///
     /// # Errors
     /// When the table fails.
@@ -159,7 +158,7 @@ impl LogRows {
             .table_name(&self.view.name)
             .set_key(Some(self.view.beside(CHECKPOINT)))
             .update_expression("SET #until = :until, #holder = :holder, #moves = if_not_exists(#moves, :none) ADD #fence :one")
-            // A try of this very holder, whose reply was lost, is no other holder.
+            // An earlier attempt of this very holder, whose reply was lost, is no other holder.
             .condition_expression("attribute_not_exists(#until) OR NOT #until BETWEEN :now AND :longest OR #holder = :holder")
             .expression_attribute_names("#until", "$until")
             .expression_attribute_names("#holder", "$holder")
@@ -181,7 +180,7 @@ impl LogRows {
         match result {
             Ok(output) => output.attributes.map(from_item).transpose(),
             Err(error) => match error.as_service_error() {
-                // Somebody else has it, or is about to move it.
+                // Another holder has it, or is about to move it.
                 Some(
                     UpdateItemError::ConditionalCheckFailedException(_)
                     | UpdateItemError::TransactionConflictException(_),
@@ -192,13 +191,13 @@ impl LogRows {
     }
 
     /// Moves the checkpoint to this cursor and state, together with rows and positions in streams:
-    /// all or nothing. It is this holder's until this time then; a time that is over gives it back.
-    /// Returns the checkpoint as it is now; `None` if somebody else has taken it, and nothing was
-    /// written.
+    /// all or nothing. The lease then ends at `to.until`; a time in the past releases the
+    /// checkpoint. Returns the new checkpoint; `None` if another holder has taken it, and nothing
+    /// was written.
     ///
     /// # Errors
-    /// When the table fails, or there are more rows and streams than one transaction takes. It is
-    /// not known then whether it was moved: whoever takes it next sees that.
+    /// When the table fails, or there are more rows and streams than one transaction accepts. The
+    /// outcome is then unknown: the next holder sees it.
     pub async fn move_checkpoint(
         &self,
         from: &Checkpoint,
@@ -216,7 +215,7 @@ impl LogRows {
         item.extend(self.view.beside(CHECKPOINT));
         let is_moved = if rows.changes.is_empty() && rows.positions.is_empty() {
             self.put_checkpoint(item, from).await?
-                // An earlier try of this very write, whose reply was lost.
+                // An earlier attempt of this very write, whose reply was lost.
                 || self.checkpoint().await? == moved
         } else {
             self.put_checkpoint_and_rows(item, from, rows).await?
@@ -224,7 +223,7 @@ impl LogRows {
         Ok(is_moved.then_some(moved))
     }
 
-    /// Gives the checkpoint back where it is, if it is still this holder's.
+    /// Releases the checkpoint without a move, if it is still this holder's.
     ///
     /// # Errors
     /// When the table fails.
@@ -251,7 +250,7 @@ impl LogRows {
             let Err(error) = result else { return Ok(()) };
             match error.as_service_error() {
                 Some(UpdateItemError::ConditionalCheckFailedException(_)) => return Ok(()),
-                // A write of its own, whose outcome is not known, may be under way still.
+                // A write of this holder with an unknown outcome may still be in progress.
                 Some(UpdateItemError::TransactionConflictException(_)) => {
                     tokio::time::sleep(pause).await;
                 }
@@ -292,7 +291,7 @@ impl LogRows {
         for (key, change) in changes.iter() {
             writes.push(self.write(key, change)?);
         }
-        // The SDK sends a token with it, by which DynamoDB knows a try whose reply was lost.
+        // The SDK sends a token, by which DynamoDB recognises an attempt whose reply was lost.
         let write = self.view.client.transact_write_items().set_transact_items(Some(writes));
         let Err(error) = write.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await
         else {
@@ -330,7 +329,7 @@ impl LogRows {
     }
 }
 
-/// The latest end of a holding that a right clock can have written.
+/// Returns the latest end of a lease that a correct clock can have written.
 fn longest(now: Timestamp, holding: SignedDuration) -> Timestamp {
     now + holding + CLOCK_SKEW
 }
@@ -339,7 +338,7 @@ fn text<'i>(item: &'i Item, name: &str) -> &'i str {
     item.get(name).and_then(|value| value.as_s().ok()).map_or("", String::as_str)
 }
 
-/// The condition that nobody has taken or moved the checkpoint.
+/// The condition that no holder has taken or moved the checkpoint.
 const UNMOVED: &str = "#fence = :fence AND #moves = :moves";
 
 fn unmoved(from: &Checkpoint) -> Item {

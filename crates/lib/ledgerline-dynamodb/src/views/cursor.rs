@@ -1,6 +1,6 @@
-//! Cursors: the place where a page ended, as opaque text. A cursor never holds the partition, so
-//! that no cursor can lead into the rows of another user. It has a checksum of the list that it is
-//! of: in another list it would leave rows out without a word.
+//! Cursors: the place where a page ended, as opaque text. A cursor never holds the partition, so no
+//! cursor can lead into the rows of another user. It has a checksum of its list: in another list it
+//! would silently leave rows out.
 
 use std::collections::BTreeMap;
 
@@ -32,8 +32,8 @@ pub(crate) fn write(key: &Item, query: &List<'_>) -> Result<String, TableError> 
 /// The name of the checksum in a cursor. No key of a table has it.
 const LIST: &str = "$list";
 
-/// A checksum of the list that a query is about. The limit, and the generation of the table, are
-/// not in it: a reader may change the one, and a rebuild the other.
+/// Returns a checksum of the list of a query. The limit, and the generation of the table, are not
+/// in it: a reader may change the limit, and a rebuild the generation.
 fn checksum(query: &List<'_>) -> String {
     let List { index, partition, starts_with, newest_first, .. } = query;
     let list = format!("{index:?} {partition:?} {starts_with:?} {newest_first}");
@@ -47,7 +47,7 @@ pub(crate) fn read(cursor: &str, query: &List<'_>) -> Result<Item, InvalidCursor
     let json = BASE64_URL_SAFE_NO_PAD.decode(cursor).map_err(|_| InvalidCursor)?;
     let mut rest: BTreeMap<String, String> =
         serde_json::from_slice(&json).map_err(|_| InvalidCursor)?;
-    // A cursor of an earlier version has no checksum: it may be under way while functions are
+    // A cursor of an earlier version has no checksum. A client may send it while functions are
     // replaced.
     if rest.remove(LIST).is_some_and(|list| list != checksum(query)) {
         return Err(InvalidCursor);
@@ -68,7 +68,7 @@ pub(crate) fn read(cursor: &str, query: &List<'_>) -> Result<Item, InvalidCursor
     Ok(key)
 }
 
-/// Whether the cursor is within the list that is asked for: DynamoDB refuses any other start.
+/// Whether the cursor is within the requested list: DynamoDB refuses any other start.
 fn begins(keys: &BTreeMap<String, String>, query: &List<'_>) -> bool {
     let sort = query.keys.first().and_then(|sort| keys.get(*sort));
     query.starts_with.is_none_or(|start| sort.is_some_and(|sort| sort.starts_with(start)))

@@ -44,17 +44,17 @@ pub struct LogRows {
     pub(super) guard: Guard,
 }
 
-/// How rows and the position in their stream are written together (rule 9).
+/// The way in which rows and the position in their stream are written together (rule 9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Guard {
     /// In one transaction. Any commit may change any row.
     Transaction,
-    /// The position is in the newest row of its stream, because no other commit writes it: rows are
+    /// The position is in the newest row of its stream, because no other commit writes it. Rows are
     /// inserted without a condition, at half the price, and many in one call.
     NewestRow,
 }
 
-/// A commit that was delivered, and the changes that it makes.
+/// A delivered commit, and the changes that it makes.
 #[derive(Debug)]
 pub struct CommitChanges<'c> {
     /// The stream.
@@ -66,15 +66,14 @@ pub struct CommitChanges<'c> {
 }
 
 impl LogRows {
-    /// The rows in the table of this name. They are written in transactions.
+    /// Returns the rows in the table of this name. They are written in transactions.
     #[must_use]
     pub fn new(client: Client, name: impl Into<String>, keys: LogTable) -> Self {
         Self { view: ViewTable::new(client, name, &keys), keys, guard: Guard::Transaction }
     }
 
-    /// The same rows, of a view that writes them in these ways
-    /// ([`LogView::writes`](ledgerline::LogView::writes)). Rows that are inserted need no
-    /// transaction.
+    /// Returns the same rows, of a view that writes them in these ways
+    /// ([`LogView::writes`](ledgerline::LogView::writes)). Inserted rows need no transaction.
     #[must_use]
     pub fn written_by(self, writes: &[Write]) -> Self {
         let inserts = writes.contains(&Write::Insert);
@@ -82,31 +81,31 @@ impl LogRows {
         Self { guard, ..self }
     }
 
-    /// The rows in this table.
+    /// Returns the rows in this table.
     #[must_use]
     pub fn in_table(view: ViewTable, keys: LogTable) -> Self {
         Self { view, keys, guard: Guard::Transaction }
     }
 
-    /// Their table.
+    /// Returns their table.
     #[must_use]
     pub fn view(&self) -> &ViewTable {
         &self.view
     }
 
-    /// The same view, at the rows of this generation.
+    /// Returns the same view, at the rows of this generation.
     #[must_use]
     pub fn at(&self, generation: u32) -> Self {
         Self { view: self.view.at(generation), ..self.clone() }
     }
 
-    /// Whether the rows of many streams can be written in one call.
+    /// Whether one call can write the rows of many streams.
     #[must_use]
     pub fn inserts(&self) -> bool {
         self.guard == Guard::NewestRow
     }
 
-    /// The row with these keys.
+    /// Reads the row with these keys, by an eventually consistent read.
     ///
     /// # Errors
     /// When the table fails.
@@ -114,7 +113,7 @@ impl LogRows {
         self.read_row(key, false).await
     }
 
-    /// The row with these keys, read strongly.
+    /// Reads the row with these keys, by a strongly consistent read.
     ///
     /// # Errors
     /// When the table fails.
@@ -173,8 +172,7 @@ impl LogRows {
     }
 
     /// Deletes a row if this field of it still has this value. Returns whether it was deleted.
-    /// Because of the condition, an earlier try that arrives late does not delete a row that was
-    /// written since.
+    /// Because of the condition, an earlier attempt that arrives late does not delete a newer row.
     ///
     /// # Errors
     /// When the table fails.
@@ -202,13 +200,13 @@ impl LogRows {
         }
     }
 
-    /// Makes the changes of a commit, and moves the position to its version, if the commit is the
-    /// next one in its stream: together (rule 9). Otherwise nothing is written, and the verdict
-    /// says why (rule 7). Returns the position as well.
+    /// Applies the changes of a commit, and moves the position to its version, together (rule 9),
+    /// if the commit is the next one in its stream. Otherwise nothing is written, and the delivery
+    /// names the reason (rule 7). Returns the position as well.
     ///
     /// # Errors
-    /// When the table fails, or the commit changes more rows than one transaction takes. When a
-    /// view that inserts rows changes one.
+    /// When the table fails, or the commit changes more rows than one transaction accepts. Also
+    /// when a view that inserts rows changes one.
     pub async fn deliver(&self, commit: CommitChanges<'_>) -> Result<(Delivery, u64), TableError> {
         match self.guard {
             Guard::Transaction => self.deliver_one(commit).await,
@@ -222,13 +220,13 @@ impl LogRows {
         verdict(&self.transact(&batch, DELIVERY_PAUSE).await?, version)
     }
 
-    /// The same as [`deliver`](Self::deliver) for a commit that needs more than one write: the
-    /// position does not move, so that the commit is delivered again until a call of `deliver`
-    /// moves it. All changes until then may be made twice. With [`Delivery::Next`] the commit's
+    /// Writes a part of a commit that needs more than one write, like [`deliver`](Self::deliver).
+    /// The position does not move, so the commit is delivered again until a call of `deliver` moves
+    /// it. Until then, all changes may be applied twice. With [`Delivery::Next`], the commit's
     /// version is returned, not the position.
     ///
     /// # Errors
-    /// When the table fails, or there are more changes than one transaction takes.
+    /// When the table fails, or there are more changes than one transaction accepts.
     pub async fn begin(
         &self,
         commit: CommitChanges<'_>,
@@ -239,8 +237,8 @@ impl LogRows {
         verdict(&self.transact(&batch, DELIVERY_PAUSE).await?, version)
     }
 
-    /// The same as [`deliver`](Self::deliver) for many commits. A view that inserts rows writes
-    /// those of different streams in the same calls. The verdicts are in the order of the commits.
+    /// Applies many commits, like [`deliver`](Self::deliver). A view that inserts rows writes those
+    /// of different streams in the same calls. The deliveries are in the order of the commits.
     ///
     /// # Errors
     /// When the table fails, or a change is no insertion. Some of the commits may have been
@@ -260,11 +258,13 @@ impl LogRows {
     }
 
     /// Inserts the rows of these commits. The newest row of a stream contains the position: the
-    /// last row of a commit contains the commit's version, and its other rows contain the version
-    /// before. The last row is written when the others are there. So the table always has all rows
-    /// of the commits up to the position, and maybe some rows of the next one (rule 9). After a
-    /// crash between two calls, the commit is delivered again and writes its rows again. A commit
-    /// without rows writes the position as an item beside the rows.
+    /// last row of a commit contains the commit's version, and its other rows contain the previous
+    /// version.
+    ///
+    /// The last row is written after the others. So the table always has all rows of the commits up
+    /// to the position, and maybe some rows of the next one (rule 9). After a crash between two
+    /// calls, the commit is delivered again, and its rows are overwritten with the same content. A
+    /// commit without rows writes the position as an item next to the rows.
     async fn insert(
         &self,
         commits: Vec<CommitChanges<'_>>,
@@ -272,8 +272,8 @@ impl LogRows {
         let mut verdicts = Vec::new();
         let mut positions = BTreeMap::new();
         // The first batch has the first commit of each stream, the second one the second, and so
-        // on: each has its position written before the next one of its stream, and the position
-        // never goes back.
+        // on. So the position of each is written before that of the next one in its stream, and the
+        // position never decreases.
         let mut batches = Vec::<CommitBatch>::new();
         // The places of a stream's commits in the list: one in each batch.
         let mut places = BTreeMap::<&StreamId, Vec<usize>>::new();
@@ -298,7 +298,7 @@ impl LogRows {
         }
         for (depth, batch) in batches.iter().enumerate() {
             let Applied::Written { further, .. } = self.apply(batch).await? else { continue };
-            // The position beside the rows was not read if the newest row was enough.
+            // The position next to the rows was not read if the newest row sufficed.
             for (stream, position) in &further {
                 verdicts[places[stream][depth]] = (Delivery::Duplicate, *position);
             }
@@ -306,21 +306,21 @@ impl LogRows {
         Ok(verdicts)
     }
 
-    /// The position in a stream, read for a commit of this version.
+    /// Reads the position in a stream, for a commit of this version.
     async fn position_before(&self, stream: &StreamId, version: u64) -> Result<u64, TableError> {
         let before = version.saturating_sub(1);
         let newest = self.view.position_in_newest_row(stream, true).await?;
         if newest == before && before > 0 {
             return Ok(newest);
         }
-        // The position beside the rows is usually older than the newest row: it is read only if the
-        // newest row is not enough for the verdict.
+        // The position next to the rows is usually older than the newest row. It is read only if
+        // the newest row does not suffice to determine the delivery.
         let Position { position, .. } = self.view.position_beside(stream, true).await?;
         Ok(newest.max(position))
     }
 
-    /// The position from which a rebuild continues in a stream. Only a view that inserts rows has
-    /// it in the newest row; the roles of all others allow no query.
+    /// Returns the position from which a rebuild resumes in a stream. Only a view that inserts rows
+    /// has it in the newest row; the roles of all others allow no query.
     ///
     /// # Errors
     /// When the table fails.
@@ -331,7 +331,7 @@ impl LogRows {
         }
     }
 
-    /// A row of this generation.
+    /// Returns a row of this generation as an item.
     pub(super) fn row(&self, row: &impl Serialize) -> Result<Item, TableError> {
         let mut item = to_item(row)?;
         self.view.name_keys(&mut item, [self.keys.partition]);
@@ -339,13 +339,13 @@ impl LogRows {
     }
 }
 
-/// The verdict on a commit of this version, and the position.
+/// Returns the delivery of a commit of this version, and the position.
 fn verdict(applied: &Applied, version: u64) -> Result<(Delivery, u64), TableError> {
     match applied {
         Applied::Written { .. } => Ok((Delivery::Next, version)),
         &Applied::PositionIs(position) => match check(position, version) {
             // The position moved between the failed condition and its answer, because another
-            // instance works on this stream.
+            // instance applies commits of this stream.
             Delivery::Next => {
                 Err(TableError::Throttled("another instance applies commits of the stream".into()))
             }

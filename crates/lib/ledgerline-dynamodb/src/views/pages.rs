@@ -22,7 +22,7 @@ pub struct Page<T> {
 }
 
 impl<T> Page<T> {
-    /// The rows and the place where the next page begins, for a reader that needs all rows.
+    /// Returns the rows and the place where the next page begins, for a reader that needs all rows.
     ///
     /// # Errors
     /// When a row cannot be read.
@@ -35,7 +35,7 @@ impl<T> Page<T> {
 /// A row that this program cannot read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreadableRow {
-    /// Its id in a table of states, its sort key in a table that is written from the log.
+    /// Its id in a table of states; its sort key in a table that is written from the log.
     pub key: String,
     /// The reason, without values (rule 14).
     pub reason: String,
@@ -47,7 +47,7 @@ struct Items {
     cursor: Option<String>,
 }
 
-/// The rows that are to be read: those of one partition, in the order of their sort keys.
+/// The rows to read: those of one partition, in the order of their sort keys.
 #[derive(Debug, Clone, Copy)]
 pub struct PageQuery<'a> {
     /// The value of the partition key.
@@ -58,12 +58,12 @@ pub struct PageQuery<'a> {
     pub newest_first: bool,
     /// The most rows in the page.
     pub limit: i32,
-    /// The place where the page before ended.
+    /// The place where the previous page ended.
     pub cursor: Option<&'a str>,
 }
 
 impl<'a> PageQuery<'a> {
-    /// All rows of a partition, in ascending order.
+    /// Returns a query of all rows of a partition, in ascending order.
     #[must_use]
     pub fn of(partition: &'a str, limit: i32, cursor: Option<&'a str>) -> Self {
         Self { partition, starts_with: None, newest_first: false, limit, cursor }
@@ -77,10 +77,10 @@ pub(super) struct List<'a> {
     pub(super) index: Option<&'a str>,
     /// Name and value of the partition key.
     pub(super) partition: (&'a str, &'a str),
-    /// The names of the other keys: the sort key first, then, for an index, that key of the table
-    /// that is no key of the index.
+    /// The names of the other keys. The sort key is first. For an index, the key of the table
+    /// follows that is no key of the index.
     pub(super) keys: &'a [&'a str],
-    /// The names of all partition keys of the table and its indexes: the values of these carry the
+    /// The names of all partition keys of the table and its indexes: their values carry the
     /// generation.
     pub(super) partitions: &'a [&'a str],
     /// The key of the table, for an index.
@@ -103,10 +103,11 @@ impl List<'_> {
 }
 
 impl LogRows {
-    /// A page of the rows in one partition, in the order of the sort key, read strongly.
+    /// Reads a page of the rows in one partition, in the order of the sort key, with strong
+    /// consistency.
     ///
     /// # Errors
-    /// When the table fails, or the cursor does not come from a page of this query.
+    /// When the table fails, or the cursor is not from a page of this query.
     pub async fn page<T: DeserializeOwned>(
         &self,
         query: &PageQuery<'_>,
@@ -129,14 +130,14 @@ impl LogRows {
 }
 
 impl StateRows {
-    /// A page of the rows in one partition of an index, in the order of its sort key.
+    /// Reads a page of the rows in one partition of an index, in the order of its sort key.
     ///
-    /// If the index holds only keys, the rows are read from the table. A row that was deleted in
-    /// between is left out, and so is one that has another place by now: its new partition may
+    /// If the index holds only keys, the rows are read from the table. A row that was deleted
+    /// meanwhile is left out. So is a row with another place in the index: its new partition may
     /// belong to another caller.
     ///
     /// # Errors
-    /// When the table fails, or the cursor does not come from a page of this query.
+    /// When the table fails, or the cursor is not from a page of this query.
     pub async fn page<T: DeserializeOwned>(
         &self,
         index: &Index,
@@ -162,10 +163,11 @@ impl StateRows {
         Ok(Page { rows: self.view.rows_read(items, self.keys.key, list.partitions), cursor })
     }
 
-    /// The rows of these items of an index, in their order, if they still have this place in it.
+    /// Returns the rows of these items of an index, in their order, if they still have this place
+    /// in it.
     async fn rows_at(&self, list: &List<'_>, items: &[Item]) -> Result<Vec<Item>, TableError> {
         let key = self.keys.key;
-        // As the table has them: with the generation.
+        // The ids are as in the table: with the generation.
         let id = |item: &Item| item.get(key).and_then(|id| id.as_s().ok()).cloned();
         let ids: Vec<_> = items.iter().filter_map(id).collect();
         let keys =
@@ -196,7 +198,7 @@ impl StateRows {
 }
 
 impl ViewTable {
-    /// The rows in these items. `key` is the name of the key that names a row.
+    /// Returns the rows in these items. `key` is the name of the key that identifies a row.
     pub(super) fn rows_read<T: DeserializeOwned>(
         &self,
         items: impl IntoIterator<Item = Item>,
@@ -211,7 +213,7 @@ impl ViewTable {
         items.into_iter().map(read).collect()
     }
 
-    /// The items of a page.
+    /// Reads the items of a page.
     async fn items(&self, list: &List<'_>) -> Result<Items, TableError> {
         let prefix = list.starts_with.map(|prefix| {
             if list.is_sorted_by_partition() {
@@ -236,7 +238,7 @@ impl ViewTable {
             let shown = |item: &Item| !item.contains_key(TOMBSTONE) && is_of_this_generation(item);
             rows.extend(found.into_iter().filter(shown));
             match last {
-                // A cursor has no generation, so no page ends at a row of another one.
+                // A cursor has no generation, so no page ends at a row of another generation.
                 Some(last) if !is_of_this_generation(&last) => start = Some(last),
                 Some(mut last) => {
                     self.unsign_keys(&mut last, partitions);
@@ -247,7 +249,7 @@ impl ViewTable {
         }
     }
 
-    /// One call for items, after this key. Returns the key where the next one begins as well.
+    /// Makes one call for items, after this key. Also returns the key where the next call begins.
     async fn query(
         &self,
         list: &List<'_>,
@@ -276,8 +278,8 @@ impl ViewTable {
             .expression_attribute_values(":partition", self.partition(list.partition.1))
             .scan_index_forward(!list.newest_first)
             .limit(list.limit)
-            // An index cannot be read strongly. The table is read strongly, so that its rows are at
-            // least as new as a position that was read before.
+            // An index has no strongly consistent reads. Reads of the table are strongly
+            // consistent, so that its rows are at least as new as a position that was read before.
             .consistent_read(list.index.is_none())
             .set_exclusive_start_key(start)
             .return_consumed_capacity(ReturnConsumedCapacity::Total)

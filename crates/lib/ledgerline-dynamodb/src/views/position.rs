@@ -1,7 +1,7 @@
 //! Positions: the versions up to which streams are applied.
 //!
-//! The position in a stream is an item beside the rows. A view that inserts its rows has it in the
-//! newest row of the stream as well, which costs no write; the higher one counts.
+//! The position in a stream is an item next to the rows. A view that inserts its rows has it in the
+//! newest row of the stream as well, which costs no write. The higher one counts.
 
 use std::collections::HashMap;
 
@@ -23,17 +23,17 @@ pub(super) struct Condition {
     pub(super) values: Item,
 }
 
-/// The condition that the position is this one.
+/// Returns the condition that the position is this one.
 pub(super) fn position_equals(position: u64) -> Condition {
     let expression = match position {
-        // A first commit that was begun and is not done has left the position 0.
+        // An unfinished first commit has left the position 0.
         0 => "attribute_not_exists(#position) OR #position = :before",
         _ => "#position = :before",
     };
     Condition { expression, values: HashMap::from([(":before".to_owned(), number(position))]) }
 }
 
-/// The condition that the position is anywhere below this version.
+/// Returns the condition that the position is anywhere below this version.
 pub(super) fn position_below(version: u64) -> Condition {
     Condition {
         expression: "attribute_not_exists(#position) OR #position < :version",
@@ -42,9 +42,8 @@ pub(super) fn position_below(version: u64) -> Condition {
 }
 
 impl LogRows {
-    /// The last version of the stream that the view shows; 0 for none. The newest row is looked for
-    /// in the partition that is named like the stream's id, because rows that were inserted are
-    /// there.
+    /// Returns the last version of the stream that the view shows; 0 for none. The newest row is
+    /// searched in the partition that is named like the stream's id, where inserted rows are.
     ///
     /// # Errors
     /// When the table fails.
@@ -52,7 +51,7 @@ impl LogRows {
         self.view.position(stream, false).await
     }
 
-    /// The same as [`position`](Self::position), read strongly.
+    /// Returns the same as [`position`](Self::position), by strongly consistent reads.
     ///
     /// # Errors
     /// When the table fails.
@@ -60,8 +59,8 @@ impl LogRows {
         self.view.position(stream, true).await
     }
 
-    /// The position in the item beside the rows, read strongly, and the progress in the next commit
-    /// (see [`begin`](Self::begin)).
+    /// Reads the position in the item next to the rows, and the progress in the next commit (see
+    /// [`begin`](Self::begin)). The read is strongly consistent.
     ///
     /// # Errors
     /// When the table fails.
@@ -72,8 +71,8 @@ impl LogRows {
 }
 
 impl ViewTable {
-    /// The last version of the stream that the table has: that of its row, if there is no sort key,
-    /// or the position in it; 0 for none.
+    /// Returns the last version of the stream that the table has; 0 for none. It is the version of
+    /// the stream's row, if the table has no sort key, or the position in the stream.
     ///
     /// # Errors
     /// When the table fails, or the row has no version.
@@ -107,9 +106,9 @@ impl ViewTable {
         self.item(key, strongly).await?.map_or(Ok(Position::at(0)), from_item)
     }
 
-    /// The position in the row with the last sort key; 0 if the partition has no row, or that row
-    /// has no position: only rows that were inserted have one, and rows of earlier versions have it
-    /// in the item beside the rows.
+    /// Returns the position in the row with the last sort key. It is 0 if the partition has no row,
+    /// or that row has no position. Only inserted rows have a position; that of rows of earlier
+    /// versions is in the item next to the rows.
     pub(super) async fn position_in_newest_row(
         &self,
         stream: &StreamId,
@@ -134,7 +133,7 @@ impl ViewTable {
         Ok(number_of(rows.items().first(), POSITION_ENTRY))
     }
 
-    /// The item with a position in a stream, in this generation.
+    /// Returns the item with a position in a stream, in this generation.
     pub(super) fn position_item(
         &self,
         stream: &StreamId,
@@ -145,8 +144,8 @@ impl ViewTable {
         Ok(item)
     }
 
-    /// Writes the position under this condition. Returns the position that is there if the
-    /// condition does not hold.
+    /// Writes the position under this condition. If the condition does not hold, returns the
+    /// existing position.
     pub(super) async fn put_position(
         &self,
         position: Item,

@@ -1,5 +1,5 @@
-//! What a rebuild leaves beside the rows: how far it got in each part of the log. And the deletion
-//! of a generation.
+//! The progress of a rebuild in each part of the log, next to the rows. Also the deletion of a
+//! generation.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::error::table_error;
 
-/// How far the rebuild of a view got in one part of the log.
+/// The progress of a view's rebuild in one part of the log.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SegmentProgress {
@@ -27,23 +27,23 @@ pub struct SegmentProgress {
     /// The number of commits that were read.
     #[serde(default, rename = "$commits")]
     pub commits: u64,
-    /// The read units that it took.
+    /// The consumed read units.
     #[serde(default, rename = "$reads")]
     pub reads: f64,
-    /// The write units that it took.
+    /// The consumed write units.
     #[serde(default, rename = "$writes")]
     pub writes: f64,
 }
 
 impl SegmentProgress {
-    /// The name under which it is noted how far a part is.
+    /// Returns the name under which the progress of a part is stored.
     #[must_use]
     pub fn name(part: i32, parts: i32) -> String {
         format!("{PART}{part}-of-{parts}")
     }
 }
 
-/// A page of rows that were looked through, to delete those of one generation.
+/// A page of examined rows, from which those of one generation were deleted.
 #[derive(Debug)]
 pub struct Cleared {
     /// The number of rows that were deleted.
@@ -53,7 +53,7 @@ pub struct Cleared {
 }
 
 impl ViewTable {
-    /// How far the rebuild of this generation got in this part of the log.
+    /// Reads the progress of this generation's rebuild in this part of the log.
     ///
     /// # Errors
     /// When the table fails.
@@ -63,7 +63,7 @@ impl ViewTable {
             .map_or_else(|| Ok(SegmentProgress::default()), from_item)
     }
 
-    /// Notes how far the rebuild got.
+    /// Stores the progress of the rebuild.
     ///
     /// # Errors
     /// When the table fails.
@@ -78,7 +78,7 @@ impl ViewTable {
         Ok(())
     }
 
-    /// Deletes the rows of this generation, and everything beside them, in the page after this
+    /// Deletes the rows of this generation, and everything next to them, in the page after this
     /// place.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl ViewTable {
             .scan()
             .table_name(&self.name)
             .expression_attribute_names("#partition", &*self.keys.partition)
-            // The emulated database reads all that is left of the table for a page without a limit.
+            // The emulated database reads the whole rest of the table for a page without a limit.
             .limit(1_000)
             .set_exclusive_start_key(after);
         let mut names = "#partition".to_owned();

@@ -21,7 +21,7 @@ use crate::error::table_error;
 pub enum Overwrite {
     /// The row was written.
     Written,
-    /// The row was not written: the table shows this version already, which is the same or a newer
+    /// The row was not written: the table shows this version already, and it is the same or a newer
     /// one.
     Shows(u64),
 }
@@ -50,32 +50,32 @@ pub struct StateRows {
 }
 
 impl StateRows {
-    /// The rows in the table of this name.
+    /// Returns the rows in the table of this name.
     #[must_use]
     pub fn new(client: Client, name: impl Into<String>, keys: StateTable) -> Self {
         Self { view: ViewTable::new(client, name, &keys), keys }
     }
 
-    /// The rows in this table.
+    /// Returns the rows in this table.
     #[must_use]
     pub fn in_table(view: ViewTable, keys: StateTable) -> Self {
         Self { view, keys }
     }
 
-    /// Their table.
+    /// Returns their table.
     #[must_use]
     pub fn view(&self) -> &ViewTable {
         &self.view
     }
 
-    /// The same view, at the rows of this generation.
+    /// Returns the same view, at the rows of this generation.
     #[must_use]
     pub fn at(&self, generation: u32) -> Self {
         Self { view: self.view.at(generation), keys: self.keys }
     }
 
     /// Writes a row made from a state, unless the table shows the same version or a newer one
-    /// already (rule 8). Returns the write units that it took as well.
+    /// already (rule 8). Also returns the consumed write units.
     ///
     /// # Errors
     /// When the table fails.
@@ -85,7 +85,7 @@ impl StateRows {
         version: u64,
     ) -> Result<(Overwrite, f64), TableError> {
         let mut item = to_item(row)?;
-        // DynamoDB refuses a row whose key of an index is null. Without the field, the row is in no
+        // DynamoDB refuses a row with a null key of an index. Without the field, the row is in no
         // list of the index.
         for index in self.keys.indexes {
             for key in [index.partition, index.sort] {
@@ -97,9 +97,9 @@ impl StateRows {
         self.overwrite(item, version).await
     }
 
-    /// Forgets a row, unless the table shows the same version or a newer one already. In its place
-    /// it leaves a tombstone, which keeps older versions out (rule 8) until `expires`, in Unix
-    /// seconds. By then no older version may arrive any more.
+    /// Deletes a row, unless the table shows the same version or a newer one already. It leaves a
+    /// tombstone, which keeps older versions out (rule 8) until `expires`, in Unix seconds. No
+    /// older version may arrive after that time.
     ///
     /// # Errors
     /// When the table fails.
@@ -147,15 +147,15 @@ impl StateRows {
             Some(PutItemError::ConditionalCheckFailedException(failed)) => {
                 let shows =
                     failed.item().and_then(|row| row.get(VERSION)?.as_n().ok()?.parse().ok());
-                // A write that is refused by its condition costs as much as one that is not.
+                // A write that its condition refuses costs as much as a successful one.
                 Ok((Overwrite::Shows(shows.unwrap_or(version)), 1.0))
             }
             Some(_) | None => Err(table_error(error)),
         }
     }
 
-    /// The row of an aggregate and the version that the table shows of it. A row that was forgotten
-    /// has a version too; without a row it is 0.
+    /// Reads the row of an aggregate and the version that the table shows of it. A forgotten row
+    /// has a version too; without a row the version is 0.
     ///
     /// # Errors
     /// When the table fails.
