@@ -1,22 +1,22 @@
-//! Counts of attempts at work that ends the process which tries it. They are in the Requests table
-//! and expire like requests.
+//! Counts of attempts at work that crashes its process. They are in the Requests table and expire
+//! like requests.
 
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnConsumedCapacity, ReturnValue};
 use ledgerline::StoreError;
 
 use crate::{DynamoDbStore, error, item};
 
-/// The attribute with the ids of the beginnings. Earlier versions counted a number in `tries`: a
-/// call that was sent again was counted twice.
+/// The attribute with the ids of the attempts. Earlier versions counted a number in `tries`, which
+/// counted a repeated call twice.
 const BEGUN: &str = "begun";
 
 impl DynamoDbStore {
-    /// Notes that some work begins, and returns how often it began before without an end. `id` is
-    /// the id of this beginning: a call that is sent again, because its answer was lost, counts
-    /// once. The database deletes the note after `expires`, in Unix seconds.
+    /// Records the beginning of an attempt, and returns how many earlier attempts began without an
+    /// end. `id` is the id of this attempt: a call that is repeated, because its answer was lost,
+    /// counts once. The database deletes the record after `expires`, in Unix seconds.
     ///
     /// `what` has no spaces and does not begin with the name of a stream, because it must not be
-    /// the key of a request: a client's key has a space before the caller, and a process manager's
+    /// the key of a request. A client's key has a space before the caller, and a process manager's
     /// key begins with a stream.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl DynamoDbStore {
         Ok(begun.map_or(0, |begun| begun.iter().filter(|other| *other != id).count() as u64))
     }
 
-    /// Deletes the note, because the work came to an end, with success or without.
+    /// Deletes the record, because the work has ended, with success or without.
     ///
     /// # Errors
     /// When the Requests table cannot be written.

@@ -4,10 +4,10 @@ use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region, SharedCrede
 use aws_types::SdkConfig;
 use serde_json::Value;
 
-/// The region that emulated services believe to be in.
+/// The region of emulated services.
 const REGION: &str = "us-east-1";
 
-/// An SDK configuration for an endpoint that checks no credentials. `url` is its address.
+/// Returns an SDK configuration for an endpoint that checks no credentials. `url` is its address.
 #[must_use]
 pub fn sdk_config(url: &str) -> SdkConfig {
     let credentials = Credentials::new("local", "local", None, None, "local");
@@ -20,8 +20,8 @@ pub fn sdk_config(url: &str) -> SdkConfig {
         .build()
 }
 
-/// The capacity units that an answer of DynamoDB reports; 0 if it reports none, as errors do. A
-/// transaction reports those of each of its tables.
+/// Returns the capacity units that an answer of DynamoDB reports; 0 if it reports none, as errors
+/// do. A transaction reports those of each of its tables.
 #[must_use]
 pub fn consumed(answer: &[u8]) -> f64 {
     let answer: Value = serde_json::from_slice(answer).unwrap_or_default();

@@ -23,14 +23,14 @@ pub(crate) enum Failure {
     Throttled(String),
     /// Another writer is busy with the same items.
     Busy,
-    /// The service refuses the request and will refuse it again. The value is its message.
+    /// The service refuses the request, and a retry would fail too. The value is its message.
     Invalid(String),
-    /// The service could not be reached, did not answer in time or failed: the call may have been
-    /// carried out.
+    /// The service could not be reached, did not answer in time or failed: the call may have
+    /// succeeded.
     Unavailable(Box<dyn Error + Send + Sync>),
 }
 
-/// Whether a code asks to slow down. It is the code of a whole request, or of one item in a
+/// Whether a code means throttling. It is the code of a whole request, or of one item in a
 /// transaction.
 pub(crate) fn is_throttling(code: &str) -> bool {
     matches!(
@@ -43,7 +43,7 @@ pub(crate) fn is_throttling(code: &str) -> bool {
     )
 }
 
-/// Whether a code says that another writer is busy. It is the code of a whole request, or of one
+/// Whether a code means that another writer is busy. It is the code of a whole request, or of one
 /// item in a transaction.
 pub(crate) fn is_busy(code: &str) -> bool {
     matches!(
@@ -52,7 +52,7 @@ pub(crate) fn is_busy(code: &str) -> bool {
     )
 }
 
-/// The meaning of an error. If the service is unavailable, the error is kept as the cause.
+/// Returns the meaning of an error. If the service is unavailable, the error is kept as the cause.
 pub(crate) fn failure<E, R>(error: SdkError<E, R>) -> Failure
 where
     E: ProvideErrorMetadata + Error + Send + Sync + 'static,
@@ -70,10 +70,11 @@ where
     }
 }
 
-/// The cause of throttling: the code, and for each reason the exceeded limit and the resource, such
-/// as `TableWriteKeyRangeThroughputExceeded on arn:aws:dynamodb:…:table/orders`. Without reasons,
-/// the message stands in their place. Source: the developer guide of DynamoDB, "Understanding and
-/// handling throttling".
+/// Returns the cause of throttling: the code, and for each reason the exceeded limit and the
+/// resource, such as `TableWriteKeyRangeThroughputExceeded on arn:aws:dynamodb:…:table/orders`.
+/// Without reasons, it has the message instead.
+///
+/// Source: the developer guide of DynamoDB, "Understanding and handling throttling".
 fn throttling(code: &str, message: Option<&str>, error: &(dyn Error + 'static)) -> String {
     fn reasons<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e [ThrottlingReason]> {
         let throttling = error.downcast_ref().map(ThrottlingException::throttling_reasons);
@@ -100,8 +101,8 @@ fn throttling(code: &str, message: Option<&str>, error: &(dyn Error + 'static)) 
     }
 }
 
-/// The reason why a transaction was cancelled. It names no resource: its place in the list is that
-/// of the item.
+/// Returns the reason why a transaction was cancelled. The reason names no resource: its place in
+/// the list is that of the item.
 pub(crate) fn cancellation(reason: &CancellationReason) -> String {
     with_message(reason.code().unwrap_or_default(), reason.message())
 }
@@ -110,7 +111,7 @@ fn with_message(code: &str, message: Option<&str>) -> String {
     message.map_or_else(|| code.to_owned(), |message| format!("{code}: {message}"))
 }
 
-/// The failure of a call, as an error of the event store.
+/// Converts the failure of a call into an error of the event store.
 pub(crate) fn store_error<E, R>(error: SdkError<E, R>) -> StoreError
 where
     E: ProvideErrorMetadata + Error + Send + Sync + 'static,
@@ -130,7 +131,7 @@ pub(crate) fn of_store(failure: Failure) -> StoreError {
     }
 }
 
-/// The failure of a call, as an error of a read table.
+/// Converts the failure of a call into an error of a read table.
 pub(crate) fn table_error<E, R>(error: SdkError<E, R>) -> TableError
 where
     E: ProvideErrorMetadata + Error + Send + Sync + 'static,
@@ -145,14 +146,14 @@ pub(crate) fn of_table(failure: Failure) -> TableError {
         Failure::Busy => {
             TableError::Throttled("another transaction is busy with the same items".into())
         }
-        // It is not `Unavailable`, because that would tell clients to retry.
+        // It is not `Unavailable`, because clients would then retry.
         Failure::Invalid(message) => TableError::Row(message),
         Failure::Unavailable(source) => TableError::Unavailable(source),
     }
 }
 
-/// The error text for an item that cannot be read, without the item's values (rule 14). The
-/// messages of serde and of the fields' types quote values in many forms; only the message about a
+/// Returns the error text for an item that cannot be read, without the item's values (rule 14). The
+/// messages of serde and of the fields' types quote values in many forms. Only the message about a
 /// missing field quotes none, so only the name of that field is kept.
 pub(crate) fn without_values(error: &serde_dynamo::Error) -> String {
     let message = error.to_string();

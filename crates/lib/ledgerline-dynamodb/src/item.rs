@@ -19,8 +19,8 @@ use serde::Deserialize;
 use crate::error;
 
 pub(crate) type Item = HashMap<String, AttributeValue>;
-/// An item that is to be written. The order of its fields is always the same, so that the statement
-/// that writes it is the same too.
+/// An item to write. The order of its fields is always the same, so that the statement that writes
+/// it is the same too.
 pub(crate) type Fields = Vec<(&'static str, AttributeValue)>;
 
 pub(crate) const STREAM: &str = "stream";
@@ -128,12 +128,12 @@ fn number<V: Attribute, N: std::str::FromStr>(value: V) -> Option<N> {
     value.number()?.parse().ok()
 }
 
-/// Versions begin with 1.
+/// Reads a version. Versions begin with 1.
 fn recorded_version<V: Attribute>(value: V) -> Option<u64> {
     number(value).filter(|version| *version > 0)
 }
 
-/// A replay has no events.
+/// Reads the events of a commit. A replay has none.
 fn recorded_events<V: Attribute>(value: V) -> Option<Vec<RecordedEvent>> {
     value.list()?.into_iter().map(event).collect()
 }
@@ -192,8 +192,8 @@ fn corrupt(stream: &StreamId, error: &InvalidItem) -> StoreError {
     }
 }
 
-/// Reads what a fold needs of a commit of this stream, from an item that may have no more than
-/// that.
+/// Reads the fields that a fold needs of a commit of this stream, from an item that may have only
+/// these.
 pub(crate) fn step(stream: &StreamId, item: Item) -> Result<FoldedCommit, StoreError> {
     let (mut version, mut events, mut state) = (None, None, None);
     for (name, value) in item {
@@ -220,7 +220,7 @@ fn map<const N: usize>(fields: [(&str, AttributeValue); N]) -> AttributeValue {
     AttributeValue::M(fields.map(|(name, value)| (name.to_owned(), value)).into())
 }
 
-/// The fields of `meta`, by their stored names.
+/// Returns the fields of `meta`, by their stored names.
 fn meta_fields(meta: &Meta) -> [(&'static str, &Option<String>); 5] {
     let Meta { actor, correlation_id, causation_id, source_address, trace_id } = meta;
     [
@@ -283,14 +283,17 @@ pub(crate) fn request(item: Item) -> Result<IdempotencyRecord, StoreError> {
     Ok(IdempotencyRecord { key, fingerprint, answer, expires })
 }
 
-/// The size of an item as DynamoDB counts it against the limit and the write units, in bytes: names
-/// and values in UTF-8, 3 bytes for each list or map and 1 for each of its elements, about half a
-/// byte for each digit. Source: the developer guide, "DynamoDB item sizes and formats".
+/// Returns the size of an item as DynamoDB counts it against the limit and the write units, in
+/// bytes. It counts names and values in UTF-8, 3 bytes for each list or map and 1 for each of its
+/// elements, and about half a byte for each digit.
+///
+/// Source: the developer guide, "DynamoDB item sizes and formats".
 pub(crate) fn bytes<'a>(fields: impl IntoIterator<Item = (&'a str, &'a AttributeValue)>) -> usize {
     fields.into_iter().map(|(name, value)| name.len() + value_bytes(value)).sum()
 }
 
-/// The size of a commit's item, without making the item: each command measures its commit twice.
+/// Returns the size of a commit's item, without making the item: each command measures its commit
+/// twice.
 pub(crate) fn bytes_of_commit(commit: &Commit) -> usize {
     let number =
         |number: u64| (number.checked_ilog10().unwrap_or_default() as usize + 1).div_ceil(2) + 1;
@@ -315,7 +318,7 @@ pub(crate) fn bytes_of_commit(commit: &Commit) -> usize {
     names + values + events + state + 3 + meta.iter().sum::<usize>()
 }
 
-/// The length of a text that is written to it.
+/// A writer that counts the length of its text.
 struct Length(usize);
 
 impl fmt::Write for Length {
@@ -325,7 +328,7 @@ impl fmt::Write for Length {
     }
 }
 
-/// The size of an item that is to be written.
+/// Returns the size of an item to write.
 pub(crate) fn bytes_of(item: &Fields) -> usize {
     bytes(item.iter().map(|(name, value)| (*name, value)))
 }
@@ -437,8 +440,8 @@ mod tests {
     }
 
     proptest! {
-        /// The queues, and earlier versions of this module, have commits as serde writes them: the
-        /// two forms must stay the same.
+        /// The queues, and earlier versions of this module, have commits in serde's form: the two
+        /// forms must stay the same.
         #[test]
         fn a_commit_is_stored_and_read_as_serde_has_it(commit in any_commit()) {
             let item = stored(&commit);
@@ -461,7 +464,7 @@ mod tests {
         assert_eq!(commit(&full().stream, item).unwrap(), full());
     }
 
-    /// A load must not take what is damaged for what is not there: the balance would be wrong.
+    /// A load must not treat a damaged commit as a missing one: the balance would be wrong.
     #[test]
     fn a_damaged_step_is_refused_by_name_and_without_its_values() {
         let secret = || AttributeValue::S("secret!".into());

@@ -1,5 +1,5 @@
-//! The heads of all streams against everything that is made of them: what is missing, what is ahead
-//! of the log, and holes in the log itself. Nothing is written here.
+//! The comparison of the heads of all streams with every subscriber. It finds missing commits,
+//! subscribers ahead of the log, and holes in the log itself. It writes nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -17,100 +17,101 @@ use ledgerline::{
 
 use crate::{DynamoDbStore, Head, TableError, ViewTable};
 
-/// The number of streams that are looked at at once.
+/// The number of streams that are compared at once.
 const AT_ONCE: usize = 32;
-/// The age from which a state view that shows nothing of a stream may have forgotten it: until
-/// then, it has a tombstone.
+/// The age from which a state view that shows nothing of a stream may have forgotten it. Until that
+/// age, the view has a tombstone.
 const FORGOTTEN: SignedDuration = SignedDuration::from_hours(29 * 24);
-/// The name of `$all` among what follows the log.
+/// The name of `$all` among the subscribers.
 pub const ORDER: &str = "$all";
 
-/// The number of streams that are compared together, when they are compared by their time.
+/// The number of streams that are compared together in a comparison since a time.
 const WINDOW: usize = 2_000;
-/// The number of streams that are remembered as compared: some twenty bytes each.
+/// The number of streams that are stored as compared: some twenty bytes each.
 const REMEMBERED: usize = 1_000_000;
 
-/// Something that follows the log: a function with its table.
+/// A subscriber to the log: a function with its table.
 #[derive(Debug, Clone)]
 pub struct Subscriber {
     /// The function's name: its logical id.
     pub id: String,
-    /// From what its table is written.
+    /// Its kind.
     pub kind: SubscriberKind,
-    /// The categories whose commits it takes.
+    /// The categories whose commits it applies.
     pub of: Vec<String>,
     /// The table, at the generation of its rows that is read.
     pub table: ViewTable,
 }
 
 impl Subscriber {
-    /// Whether it takes the commits of this stream.
+    /// Whether it applies the commits of this stream.
     #[must_use]
     pub fn takes(&self, stream: &StreamId) -> bool {
         self.of.iter().any(|of| of == stream.category())
     }
 }
 
-/// Something that lacks commits of a stream, or has more than the log.
+/// A subscriber that lacks commits of a stream, or has more than the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// The subscriber, or [`ORDER`].
     pub who: String,
-    /// Its kind; `None` for the order.
+    /// Its kind; `None` for `$all`.
     pub kind: Option<SubscriberKind>,
     /// The stream.
     pub stream: StreamId,
     /// The last version in the log.
     pub head: u64,
-    /// The last one there.
+    /// The last version of the subscriber.
     pub found: u64,
-    /// Why that cannot be read, if it cannot. No value is in it (rule 14).
+    /// The reason why that version cannot be read, if it cannot. It has no value of the row (rule
+    /// 14).
     pub unreadable: Option<String>,
 }
 
-/// How many streams of one subscriber were looked at, and how they are.
+/// The number of compared streams of one subscriber, by their condition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Looked {
     /// The subscriber, or [`ORDER`].
     pub who: String,
-    /// All streams that were looked at.
+    /// All compared streams.
     pub streams: usize,
-    /// Those of which something is missing.
+    /// Those that lack commits.
     pub missing: usize,
     /// Those that are ahead of the log.
     pub ahead: usize,
-    /// Those of which nothing is shown, and that are older than tombstones.
+    /// Those of which the subscriber shows nothing, and that are older than tombstones.
     pub forgotten: usize,
     /// Those whose row or position cannot be read.
     pub unreadable: usize,
 }
 
-/// What was found.
+/// The result of a comparison.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// What was looked at, by subscriber.
+    /// The numbers of compared streams, by subscriber.
     pub looked: Vec<Looked>,
-    /// What is missing.
+    /// The subscribers that lack commits.
     pub missing: Vec<Difference>,
-    /// What is ahead of the log, as after a restored backup.
+    /// The subscribers that are ahead of the log, as after a restored backup.
     pub ahead: Vec<Difference>,
-    /// Views that show nothing of old streams: they forgot them, and their tombstones are gone, or
-    /// they never heard of them.
+    /// Views that show nothing of old streams: they forgot them, and their tombstones have expired,
+    /// or they never received their commits.
     pub forgotten: Vec<Difference>,
-    /// Rows or positions that cannot be read: whoever writes them cannot continue with their
-    /// streams either.
+    /// Rows or positions that cannot be read: their writers cannot continue with their streams
+    /// either.
     pub unreadable: Vec<Difference>,
     /// Streams with a hole in the log, each with the number of versions that are missing.
     pub holes: BTreeMap<StreamId, u64>,
-    /// The differences of commits that are too young: they may be on their way.
+    /// The number of differences of commits that are too young: they may be in transit.
     pub too_young: usize,
-    /// What `$all` has of the streams that it lacks something of.
+    /// The versions in `$all` of the streams that it lacks commits of.
     pub seen: BTreeMap<StreamId, Seen>,
 }
 
 impl Found {
-    /// Whether nothing is missing, nothing is ahead, and the log has no hole, as far as it was
-    /// looked.
+    /// Whether no subscriber lacks commits or is ahead, and the log has no hole, as far as it was
+    /// compared.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         [&self.missing, &self.ahead, &self.unreadable].iter().all(|found| found.is_empty())
@@ -161,13 +162,13 @@ impl Found {
     }
 }
 
-/// Why nothing was compared.
+/// The reason why nothing was compared.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
-    /// Only the order says what came since a time.
+    /// Only `$all` has the commits since a time.
     #[error("what came since a time is known by the order of everything, which is not there")]
     NoOrder,
-    /// The log, or the order, cannot be read.
+    /// The log, or `$all`, cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A table cannot be read.
@@ -175,33 +176,33 @@ pub enum CompareError {
     Table(#[from] TableError),
 }
 
-/// What is compared with what.
+/// The input of a comparison.
 #[derive(Debug)]
 pub struct Comparison<'a> {
     /// The log.
     pub log: &'a DynamoDbStore,
-    /// The number of parts in which it is read at once.
+    /// The number of parts of the log that are read at once.
     pub parts: i32,
     /// `$all` and the number of its partitions, if there is one.
     pub order: Option<(&'a DynamoDbStore, u16)>,
     /// Whether `$all` itself is compared with the log.
     pub with_order: bool,
-    /// What follows the log.
+    /// The subscribers to the log.
     pub subscribers: &'a [Subscriber],
-    /// Only streams that came to `$all` since this time, instead of all. This costs what was
-    /// written since then; it finds no holes, and nothing that never came to `$all`.
+    /// Only streams with entries in `$all` since this time, instead of all streams. The cost is
+    /// that of the commits since then. It finds no holes, and no stream without an entry in `$all`.
     pub since: Option<Timestamp>,
-    /// Leaves alone what lacks only commits of after this time: they may be on their way.
+    /// Leaves out a stream that lacks only commits after this time: they may be in transit.
     pub until: Timestamp,
     /// The most differences of each kind that are kept. All of them are counted.
     pub most: usize,
 }
 
 impl Comparison<'_> {
-    /// Compares.
+    /// Compares the subscribers with the log.
     ///
     /// # Errors
-    /// When a table cannot be read, or there is a time and no order.
+    /// When a table cannot be read, or there is a time and no `$all`.
     pub async fn run(&self) -> Result<Found, CompareError> {
         match (self.order, self.since) {
             (Some((sequence, partitions)), Some(since)) => {
@@ -212,8 +213,8 @@ impl Comparison<'_> {
         }
     }
 
-    /// Compares the streams that came to `$all` since a time, some at once, so that two days of a
-    /// busy log fit into a function's memory (rule 11).
+    /// Compares the streams with entries in `$all` since a time, some at once, so that two days of
+    /// a busy log fit into a function's memory (rule 11).
     async fn recent(
         &self,
         sequence: &DynamoDbStore,
@@ -222,8 +223,8 @@ impl Comparison<'_> {
     ) -> Result<Found, CompareError> {
         let mut found = Found::default();
         let mut window = BTreeSet::new();
-        // The hashes of the compared streams, with a random key: no caller can choose two ids with
-        // one hash. A stream beyond the limit is compared again.
+        // The hashes of the compared streams, with a random key, so that no caller can choose two
+        // ids with one hash. A stream beyond the limit is compared twice.
         let hashes = RandomState::new();
         let mut compared = HashSet::new();
         for partition in 0..partitions {
@@ -269,14 +270,14 @@ impl Comparison<'_> {
         Ok(heads.try_collect().await?)
     }
 
-    /// Compares all streams, and `$all` if that is wanted.
+    /// Compares all streams, and `$all` if requested.
     async fn whole(&self, order: Option<(&DynamoDbStore, u16)>) -> Result<Found, CompareError> {
         let reached = match order {
             Some((sequence, partitions)) => Some(reached(sequence, partitions).await?),
             None => None,
         };
         let mut heads = self.log.heads(self.parts).await?;
-        // A stream that only the order has is gone from the log.
+        // A stream that only `$all` has is gone from the log.
         let known = reached.iter().flat_map(|reached| reached.keys().cloned());
         known.for_each(|stream| _ = heads.entry(stream).or_default());
         let mut found = Found::default();
@@ -327,8 +328,8 @@ impl Comparison<'_> {
         Ok(heads)
     }
 
-    /// Leaves out what lacks only young commits. The first one that is missing counts, not the
-    /// newest: a stream that is written all the time would never be compared otherwise.
+    /// Leaves out the streams that lack only young commits. The first missing commit counts, not
+    /// the newest: otherwise a stream with constant writes would never be compared.
     async fn without_the_young(
         &self,
         looked: Vec<Difference>,
@@ -354,8 +355,8 @@ impl Comparison<'_> {
         Ok(left)
     }
 
-    /// How far a subscriber is in a stream. The log and the view continue while they are looked at:
-    /// a difference must still be there when they are looked at again, in this order.
+    /// Returns the version of a subscriber in a stream. The log and the view change during a
+    /// comparison. So a difference counts only if a second look, in this order, still finds it.
     async fn look_twice(
         &self,
         subscriber: &Subscriber,
@@ -369,7 +370,8 @@ impl Comparison<'_> {
         let head = self.log.head(stream).await?;
         let again = look(subscriber, stream, first.head.min(head.version)).await?;
         let head = self.log.head(stream).await?;
-        // What the view has got to since is no difference, unless the log does not have it.
+        // Versions that the view has applied meanwhile are no difference, unless the log does not
+        // have them.
         Ok(Difference { head: again.head.max(again.found.min(head.version)), ..again })
     }
 
@@ -381,8 +383,8 @@ impl Comparison<'_> {
     ) -> Result<Difference, CompareError> {
         let seen = reached.get(stream).cloned().unwrap_or_default();
         let mut head = head.version;
-        // Ahead, if the newest entry is of a version that the log does not have: by a strong read,
-        // because the scan may be older than the order.
+        // `$all` is ahead, if its newest entry is of a version that the log does not have. The read
+        // is strongly consistent, because the scan may be older than `$all`.
         if seen.newest() > head {
             let newest = self.log.head(stream).await?;
             head = newest.version.min(seen.newest());
@@ -394,7 +396,7 @@ impl Comparison<'_> {
     }
 }
 
-/// How far a subscriber is in a stream.
+/// Returns the version of a subscriber in a stream.
 async fn look(
     subscriber: &Subscriber,
     stream: &StreamId,
@@ -402,7 +404,7 @@ async fn look(
 ) -> Result<Difference, CompareError> {
     let (found, unreadable) = match subscriber.table.reached(stream).await {
         Ok(found) => (found, None),
-        // One row must not hide what is missing elsewhere (rule 11).
+        // One row must not hide the missing commits of other streams (rule 11).
         Err(error @ TableError::Row(_)) => (0, Some(error.to_string())),
         Err(error) => return Err(error.into()),
     };
@@ -411,12 +413,12 @@ async fn look(
     Ok(Difference { who, kind: Some(subscriber.kind), stream, head, found, unreadable })
 }
 
-/// The versions of a stream that `$all` has entries of.
+/// The versions of a stream that have entries in `$all`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
     /// All versions up to this one have an entry.
     up_to: u64,
-    /// Those beyond it that have one.
+    /// The versions beyond it that have an entry.
     beyond: BTreeSet<u64>,
 }
 
@@ -430,8 +432,7 @@ impl Seen {
         }
     }
 
-    /// Takes a void entry away: `$all` has nothing of this version, until a commit takes the
-    /// version.
+    /// Removes a void entry: `$all` has no entry of this version, until a commit takes the version.
     fn remove(&mut self, version: u64) {
         if version <= self.up_to {
             self.beyond.extend(version + 1..=self.up_to);
@@ -451,7 +452,7 @@ impl Seen {
     }
 }
 
-/// What `$all` has of each stream.
+/// Returns the versions of each stream that have entries in `$all`.
 async fn reached(
     sequence: &impl EventLog,
     partitions: u16,

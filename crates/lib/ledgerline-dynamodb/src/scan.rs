@@ -1,4 +1,4 @@
-//! Reads of the whole log, for operators: they cost half a read unit for each 4 KB that is in it.
+//! Reads of the whole log, for operators. They cost half a read unit for each 4 KB of the log.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use crate::{DynamoDbStore, error, item};
 
-/// The most commits of a page. DynamoDB ends a page after 1 MB in any case; the emulated database
-/// reads all that is left of the table for a page without a limit.
+/// The most commits of a page. DynamoDB ends a page after 1 MB in any case. The emulated database
+/// reads the whole rest of the table for a page without a limit.
 const PAGE: i32 = 2_000;
 /// The parts of the table that are read at once.
 const AT_ONCE: usize = 8;
@@ -31,7 +31,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Adds another part of the same stream.
+    /// Adds the counts of another part of the same stream.
     fn add(&mut self, other: &Self) {
         self.commits += other.commits;
         if other.version > self.version {
@@ -42,7 +42,7 @@ impl Head {
 
 type Item = HashMap<String, AttributeValue>;
 
-/// One of so many parts of the log, which are read at once.
+/// One of several parts of the log, which are read at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScanPart {
     /// Its number, from 0.
@@ -64,15 +64,15 @@ pub struct Scanned {
     pub commits: Vec<Commit>,
     /// The number of items that are no commit of this program.
     pub damaged: u64,
-    /// The place where the next page begins, if there is one: the last commit that was looked at.
+    /// The place where the next page begins, if there is one: the last examined commit.
     pub after: Option<(StreamId, u64)>,
-    /// The read units that it took.
+    /// The consumed read units.
     pub units: f64,
 }
 
 impl DynamoDbStore {
-    /// A page of the commits of these categories, or of all if there are none, in one of so many
-    /// parts of the log, after this commit. At most `limit` commits are looked at.
+    /// Reads a page of the commits of these categories, or of all if there are none, in one part of
+    /// the log, after this commit. At most `limit` commits are examined.
     ///
     /// # Errors
     /// When the table cannot be read.
@@ -126,8 +126,8 @@ impl DynamoDbStore {
         Ok(Scanned { commits, damaged, after, units })
     }
 
-    /// The heads of all streams, read in so many parts at once. Only keys and times are sent; the
-    /// price is that of the whole table.
+    /// Reads the heads of all streams, in this number of parts at once. Only keys and times are
+    /// sent; the price is that of the whole table.
     ///
     /// # Errors
     /// When the table cannot be read.
@@ -147,8 +147,8 @@ impl DynamoDbStore {
                 .expression_attribute_names("#version", item::VERSION)
                 .expression_attribute_names("#at", item::AT);
             let mut items = scan.into_paginator().items().send();
-            // The commits of a stream follow each other, so that its name is read once, and only
-            // the newest one's time.
+            // The commits of a stream follow each other, so its name is read once, and the time of
+            // the newest one alone.
             let mut run: Option<(StreamId, Head, Item)> = None;
             while let Some(found) = items.next().await {
                 let found = found.map_err(error::store_error)?;
@@ -178,9 +178,9 @@ impl DynamoDbStore {
         Ok(heads)
     }
 
-    /// The newest commit of a stream, read strongly, without its events: one that is damaged has a
-    /// version and keeps nobody from looking at the others (rule 11). The number of commits is
-    /// taken to be the version.
+    /// Reads the newest commit of a stream, with strong consistency, without its events. A damaged
+    /// commit has a version, and so does not block the comparison of the others (rule 11). The
+    /// number of commits is assumed to be the version.
     ///
     /// # Errors
     /// When the table cannot be read.
@@ -207,8 +207,8 @@ impl DynamoDbStore {
         Ok(found.unwrap_or_default())
     }
 
-    /// The time of a commit, read strongly, without its events; `None` if the commit is not there,
-    /// or has no time because it is damaged.
+    /// Reads the time of a commit, with strong consistency, without its events; `None` if the
+    /// commit does not exist, or has no time because it is damaged.
     ///
     /// # Errors
     /// When the table cannot be read.
@@ -225,8 +225,8 @@ impl DynamoDbStore {
         Ok(output.map_err(error::store_error)?.item.as_ref().and_then(time))
     }
 
-    /// The streams with a commit whose time is between these, each with the first version of that
-    /// time and its last version in the log.
+    /// Returns the streams with a commit whose time is between these, each with the first version
+    /// of that time and its last version in the log.
     ///
     /// # Errors
     /// When the table cannot be read.
@@ -238,7 +238,8 @@ impl DynamoDbStore {
         Ok(self.between_each(&[from..=to]).await?.pop().unwrap_or_default())
     }
 
-    /// The same for each of these times, with one scan of the log.
+    /// Does the same as [`between`](Self::between) for each of these times, with one scan of the
+    /// log.
     ///
     /// # Errors
     /// When the table cannot be read.
@@ -278,7 +279,7 @@ impl DynamoDbStore {
         Ok(found.into_iter().map(|found| found.into_iter().map(with_head).collect()).collect())
     }
 
-    /// The commits with this correlation id, in no order.
+    /// Returns the commits with this correlation id, in no order.
     ///
     /// # Errors
     /// When the table cannot be read.
@@ -303,8 +304,8 @@ impl DynamoDbStore {
         Ok(found)
     }
 
-    /// A commit as a record of the table's stream has it: `Keys` and `NewImage`; `None` if it is
-    /// not there.
+    /// Returns a commit in the form of a record of the table's stream, `Keys` and `NewImage`;
+    /// `None` if it does not exist.
     ///
     /// # Errors
     /// When the table cannot be read.
@@ -328,7 +329,7 @@ impl DynamoDbStore {
     }
 }
 
-/// The time of a commit, if it has one.
+/// Returns the time of a commit, if it has one.
 fn time(found: &Item) -> Option<Timestamp> {
     found.get(item::AT).and_then(|at| at.as_s().ok()?.parse().ok())
 }
@@ -348,14 +349,14 @@ fn is_of(item: &Item, stream: &StreamId) -> bool {
         .is_some_and(|name| name == stream.as_str())
 }
 
-/// Adds the commits of a stream that followed each other, of which this is the newest one.
+/// Adds a run of commits of one stream, whose newest one is this.
 fn end(heads: &mut BTreeMap<StreamId, Head>, run: Option<(StreamId, Head, Item)>) {
     if let Some((stream, head, newest)) = run {
         heads.entry(stream).or_default().add(&Head { at: time(&newest), ..head });
     }
 }
 
-/// A value in DynamoDB's JSON. Commits have no sets and no binary values.
+/// Returns a value in DynamoDB's JSON. Commits have no sets and no binary values.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the SDK may know more kinds tomorrow")]
 fn as_in_a_record(value: &AttributeValue) -> Value {
     match value {

@@ -1,5 +1,5 @@
-//! Snapshots: states that were folded from many commits, so that the next invocation continues from
-//! there. They are in the Requests table and expire like requests.
+//! Snapshots: states folded from many commits, so that the next invocation continues from there.
+//! They are in the Requests table and expire like requests.
 
 use std::{
     collections::HashMap,
@@ -15,10 +15,10 @@ use crate::{
     item::{self, Item, MAX_ITEM_BYTES},
 };
 
-/// The time until a snapshot expires: a deployment of the new schema is done by then.
+/// The lifetime of a snapshot: a deployment of the new schema is complete by its end.
 const SNAPSHOT_LIFETIME: Duration = Duration::from_secs(30 * 86_400);
 
-/// The key of a snapshot. No request has such a key: see [`DynamoDbStore::begins`].
+/// Returns the key of a snapshot. No request has such a key: see [`DynamoDbStore::record_attempt`].
 fn key(stream: &StreamId, schema: u32) -> AttributeValue {
     AttributeValue::S(format!("state/{stream}/{schema}"))
 }

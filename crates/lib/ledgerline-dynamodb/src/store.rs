@@ -1,6 +1,6 @@
-//! The event store on DynamoDB: the `Commits` table and the `Requests` table beside it. Only this
-//! module and `item` know the attribute names of commits and requests, in items and in the images
-//! of the table's stream.
+//! The event store on DynamoDB: the `Commits` table and the `Requests` table. Only this module and
+//! `item` know the attribute names of commits and requests, in items and in the images of the
+//! table's stream.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,28 +23,29 @@ use crate::{
 };
 
 /// The most commits in a forward page. DynamoDB returns at most 1 MB at once, which may be many
-/// more small commits: with this limit a page is folded within a second, even with the least memory
-/// that a function has.
+/// more small commits. With this limit a page is folded within a second, even with the least memory
+/// of a function.
 const FORWARD: u32 = 1_000;
-/// The most commits that one call reads: 4 MB, which arrive within the time for an attempt.
+/// The most commits that one call reads: 4 MB, which arrive within the timeout of an attempt.
 const AT_ONCE: usize = 10;
-/// The most such calls that are under way at the same time.
+/// The most such calls in progress at the same time.
 const CALLS: usize = 4;
-/// The most items that one transaction takes.
+/// The most items of one transaction.
 const MAX_TRANSACTION_ITEMS: usize = 100;
 /// The most bytes of commits in one transaction, items and expressions. It is a little less than
-/// DynamoDB takes, so that the request has room too.
+/// DynamoDB's limit, so that the request has room too.
 const MAX_TRANSACTION_BYTES: usize = 4_000_000;
 
-/// The attributes that a page asks for, none for all, and what reads an item that has them.
+/// The attributes that a page requests, none for all, and the function that reads an item with
+/// them.
 type Part<C> = (&'static [&'static str], fn(&StreamId, item::Item) -> Result<C, StoreError>);
 
 const COMMIT: Part<Commit> = (&[], item::commit);
-/// The price is the same, because the database counts whole items. Two thirds of the instructions
-/// that read an item are not needed (docs/sizes.md).
+/// The price is the same, because the database counts whole items. This part saves two thirds of
+/// the instructions that read an item (docs/sizes.md).
 const STEP: Part<FoldedCommit> = (&[item::VERSION, item::EVENTS, item::STATE], item::step);
 
-/// The key of a commit.
+/// Returns the key of a commit.
 fn key(stream: &StreamId, version: u64) -> [(&'static str, AttributeValue); 2] {
     [
         (item::STREAM, AttributeValue::S(stream.to_string())),
@@ -52,7 +53,7 @@ fn key(stream: &StreamId, version: u64) -> [(&'static str, AttributeValue); 2] {
     ]
 }
 
-/// The commit as an item, if it fits in one.
+/// Returns the commit as an item, if it fits in one.
 fn within_item(commit: &Commit) -> Result<item::Fields, AppendError> {
     let item = item::commit_to_item(commit);
     let bytes = item::bytes_of(&item);
@@ -84,19 +85,20 @@ pub struct DynamoDbStore {
 }
 
 impl DynamoDbStore {
-    /// Waits by the clock of tokio, and measures a commit as DynamoDB charges it.
+    /// The host of commands on DynamoDB. It waits by the clock of tokio, and measures a commit as
+    /// DynamoDB charges it.
     pub const HOST: Host = Host {
         pause: |duration| Box::pin(tokio::time::sleep(duration)),
         stored_bytes: item::bytes_of_commit,
     };
 
-    /// A store on the Commits table of this name, for functions that only read the log.
+    /// Returns a store on the Commits table of this name, for functions that only read the log.
     #[must_use]
     pub fn new(client: Client, commits: impl Into<String>) -> Self {
         Self { client, commits: commits.into(), requests: None }
     }
 
-    /// The same store, with idempotency records and snapshots in the table of this name.
+    /// Returns the same store, with idempotency records and snapshots in the table of this name.
     #[must_use]
     pub fn with_requests(self, requests: impl Into<String>) -> Self {
         Self { requests: Some(requests.into()), ..self }
@@ -108,12 +110,12 @@ impl DynamoDbStore {
             .ok_or_else(|| StoreError::Unavailable("no Requests table is configured".into()))
     }
 
-    /// Opens a connection, so that the first command does not wait for it: reads a commit that
-    /// cannot exist. Returns an error that may be over in the next moment, if there was one: a
-    /// connection that took too long, a database that asks to slow down.
+    /// Opens a connection, so that the first command does not wait for it, by a read of a commit
+    /// that cannot exist. Returns a transient error, if there was one: a connection that took too
+    /// long, a database that throttles.
     ///
     /// # Errors
-    /// When the database refuses: the table is not there, or may not be read.
+    /// When the database refuses: the table does not exist, or may not be read.
     pub async fn connect(&self) -> Result<Option<StoreError>, StoreError> {
         let get = self.client.get_item().table_name(&self.commits).consistent_read(true);
         let get = get.key(item::STREAM, AttributeValue::S("connect-0".into()));
@@ -130,8 +132,8 @@ impl DynamoDbStore {
         }
     }
 
-    /// Whether the commit is there, read strongly. Only its version is sent, but the price is that
-    /// of the whole commit: one read unit for each 4 KB.
+    /// Whether the log has the commit, by a strongly consistent read. Only its version is sent, but
+    /// the price is that of the whole commit: one read unit for each 4 KB.
     ///
     /// # Errors
     /// When the database does not answer.
@@ -146,8 +148,7 @@ impl DynamoDbStore {
         Ok(output.map_err(error::store_error)?.item.is_some())
     }
 
-    /// The items of a page of a range, each with these attributes only, or with all of them, and
-    /// read.
+    /// Reads the items of a page of a range, each with these attributes only, or with all of them.
     async fn page<C>(
         &self,
         stream: &StreamId,
@@ -193,7 +194,7 @@ impl DynamoDbStore {
         Ok(Page { commits, complete })
     }
 
-    /// An item, read strongly.
+    /// Reads an item, with strong consistency.
     pub(crate) async fn item<const N: usize>(
         &self,
         table: &str,
@@ -213,8 +214,8 @@ impl DynamoDbStore {
         Ok(output.item)
     }
 
-    /// The statement that writes a commit or an answer. PartiQL INSERT is the only way in which
-    /// they are written, because a role that allows `PutItem` allows overwriting too, whatever
+    /// Returns the statement that writes a commit or an answer. PartiQL INSERT is the only way in
+    /// which they are written. A role that allows `PutItem` allows overwriting too, whatever
     /// condition the code sends (rule 3).
     fn statement(table: &str, item: item::Fields) -> (String, Vec<AttributeValue>) {
         let (names, values): (Vec<_>, Vec<_>) = item.into_iter().unzip();
@@ -281,9 +282,9 @@ impl DynamoDbStore {
     }
 }
 
-/// The reason why a transaction was not written. The reasons are in the order of the statements:
-/// first those of the commits, then that of the request, which may be stored already, with the
-/// commits or without them.
+/// Returns the reason why a transaction was not written. The reasons are in the order of the
+/// statements: first those of the commits, then that of the request. The request may be stored
+/// already, with or without the commits.
 fn cancelled(error: SdkError<ExecuteTransactionError>, commits: usize) -> AppendError {
     let reasons = match error.as_service_error() {
         Some(ExecuteTransactionError::TransactionCanceledException(cancelled)) => {
@@ -308,7 +309,7 @@ fn cancelled(error: SdkError<ExecuteTransactionError>, commits: usize) -> Append
     }
 }
 
-/// The failure of a write, as an error of the event store.
+/// Converts the failure of a write into an error of the event store.
 fn append_error<E>(error: SdkError<E>) -> AppendError
 where
     E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
@@ -415,8 +416,8 @@ impl EventLog for DynamoDbStore {
         if commits.is_empty() && request.is_none() {
             return Ok(());
         }
-        // The database would refuse a transaction that has one item twice as malformed, and callers
-        // would take that error for an outage and retry.
+        // The database would refuse a transaction that has one item twice as malformed. Callers
+        // would mistake that error for an outage and retry.
         let keys: HashSet<_> =
             commits.iter().map(|commit| (&commit.stream, commit.version)).collect();
         if keys.len() < commits.len() {

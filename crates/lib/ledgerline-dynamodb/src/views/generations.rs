@@ -1,12 +1,13 @@
-//! Generations of a view: rows that are rebuilt are written beside the old ones, in the same
-//! table, until all reads go over to them at once.
+//! Generations of a view: a rebuild writes rows next to the old ones, in the same table, until all
+//! reads switch to them at once.
 //!
-//! The partition key of a row of generation 2 begins with `$2/`, in the table and in its indexes;
-//! rows of the generation 0, with which every view begins, have no such sign. A text that looks
-//! like one is escaped, in every generation. So rows of two generations are never in one partition
-//! and never in one list. An item beside the rows says which generation is read, and which ones are
-//! written. What is beside the rows as well, such as positions and checkpoints, belongs to a
-//! generation too.
+//! The partition key of a row of generation 2 begins with `$2/`, in the table and in its indexes.
+//! Rows of the generation 0, with which every view begins, have no such sign. A text that looks
+//! like a sign is escaped, in every generation. So rows of two generations are never in one
+//! partition and never in one list.
+//!
+//! An item next to the rows names the generation that is read, and those that are written. The
+//! other items next to the rows, such as positions and checkpoints, belong to a generation too.
 
 use std::{
     borrow::Cow,
@@ -28,35 +29,36 @@ use super::{
 };
 use crate::error::table_error;
 
-/// The partition key of the item that says which generation is read.
+/// The partition key of the item that names the generation that is read.
 const GENERATIONS: &str = "$generations";
-/// The time for which a process goes by what it has read of the generations. Whoever changes them
-/// waits longer than that, and than an invocation takes, before he relies on it.
+/// How long a process may use its cached copy of the generations. After a change, wait this long
+/// plus one function timeout before assuming that every process has seen it.
 pub const FRESH: SignedDuration = SignedDuration::from_secs(10);
-/// The time after which reads go over to another generation. By then, every process knows of it.
+/// The time from a switch until reads use the other generation. By then, every process has seen the
+/// switch.
 pub const SWITCHING: SignedDuration = SignedDuration::from_secs(FRESH.as_secs() + 5);
-/// The most commits of a view that can be skipped: the item that names them takes 400 KB.
+/// The most skipped commits of a view: the item that names them has at most 400 KB.
 const MAX_SKIPS: usize = 100;
 /// The beginning of the names of parts, under which a rebuild saves its progress.
 pub(super) const PART: &str = "$part-";
-/// The number of changes that are remembered.
+/// The number of stored changes.
 const REMEMBERED: usize = 20;
 
 /// The generations of a view: the one that is read, and another one, if there is one. The names of
 /// the attributes begin with a sign that no key of a table begins with.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generations {
-    /// The one that queries read, or will read from the time of `before` on.
+    /// The generation that queries read, from the end of `previous` on.
     #[serde(default, rename = "$read")]
     pub active: u32,
-    /// The one that queries read before. All of them know the time when reads go over, before it
-    /// comes: so they go over at once.
+    /// The generation that queries read until then. All queries know the time of the switch before
+    /// it arrives, so all switch at once.
     #[serde(default, rename = "$before", skip_serializing_if = "Option::is_none")]
     pub previous: Option<Previous>,
-    /// The other one.
+    /// The other generation.
     #[serde(default, rename = "$other", skip_serializing_if = "Option::is_none")]
     pub standby: Option<Standby>,
-    /// The highest number that was ever given.
+    /// The highest number of any generation so far.
     #[serde(default, rename = "$last")]
     last: u32,
     /// The number of times that this item was changed.
@@ -65,26 +67,27 @@ pub struct Generations {
     /// The last changes, the oldest first.
     #[serde(default, rename = "$history", skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<Move>,
-    /// The commits that a subscription passes over if it cannot apply them, in every generation:
+    /// The commits that a subscription skips if it cannot apply them, in every generation:
     /// `account-1 7`.
     #[serde(default, rename = "$skips", skip_serializing_if = "BTreeSet::is_empty")]
     skips: BTreeSet<String>,
 }
 
-/// What a table's clones know of its generations.
+/// The copy of the generations that a table's clones share.
 pub(super) type Known = Arc<Mutex<Option<Seen>>>;
 
-/// What was read of the generations.
+/// A read of the generations.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
-    /// When they were read.
+    /// The time of the read.
     at: Timestamp,
     generations: Generations,
-    /// The one that was to be read when they were last asked for.
+    /// The generation to read, at the last call of
+    /// [`recent_generations`](ViewTable::recent_generations).
     read: u32,
 }
 
-/// What queries read until a time.
+/// The generation that queries read until a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Previous {
     /// The generation.
@@ -99,45 +102,45 @@ pub struct Previous {
 pub struct Standby {
     /// Its number.
     pub number: u32,
-    /// What becomes of it.
+    /// Its phase.
     pub phase: Phase,
-    /// Since when.
+    /// The beginning of the phase.
     pub since: Timestamp,
 }
 
-/// What becomes of a generation that is not read.
+/// The phase of a generation that is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Phase {
-    /// It is made from the log, and projectors write it as well.
+    /// A rebuild makes it from the log, and projectors write it as well.
     Building,
-    /// It was read before. Projectors write it as well, so that one can go back to it.
+    /// It was read before. Projectors write it as well, so that an operator can roll back to it.
     Kept,
-    /// Nobody writes it any more, and its rows are deleted.
+    /// No projector writes it, and its rows are deleted.
     #[serde(rename = "leaving")]
     Dropping,
 }
 
-/// A change of the generations, and who made it.
+/// A change of the generations, with its author.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
-    /// When.
+    /// The time of the change.
     pub at: Timestamp,
-    /// What was done.
+    /// The action.
     pub what: String,
-    /// Who did it.
+    /// The author.
     pub who: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// A change that is not possible now. The text says why.
+/// A change that is not possible now. The text has the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidTransition(&'static str);
 
 impl Generations {
-    /// The number of the one that queries read at this time.
+    /// Returns the number of the generation that queries read at this time.
     #[must_use]
     pub fn active_at(&self, now: Timestamp) -> u32 {
         self.previous
@@ -145,8 +148,8 @@ impl Generations {
             .map_or(self.active, |previous| previous.active)
     }
 
-    /// The numbers of those that projectors write. The one that is read comes last: at the moment
-    /// when reads go over to the other one, that one has everything that was ever shown.
+    /// Returns the numbers of the generations that projectors write. The one that is read is last.
+    /// So, when reads switch to the other one, that one has everything that was ever shown.
     #[must_use]
     pub fn written_at(&self, now: Timestamp) -> Vec<u32> {
         let other = self.standby.as_ref().filter(|other| other.phase != Phase::Dropping);
@@ -156,13 +159,13 @@ impl Generations {
         numbers
     }
 
-    /// The number of the other one, if it is in this phase.
+    /// Returns the number of the other generation, if it is in this phase.
     #[must_use]
     pub fn in_phase(&self, phase: Phase) -> Option<u32> {
         self.standby.as_ref().filter(|other| other.phase == phase).map(|other| other.number)
     }
 
-    /// A new generation is built.
+    /// Begins a new generation, to be built.
     ///
     /// # Errors
     /// When there is another one already.
@@ -174,11 +177,11 @@ impl Generations {
         Ok(Self { last: number, ..self.with(number, Phase::Building, now) })
     }
 
-    /// Reads go over to the other one, in [`SWITCHING`]: to the one that was built, or back to the
-    /// one that was kept. The one that was read is kept.
+    /// Switches reads to the other generation, in [`SWITCHING`]: to the one that was built, or back
+    /// to the one that was kept. The one that was read is kept.
     ///
     /// # Errors
-    /// When there is no such other one, or reads are about to go over.
+    /// When there is no such other one, or a switch is in progress.
     pub fn switched(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
         if self.active_at(now) != self.active {
             return Err(InvalidTransition(
@@ -192,7 +195,7 @@ impl Generations {
         Ok(Self { active, previous, ..self.with(self.active, Phase::Kept, now) })
     }
 
-    /// The other one is written no more, so that its rows can be deleted.
+    /// Ends the writes to the other generation, so that its rows can be deleted.
     ///
     /// # Errors
     /// When there is no other one, or it is still read.
@@ -204,27 +207,28 @@ impl Generations {
         }
         let other =
             self.standby.as_ref().ok_or(InvalidTransition("there is no other generation"))?;
-        // Since the first time: whoever continues with it need not wait again.
+        // The time of the first call: an operator that continues the deletion need not wait a
+        // second time.
         let since = if other.phase == Phase::Dropping { other.since } else { now };
         Ok(self.with(other.number, Phase::Dropping, since))
     }
 
-    /// The rows of the other one are gone.
+    /// Removes the other generation, after the deletion of its rows.
     #[must_use]
     pub fn dropped(&self) -> Self {
         Self { standby: None, ..self.clone() }
     }
 
-    /// Whether the subscription passes over this commit if it cannot apply it.
+    /// Whether the subscription skips this commit if it cannot apply it.
     #[must_use]
     pub fn skips(&self, stream: &StreamId, version: u64) -> bool {
         self.skips.contains(&skip(stream, version))
     }
 
-    /// The subscription passes over this commit if it cannot apply it.
+    /// Makes the subscription skip this commit if it cannot apply it.
     ///
     /// # Errors
-    /// When it does already, or passes over too many.
+    /// When it does already, or skips too many.
     pub fn skipping(&self, stream: &StreamId, version: u64) -> Result<Self, InvalidTransition> {
         let mut skipping = self.clone();
         if !skipping.skips.insert(skip(stream, version)) {
@@ -244,13 +248,13 @@ impl Generations {
 }
 
 impl ViewTable {
-    /// The same table, at the rows of this generation.
+    /// Returns the same table, at the rows of this generation.
     #[must_use]
     pub fn at(&self, generation: u32) -> Self {
         Self { generation, ..self.clone() }
     }
 
-    /// The generations of the view, read strongly.
+    /// Reads the generations of the view, with strong consistency.
     ///
     /// # Errors
     /// When the table fails.
@@ -260,9 +264,9 @@ impl ViewTable {
             .map_or_else(|| Ok(Generations::default()), from_item)
     }
 
-    /// The generations of the view, as they were at most [`FRESH`] ago, and which one is read now.
-    /// The age goes by the clock of the day, because an instance that was frozen does not notice
-    /// that time has passed.
+    /// Returns the generations of the view, at most [`FRESH`] old, and determines the generation to
+    /// read. The age is by the clock of the day, because a frozen instance does not notice the
+    /// passing of time.
     ///
     /// # Errors
     /// When they have to be read, and the table fails.
@@ -283,30 +287,29 @@ impl ViewTable {
         Ok(generations)
     }
 
-    /// The same table, at the generation that was to be read when
-    /// [`recent_generations`](Self::recent_generations) was last called: it stays the same until
-    /// the next call.
+    /// Returns the same table, at the generation that was to be read at the last call of
+    /// [`recent_generations`](Self::recent_generations). It stays the same until the next call.
     #[must_use]
     pub fn at_active(&self) -> Self {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         self.at(known.as_ref().map_or(self.generation, |known| known.read))
     }
 
-    /// The generations whose rows a projector writes, as [`Generations::written_at`] decides it:
-    /// one, unless a rebuild runs or its predecessor is kept.
+    /// Returns the generations whose rows a projector writes, by [`Generations::written_at`]: one,
+    /// unless a rebuild runs or its predecessor is kept.
     ///
     /// # Errors
-    /// When they have to be read, and the table fails. Nothing may be written then: what would be
-    /// written into one generation alone might never come into the other one.
+    /// When they have to be read, and the table fails. The projector must not write then: a row
+    /// written into one generation alone might never be written into the other one.
     pub async fn written(&self) -> Result<Vec<u32>, TableError> {
         Ok(self.recent_generations().await?.written_at(Timestamp::now()))
     }
 
-    /// Changes the generations, unless they were changed since they were read. Returns whether they
+    /// Changes the generations, unless they were changed after they were read. Returns whether they
     /// were changed.
     ///
     /// # Errors
-    /// When the table fails. It is not known then whether they were changed.
+    /// When the table fails. The outcome is then unknown.
     pub async fn compare_and_set(
         &self,
         from: &Generations,
@@ -335,7 +338,7 @@ impl ViewTable {
             .await;
         let Err(error) = result else { return Ok(true) };
         match error.as_service_error() {
-            // Perhaps by an earlier try of this very call, whose reply was lost.
+            // Perhaps an earlier attempt of this very call, whose reply was lost, changed them.
             Some(PutItemError::ConditionalCheckFailedException(_)) => {
                 Ok(self.generations().await? == to)
             }
@@ -343,12 +346,12 @@ impl ViewTable {
         }
     }
 
-    /// The value of a partition key of a row in this generation.
+    /// Returns the value of a partition key of a row in this generation.
     pub(super) fn partition(&self, key: &str) -> AttributeValue {
         self.signed(&escaped(key))
     }
 
-    /// A partition key with the sign of this generation.
+    /// Returns a partition key with the sign of this generation.
     pub(super) fn signed(&self, key: &str) -> AttributeValue {
         AttributeValue::S(match self.generation {
             0 => key.to_owned(),
@@ -356,7 +359,7 @@ impl ViewTable {
         })
     }
 
-    /// The key of an item beside the rows of this generation.
+    /// Returns the key of an item next to the rows of this generation.
     pub(super) fn beside(&self, name: &str) -> Item {
         let mut key = beside(&self.keys, name);
         key.insert(self.keys.partition.to_string(), self.signed(name));
@@ -364,14 +367,14 @@ impl ViewTable {
     }
 
     /// Whether the row with this value of the table's key was written in this generation. A text
-    /// that looks like the sign of a generation may stand in an index as an earlier version wrote
-    /// it, without a sign of its own.
+    /// that looks like the sign of a generation may be in an index as an earlier version wrote it,
+    /// without a sign of its own.
     pub(super) fn is_of_this_generation(&self, item: &Item, key: &str) -> bool {
         let id = item.get(key).and_then(|id| id.as_s().ok());
         id.is_some_and(|id| generation_of(id) == Some(self.generation))
     }
 
-    /// The key of a row in this generation.
+    /// Returns the key of a row in this generation.
     pub(super) fn key(&self, RowKey { partition, sort }: RowKey<'_>) -> Item {
         let mut key = HashMap::from([(self.keys.partition.to_string(), self.partition(partition))]);
         let name = self.keys.sort.as_ref();
@@ -408,7 +411,7 @@ impl ViewTable {
         }
     }
 
-    /// Takes the sign of this generation from the keys of a cursor. A text stays as it is stored:
+    /// Removes the sign of this generation from the keys of a cursor. A text stays as it is stored:
     /// an earlier version stored texts that this version escapes, and a cursor leads back to its
     /// row.
     pub(super) fn unsign_keys<'n>(
@@ -428,8 +431,7 @@ impl ViewTable {
         sign.and_then(|sign| key.strip_prefix(&sign)).unwrap_or(key)
     }
 
-    /// Takes the sign of this generation from these partition keys, and what a text was escaped
-    /// with.
+    /// Removes the sign of this generation, and the escape of a text, from these partition keys.
     pub(super) fn bare_keys<'n>(
         &self,
         item: &mut Item,
@@ -442,7 +444,7 @@ impl ViewTable {
         }
     }
 
-    /// What is in a row, its keys without the sign of the generation.
+    /// Reads the content of a row, its keys without the sign of the generation.
     pub(super) fn read_row<T: DeserializeOwned>(
         &self,
         mut item: Item,
@@ -453,12 +455,12 @@ impl ViewTable {
     }
 }
 
-/// What stands before a text that would be taken for a key of this program: the sign of the
-/// generation 0, which has none otherwise.
+/// The prefix of a text that looks like a key of this program. It is the sign of the generation 0,
+/// which otherwise has none.
 const ESCAPE: &str = "$0/";
 
-/// Whether a text would be taken for a key of this program: the sign of a generation, or the name
-/// of an item beside the rows.
+/// Whether a text looks like a key of this program: the sign of a generation, or the name of an
+/// item next to the rows.
 fn is_taken_for_ours(text: &str) -> bool {
     let Some(rest) = text.strip_prefix('$') else { return false };
     let is_sign = rest.split_once('/').is_some_and(|(digits, _)| {
@@ -467,8 +469,8 @@ fn is_taken_for_ours(text: &str) -> bool {
     is_sign || [GENERATIONS, CHECKPOINT].contains(&text) || text.starts_with(PART)
 }
 
-/// A text of a row, as a part of a key. Only a text that would be taken for a key of this program
-/// is changed: all others stand as they do in rows of every earlier version.
+/// Returns a text of a row, as a part of a key. Only a text that looks like a key of this program
+/// is changed. All others are as in rows of every earlier version.
 pub(super) fn escaped(text: &str) -> Cow<'_, str> {
     if is_taken_for_ours(text) { format!("{ESCAPE}{text}").into() } else { text.into() }
 }
@@ -478,29 +480,29 @@ fn unescaped(key: &str) -> &str {
     key.strip_prefix(ESCAPE).filter(|text| is_taken_for_ours(text)).unwrap_or(key)
 }
 
-/// A commit that is skipped, as the item names it.
+/// Returns the form in which the item names a skipped commit.
 fn skip(stream: &StreamId, version: u64) -> String {
     format!("{stream} {version}")
 }
 
-/// The sign of a generation.
+/// Returns the sign of a generation.
 fn sign(generation: u32) -> String {
     format!("${generation}/")
 }
 
-/// The generation that a partition key belongs to; `None` for the item that says which generation
-/// is read.
+/// Returns the generation that a partition key belongs to; `None` for the item that names the
+/// generation that is read.
 pub(super) fn generation_of(key: &str) -> Option<u32> {
     if key == GENERATIONS {
         return None;
     }
     let digits = key.strip_prefix('$').and_then(|rest| Some(rest.split_once('/')?.0));
-    // A sign is digits alone: `parse` would also take `+5`.
+    // A sign has digits alone: `parse` would also accept `+5`.
     let digits = digits.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
     Some(digits.and_then(|digits| digits.parse().ok()).unwrap_or(0))
 }
 
-/// The key of an item that is no row.
+/// Returns the key of an item that is no row.
 pub(super) fn beside(keys: &KeyNames, name: &str) -> Item {
     let partition = (keys.partition.to_string(), AttributeValue::S(name.to_owned()));
     let sort = keys
@@ -528,7 +530,7 @@ mod tests {
         assert_eq!((building.active_at(now), building.written_at(now)), (0, vec![1, 0]));
         assert!(building.begun(now).is_err());
 
-        // Until everybody knows of it, the old one is read, and written last.
+        // Until every process has seen the switch, the old one is read, and written last.
         let switched = building.switched(now).unwrap();
         assert_eq!((switched.active_at(soon), switched.written_at(soon)), (0, vec![1, 0]));
         assert!(switched.switched(soon).is_err() && switched.dropping(soon).is_err());
@@ -543,7 +545,7 @@ mod tests {
         assert_eq!(leaving.dropped().begun(now).unwrap().written_at(now), [2, 0]);
     }
 
-    /// Written by the first version that had generations.
+    /// The first version that had generations wrote this form.
     #[test]
     fn stored_generations_keep_their_form() {
         let stored = serde_json::json!({

@@ -200,9 +200,9 @@ impl LogRows {
         }
     }
 
-    /// Applies the changes of a commit, and moves the position to its version, together (rule 9),
-    /// if the commit is the next one in its stream. Otherwise nothing is written, and the delivery
-    /// names the reason (rule 7). Returns the position as well.
+    /// Applies the changes of a commit, and moves the position to its version, together (rule 9).
+    /// Otherwise, if the commit is not the next one in its stream, nothing is written, and the
+    /// delivery names the reason (rule 7). Returns the position as well.
     ///
     /// # Errors
     /// When the table fails, or the commit changes more rows than one transaction accepts. Also
