@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unavailable_keeps_its_cause() {
+    fn an_unavailable_service_keeps_its_cause() {
         for error in [
             Causes(&store_error(refused("InternalServerError"))).to_string(),
             Causes(&table_error(refused("InternalServerError"))).to_string(),
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_cannot_be_read_is_told_without_its_values() {
+    fn an_item_that_cannot_be_read_is_reported_without_its_values() {
         #[derive(Debug, serde::Deserialize)]
         #[serde(rename_all = "camelCase")]
         enum Kind {

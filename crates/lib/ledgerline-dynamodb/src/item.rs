@@ -284,8 +284,8 @@ pub(crate) fn request(item: Item) -> Result<IdempotencyRecord, StoreError> {
 }
 
 /// Returns the size of an item as DynamoDB counts it against the limit and the write units, in
-/// bytes. It counts names and values in UTF-8, 3 bytes for each list or map and 1 for each of its
-/// elements, and about half a byte for each digit.
+/// bytes. It counts names and values in UTF-8, and about half a byte for each digit. A list or map
+/// counts 3 bytes, and each of its elements 1.
 ///
 /// Source: the developer guide, "DynamoDB item sizes and formats".
 pub(crate) fn bytes<'a>(fields: impl IntoIterator<Item = (&'a str, &'a AttributeValue)>) -> usize {
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_version_adds_is_passed_over() {
+    fn fields_of_a_later_version_are_ignored() {
         let mut item = stored(&full());
         item.insert("region".into(), AttributeValue::Bool(true));
         for name in [META, STATE] {

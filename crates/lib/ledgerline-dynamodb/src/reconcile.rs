@@ -213,8 +213,8 @@ impl Comparison<'_> {
         }
     }
 
-    /// Compares the streams with entries in `$all` since a time, some at once, so that two days of
-    /// a busy log fit into a function's memory (rule 11).
+    /// Compares the streams with entries in `$all` since a time. It compares some at once, so that
+    /// two days of a busy log fit into a function's memory (rule 11).
     async fn recent(
         &self,
         sequence: &DynamoDbStore,

@@ -225,8 +225,8 @@ impl DynamoDbStore {
         Ok(output.map_err(error::store_error)?.item.as_ref().and_then(time))
     }
 
-    /// Returns the streams with a commit whose time is between these, each with the first version
-    /// of that time and its last version in the log.
+    /// Returns the streams with a commit whose time is between these. Each has the first version of
+    /// that time and its last version in the log.
     ///
     /// # Errors
     /// When the table cannot be read.

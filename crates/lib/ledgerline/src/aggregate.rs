@@ -76,7 +76,7 @@ pub trait Aggregate: Sized + Send + Sync + 'static {
     /// most as many. Only a state that does not fit in the commit's item is left out.
     const SNAPSHOT_EVERY: u64 = 8;
     /// Every refusal that [`decide`](Self::decide) returns, each with a code of its own. It is the
-    /// list that clients see (a test checks docs/http.md against it). A test with
+    /// list that clients see (docs/http.md is checked against it). A test with
     /// [`spec::given`](crate::spec::given) fails on a refusal that is missing here.
     const REFUSALS: &'static [Refusal];
 

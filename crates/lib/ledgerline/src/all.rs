@@ -16,7 +16,7 @@
 //!   version of its stream because its record was overtaken.
 //!
 //! An entry is never changed. An entry is *void* once a later segment says so, because the log does
-//! not have its commit, and never will. Readers do not deliver a void entry ([`Sequencer::void`]).
+//! not have its commit, and never will. Readers ignore a void entry ([`Sequencer::void`]).
 //!
 //! The order is not the order of clocks, and two unrelated commits may be in any order. A commit
 //! that answers another one, and names it in `causation_id`, follows it ([`candidates`]), with two

@@ -234,8 +234,8 @@ impl Changes {
         change
     }
 
-    /// Adds the changes of later commits after these. Each row then has one change, the sum of
-    /// both.
+    /// Adds the changes of later commits after these. Each row then has one change, with the effect
+    /// of both.
     pub fn extend(&mut self, later: Self) {
         for ((partition, sort), change) in later.rows {
             match change {
@@ -342,7 +342,7 @@ mod tests {
         /// The rows are the same if the changes are merged into one for each row, and if they are
         /// applied one after the other.
         #[test]
-        fn changes_of_a_row_are_merged_into_their_sum(before in steps(), steps in steps()) {
+        fn merged_changes_of_a_row_have_the_same_effect(before in steps(), steps in steps()) {
             let mut one_by_one = BTreeMap::new();
             for step in &before {
                 let mut change = Changes::new(TABLE);
@@ -362,7 +362,7 @@ mod tests {
             prop_assert_eq!(at_once, one_by_one);
         }
 
-        /// A rebuild writes the sum of the changes of many commits of a stream.
+        /// A rebuild writes the combined changes of many commits of a stream.
         #[test]
         fn changes_of_later_commits_are_applied_after_those_of_earlier_ones(commits in prop::collection::vec(steps(), 0..6)) {
             let mut one_by_one = BTreeMap::new();

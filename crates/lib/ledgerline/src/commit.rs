@@ -20,7 +20,7 @@ pub struct Commit {
     pub state: Option<RecordedState>,
     /// The id of the command that caused it. It makes the append idempotent (rule 4).
     pub command: String,
-    /// The time of the decision, in UTC. It is information only: the order comes from `version`.
+    /// The time of the decision, in UTC. It is information only: `version` determines the order.
     pub at: Timestamp,
     /// The origin of the commit.
     pub meta: Meta,

@@ -306,9 +306,9 @@ async fn append<A: Aggregate>(
         Err(AppendError::Store(
             error @ (StoreError::Unavailable(_) | StoreError::Throttled(_)),
         )) => {
-            // An earlier retry inside the append may have stored the commit: the log is read before
-            // the client gets an error. The events are compared too, because another request under
-            // the same client's key has the same command id.
+            // An attempt before the last one may have stored the commit nevertheless: the log is
+            // read before the client gets an error. The events are compared too, because another
+            // request under the same client's key has the same command id.
             match store.get(execution.stream, attempt.commit.version).await {
                 Ok(Some(stored)) if attempt.is(&stored) => Ok(Appended::Stored(attempt.after)),
                 Ok(_) | Err(_) => Err(error.into()),
@@ -378,8 +378,8 @@ async fn catch_up<A: Aggregate>(
         Err(error) => return Err(error.into()),
     }
     // The stream is far ahead of this instance, or a commit cannot be read. The state is loaded
-    // from the newest embedded one, as on a cold instance. That load may need no damaged commit
-    // (rule 11).
+    // from the newest embedded one, as on a cold instance. Perhaps that load needs no damaged
+    // commit (rule 11).
     let loaded = load(store, stream, Some(loaded), Consistency::Strong).await?;
     Ok((loaded, store.get(stream, taken).await))
 }

@@ -139,8 +139,8 @@ impl LogRows {
 
     /// Takes the lease for the time `holding`; `None` if another holder has it. `holder` is unique.
     ///
-    /// A holder whose clock was in the future has it no longer than others would. The fence keeps
-    /// its writes out after another holder takes the checkpoint.
+    /// A holder with a clock in the future does not keep the lease for more time than others would.
+    /// The fence keeps its writes out after another holder takes the checkpoint.
     ///
     /// # Errors
     /// When the table fails.

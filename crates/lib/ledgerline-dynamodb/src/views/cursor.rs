@@ -93,7 +93,7 @@ mod tests {
     };
 
     #[test]
-    fn a_cursor_is_of_one_list() {
+    fn a_cursor_is_valid_for_one_list_alone() {
         let text = |text: &str| AttributeValue::S(text.to_owned());
         let key = Item::from([("tankId".into(), text("mine")), ("entry".into(), text("7"))]);
         let cursor = write(&key, &QUERY).unwrap();

@@ -184,9 +184,7 @@ impl Generations {
     /// When there is no such other one, or a switch is in progress.
     pub fn switched(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
         if self.active_at(now) != self.active {
-            return Err(InvalidTransition(
-                "the reads are about to go over: try again in some seconds",
-            ));
+            return Err(InvalidTransition("reads are about to switch: retry in some seconds"));
         }
         let to = self.in_phase(Phase::Building).or(self.in_phase(Phase::Kept));
         let active =
@@ -201,9 +199,7 @@ impl Generations {
     /// When there is no other one, or it is still read.
     pub fn dropping(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
         if self.active_at(now) != self.active {
-            return Err(InvalidTransition(
-                "the reads are about to go over: try again in some seconds",
-            ));
+            return Err(InvalidTransition("reads are about to switch: retry in some seconds"));
         }
         let other =
             self.standby.as_ref().ok_or(InvalidTransition("there is no other generation"))?;
@@ -366,8 +362,8 @@ impl ViewTable {
         key
     }
 
-    /// Whether the row with this value of the table's key was written in this generation. A text
-    /// that looks like the sign of a generation may be in an index as an earlier version wrote it,
+    /// Whether the row with this value of the table's key was written in this generation. An index
+    /// may have a text that looks like the sign of a generation, as an earlier version wrote it:
     /// without a sign of its own.
     pub(super) fn is_of_this_generation(&self, item: &Item, key: &str) -> bool {
         let id = item.get(key).and_then(|id| id.as_s().ok());
@@ -519,7 +515,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_go_over_and_back_and_numbers_are_not_given_twice() {
+    fn reads_switch_and_roll_back_and_no_number_is_used_twice() {
         let now = Timestamp::UNIX_EPOCH;
         let soon = now + FRESH;
         let later = now + SWITCHING;
@@ -594,7 +590,7 @@ mod tests {
 
     /// Rows of earlier versions, which escaped nothing.
     #[test]
-    fn a_text_that_was_stored_without_being_escaped_is_shown_as_it_was_sent() {
+    fn a_text_stored_without_an_escape_is_shown_as_sent() {
         for (generation, key, text) in [
             (0, "$1/Zed", "$1/Zed"),
             (0, "$generations", "$generations"),
@@ -613,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_says_which_generation_it_is_of() {
+    fn a_key_names_its_generation() {
         for (key, generation) in [
             ("ada", Some(0)),
             ("$checkpoint", Some(0)),

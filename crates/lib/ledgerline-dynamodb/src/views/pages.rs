@@ -77,8 +77,8 @@ pub(super) struct List<'a> {
     pub(super) index: Option<&'a str>,
     /// Name and value of the partition key.
     pub(super) partition: (&'a str, &'a str),
-    /// The names of the other keys. The sort key is first. For an index, the key of the table
-    /// follows that is no key of the index.
+    /// The names of the other keys. The sort key is first. For an index, the table's key that is no
+    /// key of the index follows.
     pub(super) keys: &'a [&'a str],
     /// The names of all partition keys of the table and its indexes: their values carry the
     /// generation.

@@ -21,8 +21,7 @@ use crate::error::table_error;
 pub enum Overwrite {
     /// The row was written.
     Written,
-    /// The row was not written: the table shows this version already, and it is the same or a newer
-    /// one.
+    /// The row was not written: the table shows this version already, the same or a newer one.
     Shows(u64),
 }
 

@@ -14,8 +14,8 @@ use crate::{Commit, EventLog, RecordedEvent, StoreError, StreamId};
 /// The most entries that one page examines, including those of other categories. So a call ends
 /// even if the filter rejects every entry.
 const LOOKED_AT: usize = 10_000;
-/// The most segments that are read at once. If this page ends before the end of more segments, the
-/// next page has to read them again.
+/// The most segments that are read at once. With more, the next page would repeat the reads of
+/// those after the end of this page.
 const SEGMENTS: u64 = 16;
 /// The streams that are read at once.
 const AT_ONCE: usize = 16;

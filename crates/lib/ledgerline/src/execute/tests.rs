@@ -514,13 +514,13 @@ async fn rule_11_damage_outside_a_fold_keeps_no_instance_behind() {
         store.damaged.store(3, Ordering::Relaxed);
     };
     let key = Options { key: Some(("ada/1", "draw 100")), ..Options::default() };
-    // when a command with a request arrives, then it is decided on the events of that commit.
+    // when a command with a key arrives, then it is decided on the events of that commit.
     let store = Spy::default();
     let client = warm(&store, 100).await;
     behind(&store).await;
     assert_eq!(committed(client.send_with(draw(100), key).await), (4, 1));
-    // Without a request, the command may or may not be the commit's own (rule 4). The commands
-    // after it are accepted.
+    // Without a key, the commit may or may not be that of the command (rule 4). The commands after
+    // it are accepted.
     let store = Spy::default();
     let client = warm(&store, 100).await;
     behind(&store).await;
