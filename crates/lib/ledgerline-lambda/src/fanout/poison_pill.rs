@@ -1,7 +1,8 @@
 //! The guard against poison pills: records that end the process of the function, by a crash, by
 //! using up its memory or by a timeout. Lambda redelivers such a record without end, and its shard
-//! waits meanwhile. The fanout finds the record by counting its unfinished attempts at a batch. The
-//! count is in the Requests table, because a process that crashed stores nothing.
+//! waits meanwhile. The fanout finds the record by counting its unfinished attempts at a batch, and
+//! at the first record of the batch by itself. The counts are in the Requests table, because a
+//! process that crashed stores nothing.
 
 use ledgerline::Causes;
 use ledgerline_dynamodb::DynamoDbStore;
@@ -13,7 +14,7 @@ use crate::stream::Record;
 /// should have been passed on. A younger record is not counted, so a healthy stream pays nothing.
 const LATE: i64 = 10;
 
-/// The least number of attempts at a record by itself before it is quarantined.
+/// The number of unfinished attempts at a record by itself after which it is quarantined.
 const ALONE: u64 = 3;
 
 /// The number of seconds for which attempts are stored: the day for which the stream keeps a
@@ -29,29 +30,32 @@ pub(super) enum Plan {
     Quarantine,
 }
 
-/// Plans a batch of this many records, after `tries` unfinished attempts that began with the same
-/// first record. Each attempt leaves out half of the records. Lambda halves a failed batch as well,
-/// but not in every case.
-fn plan(records: usize, tries: u64) -> Plan {
-    let halvings = u64::from(usize::BITS - records.saturating_sub(1).leading_zeros());
-    if tries >= halvings + ALONE {
-        return Plan::Quarantine;
+/// Plans a batch of this many records. `begun` is the number of unfinished attempts at batches that
+/// began with the same first record, and `alone` is the number of those at this record by itself.
+///
+/// Each attempt leaves out half of the records. Lambda halves a failed batch as well, but not in
+/// every case. So only `alone` is evidence against the record: an attempt at more records, or one
+/// whose count did not arrive, may have ended at another record.
+fn plan(records: usize, begun: u64, alone: u64) -> Plan {
+    match (records >> begun.min(63)).max(1) {
+        1 if alone >= ALONE => Plan::Quarantine,
+        first => Plan::First(first),
     }
-    Plan::First((records >> tries.min(63)).max(1))
 }
 
-/// The count of the attempts at a late batch.
+/// The counts of the attempts at a late batch.
 #[derive(Debug)]
 pub(super) struct PoisonPillGuard<'a> {
     store: &'a DynamoDbStore,
-    what: String,
+    /// The counts that include the present attempt.
+    counts: Vec<String>,
     pub(super) plan: Plan,
 }
 
 impl<'a> PoisonPillGuard<'a> {
     /// Counts an attempt at a batch; `now` is in seconds since 1970. Returns `None` if the batch is
-    /// empty, or not late, or the attempt could not be counted. The fanout then passes all of its
-    /// records on.
+    /// empty or not late, or an attempt at several records could not be counted. The fanout then
+    /// passes all of its records on. A batch costs one write, and a second one if halving leaves one record of it.
     pub(super) async fn if_late(
         store: &'a DynamoDbStore,
         records: &[Record],
@@ -59,9 +63,30 @@ impl<'a> PoisonPillGuard<'a> {
     ) -> Option<Self> {
         let first = records.first()?;
         first.created.filter(|created| now.saturating_sub(*created) >= LATE)?;
-        let what = format!("fanout/{}", first.sequence_number);
-        match store.record_attempt(&what, &Uuid::now_v7().to_string(), now + REMEMBERED).await {
-            Ok(tries) => Some(Self { store, what, plan: plan(records.len(), tries) }),
+        let batch = format!("fanout/{}", first.sequence_number);
+        let by_itself = format!("{batch}/alone");
+        let mut guard = Self { store, counts: Vec::new(), plan: Plan::First(1) };
+        let mut begun = 0;
+        if records.len() > 1 {
+            begun = guard.count(batch, now).await?;
+            guard.plan = plan(records.len(), begun, 0);
+        }
+        if guard.plan == Plan::First(1) {
+            // Without the count, the record is passed on by itself: nothing is known against it.
+            let alone = guard.count(by_itself, now).await.unwrap_or_default();
+            guard.plan = plan(records.len(), begun, alone);
+        }
+        Some(guard)
+    }
+
+    /// Counts this attempt, and returns the number of earlier ones that are not finished.
+    async fn count(&mut self, what: String, now: i64) -> Option<u64> {
+        let id = Uuid::now_v7().to_string();
+        match self.store.record_attempt(&what, &id, now + REMEMBERED).await {
+            Ok(attempts) => {
+                self.counts.push(what);
+                Some(attempts)
+            }
             Err(error) => {
                 // The fanout passes the records on uncounted. The outage of the table is certain; a
                 // poison pill is only suspected.
@@ -71,17 +96,21 @@ impl<'a> PoisonPillGuard<'a> {
         }
     }
 
-    /// Deletes the count: the process has survived these records, whether or not the fanout passed
+    /// Deletes the counts: the process has survived these records, whether or not the fanout passed
     /// them on.
     pub(super) async fn survived(self) {
-        if let Err(error) = self.store.clear_attempts(&self.what).await {
-            tracing::warn!(error = %Causes(&error), "a finished attempt is still counted");
+        for what in &self.counts {
+            if let Err(error) = self.store.clear_attempts(what).await {
+                tracing::warn!(error = %Causes(&error), "a finished attempt is still counted");
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -89,42 +118,63 @@ mod tests {
     #[test]
     fn each_attempt_halves_the_batch_and_one_record_has_three_attempts_by_itself() {
         let plans = |records| {
-            (0..)
-                .map(move |tries| plan(records, tries))
-                .take_while(|plan| *plan != Plan::Quarantine)
+            let (mut begun, mut alone) = (0, 0);
+            std::iter::from_fn(move || {
+                let next = plan(records, begun, alone);
+                begun += 1;
+                alone += u64::from(next == Plan::First(1));
+                (next != Plan::Quarantine).then_some(next)
+            })
+            .collect::<Vec<_>>()
         };
-        assert_eq!(plans(1).collect::<Vec<_>>(), [Plan::First(1); 3]);
-        assert_eq!(plans(10).collect::<Vec<_>>(), [10, 5, 2, 1, 1, 1, 1].map(Plan::First));
+        assert_eq!(plans(1), [Plan::First(1); 3]);
+        assert_eq!(plans(10), [10, 5, 2, 1, 1, 1].map(Plan::First));
     }
 
     proptest! {
-        /// Any record may crash the function, and Lambda may or may not halve a failed batch. The
-        /// record is quarantined alone, after a bounded number of invocations. All others are
-        /// passed on once.
+        /// Any record may crash the function, Lambda may or may not halve a failed batch, and
+        /// answers about counts may be lost. The record is quarantined alone, after a bounded
+        /// number of invocations. All others are passed on once.
         #[test]
         fn the_guard_quarantines_only_the_record_that_crashes_the_function(
             count in 1..=100_usize,
             deadly in 0..100_usize,
-            halves in any::<bool>(),
+            halves in prop::collection::vec(any::<bool>(), 1..20),
+            lost in prop::collection::vec(prop::bool::weighted(0.3), 0..20),
         ) {
             let deadly = deadly % count;
             let (mut at, mut end, mut invocations) = (0, count, 0);
-            let mut tries = std::collections::HashMap::<usize, u64>::new();
+            let mut begun = HashMap::<usize, u64>::new();
+            let mut alone = HashMap::<usize, u64>::new();
             let mut passed_on = vec![0; count];
             let mut set_aside = Vec::new();
             while at < count {
                 invocations += 1;
-                prop_assert!(invocations < 3 * 8 * 8, "it does not come to an end");
-                let begun = tries.entry(at).or_default();
-                match plan(end - at, *begun) {
+                prop_assert!(invocations < 3 * 8 * 8 + 2 * lost.len(), "it does not come to an end");
+                let records = end - at;
+                let earlier = begun.get(&at).copied().unwrap_or_default();
+                let by_itself = alone.get(&at).copied().unwrap_or_default();
+                if records > 1 {
+                    *begun.entry(at).or_default() += 1;
+                }
+                let is_lost = lost.get(invocations).copied().unwrap_or_default();
+                let chosen = match plan(records, earlier, 0) {
+                    // The guard is uncertain of its count, and passes all of the batch on.
+                    Plan::First(_) if is_lost && records > 1 => Plan::First(records),
+                    Plan::First(1) => {
+                        *alone.entry(at).or_default() += 1;
+                        if is_lost { Plan::First(1) } else { plan(records, earlier, by_itself) }
+                    }
+                    other => other,
+                };
+                match chosen {
                     Plan::Quarantine => {
                         set_aside.push(at);
                         at += 1;
                     }
                     Plan::First(first) if (at..at + first).contains(&deadly) => {
-                        *begun += 1;
-                        if halves && end - at > 1 {
-                            end = at + (end - at) / 2;
+                        if halves[invocations % halves.len()] && records > 1 {
+                            end = at + records / 2;
                         }
                         continue;
                     }
