@@ -66,11 +66,7 @@ impl<'t> Template<'t> {
 
     /// The value of a function's variable: the function's own, or that of all functions.
     pub(crate) fn variable(&self, function: &Function<'t>, name: &str) -> Option<&'t Value> {
-        let json: &'t Value = self.json;
-        let globals = &json["Globals"]["Function"];
-        [function.properties, globals]
-            .into_iter()
-            .find_map(|node| node["Environment"]["Variables"].get(name))
+        variable(self.json, function.properties, name)
     }
 }
 
@@ -87,12 +83,15 @@ impl<'t> Function<'t> {
     }
 }
 
-/// The beginning of the `source` of every entry on the bus.
-pub(crate) fn event_source<'t>(template: &Template<'t>) -> Option<&'t str> {
-    template
-        .functions
-        .iter()
-        .find_map(|function| template.variable(function, "EVENT_SOURCE")?.as_str())
+/// The value of a variable of a function with these properties, or of all functions.
+pub(crate) fn variable<'t>(
+    template: &'t Value,
+    function: &'t Value,
+    name: &str,
+) -> Option<&'t Value> {
+    [function, &template["Globals"]["Function"]]
+        .into_iter()
+        .find_map(|node| node["Environment"]["Variables"].get(name))
 }
 
 /// The logical ids that an `Fn::Sub` refers to.

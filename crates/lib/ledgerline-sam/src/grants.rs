@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use crate::functions::variable;
+
 /// The actions that change or remove an item. No caller may do that to a commit (rule 3).
 const CHANGES: [&str; 6] = [
     "dynamodb:BatchWriteItem",
@@ -233,6 +235,15 @@ pub fn scope_prefix(template: &Value) -> Option<&str> {
     servers
         .find_map(|(_, server)| server["Properties"]["Identifier"].as_str())
         .or_else(|| scopes.find_map(|scope| Some(scope.rsplit_once('/')?.0)))
+}
+
+/// The beginning of the `source` of every entry on the bus.
+#[must_use]
+pub fn event_source(template: &Value) -> Option<&str> {
+    let mut functions = resources(template, &["AWS::Serverless::Function"]);
+    functions.find_map(|(_, function)| {
+        variable(template, &function["Properties"], "EVENT_SOURCE")?.as_str()
+    })
 }
 
 /// Logical ids and resources of these types.

@@ -8,8 +8,8 @@ use ledgerline::{
 };
 use serde_json::Value;
 
-use crate::functions::{Function, Template, event_source, listed};
-use crate::grants::{COMMITS, list, referred, scope_prefix};
+use crate::functions::{Function, Template, listed};
+use crate::grants::{COMMITS, event_source, list, referred, scope_prefix};
 use crate::wire::{invoked, sent, wanted_by_rules};
 
 /// Problems with sources of events that differ from those that the functions need.
@@ -25,7 +25,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     ]
     .concat();
     problems.extend(subscribers(template));
-    let prefix = event_source(template).unwrap_or_default();
+    let prefix = event_source(template.json).unwrap_or_default();
     for function in &template.functions {
         let (kinds, found): (&[&str], _) = match &function.manifest.source {
             Source::Http(endpoints) => (&["HttpApi"], routes(template, function, endpoints)),

@@ -10,8 +10,8 @@ use ledgerline::{
 
 use super::resource_around;
 use crate::{
-    functions::{Template, capital, event_source},
-    grants::scope_prefix,
+    functions::{Template, capital},
+    grants::{event_source, scope_prefix},
 };
 
 /// An event for each route of the function that the last of these lines belong to.
@@ -54,17 +54,20 @@ pub(super) fn pattern(template: &Template<'_>, before: &[&str]) -> Result<Vec<St
     let Some(Source::States { category, events }) =
         function.map(|function| &function.manifest.source)
     else {
-        return Err(format!("the generated block `Pattern` is in `{id}`, which takes no states"));
+        return Err(format!(
+            "the generated block `Pattern` is in `{id}`, which is no state projector"
+        ));
     };
-    let source = event_source(template)
+    let source = event_source(template.json)
         .ok_or("the fanout has no text EVENT_SOURCE: write the pattern by hand")?;
     let heads = [
         "Pattern:".to_owned(),
         format!("  source: [{source}.{category}]"),
         "  detail-type:".to_owned(),
     ];
+    // In quotation marks, because YAML reads words such as `On` as no text.
     let types: BTreeSet<_> = events.iter().map(|event| &**event).chain([REPLAYED]).collect();
-    Ok(heads.into_iter().chain(types.iter().map(|event| format!("    - {event}"))).collect())
+    Ok(heads.into_iter().chain(types.iter().map(|event| format!("    - \"{event}\""))).collect())
 }
 
 /// The name of the event of a route: that of `GET /items/{id}` is `GetItemsId`.

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result};
 use ledgerline::manifest::{Endpoint, Manifest, Manifests, Scope, Source};
 use ledgerline_sam::{
-    grants::{resources, scope_prefix},
+    grants::{event_source, resources, scope_prefix},
     samples::{ANSWERS, EVENTS, Step},
     template,
 };
@@ -87,11 +87,7 @@ pub(super) fn entry(names: &Names, facts: &Facts) -> Result<Sample> {
 /// The names with the `source` of entries about the aggregate on the bus.
 pub(super) fn with_event_source(names: Names, template: &Value) -> Names {
     let category = names.rename("stockitem");
-    let mut functions = resources(template, &["AWS::Serverless::Function"]);
-    let source = functions.find_map(|(_, function)| {
-        function["Properties"]["Environment"]["Variables"]["EVENT_SOURCE"].as_str()
-    });
-    match source {
+    match event_source(template) {
         Some(source) => {
             names.text(&format!("{APPLICATION}.stockitem"), &format!("{source}.{category}"))
         }

@@ -19,7 +19,7 @@ use super::{
 use crate::wire;
 
 /// The packages of the libraries.
-const RAILS: [&str; 10] = [
+const LIBRARIES: [&str; 10] = [
     "ledgerline",
     "ledgerline-dynamodb",
     "ledgerline-lambda",
@@ -124,7 +124,7 @@ fn base(folder: &Path, names: &Names) -> Result<()> {
 fn with_libraries(manifest: &str, libraries: &Path, folder: &Path) -> String {
     let beside = libraries.join("ledgerline/Cargo.toml").exists();
     let line = |line: &str| {
-        let name = RAILS.iter().find(|name| line.starts_with(&format!("{name} = ")));
+        let name = LIBRARIES.iter().find(|name| line.starts_with(&format!("{name} = ")));
         let Some(name) = name else { return format!("{line}\n") };
         if beside {
             let path = libraries.join(name);
