@@ -4,6 +4,7 @@
 
 mod alarms;
 mod hardening;
+mod parameters;
 mod roles;
 mod sources;
 mod tables;
@@ -80,6 +81,7 @@ pub fn problems(source: &Source, manifests: &Manifests, runbook: &str) -> Vec<St
     problems.extend(compared(&source, manifests));
     problems.extend(ungrouped(&source));
     problems.extend(hardening::problems(&source));
+    problems.extend(parameters::problems(&source));
     problems.extend(alarms::problems(&source, manifests, runbook));
     problems.extend(forbidden_rights(&source));
     problems

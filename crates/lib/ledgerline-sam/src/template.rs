@@ -36,9 +36,7 @@ pub const STACK: &str = "ledgerline";
 /// the environment `default`.
 #[must_use]
 pub fn stack_name(template: &Path) -> Option<String> {
-    let folder = template.parent().unwrap_or(Path::new(""));
-    let text = fs::read_to_string(folder.join("samconfig.toml")).ok()?;
-    let config: toml::Table = toml::from_str(&text).ok()?;
+    let config = samconfig(template)?;
     let named = |command: &str| {
         let name = config.get("default")?.get(command)?.get("parameters")?.get("stack_name")?;
         name.as_str().map(ToOwned::to_owned)
@@ -46,6 +44,12 @@ pub fn stack_name(template: &Path) -> Option<String> {
     // The parameters of a command go before those of all commands, and `sam deploy --guided` writes
     // the former.
     named("deploy").or_else(|| named("global"))
+}
+
+/// The samconfig.toml beside a template, if there is one that can be read.
+pub(crate) fn samconfig(template: &Path) -> Option<toml::Table> {
+    let folder = template.parent().unwrap_or(Path::new(""));
+    toml::from_str(&fs::read_to_string(folder.join("samconfig.toml")).ok()?).ok()
 }
 
 /// An error in a template, with its place.
@@ -151,6 +155,11 @@ impl Source {
             origins,
             stack,
         })
+    }
+
+    /// The path of the file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The text of the template.
