@@ -200,29 +200,19 @@ impl Iam {
 
     /// The answer of a resource that has an outage.
     fn failed(&self, Act { action, resource, .. }: &Act, answer: Failing) -> (StatusCode, Value) {
-        match answer {
-            Failing::Failed => {
-                let failed = json!({ "__type": "InternalServerError", "message": "an outage that somebody asked for" });
-                (StatusCode::INTERNAL_SERVER_ERROR, failed)
-            }
-            Failing::Throttled => {
-                // AWS counts each throttled request as a metric, but the caller may retry and say
-                // nothing of it.
-                self.hops.always("throttled", &format!("{action} on {resource}"));
-                let message =
-                    format!("{action} on {resource} is throttled by an outage on request");
-                let kind = match action.starts_with("lambda:") {
-                    true => {
-                        return (
-                            StatusCode::TOO_MANY_REQUESTS,
-                            json!({ "Type": "User", "message": message }),
-                        );
-                    }
-                    false => "ThrottlingException",
-                };
-                (StatusCode::BAD_REQUEST, json!({ "__type": kind, "message": message }))
-            }
+        let message = format!("{action} on {resource} fails: an outage on request");
+        if answer == Failing::Failed {
+            let failed = json!({ "__type": "InternalServerError", "message": message });
+            return (StatusCode::INTERNAL_SERVER_ERROR, failed);
         }
+        // AWS counts each throttled request as a metric, but the caller may retry and say nothing
+        // of it.
+        self.hops.always("throttled", &format!("{action} on {resource}"));
+        if action.starts_with("lambda:") {
+            let throttled = json!({ "Type": "User", "message": message });
+            return (StatusCode::TOO_MANY_REQUESTS, throttled);
+        }
+        (StatusCode::BAD_REQUEST, json!({ "__type": "ThrottlingException", "message": message }))
     }
 
     /// The reason why the caller may not do it; `None` if it may.

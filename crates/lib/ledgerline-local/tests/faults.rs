@@ -32,7 +32,7 @@ async fn odd_ids_in_paths_are_refused_by_name() {
 /// The dashboard needs this: each function writes what it measured.
 #[tokio::test]
 async fn functions_measure_commands_conflicts_and_lags() {
-    let stack = LocalStack::start_with_logs().await;
+    let stack = LocalStack::start_as(&["--logs"]).await;
     let id = install(&stack, 1_000).await;
     let path = format!("/tanks/{id}/draws");
     let draws = (0..24).map(|_| stack.post(&path, json!({ "amount": 1 })));

@@ -64,12 +64,8 @@ impl LocalStack {
         Self::start_with(Some(data), &[], environment, ONE).await
     }
 
-    /// The same, and keeps what the functions write to their logs.
-    pub async fn start_with_logs() -> Self {
-        Self::start_with(None, &["--logs"], &[], ONE).await
-    }
-
-    /// The same, with these arguments of the program.
+    /// The same, with these arguments of the program. With `--logs`, it keeps what the functions
+    /// write to their logs.
     pub async fn start_as(arguments: &[&str]) -> Self {
         Self::start_with(None, arguments, &[], ONE).await
     }

@@ -16,6 +16,7 @@ use std::{
 
 use async_trait::async_trait;
 use aws_sdk_sqs::types::MessageAttributeValue;
+use backon::{BackoffBuilder, ExponentialBuilder};
 use rustack_events_core::delivery::{DeliveryError, Target, TargetDelivery};
 use serde_json::{Value, json};
 
@@ -95,45 +96,19 @@ impl Invocations {
         });
         true
     }
-}
 
-#[async_trait]
-impl TargetDelivery for Invocations {
-    fn validate(&self, target: &Target) -> Result<(), DeliveryError> {
-        match self.targets.get().is_some_and(|targets| targets.contains_key(&target.arn)) {
-            true => Ok(()),
-            false => Err(DeliveryError::InvalidArn(target.arn.clone())),
-        }
-    }
-
-    async fn deliver(&self, target: &Target, event: &str) -> Result<(), DeliveryError> {
-        self.validate(target)?;
-        if self.refusal(&target.arn).is_none() {
-            self.begin(&target.arn, event);
-            return Ok(());
-        }
-        // The bus waits for this answer with its next event, and not for the retries.
-        let (this, arn, id, event) =
-            (self.clone(), target.arn.clone(), target.id.clone(), event.to_owned());
-        self.under_way.fetch_add(1, Ordering::SeqCst);
-        tokio::spawn(async move {
-            this.redeliver(&arn, &id, &event).await;
-            this.under_way.fetch_sub(1, Ordering::SeqCst);
-        });
-        Ok(())
-    }
-}
-
-impl Invocations {
     /// Retries a delivery whose first attempt failed, until Lambda accepts the event or the rule
     /// gives it up.
-    async fn redeliver(&self, arn: &str, id: &str, event: &str) {
+    async fn retry(&self, arn: &str, id: &str, event: &str) {
         let Some(rule) = self.rules.get().and_then(|rules| rules.get(id)) else { return };
         let RetryPolicy { maximum_retry_attempts, maximum_event_age_in_seconds } = rule.retries;
         let first = tokio::time::Instant::now();
-        let mut delay = FIRST_DELAY;
-        let mut retries = 0;
-        loop {
+        let delays = ExponentialBuilder::default()
+            .with_min_delay(FIRST_DELAY)
+            .with_max_delay(LONGEST_DELAY)
+            .without_max_times()
+            .build();
+        for (retries, delay) in (0..).zip(delays) {
             let Some(error) = self.refusal(arn) else {
                 self.begin(arn, event);
                 return;
@@ -149,8 +124,6 @@ impl Invocations {
                 return;
             }
             tokio::time::sleep(delay).await;
-            delay = (delay * 2).min(LONGEST_DELAY);
-            retries += 1;
         }
     }
 
@@ -175,8 +148,35 @@ impl Invocations {
             send = send.message_attributes(name, value);
         }
         if let Err(error) = send.send().await {
-            self.hops.line("rule", &format!("the dead letter was not taken: {error}"));
+            self.hops.line("rule", &format!("the queue did not accept the dead letter: {error}"));
         }
+    }
+}
+
+#[async_trait]
+impl TargetDelivery for Invocations {
+    fn validate(&self, target: &Target) -> Result<(), DeliveryError> {
+        match self.targets.get().is_some_and(|targets| targets.contains_key(&target.arn)) {
+            true => Ok(()),
+            false => Err(DeliveryError::InvalidArn(target.arn.clone())),
+        }
+    }
+
+    async fn deliver(&self, target: &Target, event: &str) -> Result<(), DeliveryError> {
+        self.validate(target)?;
+        if self.refusal(&target.arn).is_none() {
+            self.begin(&target.arn, event);
+            return Ok(());
+        }
+        // The bus waits for this answer with its next event, and not for the retries.
+        let (this, arn, id, event) =
+            (self.clone(), target.arn.clone(), target.id.clone(), event.to_owned());
+        self.under_way.fetch_add(1, Ordering::SeqCst);
+        tokio::spawn(async move {
+            this.retry(&arn, &id, &event).await;
+            this.under_way.fetch_sub(1, Ordering::SeqCst);
+        });
+        Ok(())
     }
 }
 
@@ -250,6 +250,9 @@ async fn invoke(target: &AsyncTarget, event: &str, sqs: &aws_sdk_sqs::Client, ho
         sqs.send_message().queue_url(queue).message_body(message.to_string()).send().await
     {
         let function = target.function.name();
-        hops.line("invoke", &format!("the dead letter of {function} was not taken: {error}"));
+        hops.line(
+            "invoke",
+            &format!("the queue did not accept the dead letter of {function}: {error}"),
+        );
     }
 }

@@ -170,8 +170,10 @@ impl Mapping {
             sqs.send_message().queue_url(queue).message_body(message.to_string()).send().await
         {
             let function = self.function.name();
-            self.hops
-                .line("stream", &format!("the dead letter of {function} was not taken: {error}"));
+            self.hops.line(
+                "stream",
+                &format!("the queue did not accept the dead letter of {function}: {error}"),
+            );
         }
     }
 }

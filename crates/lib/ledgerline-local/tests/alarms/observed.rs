@@ -173,7 +173,7 @@ impl<'a> Observed<'a> {
                 lines.iter().filter(|(stream, _)| stream == function).map(|_| 1.0).collect()
             }
             ("DestinationDeliveryFailures", Some(function)) => {
-                let lost = format!("the dead letter of {function} was not taken: ");
+                let lost = format!("the queue did not accept the dead letter of {function}: ");
                 let of = |hop| self.counted(metric, hop, |text| text.starts_with(&lost));
                 [of("invoke"), of("stream")].concat()
             }
