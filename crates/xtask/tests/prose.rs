@@ -8,7 +8,7 @@
 use std::{path::PathBuf, process::Command};
 
 /// Lines of Rust over 100 columns: texts that rustfmt does not break.
-const LONG_RUST: usize = 527;
+const LONG_RUST: usize = 524;
 /// Lines of Markdown over 120 columns, without tables and code.
 const LONG_MARKDOWN: usize = 0;
 /// Lines of templates over 120 columns, without the manifests.
@@ -21,24 +21,24 @@ const PHRASES: &[(&str, &str, usize)] = &[
     ("goes on", "continues, resumes", 0),
     ("tried again", "retried", 2),
     ("tries again", "retries", 0),
-    ("try again", "retry", 1),
-    ("made again", "rebuilt", 7),
-    ("whoever", "the noun: caller, operator, instance", 25),
-    ("somebody", "the noun: caller, operator, client", 45),
-    ("nobody", "no and the noun", 60),
-    ("everybody", "every and the noun", 28),
-    ("read strongly", "strongly consistent read", 29),
+    ("try again", "retry", 0),
+    ("made again", "rebuilt", 6),
+    ("whoever", "the noun: caller, operator, instance", 12),
+    ("somebody", "the noun: caller, operator, client", 33),
+    ("nobody", "no and the noun", 37),
+    ("everybody", "every and the noun", 21),
+    ("read strongly", "strongly consistent read", 0),
     ("set aside", "quarantine", 12),
     ("sets aside", "quarantines", 6),
     ("put aside", "park", 12),
     ("watching", "monitoring", 12),
-    ("verdict", "delivery, or what was found", 5),
+    ("verdict", "delivery, or what was found", 1),
     ("order of everything", "`$all`", 9),
-    ("follows the log", "subscriber", 23),
+    ("follows the log", "subscriber", 16),
     ("the rails", "the libraries", 0),
     ("gets through", "reaches, is applied", 7),
-    ("comes to", "the fact itself", 8),
-    ("goes back", "rolls back, returns", 3),
+    ("comes to", "the fact itself", 5),
+    ("goes back", "rolls back, returns", 1),
     ("stands still", "stops", 4),
     ("in steps", "canary", 4),
     ("mended", "repaired", 10),

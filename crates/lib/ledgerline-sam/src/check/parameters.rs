@@ -1,6 +1,6 @@
-//! The parameters that samconfig.toml sets, compared with those of the template. SAM ignores a value
-//! whose parameter the template does not have: under a renamed parameter, a stack would silently
-//! get the default.
+//! The parameters that samconfig.toml sets, compared with those of the template. SAM ignores a
+//! value whose parameter the template does not have. A stack that sets a renamed parameter would
+//! silently get the default.
 
 use serde_json::Value;
 
@@ -69,7 +69,7 @@ mod tests {
             [prod.deploy.parameters]
             parameter_overrides = "Environment=prod InSteps=true"
             [old.deploy.parameters]
-            parameter_overrides = "ParameterKey=Environment,ParameterValue=dev ParameterKey=Old,ParameterValue=1"
+            parameter_overrides = "ParameterKey=Old,ParameterValue=1"
         "#;
         let parameters = json!({ "AlarmEmail": {}, "Environment": {} });
         let mut found = unknown(&toml::from_str(config).unwrap(), &parameters);
