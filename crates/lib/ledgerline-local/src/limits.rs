@@ -1,5 +1,5 @@
-//! The largest requests that AWS accepts: what is larger fails here as it fails there
-//! (docs/data.md, "Size limits").
+//! The largest requests that AWS accepts: a larger request fails here as on AWS (docs/data.md,
+//! "Size limits").
 //!
 //! A single message of SQS is smaller here than on AWS: the emulated queues accept 256 KB.
 

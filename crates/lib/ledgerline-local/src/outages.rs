@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_outage_is_of_what_it_names_and_ends() {
+    fn an_outage_fails_the_named_resource_until_its_end() {
         let outages = Outages::default();
         let begin =
             |seconds, answer| outages.begin(Outage { of: "BalancesTable".into(), seconds, answer });

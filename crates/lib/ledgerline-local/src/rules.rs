@@ -13,8 +13,8 @@ use crate::{
     sources::invocation::{AsyncTarget, Invocations, RuleTarget},
 };
 
-/// Makes the buses and rules of a template, and tells the invocations what becomes of an event that
-/// a function fails at, or that Lambda does not accept.
+/// Makes the buses and rules of a template, and sets the retries and dead-letter queues of
+/// invocations: for an event that the function fails at, and for one that Lambda does not accept.
 ///
 /// # Errors
 /// When a bus or rule is wrong, or a queue has no URL.
@@ -172,7 +172,7 @@ Resources:
             Self { outages, events, sqs, host, _folder: folder }
         }
 
-        /// Lets Lambda accept no event for the function, for so many seconds.
+        /// Lets Lambda accept no event for the function, for this many seconds.
         fn refuse(&self, seconds: u32, answer: Failing) {
             self.outages.begin(Outage { of: "-Greeter".into(), seconds, answer });
         }
@@ -203,7 +203,7 @@ Resources:
             receive.message_attribute_names("All").send().await.unwrap().messages?.pop()
         }
 
-        /// What EventBridge says in the attributes of the dead letter, and the event.
+        /// The attributes that EventBridge gives to the dead letter, and the event.
         async fn undelivered(&self) -> (BTreeMap<String, String>, Value) {
             let letter = self.receive("Undelivered", 20).await.expect("a dead letter");
             let attributes = letter.message_attributes.unwrap().into_iter();
@@ -266,8 +266,8 @@ Resources:
         assert!((1..10).contains(&attributes["RETRY_ATTEMPTS"].parse().unwrap()), "{attributes:?}");
     }
 
-    /// For EventBridge, an event is delivered as soon as Lambda accepts it: what the function fails
-    /// at is retried by Lambda, and goes to the function's own queue.
+    /// For EventBridge, an event is delivered as soon as Lambda accepts it. Lambda retries an event
+    /// that the function fails at, and then sends it to the function's own queue.
     #[tokio::test]
     async fn an_event_that_the_function_fails_at_is_retried_by_lambda_and_not_by_the_rule() {
         // Given a function that fails at an event once, when it is retried, then it succeeds.

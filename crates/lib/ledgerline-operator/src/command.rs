@@ -79,7 +79,7 @@ pub(crate) async fn run(
         Some(api) => api.clone(),
         None if stack.local.as_deref() == Some(DEFAULT_LOCAL) => LOCAL.to_owned(),
         None if deployment.is_local => {
-            bail!("say --api: it is not known which API belongs to that local stack")
+            bail!("the API of this local stack is not known: give --api")
         }
         None => deployment.output("ApiUrl").await?,
     };

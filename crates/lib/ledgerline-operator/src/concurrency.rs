@@ -13,7 +13,7 @@ use crate::{
     records::{self, Record},
 };
 
-/// Which functions, and what becomes of them.
+/// The functions, and the change of their concurrency.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Logical ids of functions, or the ends of these: FanoutFunction, CommandsFunction. Without

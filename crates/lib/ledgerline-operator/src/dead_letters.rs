@@ -52,7 +52,7 @@ const SHOWN: usize = 50;
 /// The seconds by which clocks may differ from those of the table's stream.
 const AROUND: i64 = 60;
 
-/// What is done with dead letters.
+/// The options of `ledger dead-letters`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// The logical id of a dead-letter queue, or its beginning: Transactions. Without it, all
@@ -135,7 +135,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
                 [one] => vec![(*one).clone()],
                 _ => {
                     let known: Vec<_> = queues.iter().map(|queue| queue.id.as_str()).collect();
-                    bail!("{name} is no beginning of exactly one of these: {}", known.join(", "))
+                    bail!("`{name}` is not one queue; choose one of: {}", known.join(", "))
                 }
             }
         }
@@ -431,7 +431,7 @@ async fn redrive(
                 None => letter.commits(),
             };
             if in_the_log.is_none() && versions.is_empty() {
-                bail!("it names no commit: look at it with --payloads");
+                bail!("the message names no commit: show it with --payloads");
             }
             hand_over(deployment, "FanoutFunction", &versions).await
         }
@@ -536,7 +536,7 @@ async fn queues(deployment: &Deployment) -> Result<Vec<Queue>> {
         resources(&template, &["AWS::SQS::Queue"]).filter(|(id, _)| id.ends_with("DeadLetterQueue"))
     {
         let Some(url_of_it) = url(id) else {
-            eprintln!("{id} is not deployed, and is not looked at");
+            eprintln!("`{id}` is not deployed; its messages are not counted");
             continue;
         };
         let goes = match sources.get(id) {

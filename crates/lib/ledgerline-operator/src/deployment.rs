@@ -228,8 +228,8 @@ impl Deployment {
             return Ok(std::env::var("USER").unwrap_or_else(|_| "somebody".to_owned()));
         }
         let caller =
-            self.sts.get_caller_identity().send().await.context("who is this? AWS does not say")?;
-        caller.arn.context("AWS does not say who this is")
+            self.sts.get_caller_identity().send().await.context("AWS does not name the caller")?;
+        caller.arn.context("AWS does not name the caller")
     }
 
     /// The number of the log's items and its bytes, as they were some hours ago.

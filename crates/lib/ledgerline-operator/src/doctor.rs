@@ -42,7 +42,7 @@ const AT_ONCE: usize = 100;
 /// The most places of a resource that are named in which the templates differ.
 const NAMED: usize = 5;
 
-/// What is looked at.
+/// The options of `ledger doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Let CloudFormation compare every resource, such as roles and alarms, with its deployed form.
@@ -132,7 +132,7 @@ pub(crate) async fn run<L: Aggregates>(
     if findings.wrong.is_empty() {
         out.note(match options.drift {
             true => "all of that is as this workspace expects it",
-            false => "all of that is as this workspace expects it; roles and alarms by the template that was deployed: --drift asks whether somebody changed them since",
+            false => "all of that is as this workspace expects it; roles and alarms by the template that was deployed: --drift compares their deployed form",
         });
     } else {
         out.rows(&["of", "name", "wrong"], &findings.wrong);
@@ -731,7 +731,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_gets_what_is_put_on_the_bus() {
+    fn a_rule_with_types_that_the_bus_does_not_carry_is_found() {
         let sent = BTreeSet::from(["Filled", "Drained"]);
         let pattern = |types: Value| json!({ "source": ["tanks.tank"], "detail-type": types });
         assert_eq!(unsent(&pattern(json!(["Filled"])), &sent), None);
@@ -746,7 +746,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_are_compared_by_what_they_say_and_not_by_how_it_is_written() {
+    fn templates_are_compared_by_their_values_and_not_by_their_layout() {
         let parse =
             |text: &str| plain(&Source::parse(text, std::path::Path::new("t")).unwrap().json());
         let ours = parse(

@@ -107,7 +107,7 @@ enum What {
         /// The last version to show; that of the newest commit unless given.
         #[arg(long)]
         at: Option<u64>,
-        /// Show what is in events and in the state.
+        /// Show the payloads of the events, and the state.
         #[arg(long)]
         payloads: bool,
     },
@@ -119,7 +119,7 @@ enum What {
         /// Where to begin: `beginning`, `now`, or a time.
         #[arg(long, default_value = "now")]
         from: String,
-        /// Show what is in events.
+        /// Show the payloads of the events.
         #[arg(long)]
         payloads: bool,
         /// Exit after the newest commit, instead of waiting.
@@ -132,7 +132,7 @@ enum What {
     Trace {
         /// The correlation id: what clients send in X-Correlation-Id, and what logs have.
         correlation_id: String,
-        /// Show what is in events.
+        /// Show the payloads of the events.
         #[arg(long)]
         payloads: bool,
     },
@@ -216,7 +216,7 @@ fn known_category<L: Aggregates>(category: Option<&str>) -> Result<()> {
 /// Whether the tool writes, and why.
 #[derive(Debug, Args)]
 struct Writing {
-    /// Do it, instead of saying what is there.
+    /// Write, instead of only printing the current state.
     #[arg(long, requires = "why")]
     write: bool,
     /// Record this reason, of 1 to 500 characters, together with the operator.

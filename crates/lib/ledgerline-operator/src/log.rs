@@ -125,7 +125,7 @@ pub(crate) async fn tail(
 ) -> Result<()> {
     let (sequence, partitions) = deployment
         .order()
-        .context("the stack has no order of everything: cargo xtask new subscription")?;
+        .context("the stack has no `$all`: run `cargo xtask new subscription`")?;
     let filter = Filter { categories: category.into_iter().collect(), events: BTreeSet::new() };
     let subscription =
         Subscription { sequence, log: deployment.log()?, partitions, filter, limit: 100 };

@@ -34,7 +34,7 @@ const LISTEN: [&str; 2] = ["127.0.0.1:8976", "[::1]:8976"];
 /// The time that people have to sign in.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How the token is got.
+/// The options of `ledger login`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// The secret of the client `OperatorClient` (docs/runbook.md, "Operators").

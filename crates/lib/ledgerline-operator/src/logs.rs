@@ -15,7 +15,7 @@ const FAILURES: &str = concat!(
     r#" || $.record.status = "error" || $.record.status = "failure" }"#
 );
 
-/// What is looked for.
+/// The lines that are looked for.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// A phrase, such as a correlation id or a stream, or a pattern of CloudWatch Logs: { $.level =

@@ -143,7 +143,7 @@ pub(crate) async fn run(
     let subscriber = named(&all, &of.view)?;
     if !subscriber.can_be_made_again {
         bail!(
-            "{} is not made of commits alone, and cannot be made again like this (docs/rebuild.md)",
+            "`{}` is not written from commits alone, and cannot be rebuilt; see docs/rebuild.md",
             subscriber.of_log.id
         );
     }
@@ -251,7 +251,7 @@ impl View<'_> {
         let by = Move { at: now, what: what.to_owned(), who, why: why.to_owned() };
         if !self.table.compare_and_set(from, to, by).await? {
             bail!(
-                "somebody else changes the generations of {} at the same time: look again",
+                "another operator changes the generations of `{}`; run the command again",
                 self.subscriber.of_log.id
             );
         }
@@ -473,7 +473,7 @@ impl View<'_> {
                 loop {
                     let mut answer = self.ask_again(&asked, bar).await;
                     let answer = answer.as_mut().map_err(|error| {
-                        anyhow!("part {part} of {parts} cannot be made: {error:#}")
+                        anyhow!("part {part} of {parts} cannot be built: {error:#}")
                     })?;
                     failed.append(&mut answer.failed);
                     answer.failed.clone_from(&failed);
@@ -593,7 +593,7 @@ impl View<'_> {
             bail!("{}: {}", self.subscriber.of_log.id, String::from_utf8_lossy(body));
         }
         serde_json::from_slice(body)
-            .context("the function does not know how to make its view again: deploy it first")
+            .context("the deployed function cannot rebuild its view: deploy a newer version first")
     }
 }
 

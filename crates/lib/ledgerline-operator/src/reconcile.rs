@@ -31,7 +31,7 @@ const SHOWN: usize = 20;
 /// name.
 const MAX_GROUP: usize = 128;
 
-/// What is compared.
+/// The streams and subscribers that are compared.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Only streams that `$all` has since this time. This finds no holes, and no commit without an
@@ -75,10 +75,7 @@ pub(crate) async fn run(
     if let Some(unknown) = options.only.iter().find(unknown) {
         let known: Vec<_> =
             subscribers.iter().map(|subscriber| subscriber.of_log.id.as_str()).collect();
-        bail!(
-            "nothing behind the log is named {unknown}; there are: {}, {ORDER}",
-            known.join(", ")
-        );
+        bail!("`{unknown}` is no subscriber; choose one of: {}, {ORDER}", known.join(", "));
     }
     let wanted: Vec<_> =
         subscribers.iter().filter(|subscriber| is_wanted(&subscriber.of_log.id)).collect();
@@ -95,7 +92,7 @@ pub(crate) async fn run(
         until,
         most: usize::MAX,
     };
-    let busy = out.busy("comparing what follows the log with it");
+    let busy = out.busy("comparing the subscribers with the log");
     let found = comparison.run().await?;
     drop(busy);
     print(&found, options.since.is_some(), out);
@@ -174,7 +171,7 @@ fn print(found: &Found, in_part: bool, out: Out) {
     if found.is_clean() {
         out.note(match (in_part, found.forgotten.is_empty()) {
             (true, _) => {
-                "\nnothing that came to the order since then is missing or ahead; holes were not looked for"
+                "\nno commit that `$all` has since then is missing or ahead; holes were not looked for"
             }
             (false, true) => "\nnothing is missing, nothing is ahead, and the log has no hole",
             (false, false) => {
@@ -183,7 +180,7 @@ fn print(found: &Found, in_part: bool, out: Out) {
         });
     }
     if !found.ahead.is_empty() {
-        out.note("\nahead of the log is what was made of commits that the log does not have any more: see the runbook, Restore");
+        out.note("\nahead of the log: a subscriber applied commits that the log lacks; see the runbook, Restore");
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Record {
 /// The name of the table.
 pub(crate) fn table(deployment: &Deployment) -> Result<&str> {
     deployment.table_named(OPERATIONS).with_context(|| {
-        format!("the stack has no {OPERATIONS}, in which it is kept who does this and why: `cargo xtask new operators` lays it down; deploy it first")
+        format!("the stack has no `{OPERATIONS}` for the records of operators: run `cargo xtask new operators`, and deploy the stack")
     })
 }
 

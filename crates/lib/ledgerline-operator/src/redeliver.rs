@@ -26,7 +26,7 @@ const BYTES: usize = 4_000_000;
 /// The number of streams that are sent at once.
 const AT_ONCE: usize = 4;
 
-/// What is redelivered.
+/// The commits that are redelivered.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// The stream.
@@ -186,7 +186,7 @@ async fn hand(deployment: &Deployment, to: &str, name: &str, records: Vec<Value>
     let body: Value =
         serde_json::from_slice(answer.payload.as_ref().map_or(&[], |payload| payload.as_ref()))?;
     if answer.function_error.is_some() || body["batchItemFailures"] != json!([]) {
-        bail!("{to} did not take them: {body}");
+        bail!("`{to}` did not accept the records: {body}");
     }
     Ok(())
 }

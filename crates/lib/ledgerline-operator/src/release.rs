@@ -19,7 +19,7 @@ use crate::{
     records::{self, Record},
 };
 
-/// What is done with the live versions of functions.
+/// The subcommands of `ledger release`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Release {
     /// List the live version of each function. Save the output of --json before a deployment.
@@ -150,7 +150,7 @@ async fn promote(deployment: &Deployment, writing: &Writing, out: Out) -> Result
     let live = live(deployment).await?;
     let what = format!("publish {} functions", live.len());
     if !writing.write {
-        out.note(&format!("it would {what}, and let events come to them: say --write and --why"));
+        out.note(&format!("to {what} and make the new versions live, give --write and --why"));
         return Ok(true);
     }
     if !writing.is_agreed(&format!("{what}?"))? {
@@ -188,7 +188,7 @@ async fn move_all(deployment: &Deployment, moves: Vec<Live>) -> Result<bool> {
         let update = deployment.lambda.update_alias().function_name(name).name(LIVE);
         if let Err(error) = update.function_version(&version).routing_config(routing).send().await {
             is_done = false;
-            eprintln!("{function} stays where it is: {:#}", anyhow::Error::from(error));
+            eprintln!("`{function}` keeps its version: {:#}", anyhow::Error::from(error));
         }
     }
     Ok(is_done)
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_of_before_a_deployment_is_the_highest_that_is_older() {
+    fn a_rollback_by_time_takes_the_live_version_or_the_highest_older_one() {
         let versions: BTreeMap<_, _> = [
             (1, "2026-11-20T10:00:00.000+0000"),
             (2, "2026-11-22T10:00:00.000+0000"),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_down_is_read_and_a_wrong_line_is_named() {
+    fn a_saved_list_of_versions_is_read_and_a_wrong_line_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("live.jsonl");
         fs::write(&file, "{\"function\":\"FanoutFunction\",\"version\":\"7\"}\n\n").unwrap();
@@ -285,8 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_goes_back_if_it_is_elsewhere_or_only_partly_there_and_a_foreign_list_is_refused()
-    {
+    fn a_function_is_rolled_back_if_its_alias_differs_and_a_foreign_list_is_refused() {
         let alias = |version: &str, is_split| Alias { version: version.into(), is_split };
         let live = BTreeMap::from([
             ("A".to_owned(), alias("7", false)),

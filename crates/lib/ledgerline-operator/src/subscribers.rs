@@ -38,7 +38,7 @@ pub(crate) async fn subscribers(deployment: &Deployment, stack: &Stack) -> Resul
         let keys =
             keys.with_context(|| format!("the manifest of {id} has no {}", subscriber.table))?;
         let Ok(Function { name, variables, .. }) = deployment.function(id) else {
-            eprintln!("{id} is not deployed, and is not looked at");
+            eprintln!("`{id}` is not deployed; the tool leaves it out");
             continue;
         };
         let table = variables.get(&*subscriber.table);
@@ -81,10 +81,7 @@ pub(crate) fn named<'f>(subscribers: &'f [Subscriber], name: &str) -> Result<&'f
         (None, _) => {
             let known: Vec<_> =
                 subscribers.iter().map(|subscriber| subscriber.of_log.id.as_str()).collect();
-            bail!(
-                "{name} is no name, or no beginning, of exactly one of these: {}",
-                known.join(", ")
-            )
+            bail!("`{name}` does not identify one function; choose one of: {}", known.join(", "))
         }
     }
 }

@@ -19,17 +19,16 @@ use crate::{
     subscribers::{Subscriber, subscribers},
 };
 
-/// What is asked about how far views are.
+/// The options of `ledger lag`.
 #[derive(Debug, Args)]
 pub(crate) struct Lag {
-    /// Only streams that came to `$all` since this time, instead of those of the
-    /// last hour.
+    /// Only streams that `$all` has since this time, instead of those of the last hour.
     #[arg(long)]
     since: Option<Timestamp>,
     /// All streams. Scans the whole log.
     #[arg(long, conflicts_with = "since")]
     all: bool,
-    /// Ends with 2 if something lacks a commit that is older than so many seconds.
+    /// Exit with 2 if a subscriber lacks a commit that is older than this many seconds.
     #[arg(long, default_value_t = 300)]
     older: u32,
 }
@@ -102,7 +101,7 @@ pub(crate) async fn lag(
         (None, false) => {
             order
                 .as_ref()
-                .context("without the order of everything, say --all: it scans the whole log")?;
+                .context("the stack has no `$all`: give --all, which scans the whole log")?;
             Some(now - SignedDuration::from_hours(1))
         }
     };
@@ -118,7 +117,7 @@ pub(crate) async fn lag(
         until: now,
         most: usize::MAX,
     };
-    let busy = out.busy("comparing what follows the log with it");
+    let busy = out.busy("comparing the subscribers with the log");
     let found = comparison.run().await?;
     drop(busy);
     // By subscriber: the commits that it lacks, and the time of the oldest one.
@@ -167,9 +166,9 @@ pub(crate) async fn lag(
         }
         out.line_or_note(&json!({ "who": ORDER, "newest": entered }), || {
             let entered =
-                entered.map_or_else(|| "nothing ever did".to_owned(), |at| format!("the newest did at {at}"));
+                entered.map_or_else(|| "it is empty".to_owned(), |at| format!("its newest entry is of {at}"));
             format!(
-                "\nwhat never came to the order is not seen here; {entered}. --all compares the whole log"
+                "\ncommits that `$all` lacks are not compared; {entered}. --all compares the whole log"
             )
         });
     }

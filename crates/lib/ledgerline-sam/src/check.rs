@@ -110,7 +110,7 @@ fn wired(source: &Source, manifests: &Manifests) -> (Vec<String>, Source) {
     }
 }
 
-/// What to do about a difference that a command mends.
+/// The remedy for a difference that a command repairs.
 const WIRE: &str = "run `cargo xtask wire`";
 
 fn compared(source: &Source, manifests: &Manifests) -> Vec<String> {

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cloudformation_and_sam_read_differently_is_refused_with_its_line() {
+    fn a_loop_that_cloudformation_and_sam_read_differently_is_refused_with_its_line() {
         for (body, line, message) in [
             ("    - ${Queue}Queue:\n        Name: ${Queue}\n", 7, "only in !Sub"),
             ("    - Queue: {}\n", 6, "needs ${Queue} in its name"),

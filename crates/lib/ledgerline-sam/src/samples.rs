@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_has_what_is_expected_or_not() {
+    fn an_answer_matches_if_it_has_every_expected_field() {
         let answer = json!({ "statusCode": 200, "body": "{\"a\":1,\"b\":[{\"c\":2},{\"c\":3}]}", "failures": [] });
         for (expected, holds) in [
             (json!({ "statusCode": 200 }), true),

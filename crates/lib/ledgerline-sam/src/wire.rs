@@ -295,7 +295,7 @@ mod tests {
     /// The queue of the process manager is forgotten: the lines and the right that follow from it
     /// are no problems of their own.
     #[test]
-    fn what_follows_from_a_stale_block_is_no_problem_of_its_own() {
+    fn a_stale_block_is_one_problem_and_its_consequences_are_none() {
         let stale = with("            ${HaulQueue} haul\n", "");
         let place = format!("template.yaml:{}", line(&stale, "<generated LOG_QUEUES>"));
         let found = check::wiring(&stale, &manifests());

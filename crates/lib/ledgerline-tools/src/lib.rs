@@ -41,30 +41,34 @@ enum Task {
         #[arg(long, default_value = "template.yaml")]
         template: PathBuf,
     },
-    /// The check of the workspace: the pure crates reach no AWS and no runtime; the template gives
-    /// every function what its manifest declares, and no more; the aggregates read every shape that
-    /// was ever stored; everything that can fail has dead letters and alarms; the sample events are
-    /// there.
+    /// Check the workspace: crates, template, stored shapes, alarms and sample events.
+    ///
+    /// Pure crates reach no AWS and no runtime. The template gives each function the parts that its
+    /// manifest declares, and no more. Aggregates read every stored shape. Each part that can fail
+    /// has dead letters and alarms.
     Check {
         /// The template whose permissions and alarms are checked: the source, or the output of SAM.
         #[arg(long, default_value = "template.yaml")]
         template: PathBuf,
     },
-    /// Lays down an aggregate, a projector, a subscription, a query or a process manager that
-    /// compiles, passes its tests and deploys, to continue from; or a workspace of its own, in a
-    /// new or empty folder.
+    /// Create an aggregate, a projector, a subscription, a query, a process manager or a workspace.
+    ///
+    /// The part compiles, passes its tests and deploys. A workspace needs a new or empty folder.
     New(new::Part),
-    /// The linters of the template and of the dependencies, installed on first use. Needs Python.
+    /// Run the linters of the template and of the dependencies. Needs Python.
+    ///
+    /// The first run installs the linters.
     Lint,
-    /// Put load on a local stack of tanks for an hour, while functions are killed and services fail
-    /// for a while, and then check that nothing is lost or doubled. Only for work on ledgerline
+    /// Put load on a local stack for an hour, and check that no commit is lost or doubled.
+    ///
+    /// Meanwhile, functions are killed and services have outages. Only for work on ledgerline
     /// itself.
     Soak {
         /// Arguments for the example `soak` of `ledgerline-testing`, such as --minutes.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// `sam local invoke` of every function with every sample event. Needs Docker.
+    /// Run `sam local invoke` for every function with every sample event. Needs Docker.
     Samples {
         /// The address at which containers find the services of the local stack on this machine.
         #[arg(long)]
@@ -76,10 +80,11 @@ enum Task {
         #[arg(last = true)]
         sam_arguments: Vec<String>,
     },
-    /// Prints the size and the time to start of every function, after `sam build` for this machine.
+    /// Print the size and the start time of every function, after `sam build` for this machine.
     Sizes,
-    /// Deploys to an emulator of AWS, installed on first use, and tests the deployment. Needs
-    /// Python.
+    /// Deploy to an emulator of AWS, and test the deployment. Needs Python.
+    ///
+    /// The first run installs the emulator.
     E2e {
         /// Deploy the result of the last `sam build` for this machine.
         #[arg(long)]

@@ -42,22 +42,21 @@ pub(crate) enum Kind {
     Projector,
     /// A function that acts on events.
     ProcessManager,
-    /// A function that follows the commits of all streams in one order, and writes a read model.
-    /// With the first one, the order is laid down too: the function that makes it, and the one that
-    /// shows it.
+    /// A function that applies the commits of all streams in one order to a read model. The first
+    /// subscription brings `$all` with it: the sequencer, and the function for `GET /events`.
     Subscription,
     /// A function that answers from a read model.
     Query,
-    /// The part for operators: policies for their roles, the table with what they did, and the
-    /// reconciler. A workspace has one, without a name. If the workspace has no `$all`, this adds
-    /// it.
+    /// The part for operators: policies for their roles, the table of their actions, and the
+    /// reconciler. A workspace has one such part, without a name. The part adds `$all` if the
+    /// workspace lacks it.
     Operators,
     /// A workspace of its own, with a small application. Its name is the folder, which must be new
     /// or empty.
     Workspace,
 }
 
-/// What delivers states to a projector.
+/// The source of a projector's states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Via {
     /// The fanout invokes the projector.
@@ -74,8 +73,7 @@ pub(crate) struct Part {
     /// Its name: lower-case words with dashes. For a workspace it is the folder, whose last part is
     /// such a name. `operators` has none.
     name: Option<String>,
-    /// The application that a new aggregate is in. If the application is not there yet, it is laid
-    /// down too.
+    /// The application of a new aggregate. If the application does not exist, it is created too.
     #[arg(long = "in", value_name = "APPLICATION")]
     application: Option<String>,
     /// The category of the aggregate that a projector, subscription, query or process manager is
@@ -86,11 +84,11 @@ pub(crate) struct Part {
     /// of the rows of a projector of the log.
     #[arg(long)]
     log: bool,
-    /// A projector that adds up what the events say, from the log.
+    /// A projector that adds up values of events, from the log.
     #[arg(long, conflicts_with = "log")]
     sums: bool,
-    /// What delivers states to a projector: the fanout, which is the cheapest, or the bus, to which
-    /// others can listen too.
+    /// The source of a projector's states: the fanout, which is the cheapest, or the bus, which
+    /// other consumers can use too.
     #[arg(long, value_name = "SOURCE", conflicts_with_all = ["log", "sums"])]
     via: Option<Via>,
     /// A query that also lists the rows with one value of this field, with the index that it needs.
@@ -169,13 +167,13 @@ impl Plan {
             }
             return Ok(Self { names: Names::default(), facts: None });
         }
-        let name = part.name.as_deref().context("say its name")?;
+        let name = part.name.as_deref().context("give a name")?;
         names::check(name)?;
         let names = Names::default();
         if part.kind == Kind::Aggregate {
             let application = part.application.as_deref();
             let application =
-                application.context("say --in which application: a new one is laid down too")?;
+                application.context("give --in APPLICATION: a new application is created too")?;
             names::check(application)?;
             // A category is one word: the id in the name of a stream begins after the first dash.
             let category = name.replace('-', "");
@@ -187,7 +185,7 @@ impl Plan {
             let names = names.aggregate(AGGREGATE, name, &names::upper_camel(name), &category);
             return Ok(Self { names, facts: None });
         }
-        let category = part.of.as_deref().context("say --of which aggregate")?;
+        let category = part.of.as_deref().context("give --of CATEGORY")?;
         let known = Known::of::<L>(category)?;
         let names = names
             .name(APPLICATION, &known.application)
@@ -286,7 +284,7 @@ pub(crate) fn run<L: Aggregates>(part: &Part) -> Result<()> {
 
 /// Lays down a part. `facts` are those of the aggregate that it is about.
 fn lay_down(part: &Part, facts: Option<&Facts>, change: &mut Change) -> Result<()> {
-    let facts = || facts.context("say --of which aggregate");
+    let facts = || facts.context("give --of CATEGORY");
     match part.kind {
         Kind::Aggregate => parts::aggregate(change),
         Kind::Projector if part.sums => parts::sums_projector(change, facts()?),

@@ -137,7 +137,7 @@ pub(crate) async fn traffic(stack: &LocalStack) {
     assert_eq!(reconciled, Value::Null, "the reconciler answers nothing");
 }
 
-/// Kills the fanout until an invocation was cut off, while commits come.
+/// Kills the fanout until an invocation was cut off, while commits are appended.
 async fn fanout_killed(stack: &LocalStack) {
     let id = install(stack, 1).await;
     let cut_off = AtomicBool::new(false);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// A metric that an alarm watches.
+/// A metric that an alarm monitors.
 #[derive(Debug)]
 pub(crate) struct Metric {
     pub(crate) namespace: String,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_is_breached_beyond_it_or_at_it_as_the_comparison_says() {
+    fn the_comparison_decides_whether_a_value_at_the_threshold_breaches() {
         let rings_at = |comparison: &str, value: Option<f64>| {
             let alarm = json!({
                 "EvaluationPeriods": 3, "Threshold": 10, "ComparisonOperator": comparison,

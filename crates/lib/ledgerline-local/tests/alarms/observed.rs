@@ -24,8 +24,8 @@ const WRITES: [&str; 5] =
 #[derive(Debug)]
 pub(crate) struct Observed<'a> {
     pub(crate) stack: &'a LocalStack,
-    /// The time by which ages are measured later than they are. A fault that lasts is as old as its
-    /// alarm wants after that time, and no test waits so long.
+    /// The time that is added to each measured age. A lasting fault reaches the age that its alarm
+    /// wants after this time, and no test waits so long.
     pub(crate) later: SignedDuration,
 }
 
@@ -105,7 +105,7 @@ impl<'a> Observed<'a> {
         values
     }
 
-    /// What functions wrote in the embedded metric format.
+    /// The values that functions logged in the embedded metric format.
     async fn embedded(&self, metric: &Metric) -> Vec<f64> {
         let lines = self.stack.lines_of("FunctionLogs", "\"_aws\"", Self::since(metric)).await;
         let names: BTreeSet<_> = metric.dimensions.keys().map(String::as_str).collect();

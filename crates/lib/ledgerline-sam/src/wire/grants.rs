@@ -65,7 +65,7 @@ pub(super) fn statements(template: &Template<'_>, before: &[&str]) -> Result<Vec
 fn grants(template: &Template<'_>, function: &Function<'_>) -> Vec<String> {
     let mut resources = BTreeMap::<String, BTreeSet<String>>::new();
     for (action, resource) in rights(template, function) {
-        // What a parameter names is written by hand, and the managed policies have logs and traces.
+        // A grant on a resource of a parameter is written by hand. Logs and traces have a policy.
         let Some(resource) =
             resource.filter(|_| !action.starts_with("logs:") && !action.starts_with("xray:"))
         else {

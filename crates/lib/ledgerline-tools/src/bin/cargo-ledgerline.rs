@@ -16,7 +16,7 @@ enum Cargo {
 
 #[derive(Debug, clap::Subcommand)]
 enum Task {
-    /// Lays down a workspace of its own, with a small application.
+    /// Create a workspace with a small application.
     New {
         /// The folder, which must be new or empty. Its last part is the name of the application:
         /// lower-case words with dashes.

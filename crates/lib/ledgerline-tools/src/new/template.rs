@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_is_laid_down_once_at_the_end_of_what_is_alike() {
+    fn a_loop_is_laid_down_once_at_the_end_of_the_section_of_loops() {
         let before = format!("Resources:\n{ALIKE}\n\n  # === depot ===\n\nOutputs:\n");
         let after = with_loop(&before, "Queues").unwrap();
         let after = with_loop(&after, "Commands").unwrap();
@@ -291,7 +291,7 @@ mod tests {
     /// Where the libraries are developed: what operators need is what a new workspace gets by its
     /// command, but for what follows the log.
     #[test]
-    fn what_operators_need_in_this_workspace_is_that_of_a_new_one() {
+    fn the_part_for_operators_of_this_workspace_is_that_of_a_new_one() {
         let reconciling = section("Reconciling").unwrap();
         let operators = of_ours(&(section("Operators").unwrap() + &reconciling));
         let ours = of_this_workspace("  # --- Operators -", "  # --- Watching -");

@@ -256,7 +256,7 @@ pub(crate) mod tests {
 
     /// Where the libraries are developed: what this workspace has is what a new one begins with.
     #[test]
-    fn what_a_new_workspace_has_of_this_one_is_the_same() {
+    fn a_new_workspace_has_the_same_common_files_as_this_one() {
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
         for path in [
             ".gitignore",
