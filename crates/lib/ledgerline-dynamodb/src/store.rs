@@ -66,7 +66,7 @@ fn within_item(commit: &Commit) -> Result<item::Fields, AppendError> {
 /// The implementation of the ports on two tables. It is cheap to clone.
 ///
 /// ```no_run
-/// use ledgerline::{Aggregate, Consistency, load, tank::Tank};
+/// use ledgerline::{Aggregate, Consistency, load, testing::tank::Tank};
 /// use ledgerline_dynamodb::DynamoDbStore;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

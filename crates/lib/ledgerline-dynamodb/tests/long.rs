@@ -8,7 +8,7 @@ use aws_sdk_dynamodb::types::{AttributeValue, PutRequest, WriteRequest};
 use ledgerline::{
     Cache, Consistency, Context, Execution, Meta, StreamId, execute, load,
     spec::valid,
-    tank::{Amount, Command, Tank},
+    testing::tank::{Amount, Command, Tank},
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use serde_json::json;

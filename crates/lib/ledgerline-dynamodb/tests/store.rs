@@ -18,7 +18,7 @@ use ledgerline::{
     contract::commit,
     execute, load,
     spec::valid,
-    tank::{Amount, Command, Tank},
+    testing::tank::{Amount, Command, Tank},
 };
 use ledgerline_dynamodb::{DynamoDbStore, MAX_ITEM_BYTES};
 use ledgerline_testing::Wire;
@@ -68,7 +68,8 @@ async fn send(
 ) -> Result<Outcome<Tank>, ExecuteError> {
     let at = "2026-11-21T09:30:00.123456Z".parse().unwrap();
     let id = key.map_or_else(|| uuid::Uuid::now_v7().to_string(), ToOwned::to_owned);
-    let answer = |answer: Result<(&ledgerline::tank::State, u64), &Refusal>| format!("{answer:?}");
+    let answer =
+        |answer: Result<(&ledgerline::testing::tank::State, u64), &Refusal>| format!("{answer:?}");
     let meta = Meta {
         actor: Some("2b6f0cc9-4e1f-4b0f-9d0e-1d8f5f6c7a10".into()),
         correlation_id: Some("JKJaXmPLvHcESHA=".into()),

@@ -201,7 +201,7 @@ struct Replay {
 /// Runs the function that handles the commands of an aggregate.
 ///
 /// ```no_run
-/// use ledgerline::{StreamId, tank::{Command, State, Tank}};
+/// use ledgerline::{StreamId, testing::tank::{Command, State, Tank}};
 /// use ledgerline_lambda::commands::{Route, action, update};
 /// use serde_json::{Value, json};
 ///
@@ -594,7 +594,7 @@ mod tests {
     use ledgerline::{
         Consistency, EventLog, MemoryStore, Range,
         spec::valid,
-        tank::{self, Tank},
+        testing::tank::{self, Tank},
     };
 
     use super::*;

@@ -76,7 +76,7 @@ impl Visitor for Names {
 /// Runs the function that returns commits.
 ///
 /// ```no_run
-/// use ledgerline::{Aggregates, Visitor, tank::Tank};
+/// use ledgerline::{Aggregates, Visitor, testing::tank::Tank};
 /// struct All;
 ///
 /// impl Aggregates for All {

@@ -31,3 +31,16 @@ pub use start::{Handle, dynamodb, retries, sdk_config, start, store, timeouts};
 
 /// The error of a function that cannot start, or of an event that it cannot handle.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// The examples in the pages about views, queries, process managers and value objects.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../../../docs/reference/process-manager.md")]
+    struct ProcessManager;
+    #[doc = include_str!("../../../../docs/reference/query.md")]
+    struct Query;
+    #[doc = include_str!("../../../../docs/reference/value-object.md")]
+    struct ValueObject;
+    #[doc = include_str!("../../../../docs/reference/view.md")]
+    struct View;
+}

@@ -415,7 +415,7 @@ impl Views {
 /// Runs the function that answers from views.
 ///
 /// ```no_run
-/// use ledgerline::{StateTable, tank};
+/// use ledgerline::{StateTable, testing::tank};
 /// use ledgerline_lambda::queries::{Query, VisibleTo, row};
 /// use serde::{Deserialize, Serialize};
 /// use serde_json::json;

@@ -88,7 +88,7 @@ pub async fn run<Parts: Handler>(
 /// The only one is the fanout:
 ///
 /// ```no_run
-/// use ledgerline::{Aggregates, Visitor, tank::Tank};
+/// use ledgerline::{Aggregates, Visitor, testing::tank::Tank};
 /// struct All;
 ///
 /// impl Aggregates for All {

@@ -27,7 +27,7 @@ use ledgerline::{
     Aggregate, Aggregates, Commit, Context, EventLog, Loaded, Meta, Refusal, StreamId, Visitor,
     encode, encode_state,
     spec::valid,
-    tank::{Amount, Command, Tank},
+    testing::tank::{Amount, Command, Tank},
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::{

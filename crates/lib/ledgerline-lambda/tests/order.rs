@@ -14,7 +14,7 @@ use ledgerline::{
     all::{CLOCK_SKEW, Candidate, Entry, NamedEntry, Sequencer, newest},
     contract,
     manifest::SubscriberKind,
-    tank::Tanks,
+    testing::tank::Tanks,
 };
 use ledgerline_dynamodb::{
     DynamoDbStore, LogRows, Move, PageQuery,

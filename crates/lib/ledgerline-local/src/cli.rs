@@ -221,7 +221,7 @@ async fn unreadable_commits<L: Aggregates>(log: &DynamoDbStore) -> Result<(u64, 
 mod tests {
     use std::path::Path;
 
-    use ledgerline::{EventLog, StreamId, contract, tank::Tanks};
+    use ledgerline::{EventLog, StreamId, contract, testing::tank::Tanks};
 
     use super::*;
     use crate::{dynamodb::tests::create_table, services::DynamoDb};

@@ -478,6 +478,9 @@ impl Function {
     async fn run_instance(&self, id: u64, kill: &Notify) -> String {
         let Some(host) = self.host.upgrade() else { return "the local stack is ending".into() };
         let mut command = Command::new(&self.launch.program);
+        // All functions are one program: the name lets a developer find, and kill, one of them.
+        #[cfg(unix)]
+        command.arg0(&self.launch.name);
         command
             .env_clear()
             .envs(CLOCK.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))

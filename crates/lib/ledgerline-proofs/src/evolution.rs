@@ -2,7 +2,9 @@
 //! this code reads all of them. And an event of a newer program stops only its own aggregate, and
 //! the error names it.
 
-use ledgerline::{Commit, Consistency, EventLog, LoadError, RecordedState, load, tank::Tank};
+use ledgerline::{
+    Commit, Consistency, EventLog, LoadError, RecordedState, load, testing::tank::Tank,
+};
 use ledgerline_lambda::{stream::Handler, wire::Message};
 use serde_json::json;
 

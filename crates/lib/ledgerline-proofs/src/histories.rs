@@ -1,7 +1,7 @@
 //! Concurrent histories of every aggregate, and the check of histories itself on stores with
 //! planted bugs.
 
-use ledgerline::tank::Tank;
+use ledgerline::testing::tank::Tank;
 use ledgerline_dynamodb::DynamoDbStore;
 
 use crate::{

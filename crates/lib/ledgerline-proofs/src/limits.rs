@@ -9,7 +9,7 @@ use ledgerline::{
     Aggregate, AppendError, Changes, Commit, Consistency, EventLog, IdempotencyRecord, Meta, Range,
     RecordedEvent, StreamId, load,
     position::Delivery,
-    tank::{Tank, Tanks},
+    testing::tank::{Tank, Tanks},
 };
 use ledgerline_dynamodb::{
     CommitChanges, DynamoDbStore, LogRows, MAX_ITEM_BYTES, PageQuery, TableError,

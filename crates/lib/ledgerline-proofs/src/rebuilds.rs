@@ -16,7 +16,7 @@ use ledgerline::{
     changes::{Fields, Key},
     load,
     manifest::Manifest,
-    tank::Tank,
+    testing::tank::Tank,
 };
 use ledgerline_dynamodb::{DynamoDbStore, KeyNames, LogRows, Move, StateRows, ViewTable};
 use ledgerline_lambda::{

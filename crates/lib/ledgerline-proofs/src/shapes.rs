@@ -71,7 +71,7 @@ pub(crate) fn read_state<L: Aggregates>(state: &RecordedState) -> usize {
 mod tests {
     use std::fs;
 
-    use ledgerline::tank::{SHAPES, Tanks};
+    use ledgerline::testing::tank::{SHAPES, Tanks};
     use tempfile::tempdir;
 
     use super::*;

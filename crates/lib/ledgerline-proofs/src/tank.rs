@@ -8,7 +8,7 @@ use fastrand::Rng;
 use ledgerline::{
     Cache, Commit, StateTable, StateView,
     spec::valid,
-    tank::{self, Amount, Command, State, Tank, Tanks},
+    testing::tank::{self, Amount, Command, State, Tank, Tanks},
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::{

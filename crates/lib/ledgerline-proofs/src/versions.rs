@@ -9,7 +9,7 @@ use jiff::civil::Date;
 use ledgerline::{
     Aggregate, Aggregates, Changes, ChangesError, Commit, Context, EventLog, EventTypes, LogView,
     Refusal, StateView, StreamId, Visitor, Write, decode,
-    tank::{self, Command, Tank},
+    testing::tank::{self, Command, Tank},
 };
 use ledgerline_lambda::{
     commands::{Route, action, create, update},

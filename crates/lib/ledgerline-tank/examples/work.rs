@@ -19,7 +19,7 @@ use jiff::civil::date;
 use ledgerline::{
     Aggregate, Cache, Commit, Consistency, Context, EventStore, Execution, Host, MemoryStore, Meta,
     decode, encode, encode_state, execute, load,
-    tank::{Amount, Command, Event, Tank, Tanks},
+    testing::tank::{Amount, Command, Event, Tank, Tanks},
 };
 use ledgerline_dynamodb::{DynamoDbStore, StateRows};
 use ledgerline_lambda::{

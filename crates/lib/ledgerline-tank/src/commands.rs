@@ -2,7 +2,7 @@
 
 use ledgerline::{
     Id, StreamId,
-    tank::{self, Command, Liquid, Litres, Site, Tank},
+    testing::tank::{self, Command, Liquid, Litres, Site, Tank},
 };
 use ledgerline_lambda::commands::{Route, action, create, republish_state, update};
 use serde::Deserialize;

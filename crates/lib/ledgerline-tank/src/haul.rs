@@ -2,7 +2,7 @@
 
 use ledgerline::{
     Aggregate, Context, Id, Invalid, Refusal,
-    tank::{self, Amount, Litres},
+    testing::tank::{self, Amount, Litres},
 };
 use serde::{Deserialize, Serialize};
 

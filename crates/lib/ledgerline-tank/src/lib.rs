@@ -6,7 +6,7 @@ pub mod process_manager;
 pub mod queries;
 pub mod views;
 
-use ledgerline::{Aggregates, Visitor, tank::Tank};
+use ledgerline::{Aggregates, Visitor, testing::tank::Tank};
 
 use self::haul::Haul;
 

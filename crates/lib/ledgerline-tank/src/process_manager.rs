@@ -4,7 +4,8 @@
 use std::num::NonZeroUsize;
 
 use ledgerline::{
-    Aggregate, Cache, Commit, Consistency, EventStore, decode, load, manifest::Manifest, tank::Tank,
+    Aggregate, Cache, Commit, Consistency, EventStore, decode, load, manifest::Manifest,
+    testing::tank::Tank,
 };
 use ledgerline_lambda::{
     metrics,

@@ -3,7 +3,7 @@
 use ledgerline::{
     Aggregate, Id,
     manifest::{Action, Scope, Table},
-    tank::{Liquid, Tank, UNKNOWN},
+    testing::tank::{Liquid, Tank, UNKNOWN},
 };
 use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{

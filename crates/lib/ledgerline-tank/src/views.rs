@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use ledgerline::{
     Aggregate, Changes, ChangesError, Commit, DecodeError, Index, LogTable, LogView, OrderedView,
     Projection, StateTable, StateView, Write, decode,
-    tank::{Event, Installed, State, Tank},
+    testing::tank::{Event, Installed, State, Tank},
 };
 use serde::{Deserialize, Serialize};
 

@@ -18,7 +18,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
-use ledgerline::{Aggregate, Consistency, load, tank::Tank};
+use ledgerline::{Aggregate, Consistency, load, testing::tank::Tank};
 use ledgerline_dynamodb::{LogRows, PageQuery};
 use ledgerline_tank::{
     haul::{Haul, Phase},

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ledgerline::{
     Aggregate, Commit, Consistency, decode, fold, load,
-    tank::{State, Tank},
+    testing::tank::{State, Tank},
 };
 use ledgerline_dynamodb::{LogRows, PageQuery, ScanPart};
 use reqwest::StatusCode;

@@ -453,7 +453,7 @@ fn sample_folders(events: &Path) -> Result<BTreeSet<String>> {
 
 #[cfg(test)]
 mod tests {
-    use ledgerline::tank::{SHAPES, Tanks};
+    use ledgerline::testing::tank::{SHAPES, Tanks};
 
     use super::*;
 

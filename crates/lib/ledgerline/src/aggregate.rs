@@ -12,7 +12,7 @@ use crate::{EventTypes, InvalidStreamId, Refusal, StreamId};
 /// Rules live in [`decide`](Aggregate::decide) and never in [`evolve`](Aggregate::evolve): a rule
 /// that is tightened later must not break a stream that an older rule allowed.
 ///
-/// The example is a counter, as small as an aggregate can be; [`crate::tank`] is a complete
+/// The example is a counter, as small as an aggregate can be; [`crate::testing::tank`] is a complete
 /// aggregate.
 ///
 /// ```
@@ -166,7 +166,7 @@ pub fn fold<'a, A: Aggregate>(
 /// A list of aggregates, for code that does the same with each of them and names none of them.
 ///
 /// ```
-/// use ledgerline::{Aggregates, Visitor, tank::Tank};
+/// use ledgerline::{Aggregates, Visitor, testing::tank::Tank};
 ///
 /// struct All;
 ///
@@ -191,7 +191,7 @@ pub trait Visitor {
 /// Returns the categories of these aggregates, in their order.
 ///
 /// ```
-/// use ledgerline::{Aggregates, Visitor, categories, tank::Tank};
+/// use ledgerline::{Aggregates, Visitor, categories, testing::tank::Tank};
 ///
 /// struct All;
 ///

@@ -93,7 +93,7 @@ impl<A: Aggregate> std::fmt::Debug for Cache<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tank::{Installed, State, Tank};
+    use crate::testing::tank::{Installed, State, Tank};
 
     fn loaded(site: usize) -> Loaded<Tank> {
         let site = "x".repeat(site);

@@ -349,7 +349,7 @@ pub fn upcast<A: Aggregate>(schema: u32, data: Value) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Causes, ChangesError, LoadError, tank::Tank};
+    use crate::{Causes, ChangesError, LoadError, testing::tank::Tank};
 
     /// Reading the data of an event gives the same event as serde reading `type` and `data`.
     #[test]

@@ -42,7 +42,7 @@ const WRITE_UNIT_BYTES: usize = 1024;
 /// use std::num::NonZeroUsize;
 ///
 /// use ledgerline::{Aggregate, Cache, Context, Execution, MemoryStore, Meta, Outcome, execute};
-/// use ledgerline::tank::{Command, Tank};
+/// use ledgerline::testing::tank::{Command, Tank};
 ///
 /// # let done = async {
 /// let (store, cache) = (MemoryStore::default(), Cache::<Tank>::new(NonZeroUsize::MIN));

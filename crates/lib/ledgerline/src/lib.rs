@@ -19,7 +19,8 @@ pub mod spec;
 mod states;
 mod store;
 mod stream;
-pub mod tank;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod values;
 mod view;
 

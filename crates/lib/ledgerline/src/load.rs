@@ -177,7 +177,7 @@ impl<A: Aggregate> History<A> {
 /// 5). A fold of many commits saves its state on the way, and the next load continues from there.
 ///
 /// ```
-/// use ledgerline::{Aggregate, Consistency, MemoryStore, load, tank::Tank};
+/// use ledgerline::{Aggregate, Consistency, MemoryStore, load, testing::tank::Tank};
 ///
 /// # let done = async {
 /// let store = MemoryStore::default();
@@ -323,7 +323,7 @@ mod tests {
     use super::*;
     use crate::{
         AppendError, IdempotencyRecord, IdempotencyStore, MemoryStore, Page, RecordedEvent,
-        RecordedState, contract::commit, tank::Tank,
+        RecordedState, contract::commit, testing::tank::Tank,
     };
 
     fn closed(version: u64, state_schema: Option<u32>) -> Commit {

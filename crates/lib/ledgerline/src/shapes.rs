@@ -234,7 +234,7 @@ mod tests {
     use super::*;
     use crate::{
         StreamId,
-        tank::{self, Tank, Tanks},
+        testing::tank::{self, Tank, Tanks},
     };
 
     #[test]

@@ -10,7 +10,7 @@ use crate::{
 /// Starts a test with the earlier events of the stream.
 ///
 /// ```
-/// use ledgerline::{Context, spec::given, tank::{Command, Tank, UNKNOWN}};
+/// use ledgerline::{Context, spec::given, testing::tank::{Command, Tank, UNKNOWN}};
 ///
 /// let context = Context { at: "2026-11-22T09:30:00Z".parse().unwrap(), actor: Some("ada".into()) };
 /// given::<Tank>([]).when(Command::Scrap, &context).then_refused(&UNKNOWN);
@@ -65,7 +65,7 @@ fn listed<A: Aggregate>(result: Result<Vec<A::Event>, Refusal>) -> Result<Vec<A:
 /// * No command panics, and none panics if it is decided twice in a row.
 ///
 /// ```
-/// use ledgerline::{Context, spec::live, tank::{Command, Tank}};
+/// use ledgerline::{Context, spec::live, testing::tank::{Command, Tank}};
 ///
 /// let context = Context { at: "2026-11-22T09:30:00Z".parse().unwrap(), actor: Some("ada".into()) };
 /// let (state, events) = live::<Tank>([(Command::Scrap, context)]);

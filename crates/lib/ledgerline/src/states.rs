@@ -64,7 +64,7 @@ mod tests {
     use crate::{
         Loaded, MemoryStore, StreamId, encode_state,
         spec::valid,
-        tank::{Amount, Command, Tank},
+        testing::tank::{Amount, Command, Tank},
     };
 
     #[tokio::test]

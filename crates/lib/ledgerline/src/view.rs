@@ -71,7 +71,7 @@ pub type RowOf<A, Row> = fn(&str, u64, <A as Aggregate>::State) -> Option<Row>;
 /// A view that is written from the states that events carry: one row for each aggregate.
 ///
 /// ```
-/// use ledgerline::{StateTable, StateView, tank::{State, Tank}};
+/// use ledgerline::{StateTable, StateView, testing::tank::{State, Tank}};
 ///
 /// #[derive(serde::Serialize)]
 /// struct Row {
@@ -110,7 +110,7 @@ pub type ChangesOf = fn(&Commit) -> Result<Changes, ChangesError>;
 /// A view that is written from the log: from every commit of some categories, once and in order.
 ///
 /// ```
-/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write, tank::Tank};
+/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write, testing::tank::Tank};
 ///
 /// const TABLE: LogTable = LogTable { variable: "COUNTS_TABLE", partition: "owner", sort: "entry" };
 /// const COUNTS: LogView =
@@ -190,7 +190,7 @@ pub type OrderedChanges<State, Memory> =
 /// have at most 64 KB each, as JSON. A rebuild from the beginning makes the same rows.
 ///
 /// ```
-/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, tank::Tank};
+/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, testing::tank::Tank};
 /// use serde::{Deserialize, Serialize};
 ///
 /// const TABLE: LogTable = LogTable { variable: "DIARY_TABLE", partition: "diary", sort: "entry" };

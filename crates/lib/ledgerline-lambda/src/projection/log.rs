@@ -21,7 +21,7 @@ use crate::{
 /// 7).
 ///
 /// ```no_run
-/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write, tank::Tank};
+/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write, testing::tank::Tank};
 ///
 /// const TABLE: LogTable = LogTable { variable: "COUNTS_TABLE", partition: "owner", sort: "entry" };
 /// const COUNTS: LogView =

@@ -43,7 +43,7 @@ const TOMBSTONE_SECONDS: i64 = 30 * 86_400;
 /// least as new (rule 8).
 ///
 /// ```no_run
-/// use ledgerline::{StateTable, StateView, tank::{State, Tank}};
+/// use ledgerline::{StateTable, StateView, testing::tank::{State, Tank}};
 ///
 /// #[derive(serde::Serialize)]
 /// struct Row {

@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use aws_sdk_sqs::types::QueueAttributeName;
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
-use ledgerline::{Aggregate, Commit, EventLog, Meta, RecordedEvent, StreamId, tank::Tank};
+use ledgerline::{Aggregate, Commit, EventLog, Meta, RecordedEvent, StreamId, testing::tank::Tank};
 use ledgerline_testing::{
     LocalStack, eventually, table,
     tank::{fill, haul, install, log, settled},

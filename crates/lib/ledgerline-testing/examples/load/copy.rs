@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
-use ledgerline::{Aggregate, tank::Tank};
+use ledgerline::{Aggregate, testing::tank::Tank};
 use ledgerline_local::services;
 use ledgerline_sam::template;
 use ledgerline_testing::{copy_streams, workspace};

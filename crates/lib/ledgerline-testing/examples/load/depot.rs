@@ -8,7 +8,9 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
-use ledgerline::{Aggregate, Commit, Consistency, EventLog, Range, StreamId, load, tank::Tank};
+use ledgerline::{
+    Aggregate, Commit, Consistency, EventLog, Range, StreamId, load, testing::tank::Tank,
+};
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_tank::views;
 use ledgerline_testing::{Quiet, table};

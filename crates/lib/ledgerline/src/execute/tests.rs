@@ -17,7 +17,7 @@ use crate::{
     SnapshotStore,
     contract::read_all,
     spec::valid,
-    tank::{Amount, Command, EXISTS, TOO_LITTLE, Tank},
+    testing::tank::{Amount, Command, EXISTS, TOO_LITTLE, Tank},
 };
 
 thread_local! {
@@ -297,7 +297,7 @@ impl<'a> Client<'a> {
     ) -> Result<Outcome<Tank>, ExecuteError> {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let fresh = format!("command-{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
-        let answer = |answer: Result<(&crate::tank::State, u64), &Refusal>| match answer {
+        let answer = |answer: Result<(&crate::testing::tank::State, u64), &Refusal>| match answer {
             Ok((state, version)) => format!("{version}: {}", state.level()),
             Err(refusal) => refusal.to_string(),
         };

@@ -32,7 +32,7 @@ pub type Note = LongText<200_000>;
 
 /// Every shape of its events and states that a log may have, in the form of an application's
 /// `shapes/<category>.json`.
-pub const SHAPES: &str = include_str!("../shapes/tank.json");
+pub const SHAPES: &str = include_str!("../../shapes/tank.json");
 
 // --- Events --------------------------------------------------------------------------------------
 

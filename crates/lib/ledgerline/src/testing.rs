@@ -1,0 +1,3 @@
+//! The aggregate that the tests and examples of the libraries share, behind the feature `testing`.
+
+pub mod tank;
