@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::operations::Logs;
 
-/// The log stream of the lines. On AWS it is one of many, which say nothing of the request.
+/// The log stream of the lines. On AWS, it is one of many log streams, whose names say nothing
+/// about the request.
 const STREAM: &str = "api";
 
 /// The access log of the HTTP API.
@@ -19,21 +20,22 @@ pub(crate) struct AccessLog {
     pub(crate) logs: Logs,
 }
 
-/// A request that is answered, as its line shows it.
+/// The fields of an answered request that its line shows.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
     pub(crate) id: String,
     pub(crate) ip: String,
-    /// Empty if no route matches.
+    /// The key of the route; empty if no route matches.
     pub(crate) route: String,
-    /// Empty for an API without an authorizer, and for a caller whom the authorizer refuses.
+    /// The subject of the caller. Empty for an API without an authorizer, and for a caller whom the
+    /// authorizer refuses.
     pub(crate) sub: String,
     /// The error of the function, if its invocation failed.
     pub(crate) integration_error: String,
 }
 
 impl AccessLog {
-    /// The access log of the template's HTTP API, if it has one.
+    /// Returns the access log of the template's HTTP API, if the API has one.
     pub(crate) fn of(template: &Value) -> Option<Self> {
         let mut resources = template["Resources"].as_object()?.values();
         let api = resources.find(|resource| resource["Type"] == "AWS::Serverless::HttpApi")?;
@@ -44,7 +46,7 @@ impl AccessLog {
         Some(Self { group, format: settings["Format"].as_str()?.to_owned(), logs: Logs::default() })
     }
 
-    /// Adds the line of a request. A variable without a value is a dash, as on AWS.
+    /// Adds the line of a request. As on AWS, a variable without a value becomes a dash.
     pub(crate) fn add(&self, request: &Request, status: u16, latency: u128) {
         let now =
             Timestamp::now().to_zoned(TimeZone::UTC).strftime("%d/%b/%Y:%H:%M:%S %z").to_string();
@@ -61,7 +63,7 @@ impl AccessLog {
             ("$context.error.message", &String::new()),
         ] {
             let value = if value.is_empty() { "-" } else { value };
-            // The format puts texts in quotation marks, which must not end early.
+            // The format encloses texts in quotation marks, which a value must not end early.
             line = line.replace(variable, &value.replace(['"', '\\', '\n'], " "));
         }
         self.logs.add(STREAM, &line);

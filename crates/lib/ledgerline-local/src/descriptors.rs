@@ -1,20 +1,21 @@
-//! The number of files and connections that a process may have open.
+//! The limit of files and connections that a process may have open.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The number that is enough for dozens of clients: the stack and each function have some hundred.
+/// A limit that is enough for dozens of clients: the stack and each function have some hundred
+/// open.
 const ENOUGH: u64 = 4_096;
-/// The highest number that macOS takes, whatever its hard limit says.
+/// The highest limit that macOS accepts, regardless of its hard limit.
 const MOST: u64 = 10_240;
 
-/// Raises the soft limit as far as the hard one allows, for this process and the functions that it
-/// starts: macOS begins with 256, at which eight clients starve the stack. Returns a warning if the
-/// limit is still low.
+/// Raises the soft limit as far as the hard limit allows, for this process and the functions that
+/// it starts. macOS begins with 256, at which eight clients starve the stack. Returns a warning if
+/// the limit is still low.
 pub(crate) fn raise_limit() -> Option<String> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = maximum.map_or(MOST, |maximum| maximum.min(MOST));
     if current.is_some_and(|current| current < wanted) {
-        // Without the right to it, the limit stays, and is said below.
+        // Without the permission, the limit stays, and the warning below reports it.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
     }
     let limit = getrlimit(Resource::Nofile).current.filter(|limit| *limit < ENOUGH)?;

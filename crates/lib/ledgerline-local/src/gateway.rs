@@ -1,7 +1,8 @@
-//! One address for all emulated services, as `AWS_ENDPOINT_URL` needs it: for the AWS CLI, for `sam
-//! local`, and for programs beside the stack. The requests of functions to queues, bus, Lambda and
-//! SES come here as well, and their rights are checked here; the server of the database checks
-//! rights itself.
+//! One address for all emulated services, as `AWS_ENDPOINT_URL` needs it. The AWS CLI, `sam local`
+//! and other programs on this machine use the address.
+//!
+//! Functions send their requests to queues, the bus, Lambda and SES to this address as well, and
+//! the gateway checks their permissions. The server of the database checks permissions itself.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -32,7 +33,7 @@ use crate::{
 /// The content type of the Query protocol.
 const FORM: &[u8] = b"application/x-www-form-urlencoded";
 
-/// The services for which the address answers.
+/// The services behind the address.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     pub(crate) dynamodb: String,
@@ -47,7 +48,7 @@ pub(crate) struct Gateway {
     /// The text of the template.
     pub(crate) template: String,
     pub(crate) queues: Vec<Queue>,
-    /// What functions logged.
+    /// The log lines of the functions.
     pub(crate) logs: Arc<Logs>,
     /// The log of requests to the HTTP API, if the template has one.
     pub(crate) access: Option<Arc<AccessLog>>,
@@ -99,7 +100,7 @@ async fn operation(
     let service = target.split_once('.').map_or(target, |(service, _)| service);
     match service {
         "AmazonSQS" | "AWSEvents" => {}
-        // The server of the database checks rights itself.
+        // The server of the database checks permissions itself.
         "DynamoDB_20120810" | "DynamoDBStreams_20120810" => {
             return to_database(&gateway, &headers, body).await;
         }
@@ -163,7 +164,7 @@ fn operated(done: anyhow::Result<serde_json::Value>) -> Response<Body> {
     }
 }
 
-/// The mails that were sent; with `?to=`, those to one address.
+/// Returns the sent mails; with `?to=`, those to one address.
 async fn mails(
     State(gateway): State<Arc<Gateway>>,
     RawQuery(query): RawQuery,
@@ -173,8 +174,8 @@ async fn mails(
     gateway.mailbox.mails(to.as_ref().map(|(_, to)| to.as_ref()))
 }
 
-/// Makes a resource fail for a while: `{"of": "BalancesTable", "seconds": 60}`; with
-/// `"answer": "throttled"`, makes it throttle its callers.
+/// Makes a resource fail for a while: `{"of": "BalancesTable", "seconds": 60}`. With `"answer":
+/// "throttled"`, the resource throttles its callers.
 async fn begin_outage(
     State(gateway): State<Arc<Gateway>>,
     Json(outage): Json<Outage>,
@@ -184,7 +185,7 @@ async fn begin_outage(
     StatusCode::NO_CONTENT
 }
 
-/// SES's SendEmail.
+/// Answers `SendEmail` of SES.
 async fn send_mail(
     State(gateway): State<Arc<Gateway>>,
     headers: HeaderMap,
@@ -203,8 +204,8 @@ async fn send_mail(
     gateway.mailbox.send(mail)
 }
 
-/// Lambda's ListFunctions: the physical name, the ARN and the environment of each, without what
-/// only the local stack sets.
+/// Answers `ListFunctions` of Lambda: the physical name, the ARN and the environment of each
+/// function. The environment leaves out the variables that only the local stack sets.
 async fn functions(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
     let functions: Vec<_> = gateway.functions.iter().map(|(ids, function)| {
         let environment: BTreeMap<_, _> =
@@ -214,8 +215,8 @@ async fn functions(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
     answer(StatusCode::OK, json!({ "Functions": functions }))
 }
 
-/// Lambda's Invoke. A function is named by its logical id, as in `sam local start-lambda`, by its
-/// physical name, which CloudFormation returns, or by the name of its binary.
+/// Answers `Invoke` of Lambda. A request names a function by its logical id, as in `sam local
+/// start-lambda`, by its physical name, or by its binary. CloudFormation returns the physical name.
 async fn invoke(
     State(gateway): State<Arc<Gateway>>,
     Path(name): Path<String>,
@@ -273,7 +274,7 @@ async fn invoke(
     }
 }
 
-/// The answer of Lambda to a payload over the limit.
+/// Returns Lambda's answer to a payload over the limit.
 fn too_large(limit: usize) -> Response<Body> {
     let message =
         format!("Request must be smaller than {limit} bytes for the InvokeFunction operation");
@@ -285,7 +286,8 @@ fn too_large(limit: usize) -> Response<Body> {
     answer
 }
 
-/// A refusal or an outage, as Lambda and SES answer it, which have an address for each operation.
+/// Returns a refusal or an outage in the form of Lambda and SES, which have a URL for each
+/// operation.
 fn refused(status: StatusCode, refusal: serde_json::Value) -> Response<Body> {
     if status.is_server_error() {
         return answer(status, refusal);

@@ -1,5 +1,5 @@
-//! The Lambda host: runs the functions' binaries behind the Lambda Runtime API, as many instances
-//! as there are invocations at once, up to a bound.
+//! The Lambda host: it runs the functions' binaries behind the Lambda Runtime API. Concurrent
+//! invocations run in instances of their own, up to a limit.
 //!
 //! Source: the developer guide, "Using the Lambda runtime API for custom runtimes".
 
@@ -35,21 +35,21 @@ use uuid::Uuid;
 
 use crate::{operations::Logs, output, trace_log::TraceLog};
 
-/// The alias under which sources of events invoke a function, because SAM publishes it under this
-/// name (`AutoPublishAlias`).
+/// The alias under which event sources invoke a function, because SAM publishes it under this name
+/// (`AutoPublishAlias`).
 const LIVE: &str = "live";
-/// The most instances of one function at once: enough for races between instances to happen.
+/// The maximum number of instances of one function: enough for races between instances to happen.
 const MAX_INSTANCES: usize = 4;
 
-/// How long an invocation that is the oldest of all may be passed over in favour of what is an
-/// instance's own. In tests it is so long that a slow machine does not come to it.
+/// How long the oldest invocation may wait while instances prefer invocations about their own
+/// subjects. In tests, the time is so long that a slow machine does not reach it.
 const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 500 });
 
 /// The time that Lambda allows for a function's initialisation.
 const INIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The only variables that a function gets from the stack's own environment: those of libfaketime,
-/// with which a test moves the clock of the stack and of all functions at once:
+/// The only variables that a function gets from the stack's own environment. They configure
+/// libfaketime, with which a test moves the clock of the stack and of all functions at once:
 /// <https://github.com/wolfcw/libfaketime>.
 const CLOCK: [&str; 5] = [
     "LD_PRELOAD",
@@ -59,23 +59,23 @@ const CLOCK: [&str; 5] = [
     "NO_FAKE_STAT",
 ];
 
-/// How a function is started.
+/// The parameters with which a function starts.
 #[derive(Debug)]
 pub struct Launch {
-    /// Name of the binary, by which people know the function.
+    /// The name of the binary, by which developers know the function.
     pub name: String,
-    /// ARN.
+    /// The ARN of the function.
     pub arn: String,
-    /// Its own binary, or the development binary, which finds the function by the name.
+    /// The function's own binary, or the development binary, which finds the function by its name.
     pub program: PathBuf,
-    /// The variables of its environment, besides those that Lambda itself sets.
+    /// The variables of the function's environment, without those that Lambda itself sets.
     pub environment: BTreeMap<String, String>,
-    /// How long an invocation may take.
+    /// The longest time that an invocation may take.
     pub timeout: Duration,
 }
 
-/// An invocation that gave no answer: the function returned an error, panicked, ended or took too
-/// long.
+/// The error of a failed invocation: the function returned an error, panicked, crashed or timed
+/// out.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{kind}: {message}")]
 pub struct InvokeError {
@@ -91,7 +91,7 @@ impl InvokeError {
     }
 }
 
-/// All functions, and the Runtime API that their instances talk to.
+/// All functions, and the Runtime API that their instances call.
 #[derive(Debug)]
 pub struct Host {
     functions: Mutex<BTreeMap<String, Arc<Function>>>,
@@ -99,11 +99,11 @@ pub struct Host {
     hops: TraceLog,
     show_logs: bool,
     started: Instant,
-    /// The lines that the functions wrote, and a report of each invocation that failed.
+    /// The lines that the functions wrote, and a report of each failed invocation.
     pub(crate) logs: Arc<Logs>,
 }
 
-/// One function.
+/// One function, with its instances and its waiting invocations.
 #[derive(Debug)]
 pub struct Function {
     launch: Launch,
@@ -111,12 +111,12 @@ pub struct Function {
     instances: Mutex<Instances>,
     work: Notify,
     next_instance: AtomicU64,
-    /// Whether the binary is being built again: invocations wait meanwhile.
+    /// Whether the binary is being rebuilt. Meanwhile, invocations wait.
     held: watch::Sender<bool>,
-    /// The time of the last request over HTTP, in milliseconds since the start of the host; 0 if
-    /// there was none.
+    /// The time of the last HTTP request, in milliseconds since the start of the host; 0 if there
+    /// was no request.
     requested: AtomicU64,
-    /// The permits of long polls. Half of the instances stay free of long polls.
+    /// The permits for long polls, which leave half of the instances free.
     long_polls: Semaphore,
 }
 
@@ -130,15 +130,16 @@ struct Instances {
 struct Invocation {
     id: String,
     payload: Bytes,
-    /// The name by which the function was invoked: its ARN, with the alias if one was named.
+    /// The name by which the caller invoked the function: its ARN, with the alias if the caller
+    /// named one.
     arn: String,
-    /// What it is about, such as an account.
+    /// The subject of the invocation, such as an account.
     subject: Option<String>,
     since: Instant,
     reply: Reply,
 }
 
-/// What an instance gets of an invocation.
+/// The part of an invocation that an instance receives.
 struct Taken {
     id: String,
     payload: Bytes,
@@ -147,30 +148,31 @@ struct Taken {
 
 type Reply = oneshot::Sender<std::result::Result<Bytes, InvokeError>>;
 
-/// Why an instance takes no more invocations. It is killed as soon as its current one is answered,
-/// or at once.
+/// The reason why an instance accepts no more invocations. The host kills such an instance after
+/// its current invocation is answered, or at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
-    /// Its binary was built again.
+    /// The binary of the instance was rebuilt.
     Replaced,
-    /// Its invocation took too long.
+    /// The invocation of the instance timed out.
     TimedOut,
 }
 
 #[derive(Debug)]
 struct Instance {
-    /// Whether it has asked for work at least once, which ends its initialisation.
+    /// Whether the instance has asked for work at least once, which ends its initialisation.
     initialised: bool,
     idle: bool,
-    /// Why it takes no more invocations, if it does not.
+    /// The reason why the instance accepts no more invocations, if there is one.
     ending: Option<Ending>,
     current: Option<(String, Reply)>,
     kill: Arc<Notify>,
 }
 
 impl Instances {
-    /// The place of the invocation that the instance takes next: the oldest one about a subject of
-    /// its own, or the oldest of all if there is none or if the oldest of all has waited long.
+    /// Returns the place of the next invocation for the instance: the oldest invocation about a
+    /// subject that the instance owns. Without such an invocation, returns the place of the oldest
+    /// of all. The oldest of all also comes first once it has waited longer than [`PATIENCE`].
     fn place_for(&self, instance: u64) -> Option<usize> {
         let oldest = self.waiting.front()?;
         if oldest.since.elapsed() > PATIENCE {
@@ -182,8 +184,8 @@ impl Instances {
         Some(self.waiting.iter().position(is_own).unwrap_or(0))
     }
 
-    /// The instance that a subject prefers: the same one until it ends, or another one starts that
-    /// the subject prefers more.
+    /// Returns the instance that a subject prefers, by rendezvous hashing. The preference changes
+    /// only if the instance stops taking work, or if a new instance has a higher hash.
     fn owner(&self, subject: &str) -> Option<u64> {
         let takes_work = |instance: &Instance| instance.initialised && instance.ending.is_none();
         let working = self.running.iter().filter(|(_, instance)| takes_work(instance));
@@ -195,11 +197,11 @@ impl Instances {
     }
 }
 
-/// Starts one instance of a function, with nothing but this environment, as the local stack does,
-/// and invokes it with each of the payloads.
+/// Starts one instance of a function, and invokes it with each of the payloads. As on the local
+/// stack, the instance gets no environment but this one.
 ///
 /// # Errors
-/// When it ends before it asks for work, or gives no answer to one of them.
+/// When the instance ends before it asks for work, or an invocation fails.
 pub async fn invoked(
     program: &std::path::Path,
     environment: BTreeMap<String, String>,
@@ -235,8 +237,8 @@ impl Host {
     pub(crate) async fn start(hops: TraceLog, show_logs: bool) -> Result<Arc<Self>> {
         let listener =
             TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free on 127.0.0.1")?;
-        // The URL has a scheme, because without one the runtime accepts no path, and the path tells
-        // the instances apart.
+        // The URL has a scheme, because the runtime accepts no path in a URL without one. The path
+        // distinguishes the instances.
         let url = format!("http://{}", listener.local_addr()?);
         let started = Instant::now();
         let host = Arc::new(Self {
@@ -262,7 +264,6 @@ impl Host {
         Ok(host)
     }
 
-    /// Adds a function.
     pub(crate) fn add(self: &Arc<Self>, launch: Launch) -> Arc<Function> {
         let function = Arc::new(Function {
             host: Arc::downgrade(self),
@@ -284,31 +285,31 @@ impl Host {
 }
 
 impl Function {
-    /// The variables of its environment.
+    /// Returns the variables of the function's environment.
     #[must_use]
     pub fn environment(&self) -> &BTreeMap<String, String> {
         &self.launch.environment
     }
 
-    /// Name of the binary.
+    /// Returns the name of the binary.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.launch.name
     }
 
-    /// Its program.
+    /// Returns the path of the function's program.
     pub(crate) fn program(&self) -> &path::Path {
         &self.launch.program
     }
 
-    /// ARN.
+    /// Returns the ARN of the function.
     #[must_use]
     pub fn arn(&self) -> &str {
         &self.launch.arn
     }
 
-    /// Starts an instance and waits until its initialisation is over, so that a misconfigured
-    /// function is seen at once.
+    /// Starts an instance and waits for the end of its initialisation, so that a misconfigured
+    /// function shows at once.
     ///
     /// # Errors
     /// When the instance ends before it asks for work.
@@ -330,20 +331,20 @@ impl Function {
     }
 
     /// Waits until an instance asks for work, so that the next invocation does not start another
-    /// one.
+    /// instance.
     pub(crate) async fn idle(&self) {
         while !lock(&self.instances).running.values().any(|instance| instance.idle) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// A place for a request that waits for something to come; `None` if all of them are taken.
+    /// Returns a permit for a long poll; `None` if all permits are in use.
     pub(crate) fn long_poll(&self) -> Option<SemaphorePermit<'_>> {
         self.long_polls.try_acquire().ok()
     }
 
-    /// Notes that somebody at the HTTP API waits for this function, and waits while its binary is
-    /// being built again.
+    /// Records that a client of the HTTP API waits for this function, and waits while the
+    /// function's binary is being rebuilt.
     pub(crate) async fn requested(&self) {
         if let Some(host) = self.host.upgrade() {
             self.requested.store(host.started.elapsed().as_millis() as u64, Ordering::Relaxed);
@@ -351,8 +352,8 @@ impl Function {
         self.not_held().await;
     }
 
-    /// The time of the last request over HTTP, which is comparable with that of other functions of
-    /// the same host.
+    /// Returns the time of the last HTTP request, which is comparable between the functions of a
+    /// host.
     pub(crate) fn last_requested(&self) -> u64 {
         self.requested.load(Ordering::Relaxed)
     }
@@ -363,18 +364,18 @@ impl Function {
         let _ = self.held.subscribe().wait_for(|held| !held).await;
     }
 
-    /// Makes invocations wait, until [`release`](Self::release).
+    /// Makes new invocations wait until [`release`](Self::release).
     pub(crate) fn hold(&self) {
         self.held.send_replace(true);
     }
 
-    /// Ends the wait.
+    /// Ends the wait that [`hold`](Self::hold) begins.
     pub(crate) fn release(&self) {
         self.held.send_replace(false);
     }
 
     /// Ends the instances of the old binary, at once or after their current invocation. The next
-    /// invocation starts the new one.
+    /// invocation starts an instance of the new binary.
     pub(crate) fn end_instances(&self) {
         for instance in lock(&self.instances).running.values_mut() {
             instance.ending.get_or_insert(Ending::Replaced);
@@ -387,7 +388,7 @@ impl Function {
     /// Invokes the function and waits for its answer.
     ///
     /// # Errors
-    /// When there is no answer.
+    /// When the invocation fails.
     pub async fn invoke(
         self: &Arc<Self>,
         payload: Vec<u8>,
@@ -395,14 +396,16 @@ impl Function {
         self.invoke_about(None, payload).await
     }
 
-    /// Invokes the function with something that is about this subject, such as an account, and
-    /// waits for its answer. When work waits for instances, each takes first what is about the
-    /// subjects that are its own, because it has their states: if any of four took a command, the
-    /// last one of the account would mostly be another's, and a command on an old state is three
-    /// calls and not one.
+    /// Invokes the function with a payload about this subject, such as an account, and waits for
+    /// the answer.
+    ///
+    /// When invocations wait, each instance first takes those about its own subjects, because it
+    /// caches their states. If each of four instances took any command, another instance would
+    /// mostly have run the account's previous command. A command on an outdated state takes three
+    /// calls instead of one.
     ///
     /// # Errors
-    /// When there is no answer.
+    /// When the invocation fails.
     pub(crate) async fn invoke_about(
         self: &Arc<Self>,
         subject: Option<String>,
@@ -411,11 +414,11 @@ impl Function {
         self.invoke_as(format!("{}:{LIVE}", self.launch.arn), subject, payload).await
     }
 
-    /// Invokes the function by this ARN, which a caller of Lambda's Invoke chooses: with an alias,
-    /// or without one.
+    /// Invokes the function by this ARN, which a caller of Lambda's `Invoke` chooses: with an
+    /// alias, or without one.
     ///
     /// # Errors
-    /// When there is no answer.
+    /// When the invocation fails.
     pub(crate) async fn invoke_as(
         self: &Arc<Self>,
         arn: String,
@@ -445,15 +448,15 @@ impl Function {
                 self.start_instance(&mut instances);
             }
         }
-        // The instance that was busy last gets the work: its cache is the least likely to be old,
-        // and those that are not needed stay idle.
+        // The instance that was busy last gets the work: its cache is the least likely to be
+        // outdated, and instances that are not needed stay idle.
         self.work.notify_last();
         answer.await.unwrap_or_else(|_| {
             Err(InvokeError::new("Local.HostEnded", "the local stack is ending"))
         })
     }
 
-    /// Starts an instance. The caller counts the running ones under the same lock, so that two
+    /// Starts an instance. The caller counts the running instances under the same lock, so that two
     /// callers do not both take the last place.
     fn start_instance(self: &Arc<Self>, instances: &mut Instances) -> u64 {
         let id = self.next_instance.fetch_add(1, Ordering::Relaxed);
@@ -474,7 +477,7 @@ impl Function {
         id
     }
 
-    /// Runs the process of an instance until it ends. The result says how it ended.
+    /// Runs the process of an instance until it ends. Returns how the process ended.
     async fn run_instance(&self, id: u64, kill: &Notify) -> String {
         let Some(host) = self.host.upgrade() else { return "the local stack is ending".into() };
         let mut command = Command::new(&self.launch.program);
@@ -541,7 +544,7 @@ impl Function {
         }
     }
 
-    /// Returns if the instance has not asked for work in time; otherwise it waits for ever.
+    /// Returns if the instance has not asked for work in time; otherwise, waits for ever.
     async fn hangs_in_init(&self, id: u64) {
         tokio::time::sleep(INIT_TIMEOUT).await;
         if lock(&self.instances).running.get(&id).is_some_and(|instance| instance.initialised) {
@@ -565,8 +568,8 @@ impl Function {
             && ending.is_none()
             && !instances.running.values().any(|instance| instance.initialised)
         {
-            // A function that cannot start would not start for the next invocation either. All
-            // invocations fail, instead of trying for ever.
+            // A function that cannot start would not start for the next invocation either. So all
+            // waiting invocations fail, instead of endless retries.
             for invocation in instances.waiting.drain(..) {
                 let _ = invocation.reply.send(Err(InvokeError::new("Runtime.InitError", how)));
             }
@@ -577,23 +580,24 @@ impl Function {
             self.start_instance(&mut instances);
         }
         drop(instances);
-        // The instance may have been woken for work that it did not take, so another one is woken.
+        // The ended instance may have been woken for work that it did not take, so another instance
+        // is woken.
         self.work.notify_one();
         if let Some(host) = self.host.upgrade() {
             host.hops.line("function", &format!("{}: {how}", self.launch.name));
         }
     }
 
-    /// The next invocation for an instance; `None` when the instance is gone.
+    /// Returns the next invocation for an instance; `None` if the instance is gone or ending.
     async fn next_for(self: &Arc<Self>, instance: u64) -> Option<Taken> {
         loop {
-            // The notification is enabled before the look, so that work that arrives in between is
+            // The notification is enabled before the check, so that work that arrives in between is
             // not missed.
             let mut work = std::pin::pin!(self.work.notified());
             work.as_mut().enable();
             {
                 let mut instances = lock(&self.instances);
-                // The caller of an abandoned invocation is gone.
+                // Removes abandoned invocations, whose callers are gone.
                 instances.waiting.retain(|invocation| !invocation.reply.is_closed());
                 let place = instances.place_for(instance);
                 let Instances { waiting, running } = &mut *instances;
@@ -603,8 +607,8 @@ impl Function {
                 };
                 this.initialised = true;
                 if this.ending.is_some() {
-                    // The instance is about to be killed, and the work that woke it is for another
-                    // one.
+                    // The instance is about to be killed, and another instance takes the work that
+                    // woke this one.
                     self.work.notify_one();
                     return None;
                 }
@@ -621,8 +625,8 @@ impl Function {
         }
     }
 
-    /// Logs the report of an invocation that failed, in Lambda's form, so that the filters of the
-    /// runbook and of alarms find it. Lambda logs no other report where `SystemLogLevel` is `WARN`.
+    /// Logs the report of a failed invocation in Lambda's form, so that the filters of the runbook
+    /// and of alarms find it. With `SystemLogLevel: WARN`, Lambda logs no other reports.
     fn report(&self, invocation: &str, status: &str) {
         let Some(host) = self.host.upgrade() else { return };
         let record = json!({ "requestId": invocation, "status": status });
@@ -630,13 +634,13 @@ impl Function {
         host.logs.add(&self.launch.name, &report.to_string());
     }
 
-    /// Kills the instance if it is still at this invocation when the time is up.
+    /// Kills the instance if this invocation has not finished within the function's timeout.
     fn limit(self: &Arc<Self>, instance: u64, invocation: String, kill: Arc<Notify>) {
         let function = Arc::clone(self);
         tokio::spawn(async move {
             tokio::time::sleep(function.launch.timeout).await;
-            // Marked under the lock: should it answer before the process is dead, it takes no
-            // further invocation, which would die with it.
+            // The instance is marked under the lock. If it answers before its process is dead, it
+            // takes no further invocation, which would be killed too.
             let mut instances = lock(&function.instances);
             let Some(late) = instances.running.get_mut(&instance) else { return };
             if late.current.as_ref().is_some_and(|(current, _)| *current == invocation) {
@@ -729,8 +733,8 @@ fn function_error(body: &[u8]) -> InvokeError {
     InvokeError { kind: text("errorType"), message: text("errorMessage") }
 }
 
-/// Shows the lines that a function writes: warnings, errors and lines that are not of its log
-/// always; other lines and metrics only with `all`.
+/// Stores the lines that a function writes, and prints them. Without `all`, it prints no metrics,
+/// and no lines of the levels `TRACE`, `DEBUG` and `INFO`.
 async fn copy_logs(function: String, all: bool, logs: Arc<Logs>, output: impl AsyncRead + Unpin) {
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(line)) = lines.next_line().await {
@@ -755,8 +759,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Asks for work as an instance's own process would. The process itself only waits to be
-    /// killed.
+    /// Asks for work in place of an instance's process, which only waits to be killed.
     pub(crate) fn next(
         host: &Host,
         instance: u64,
@@ -785,8 +788,8 @@ pub(crate) mod tests {
     }
 
     async fn until(function: &Function, holds: impl Fn(&BTreeMap<u64, Instance>) -> bool) {
-        // Looks are counted and not seconds: between two of them, every task that can do something
-        // does it.
+        // The loop counts checks and not seconds: between two checks, every task that can make
+        // progress does so.
         for _ in 0..12_000 {
             if holds(&lock(&function.instances).running) {
                 return;
@@ -805,12 +808,12 @@ pub(crate) mod tests {
         Box::pin(async move { function.invoke(payload).await.unwrap() })
     }
 
-    /// A function whose process only waits to be killed.
+    /// Starts a host with a function whose process only waits to be killed.
     async fn waiting(timeout: Duration) -> (Arc<Host>, Arc<Function>, tempfile::TempDir) {
         waiting_as("arn", timeout).await
     }
 
-    /// The same, with this ARN.
+    /// Starts the same host as `waiting`, with this ARN of the function.
     pub(crate) async fn waiting_as(
         arn: &str,
         timeout: Duration,
@@ -830,8 +833,8 @@ pub(crate) mod tests {
         (host, function, folder)
     }
 
-    /// A template with `SystemLogLevel: WARN` gets reports of failures alone, of a function that
-    /// returns an error too.
+    /// With `SystemLogLevel: WARN`, Lambda reports only failures, which include errors that a
+    /// function returns.
     #[tokio::test]
     async fn an_invocation_that_fails_is_reported_and_one_that_succeeds_is_not() {
         for fails in [false, true] {
@@ -857,7 +860,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn the_instance_that_was_busy_last_gets_the_work() {
+    async fn the_instance_that_was_busy_last_gets_the_next_invocation() {
         let (host, function, _folder) = waiting(Duration::from_secs(60)).await;
         let both = ["a", "b"].map(|payload| tokio::spawn(invoke(&function, payload)));
         until(&function, |running| running.len() == 2).await;
@@ -886,7 +889,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn an_instance_takes_its_own_subjects_first_and_no_work_waits_long_for_its_instance() {
+    async fn an_instance_prefers_its_own_subjects_and_no_invocation_waits_long_for_its_instance() {
         let (host, function, _folder) = waiting(Duration::from_secs(600)).await;
         let invoke_about = |subject: &str| {
             let function = Arc::clone(&function);
@@ -917,29 +920,29 @@ pub(crate) mod tests {
         let (first, second) = (of(ids[0]), of(ids[1]));
         assert!(first.len() >= 3 && second.len() >= 3, "{first:?} {second:?}");
 
-        // Given work for both, that of the second one oldest.
+        // Given invocations for both instances, the oldest one for the second instance.
         for (number, subject) in [&second[0], &first[0], &second[1]].into_iter().enumerate() {
             invoke_about(subject);
             while lock(&function.instances).waiting.len() <= number {
                 tokio::task::yield_now().await;
             }
         }
-        // When the first one asks, it gets its own, and then what is left, because no instance
-        // idles while work waits.
+        // When the first instance asks, it gets its own invocation. It then gets the remaining one,
+        // because no instance idles while invocations wait.
         assert_eq!(
             [taken(ids[0]).await, taken(ids[0]).await],
             [first[0].clone(), second[0].clone()]
         );
         assert_eq!(taken(ids[1]).await, second[1]);
 
-        // Given work of the second one that has waited long, and work of the first one.
+        // Given an invocation of the second instance that has waited long, and one of the first.
         invoke_about(&second[2]);
         invoke_about(&first[1]);
         while lock(&function.instances).waiting.len() < 2 {
             tokio::task::yield_now().await;
         }
         lock(&function.instances).waiting[0].since -= PATIENCE * 2;
-        // When the first one asks, it gets what has waited longest.
+        // When the first instance asks, it gets the invocation that has waited longest.
         assert_eq!(taken(ids[0]).await, second[2]);
     }
 
@@ -960,7 +963,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn there_are_never_more_instances_than_allowed() {
+    async fn a_function_never_has_more_instances_than_the_maximum() {
         let (_host, function, _folder) = waiting(Duration::from_secs(600)).await;
         let invocations: Vec<_> =
             (0..64).map(|_| tokio::spawn(invoke(&function, "work"))).collect();
@@ -974,9 +977,9 @@ pub(crate) mod tests {
         invocations.iter().for_each(tokio::task::JoinHandle::abort);
     }
 
-    /// Whether its binary was built again meanwhile or not.
+    /// A rebuild of the binary meanwhile changes nothing.
     #[tokio::test]
-    async fn an_invocation_that_takes_too_long_is_said_to_have_taken_too_long() {
+    async fn an_invocation_that_times_out_fails_with_the_timeout_as_the_reason() {
         for replaced in [false, true] {
             let (host, function, _folder) = waiting(Duration::from_millis(300)).await;
             let late = {
@@ -995,7 +998,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn what_runs_when_its_binary_is_replaced_ends_well_and_what_waits_meets_the_new_one() {
+    async fn a_running_invocation_finishes_on_the_old_binary_and_a_waiting_one_runs_on_the_new_one() {
         let (host, function, _folder) = waiting(Duration::from_secs(600)).await;
 
         let before = tokio::spawn(invoke(&function, "before"));
@@ -1023,7 +1026,7 @@ pub(crate) mod tests {
         respond(&host, 2, &new, "of the new one").await;
         assert_eq!(meanwhile.await.unwrap(), "of the new one");
 
-        // The build failed: the instance continues.
+        // After a failed build, the instance continues.
         let work = next(&host, 2);
         until(&function, |running| running[&2].idle).await;
         function.hold();
@@ -1034,8 +1037,8 @@ pub(crate) mod tests {
         respond(&host, 2, &same, "done").await;
         assert_eq!(later.await.unwrap(), "done");
 
-        // An instance that only waits for work gets none any more, and a new one starts for the
-        // next invocation.
+        // An idle instance of the old binary gets no more work, and the next invocation starts a
+        // new instance.
         let work = next(&host, 2);
         until(&function, |running| running[&2].idle).await;
         function.end_instances();

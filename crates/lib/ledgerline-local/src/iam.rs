@@ -1,10 +1,10 @@
-//! The rights of functions, evaluated as IAM does. Each function has an access key of its own, by
-//! which a service knows the caller. A request is denied, in the words of AWS, if the role does not
-//! allow it or a table's policy denies it. A missing right shows here, and not at the first
-//! deployment.
+//! The permissions of functions, evaluated as IAM does. Each function has an access key of its own,
+//! by which a service identifies the caller. The stack denies a request, in the words of AWS, if
+//! the role does not allow it or a table's policy denies it. So a missing permission shows here,
+//! and not at the first deployment.
 //!
 //! `iam-rs` evaluates the policies; this module finds the actions and resources of a request.
-//! docs/decisions/0019 says how far that goes.
+//! docs/decisions/0019 describes the limits of this emulation.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -28,39 +28,39 @@ use crate::{
     trace_log::TraceLog,
 };
 
-/// The callers and what they may do.
+/// The callers and their permissions.
 #[derive(Debug)]
 pub struct Iam {
     /// The functions, by access key.
     callers: HashMap<String, Caller>,
     /// The tables, by name.
     tables: HashMap<String, Guarded>,
-    /// The decisions so far. A decision depends on nothing but the caller and what it does.
+    /// The cached decisions. A decision depends only on the caller and the act.
     decided: Mutex<Decided>,
     pub(crate) outages: Arc<Outages>,
     hops: TraceLog,
 }
 
-/// Decisions by access key and act, which is without the values that conditions look at where there
-/// are no conditions.
+/// Decisions by access key and act. Where no statement has conditions, the act is stored without
+/// the values that conditions test.
 type Decided = HashMap<(String, Act), Option<Because>>;
 
-/// The most decisions that are kept. Acts on single items have their keys in them, so that there is
-/// no end of different ones.
+/// The maximum number of cached decisions. Acts on single items contain the keys of the items, so
+/// the number of different acts has no limit.
 const MAX_DECIDED: usize = 10_000;
 
 #[derive(Debug)]
 struct Caller {
-    /// ARN of the session.
+    /// The ARN of the session.
     arn: String,
     role: PolicyEvaluator,
-    /// Whether a statement has conditions.
+    /// Whether a statement of the role has conditions.
     conditions: bool,
 }
 
 #[derive(Debug)]
 struct Guarded {
-    /// Name of the partition key.
+    /// The name of the partition key.
     partition: String,
     policy: Option<PolicyEvaluator>,
     /// Whether a statement of the policy has conditions.
@@ -72,18 +72,18 @@ struct Guarded {
 struct Act {
     action: String,
     resource: String,
-    /// Values that conditions look at.
+    /// The values that conditions test.
     context: Vec<(&'static str, Vec<String>)>,
 }
 
 /// The reason of a denial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Because {
-    /// The role does not allow it.
+    /// The role does not allow the action.
     NotAllowed,
-    /// The role denies it.
+    /// The role denies the action.
     DeniedByRole,
-    /// The table's policy denies it.
+    /// The table's policy denies the action.
     Denied,
 }
 
@@ -120,8 +120,8 @@ impl Iam {
         Ok(Self { callers, tables, decided: Mutex::default(), outages: Arc::default(), hops })
     }
 
-    /// Callers with these access keys and the policies of their roles, and tables with these names
-    /// and partition keys: the rights of functions without a template.
+    /// Creates the permissions of functions without a template. The callers have these access keys
+    /// and the policies of their roles; the tables have these names and partition keys.
     ///
     /// # Errors
     /// When a policy cannot be read.
@@ -146,15 +146,15 @@ impl Iam {
         })
     }
 
-    /// Why the caller with this access key may not send a request, in the words of AWS; `None` if
-    /// it may.
+    /// Returns the reason why the caller with this access key may not send a request, in the words
+    /// of AWS; `None` if the caller may.
     #[must_use]
     pub fn denied(&self, key: &str, target: &str, request: &Value) -> Option<String> {
         self.denied_of(key, self.acts(target, request))
     }
 
     fn denied_of(&self, key: &str, acts: Vec<Act>) -> Option<String> {
-        // The credentials of other clients are those of an administrator.
+        // Every other client has the credentials of an administrator.
         let caller = self.callers.get(key);
         let denied = acts.into_iter().find_map(|act| Some((self.decide(key, caller, &act)?, act)));
         let (because, Act { action, resource, .. }) = denied?;
@@ -174,8 +174,8 @@ impl Iam {
         ))
     }
 
-    /// The answer to a request that its caller may not make, or that fails in an outage. `target`
-    /// names the operation, as the JSON protocols of AWS do.
+    /// Returns the answer to a request that its caller may not send, or that fails in an outage.
+    /// `target` names the operation, as the JSON protocols of AWS do.
     pub(crate) fn refusal(
         &self,
         headers: &HeaderMap,
@@ -198,15 +198,15 @@ impl Iam {
         Some((StatusCode::BAD_REQUEST, denied))
     }
 
-    /// The answer of a resource that has an outage.
+    /// Returns the answer of a resource that has an outage.
     fn failed(&self, Act { action, resource, .. }: &Act, answer: Failing) -> (StatusCode, Value) {
         let message = format!("{action} on {resource} fails: an outage on request");
         if answer == Failing::Failed {
             let failed = json!({ "__type": "InternalServerError", "message": message });
             return (StatusCode::INTERNAL_SERVER_ERROR, failed);
         }
-        // AWS counts each throttled request as a metric, but the caller may retry and say nothing
-        // of it.
+        // AWS counts each throttled request as a metric, but the caller may retry without a log
+        // line.
         self.hops.always("throttled", &format!("{action} on {resource}"));
         if action.starts_with("lambda:") {
             let throttled = json!({ "Type": "User", "message": message });
@@ -215,7 +215,7 @@ impl Iam {
         (StatusCode::BAD_REQUEST, json!({ "__type": "ThrottlingException", "message": message }))
     }
 
-    /// The reason why the caller may not do it; `None` if it may.
+    /// Returns the reason why the caller may not perform the act; `None` if the caller may.
     fn decide(&self, key: &str, caller: Option<&Caller>, act: &Act) -> Option<Because> {
         let depends = caller.is_some_and(|caller| caller.conditions)
             || self.table_of(act).is_some_and(|table| table.conditions);
@@ -272,7 +272,7 @@ impl Iam {
         }
     }
 
-    /// The table that an action is about.
+    /// Returns the table of an act, if the resource is a table or an index.
     fn table_of(&self, act: &Act) -> Option<&Guarded> {
         let path = act.resource.split(":table/").nth(1)?;
         self.tables.get(path.split('/').next()?)
@@ -308,8 +308,8 @@ impl Iam {
                 let context = vec![("ses:FromAddress", vec![address.to_owned()])];
                 vec![Act { action: "ses:SendEmail".into(), resource, context }]
             }
-            // Another operation of EventBridge or SES, which functions do not use, is denied to all
-            // functions, because `*` is no ARN. Other services are not evaluated.
+            // Functions use no other operation of EventBridge or SES. Such an operation is denied
+            // to all functions, because `*` is no ARN. Other services are not evaluated.
             Some((service, operation)) => {
                 let service = ["AWSEvents", "SES"].iter().find(|known| **known == service);
                 let action = |prefix| act(&format!("{prefix}:{operation}"), "*".into());
@@ -389,13 +389,13 @@ impl Iam {
                 });
                 acts.flatten().collect()
             }
-            // The other operations are about tables, not items. Functions do not use them, and are
-            // denied them unless a role names them.
+            // The other operations are about tables, not items. Functions use none of these
+            // operations, and each is denied unless a role names it.
             _ => vec![self.on_table(&format!("dynamodb:{operation}"), table, None, None)],
         }
     }
 
-    /// A part of a transaction.
+    /// Returns the act of one part of a transaction.
     fn part(&self, kind: &str, item: &Value) -> Option<Act> {
         let (action, key) = match kind {
             "Get" => ("dynamodb:GetItem", "Key"),
@@ -409,8 +409,8 @@ impl Iam {
         Some(self.on_table(action, table, None, self.key_of(table, &item[key])))
     }
 
-    /// The actions of a statement in PartiQL, such as `INSERT INTO "table" VALUE {'key': ?, …}`;
-    /// `None` if it is not understood.
+    /// Returns the acts of a PartiQL statement, such as `INSERT INTO "table" VALUE {'key': ?, …}`;
+    /// `None` if the statement cannot be parsed.
     fn statement(&self, statement: &Value) -> Option<Vec<Act>> {
         let text = statement["Statement"].as_str()?;
         let mut words = text.split_whitespace();
@@ -440,8 +440,8 @@ impl Iam {
         Some(vec![self.on_table(action, &table, index, key)])
     }
 
-    /// The actions of a statement that is not understood: every change of each table whose name is
-    /// in it, so that no spelling is a way around a policy.
+    /// Returns the acts of a statement that cannot be parsed: every change of each table whose name
+    /// the statement contains. So no spelling avoids a policy.
     fn unread(&self, statement: &Value) -> Vec<Act> {
         let text = statement["Statement"].as_str().unwrap_or_default();
         let tables = self.tables.keys().filter(|table| text.contains(table.as_str()));
@@ -462,7 +462,7 @@ impl Iam {
         keys: Option<Vec<String>>,
     ) -> Act {
         let table = table.as_str().unwrap_or_default();
-        // A table may be named by its ARN.
+        // A request may name a table by its ARN.
         let arn = if table.starts_with("arn:") {
             table.to_owned()
         } else {
@@ -473,14 +473,14 @@ impl Iam {
         Act { action: action.to_owned(), resource, context: context.into_iter().collect() }
     }
 
-    /// The value of the partition key in a key or an item.
+    /// Returns the value of the partition key in a key or an item.
     fn key_of(&self, table: &Value, item: &Value) -> Option<Vec<String>> {
         let guarded = self.tables.get(table.as_str()?)?;
         Some(vec![scalar(&item[&guarded.partition])?])
     }
 
-    /// The value of the partition key that a query is about. An index has a partition key of its
-    /// own, so any attribute counts in a query of an index.
+    /// Returns the value of the partition key in the condition of a query. An index has a partition
+    /// key of its own, so any attribute counts in a query of an index.
     fn queried(&self, table: &Value, request: &Value) -> Option<Vec<String>> {
         let guarded = self.tables.get(table.as_str()?)?;
         let names = request["ExpressionAttributeNames"].as_object();
@@ -498,12 +498,12 @@ impl Iam {
     }
 }
 
-/// The access key of a function, by which services know it.
+/// Returns the access key of a function, by which services identify the function.
 pub(crate) fn access_key(function: &str) -> String {
     format!("LOCAL{function}")
 }
 
-/// The access key that a request is signed with: `AWS4-HMAC-SHA256
+/// Returns the access key in the signature of a request: `AWS4-HMAC-SHA256
 /// Credential=KEY/date/region/service/aws4_request, …`.
 fn caller(headers: &HeaderMap) -> Option<&str> {
     let authorization = headers.get("authorization")?.to_str().ok()?;
@@ -522,7 +522,7 @@ fn sqs(operation: &str, request: &Value) -> Vec<Act> {
         "ChangeMessageVisibility" | "ChangeMessageVisibilityBatch" => "sqs:ChangeMessageVisibility",
         "GetQueueAttributes" => "sqs:GetQueueAttributes",
         "PurgeQueue" => "sqs:PurgeQueue",
-        // Functions use no other operation, and are denied it unless a role names it.
+        // Functions use no other operation, and each is denied unless a role names it.
         other => &format!("sqs:{other}"),
     };
     let queue =
@@ -530,7 +530,7 @@ fn sqs(operation: &str, request: &Value) -> Vec<Act> {
     vec![act(action, format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{queue}"))]
 }
 
-/// A text or a number in DynamoDB's JSON.
+/// Returns a text or a number in DynamoDB's JSON.
 fn scalar(value: &Value) -> Option<String> {
     ["S", "N"].iter().find_map(|kind| value[kind].as_str()).map(ToOwned::to_owned)
 }
@@ -612,8 +612,8 @@ Resources:
     Properties: { Role: !GetAtt FencedRole.Arn }
 "#;
 
-    /// All tests ask the same one, so that a decision that is kept must be right for what is asked
-    /// next.
+    /// The permissions that all tests share, so that a cached decision must be right for the next
+    /// request.
     static IAM: LazyLock<Iam> = LazyLock::new(|| {
         let source = Source::parse(TEMPLATE, Path::new("template.yaml")).unwrap();
         let template = source.template(&BTreeMap::new(), "http://127.0.0.1:1").unwrap();
@@ -640,7 +640,7 @@ Resources:
     const LOG: &str = "ledgerline-LogTable";
 
     #[test]
-    fn what_a_role_does_not_allow_is_denied_in_the_words_of_aws() {
+    fn an_action_that_no_policy_allows_is_denied_in_the_words_of_aws() {
         let key = json!({ "tankId": { "S": "north" } });
         assert_eq!(dynamodb(TANK, "GetItem", json!({ "TableName": LEVELS, "Key": key })), None);
         assert_eq!(
@@ -649,14 +649,14 @@ Resources:
              dynamodb:DeleteItem on resource: arn:aws:dynamodb:us-east-1:000000000000:table/ledgerline-LevelsTable because no \
              identity-based policy allows the dynamodb:DeleteItem action"
         );
-        // An index is another resource than its table.
+        // An index is not the same resource as its table.
         let query = json!({ "TableName": LEVELS, "IndexName": "bySite" });
         assert_eq!(dynamodb(TANK, "Query", query), None);
         assert!(dynamodb(TANK, "Query", json!({ "TableName": LEVELS })).is_some());
     }
 
     #[test]
-    fn each_part_of_a_transaction_and_of_a_batch_needs_its_own_right() {
+    fn each_part_of_a_transaction_and_of_a_batch_needs_its_own_permission() {
         let put = json!({ "Put": { "TableName": LEVELS, "Item": {} } });
         let delete = json!({ "Delete": { "TableName": LEVELS, "Key": {} } });
         assert_eq!(dynamodb(TANK, "TransactWriteItems", json!({ "TransactItems": [put] })), None);
@@ -682,7 +682,7 @@ Resources:
 
     /// Rule 3: the policy of a table applies to every caller.
     #[test]
-    fn what_a_tables_policy_denies_is_denied_to_everybody() {
+    fn the_policy_of_a_table_denies_actions_to_every_caller() {
         for caller in [TANK, "AKIASOMEBODY"] {
             let denied =
                 dynamodb(caller, "PutItem", json!({ "TableName": LOG, "Item": {} })).unwrap();
@@ -697,9 +697,9 @@ Resources:
         );
     }
 
-    /// A statement that is not understood must not be a way around the policy of a table.
+    /// A statement that cannot be parsed must not bypass the policy of a table.
     #[test]
-    fn a_statement_that_is_not_understood_may_be_a_change() {
+    fn a_statement_that_cannot_be_parsed_is_denied_like_a_change() {
         for text in [format!("UPDATE \"{LOG}\"SET x = 1"), format!("MERGE INTO \"{LOG}\"")] {
             let denied = dynamodb("AKIASOMEBODY", "ExecuteStatement", json!({ "Statement": text }));
             assert!(
@@ -725,7 +725,7 @@ Resources:
     }
 
     #[test]
-    fn what_a_role_denies_is_said_to_be_denied() {
+    fn an_action_that_a_role_denies_is_reported_as_an_explicit_deny() {
         let denied = dynamodb(FENCED, "Scan", json!({ "TableName": LEVELS })).unwrap();
         assert!(denied.ends_with("with an explicit deny in an identity-based policy"), "{denied}");
     }
@@ -763,7 +763,7 @@ Resources:
     }
 
     #[test]
-    fn a_role_may_be_fenced_in_by_the_keys_of_items() {
+    fn a_condition_may_limit_a_role_to_the_keys_of_some_items() {
         let get = |stream: &str| json!({ "TableName": LOG, "Key": { "stream": { "S": stream } } });
         let query = |stream: &str| {
             json!({

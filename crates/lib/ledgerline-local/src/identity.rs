@@ -1,10 +1,12 @@
 //! The caller of a request to the HTTP API: the claims that a JWT authorizer would pass on, without
 //! an identity provider.
 //!
-//! A request without a token comes from the development user; `Authorization: Bearer bob` makes it
-//! come from bob, who has every scope and is an operator. The claims of a real token are believed,
-//! because no signature is verified on a laptop; but its audience must be one of the template's,
-//! and its groups decide, as on AWS.
+//! A request without a token comes from the development user. With `Authorization: Bearer bob`, a
+//! request comes from bob, with every scope and as an operator.
+//!
+//! The claims of a real token are trusted, because the local stack verifies no signature. As on
+//! AWS, the audience of the token must be one of the template's, and only its groups make the
+//! caller an operator.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +14,18 @@ use axum::http::{HeaderMap, StatusCode, header::AUTHORIZATION};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Map, Value, json};
 
-/// Who is let in.
+/// The rules by which the API accepts callers.
 #[derive(Debug, Clone)]
 pub(crate) struct Authorizer {
-    /// The user who calls without a token.
+    /// The user of requests without a token.
     pub(crate) developer: String,
-    /// The clients whose tokens are taken.
+    /// The clients whose tokens the API accepts.
     pub(crate) audience: Vec<String>,
 }
 
-/// The `authorizer` of a request's context, for a route that wants one of these scopes. `operators`
-/// is the claim in which the route's function looks for the group of operators, if it does.
+/// Returns the `authorizer` of a request's context, for a route that requires one of these scopes.
+/// `operators` is the claim in which the route's function looks for the group of operators, if it
+/// does.
 ///
 /// # Errors
 /// The status and the message with which API Gateway would refuse the request.
@@ -37,7 +40,7 @@ pub(crate) fn authorizer(
         None => developer,
         Some(header) => {
             let header = header.to_str().map_err(|_| UNAUTHORIZED)?;
-            // API Gateway takes the token with and without the scheme.
+            // API Gateway accepts the token with and without the scheme.
             let (scheme, token) = header.split_once(' ').unwrap_or((header, ""));
             if scheme == "Bearer" { token.trim() } else { header.trim() }
         }
@@ -64,7 +67,7 @@ pub(crate) fn authorizer(
     Ok(json!({ "jwt": { "claims": claims, "scopes": scopes } }))
 }
 
-/// The claims of somebody who is only named.
+/// Returns the claims of a user whom a request names without a real token.
 fn named(name: &str, scopes: &[String], operators: Option<&str>) -> BTreeMap<String, String> {
     let mut claims = BTreeMap::from([
         ("iss".to_owned(), "local".to_owned()),
@@ -78,13 +81,13 @@ fn named(name: &str, scopes: &[String], operators: Option<&str>) -> BTreeMap<Str
     claims
 }
 
-/// The claims of a token.
+/// Returns the claims of a token.
 fn claims(payload: &str) -> Option<Map<String, Value>> {
     let payload = BASE64_URL_SAFE_NO_PAD.decode(payload.trim_end_matches('=')).ok()?;
     serde_json::from_slice(&payload).ok()
 }
 
-/// Whether a token is for one of these: by `aud`, and by `client_id` only where there is no `aud`.
+/// Whether a token is for one of these clients: by `aud`, or by `client_id` if there is no `aud`.
 /// Source: the API Gateway developer guide, "Control access to HTTP APIs with JWT authorizers".
 fn is_for(claims: &Map<String, Value>, audience: &[String]) -> bool {
     let named: Vec<_> = match claims.get("aud").or(claims.get("client_id")) {
@@ -95,7 +98,7 @@ fn is_for(claims: &Map<String, Value>, audience: &[String]) -> bool {
     named.iter().any(|name| audience.iter().any(|known| known == name))
 }
 
-/// A claim as API Gateway passes it on: as text, and a list as `[first second]`.
+/// Returns a claim as API Gateway passes it on: as text, and a list as `[first second]`.
 fn as_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -128,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_comes_from_whom_the_token_names() {
+    fn the_token_names_the_caller_of_a_request() {
         for (token, expected) in [
             (None, "developer"),
             (Some("Bearer bob"), "bob"),
@@ -148,14 +151,14 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_says_nothing_or_not_enough_is_refused_as_by_the_gateway() {
+    fn an_invalid_or_insufficient_token_is_refused_as_by_api_gateway() {
         for (token, expected) in [
             ("Bearer ".to_owned(), 401),
             ("Bearer".to_owned(), 401),
             ("Bearer a.b.c".to_owned(), 401),
             (jwt(r#"{"sub":"carol","client_id":"App"}"#), 403),
             (jwt(r#"{"sub":"carol","client_id":"App","scope":"ledgerline/read"}"#), 403),
-            // A client that is not in the audience, or none at all.
+            // A token for a client that is not in the audience, or for no client.
             (jwt(r#"{"sub":"carol","scope":"ledgerline/write"}"#), 401),
             (jwt(r#"{"sub":"carol","client_id":"Other","scope":"ledgerline/write"}"#), 401),
             (
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_audience_and_the_groups_of_a_token_are_read_as_by_the_gateway() {
+    fn the_audience_and_the_groups_of_a_token_are_read_as_by_api_gateway() {
         let token = r#"{"sub":"carol","aud":["x","Tool"],"scope":"ledgerline/write","groups":["drivers","operators"]}"#;
         let authorizer = called_with(Some(&jwt(token))).unwrap();
         assert_eq!(authorizer["jwt"]["claims"]["groups"], "[drivers operators]");

@@ -25,11 +25,12 @@ mod watch;
 
 pub use cli::main;
 
-/// A client of the stack's own services, which are on this machine. It ignores the environment's
-/// proxy, because a proxy cannot reach the services and must not see the requests.
+/// Returns an HTTP client for the stack's own services on this machine. The client ignores the
+/// proxy of the environment, because a proxy cannot reach the services and must not see the
+/// requests.
 ///
 /// # Panics
-/// When the client cannot be made, which no input causes.
+/// When the client cannot be built, which no input causes.
 #[expect(clippy::expect_used, reason = "the options are constants")]
 #[must_use]
 pub fn http_client() -> reqwest::Client {

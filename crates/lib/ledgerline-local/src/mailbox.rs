@@ -1,4 +1,5 @@
-//! SES: takes mails as version 2 of its API does, and keeps them, so that they can be read.
+//! The emulated SES. It accepts mails as version 2 of the SES API does, and stores them, so that
+//! developers and tests can read them.
 //!
 //! Source: the SES API v2 reference, `SendEmail` with simple content.
 
@@ -10,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-/// The number of mails that are kept, the newest ones.
+/// The maximum number of stored mails. The newest mails stay.
 const KEPT: usize = 1_000;
 
-/// The mails that were sent, oldest first.
+/// The sent mails, oldest first.
 #[derive(Debug, Default)]
 pub struct Mailbox(Mutex<Vec<Mail>>);
 
-/// A mail.
+/// A stored mail.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Mail {
@@ -29,7 +30,7 @@ struct Mail {
     text: String,
 }
 
-/// A request to send a mail.
+/// A `SendEmail` request.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct SendEmail {
@@ -71,7 +72,7 @@ struct Text {
 }
 
 impl Mailbox {
-    /// Takes a mail, and answers as SES does: 200 with the mail's `MessageId`.
+    /// Stores a mail, and answers as SES does: 200 with the mail's `MessageId`.
     pub fn send(
         &self,
         SendEmail { from_email_address, destination, content }: SendEmail,
@@ -92,8 +93,8 @@ impl Mailbox {
         Response::new(Body::from(answer.to_string()))
     }
 
-    /// All mails, or those to one address, oldest first: `{"mails": [{"messageId", "at", "from",
-    /// "to", "subject", "text"}]}`.
+    /// Returns all mails, or those to one address, oldest first: `{"mails": [{"messageId", "at",
+    /// "from", "to", "subject", "text"}]}`.
     pub fn mails(&self, to: Option<&str>) -> Json<Value> {
         let mails = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = |mail: &&Mail| to.is_none_or(|to| mail.to.iter().any(|address| address == to));

@@ -17,7 +17,7 @@ pub(crate) struct Outages(Mutex<Vec<(Outage, Instant)>>);
 #[serde(deny_unknown_fields)]
 pub(crate) struct Outage {
     /// The end of the resource's ARN: that of a table (not of its indexes), a queue or a function
-    /// (without an alias), `events` for the bus, or the sender's address for mails.
+    /// (without an alias). For the bus, it is `events`; for mails, the sender's address.
     pub(crate) of: String,
     /// The length of the outage.
     pub(crate) seconds: u32,
@@ -33,12 +33,12 @@ pub(crate) enum Failing {
     /// An internal error.
     #[default]
     Failed,
-    /// The caller sends too many requests.
+    /// A throttled request.
     Throttled,
 }
 
 impl Outages {
-    /// Makes the resource fail from now on.
+    /// Makes the resource fail until the end of the outage.
     pub(crate) fn begin(&self, outage: Outage) {
         let now = Instant::now();
         let mut under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,11 +47,11 @@ impl Outages {
         under_way.push((outage, until));
     }
 
-    /// The answer of the resource now; `None` without an outage.
+    /// Returns the answer of the resource during an outage; `None` without an outage.
     pub(crate) fn of(&self, resource: &str) -> Option<Failing> {
         // An index fails with its table.
         let resource = resource.split_once("/index/").map_or(resource, |(table, _)| table);
-        // A function is named with an alias or without one.
+        // A caller names a function with an alias or without one.
         let without_alias = match resource.split_once(":function:") {
             Some((_, function)) => function.split(':').next().unwrap_or(function),
             None => resource,

@@ -1,5 +1,6 @@
-//! What the program prints. A line that cannot be written is dropped: the reader of the output may
-//! have closed it (`local | grep -m1 Ready`), and a panic would end the request that printed it.
+//! The output of the program. A line that cannot be written is dropped, because a panic would end
+//! the request that prints the line. The reader of the output may have closed the pipe (`local |
+//! grep -m1 Ready`).
 
 use std::{
     fmt::Arguments,
@@ -7,7 +8,8 @@ use std::{
 };
 
 pub(crate) fn line(text: Arguments<'_>) {
-    // The test harness captures only the lines of the macro, and shows them if the test fails.
+    // The test harness captures only the output of `println!`, and shows the output if the test
+    // fails.
     #[cfg(test)]
     {
         println!("{text}");

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use ledgerline_sam::template::FilterCriteria;
 
-/// The patterns of a mapping. Without patterns, every record passes; otherwise a record must match
+/// The patterns of a mapping. Without patterns, every record passes. Otherwise, a record must match
 /// one of them.
 #[derive(Debug)]
 pub(crate) struct Filters(Vec<EventPattern>);

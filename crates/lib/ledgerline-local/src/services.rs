@@ -34,20 +34,22 @@ use ledgerline_sam::{
 
 use crate::{dynamodb, iam::Iam, stream_records};
 
-/// The id of a request that is refused without a port. Nobody looks a request up by its id.
+/// The request id of errors in answers that do not pass the service's own port. No program looks up
+/// a request by its id.
 const REQUEST: &str = "local";
 
-/// DynamoDB on a port.
+/// The emulated DynamoDB on a port of its own.
 #[expect(missing_debug_implementations, reason = "the database has none")]
 pub struct DynamoDb {
-    /// The database itself, for access that does not go over the wire.
+    /// The database itself, for access without HTTP.
     pub database: Database,
-    /// The address that it listens at.
+    /// The URL at which the database listens.
     pub url: String,
 }
 
 impl DynamoDb {
-    /// Starts it: in memory, or with the data in this folder, which is created if it is missing.
+    /// Starts the database: in memory, or with the data in this folder. A missing folder is
+    /// created.
     ///
     /// # Errors
     /// When the data cannot be opened or no port is free.
@@ -55,7 +57,8 @@ impl DynamoDb {
         Self::guarded(data, None).await
     }
 
-    /// The same, but a request of a function is refused if the function's role does not allow it.
+    /// Starts the database like [`start`](Self::start), but refuses a function's request that the
+    /// function's role does not allow.
     pub(crate) async fn guarded(data: Option<&Path>, iam: Option<Arc<Iam>>) -> Result<Self> {
         let database = match data {
             Some(data) => open(data)?,
@@ -66,8 +69,8 @@ impl DynamoDb {
         Ok(Self { database, url: format!("http://{address}") })
     }
 
-    /// Creates a table of the template, unless it is kept from an earlier run. The result says how
-    /// the kept table differs from the template, if it differs.
+    /// Creates a table of the template, unless an earlier run created it. Returns how the existing
+    /// table differs from the template, if it differs.
     ///
     /// # Errors
     /// When its definition is wrong.
@@ -75,33 +78,33 @@ impl DynamoDb {
         create_table(&self.database, table)
     }
 
-    /// The configuration with which clients find the database.
+    /// Returns the configuration with which SDK clients reach the database.
     #[must_use]
     pub fn sdk_config(&self) -> SdkConfig {
         ledgerline_dynamodb::sdk_config(&self.url)
     }
 }
 
-/// Opens the tables in a folder, which is created if it is missing.
+/// Opens the database in a folder. A missing folder is created.
 ///
 /// # Errors
-/// When they cannot be opened.
+/// When the database cannot be opened.
 pub fn open(data: &Path) -> Result<Database> {
     std::fs::create_dir_all(data).with_context(|| format!("cannot create {}", data.display()))?;
     stream_records::open(&data.join("dynamodb.sqlite"))
 }
 
-/// Deletes the records of all streams in the data of a stack that does not run, as DynamoDB does
-/// after a day. A reader that has not read a record never hears of it.
+/// Deletes all stream records in the data of a stopped stack, as DynamoDB does after a day. A
+/// reader that has not read a record never receives it.
 ///
 /// # Errors
-/// When the folder has no data of a local stack, or a stack uses them.
+/// When the folder has no data of a local stack, or a running stack uses the data.
 pub fn forget_stream_records(data: &Path) -> Result<()> {
     stream_records::forget(&data.join("dynamodb.sqlite"))
 }
 
-/// The name of the stack whose tables a folder has: that of the run that made them. Under another
-/// name, the stack would begin with empty tables, and hide the data.
+/// Returns the name of the stack that created the tables in a folder, if there are any. Under
+/// another name, the stack would begin with empty tables and hide the data.
 pub(crate) fn kept_stack(data: &Path) -> Result<Option<String>> {
     if !data.join("dynamodb.sqlite").exists() {
         return Ok(None);
@@ -113,7 +116,7 @@ pub(crate) fn kept_stack(data: &Path) -> Result<Option<String>> {
     Ok(kept.map(ToOwned::to_owned))
 }
 
-/// Creates a table in a database, unless it is kept from an earlier run. Returns how the kept table
+/// Creates a table in a database, unless an earlier run created it. Returns how the existing table
 /// differs from the template, if it differs.
 ///
 /// # Errors
@@ -145,8 +148,8 @@ pub fn create_table(database: &Database, table: &Table) -> Result<Option<String>
     Ok(None)
 }
 
-/// Adds the indexes that a kept table lacks, as a deployment does: DynamoDB fills an index from the
-/// rows that there are. Returns their names.
+/// Adds the indexes that an existing table lacks, as a deployment does, and returns their names.
+/// DynamoDB fills a new index from the existing rows.
 fn add_indexes(database: &Database, table: &Table, kept: &Value) -> Result<BTreeSet<String>> {
     let listed =
         |table: &Value| table["GlobalSecondaryIndexes"].as_array().cloned().unwrap_or_default();
@@ -172,8 +175,8 @@ fn add_indexes(database: &Database, table: &Table, kept: &Value) -> Result<BTree
     Ok(added)
 }
 
-/// The difference between a kept table and its definition, in the key or in the indexes. Without
-/// this message, a request that needs the defined key or index would fail at its first use, without
+/// Describes the difference between an existing table and its definition, in the key or in the
+/// indexes. Without this message, a request that needs the defined key or index would fail without
 /// the reason.
 fn difference(wanted: &Value, kept: &Value, added: &BTreeSet<String>) -> Option<String> {
     let key = |schema: &Value| {
@@ -210,20 +213,21 @@ fn difference(wanted: &Value, kept: &Value, added: &BTreeSet<String>) -> Option<
         .or_else(|| more.map(|name| format!("it has the index {name}, which the template has not")))
 }
 
-/// SQS on a port, bound before it serves, because the template's queue URLs name the port.
+/// The emulated SQS on a port of its own. The port is bound before the service starts, because the
+/// template's queue URLs contain the port.
 #[derive(Debug)]
 pub struct Sqs {
-    /// The queues themselves, for access that does not go over the wire.
+    /// The queues themselves, for access without HTTP.
     pub(crate) provider: Arc<RustackSqs>,
     handler: Arc<RustackSqsHandler>,
-    /// The address that it listens at.
+    /// The URL at which the service listens.
     pub url: String,
-    /// A client of it.
+    /// A client of the service.
     pub client: aws_sdk_sqs::Client,
 }
 
 impl Sqs {
-    /// Starts it without queues.
+    /// Starts the service without queues.
     ///
     /// # Errors
     /// When no port is free.
@@ -246,7 +250,7 @@ impl Sqs {
         Ok(Self { provider, handler, url, client })
     }
 
-    /// Answers a request as its port does.
+    /// Answers a request as the service's port does.
     pub(crate) async fn answer(&self, headers: &HeaderMap, body: Bytes) -> Response<Body> {
         use rustack_sqs_http::{dispatch, response, router};
         let answered = async {
@@ -263,7 +267,7 @@ impl Sqs {
             .map(Body::new)
     }
 
-    /// Creates the queues: dead-letter queues first, because the others refer to them.
+    /// Creates the queues, dead-letter queues first, because the other queues refer to them.
     ///
     /// # Errors
     /// When an attribute is wrong.
@@ -280,7 +284,7 @@ impl Sqs {
         Ok(())
     }
 
-    /// The URL of the queue with this ARN.
+    /// Returns the URL of the queue with this ARN.
     ///
     /// # Errors
     /// When the ARN has another region or account.
@@ -289,20 +293,20 @@ impl Sqs {
     }
 }
 
-/// EventBridge on a port.
+/// The emulated EventBridge on a port of its own.
 #[derive(Debug)]
 pub struct EventBridge {
-    /// The provider, which counts the deliveries under way.
+    /// The provider, which counts the deliveries in progress.
     pub provider: Arc<RustackEvents>,
     handler: Arc<RustackEventsHandler>,
-    /// The address that it listens at.
+    /// The URL at which the service listens.
     pub url: String,
-    /// A client of it.
+    /// A client of the service.
     pub client: aws_sdk_eventbridge::Client,
 }
 
 impl EventBridge {
-    /// Starts it without buses; events that match a rule go to `delivery`.
+    /// Starts the service without buses. Events that match a rule go to `delivery`.
     ///
     /// # Errors
     /// When no port is free.
@@ -326,7 +330,7 @@ impl EventBridge {
         Ok(Self { provider, handler, url, client })
     }
 
-    /// Answers a request as its port does.
+    /// Answers a request as the service's port does.
     pub(crate) async fn answer(&self, headers: &HeaderMap, body: Bytes) -> Response<Body> {
         use rustack_events_http::{dispatch, response, router};
         let answered = async {
@@ -365,8 +369,8 @@ where
     while let Ok((connection, _)) = listener.accept().await {
         let service = service.clone();
         tokio::spawn(async move {
-            // An error means that the client hung up in the middle of a request, which needs no
-            // report.
+            // An error means that the client closed the connection in the middle of a request,
+            // which needs no report.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), service).await;
         });
     }
@@ -377,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_that_is_kept_and_not_as_the_template_has_it_is_named() {
+    fn an_existing_table_that_differs_from_the_template_is_reported() {
         let key = |name: &str, kind: &str| json!({ "AttributeName": name, "KeyType": kind });
         let table = |keys: Value, indexes: Value| {
             let mut create = json!({

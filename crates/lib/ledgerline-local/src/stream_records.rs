@@ -1,9 +1,9 @@
-//! Additions to the streams of the emulated database. By itself, the database finds the records of
-//! a stream without an index, so that the cost of each write and of each look at the stream grows
-//! with all records that it ever had, and it keeps the records for ever.
+//! Indexes and deletion for the stream records of the emulated database. Without them, the database
+//! finds the records of a stream without an index, and never deletes a record. So each write and
+//! each read of a stream would cost more with every record.
 //!
-//! Both are mended in the database's own file: indexes for its two queries, and a trigger that
-//! deletes records. Nothing but a trigger can reach the data while it is in memory.
+//! This module adds, in the database's own file, an index for each of its two queries, and a
+//! trigger that deletes records. Only a trigger can reach the data while the database is in memory.
 
 use std::{path::Path, time::Duration};
 
@@ -17,16 +17,17 @@ use rusqlite::Connection;
 use serde_json::json;
 use tokio::sync::watch;
 
-/// The tag of a table with the sequence number that all readers of its stream have passed.
+/// The tag of a table that holds a sequence number. All readers of the table's stream have passed
+/// that number.
 const PASSED: &str = "ledgerline:stream-passed";
 
-/// The most records that are deleted at once, because other requests wait meanwhile.
+/// The maximum number of records in one deletion, because other requests wait meanwhile.
 const BATCH: usize = 2_000;
 
 /// The pause between two deletions of records.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Opens the database in this file, which is created if it is missing.
+/// Opens the database in this file. A missing file is created.
 ///
 /// # Errors
 /// When the file is no database of this kind, or is in use.
@@ -34,22 +35,21 @@ pub(crate) fn open(file: &Path) -> Result<Database> {
     let path = file.to_str().ok_or_else(|| anyhow!("{} is not UTF-8", file.display()))?;
     let opened =
         || Database::new(path).map_err(|error| anyhow!("cannot open {}: {error}", file.display()));
-    // The database is opened once before, so that it creates its own tables, or brings those of an
-    // older version up to date.
+    // The first opening creates the database's own tables, or migrates those of an older version.
     drop(opened()?);
     prepare(file)?;
     let database = opened()?;
-    // This sets SQLite's `synchronous = NORMAL`: only a checkpoint waits for the disk, and not each
-    // write. The process may be killed at any time and nothing is lost. When the computer loses its
-    // power, the last writes may be gone, and nothing is torn.
+    // This call sets SQLite's `synchronous = NORMAL`: only a checkpoint waits for the disk, not
+    // each write. A process that is killed loses nothing. After a power failure, the last writes
+    // may be missing, but no write is torn.
     database
         .disable_bulk_loading()
         .map_err(|error| anyhow!("cannot open {}: {error}", file.display()))?;
     Ok(database)
 }
 
-/// Deletes all stream records in this file, as DynamoDB does after a day. Later numbers are larger,
-/// because no number is below the clock's microseconds.
+/// Deletes all stream records in this file, as DynamoDB does after a day. Later sequence numbers
+/// are larger, because no number is below the clock's microseconds.
 ///
 /// # Errors
 /// When the file is no database of this kind, or is in use.
@@ -75,10 +75,14 @@ pub(crate) fn in_memory() -> Result<Database> {
 }
 
 /// Adds the indexes and the trigger. The two indexes have exactly the expressions of the database's
-/// own queries. The trigger fires when the tag is written: a record is deleted when all readers of
-/// the stream have passed it, or after 24 hours, as on AWS (sequence numbers are never below the
-/// clock's microseconds). The newest record stays whatever its age, because the next number is one
-/// more than its number, even if the clock was set back.
+/// own queries.
+///
+/// The trigger fires when the tag is written. It deletes a record when all readers of the stream
+/// have passed the record, or after 24 hours, as on AWS. The sequence number shows the age of a
+/// record, because it is never below the clock's microseconds.
+///
+/// The newest record stays at any age. The next sequence number is one more than that of the newest
+/// record, even if the clock was set back.
 fn prepare(file: &Path) -> Result<()> {
     let schema = format!(
         "CREATE INDEX IF NOT EXISTS ledgerline_newest_record
@@ -103,8 +107,8 @@ fn prepare(file: &Path) -> Result<()> {
 }
 
 /// Deletes the records of a table's stream that all of its readers have passed. The value of a
-/// reader is the sequence number up to which it needs no record again, empty at the beginning. The
-/// loop ends with the readers.
+/// reader is a sequence number, or empty at the beginning: the reader needs no record up to that
+/// number again. The loop ends with the readers.
 pub(crate) async fn leave(
     database: Database,
     stream: Stream,
@@ -112,12 +116,12 @@ pub(crate) async fn leave(
 ) {
     loop {
         let passed = readers.iter_mut().map(|reader| reader.borrow_and_update().clone()).min();
-        // A deletion that fails is retried next time, because it is no reason to stop the
+        // The next round retries a failed deletion, because the failure is no reason to stop the
         // stack.
         let _ = stream.pass(&database, passed.as_deref().unwrap_or_default());
         tokio::time::sleep(INTERVAL).await;
         let changes: Vec<_> = readers.iter_mut().map(|reader| Box::pin(reader.changed())).collect();
-        // The loop continues without a change, for records that have become too old.
+        // Without a change, the loop continues, for records that have become too old.
         match tokio::time::timeout(Duration::from_secs(600), futures::future::select_all(changes))
             .await
         {
@@ -127,7 +131,7 @@ pub(crate) async fn leave(
     }
 }
 
-/// The stream of a table. The emulated database has one shard for each.
+/// The stream of a table. In the emulated database, each stream has one shard.
 #[derive(Debug, Clone)]
 pub(crate) struct Stream {
     pub(crate) table: String,
@@ -135,12 +139,12 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// The stream that the table has now.
+    /// Returns the current stream of the table.
     ///
     /// # Errors
-    /// When it has none.
+    /// When the table has no stream.
     pub(crate) fn of(database: &Database, table: &str) -> Result<Self> {
-        // ListStreams is asked and not DescribeTable, which counts the table's items.
+        // `DescribeTable` would count the table's items, and `ListStreams` does not.
         let streams = database.list_streams(serde_json::from_value(json!({ "TableName": table }))?);
         let streams = streams.map_err(|error| anyhow!("{error}"))?.streams;
         let stream =
@@ -152,7 +156,8 @@ impl Stream {
         shard_id(&self.table)
     }
 
-    /// The records after this sequence number, or from the oldest on if it is empty.
+    /// Returns the records after this sequence number, or from the oldest record if the number is
+    /// empty.
     pub(crate) fn records_after(
         &self,
         database: &Database,
@@ -173,7 +178,7 @@ impl Stream {
         Ok(database.get_records(serde_json::from_value(request)?).map_err(failed)?.records)
     }
 
-    /// Deletes all records up to this sequence number, a batch at a time.
+    /// Deletes all records up to this sequence number, in batches.
     fn pass(&self, database: &Database, passed: &str) -> Result<()> {
         let tag = json!({ "ResourceArn": table_arn(&self.table), "Tags": [{ "Key": PASSED, "Value": passed }] });
         let mut oldest = None;
@@ -197,7 +202,7 @@ impl Stream {
 mod tests {
     use super::*;
 
-    /// A database with a table that has a stream.
+    /// Creates a table with a stream in the database.
     fn with_stream(database: Database) -> (Database, Stream) {
         let create = json!({
             "TableName": "commits",
@@ -221,7 +226,7 @@ mod tests {
         }
     }
 
-    /// The versions that the stream still shows after a position, and their sequence numbers.
+    /// Returns the versions of the records after a position, and their sequence numbers.
     fn kept(database: &Database, stream: &Stream, position: &str) -> Vec<(String, String)> {
         let records = stream.records_after(database, position, 1_000).unwrap();
         let version =
@@ -238,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn records_leave_once_everything_that_reads_them_has_passed() {
+    fn records_are_deleted_once_all_readers_have_passed_them() {
         let (database, stream) = with_stream(in_memory().unwrap());
         write(&database, 1..=10);
         let records = kept(&database, &stream, "");
@@ -256,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_record_stays_so_that_numbers_go_on_behind_it() {
+    fn the_newest_record_stays_so_that_sequence_numbers_continue_after_it() {
         let (database, stream) = with_stream(in_memory().unwrap());
         write(&database, 1..=3);
         let newest = kept(&database, &stream, "").pop().unwrap();
@@ -270,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_batch_leaves_at_once() {
+    fn one_pass_deletes_more_than_a_batch() {
         let (database, stream) = with_stream(in_memory().unwrap());
         write(&database, 1..=2 * BATCH + 100);
         let last = database_newest(&database, &stream);
@@ -286,13 +291,13 @@ mod tests {
     }
 
     #[test]
-    fn records_leave_after_a_day_whoever_has_not_read_them() {
+    fn records_are_deleted_after_a_day_even_if_they_are_unread() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("dynamodb.sqlite");
         let (database, stream) = with_stream(open(&file).unwrap());
         write(&database, 1..=4);
         let connection = Connection::open(&file).unwrap();
-        // Two of the four were written a day and an hour ago.
+        // Two of the four records were written 25 hours ago.
         let age = "UPDATE _stream_records SET sequence_number = sequence_number - 90000000000 WHERE id <= 2";
         assert_eq!(connection.execute(age, []).unwrap(), 2);
 
@@ -303,8 +308,9 @@ mod tests {
         assert_eq!(versions, ["3", "4"]);
     }
 
-    /// Bytes that this thread reads from files while it works: pages that the database visits and
-    /// does not have in its cache of 2 MB. They are the same on every machine.
+    /// Returns the bytes that this thread reads from files during `work`: the pages that the
+    /// database visits and does not have in its cache of 2 MB. The number is the same on every
+    /// machine.
     #[cfg(target_os = "linux")]
     fn bytes_read(work: impl FnOnce()) -> u64 {
         let read = || {
@@ -321,7 +327,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_write_and_a_look_at_the_stream_cost_the_same_whatever_is_stored() {
+    fn writes_and_reads_of_a_stream_cost_the_same_at_any_size() {
         const WRITES: usize = 20;
         let folder = tempfile::tempdir().unwrap();
         let (database, stream) = with_stream(open(&folder.path().join("dynamodb.sqlite")).unwrap());
@@ -345,8 +351,8 @@ mod tests {
         };
         store(0..1_000);
         let few = work(1);
-        // No reader has passed these, so all of their records are there: eight times what the cache
-        // holds.
+        // No reader has passed these commits, so all of their records are stored: eight times the
+        // size of the cache.
         store(1_000..20_000);
         let many = work(2);
 

@@ -1,4 +1,4 @@
-//! One line for each hop of an event, so that a newcomer sees the way that it takes.
+//! Prints one line for each hop of an event, so that a newcomer sees the event's path.
 
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::Value;
@@ -18,14 +18,14 @@ impl TraceLog {
         }
     }
 
-    /// Prints a line that is not about one event, even if hops are not printed.
+    /// Prints a line even in quiet mode, because the line is not about one event.
     pub(crate) fn always(self, hop: &str, text: &str) {
         let now = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%H:%M:%S%.3f");
         output::line(format_args!("{now}  {hop:<10} {text}"));
     }
 }
 
-/// The stream and version in a commit, an entry of the bus or a message, for people.
+/// Returns the stream and version of a commit, a bus entry or a message, as readable text.
 pub(crate) fn name(commit: &Value) -> String {
     let text = |name: &str| commit[name].as_str().unwrap_or("?").to_owned();
     // The version is a number in JSON, and text in a stream's image.
@@ -34,7 +34,7 @@ pub(crate) fn name(commit: &Value) -> String {
     format!("{} v{version}", text("stream"))
 }
 
-/// Milliseconds since a commit was decided.
+/// Returns the milliseconds since a commit was decided, as text.
 pub(crate) fn age(commit: &Value) -> String {
     match commit["at"].as_str().and_then(|at| at.parse::<Timestamp>().ok()) {
         Some(at) => {
