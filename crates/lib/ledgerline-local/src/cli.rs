@@ -1,4 +1,4 @@
-//! The program: `cargo run -p local` in a workspace.
+//! The command line of the program that `cargo run -p local` runs in a workspace.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,46 +19,50 @@ use crate::{
     stack::{Options, Stack},
 };
 
-/// Runs template.yaml on this machine: DynamoDB, SQS and EventBridge emulated in this process, and
-/// the functions behind a Lambda Runtime API. Needs no Docker, no account and no network.
+/// Run template.yaml on this machine.
+///
+/// DynamoDB, SQS and EventBridge are emulated in this process, and the functions run behind a
+/// Lambda Runtime API. Needs no Docker, no account and no network.
 #[derive(Debug, Parser)]
 #[command(name = "local")]
 struct Arguments {
-    /// The template to run.
+    /// Run this template.
     #[arg(long, default_value = "template.yaml")]
     template: PathBuf,
-    /// Port of the HTTP API on 127.0.0.1; 0 takes any free one.
+    /// Serve the HTTP API on this port of 127.0.0.1; 0 takes any free one.
     #[arg(long, default_value_t = 3000)]
     port: u16,
-    /// Address of the emulated AWS services, for the AWS CLI and `sam local`; port 0 takes any free
-    /// one. Containers on Linux reach 172.17.0.1:4566.
+    /// Serve the emulated AWS services at this address, for the AWS CLI and `sam local`.
+    ///
+    /// Port 0 takes any free one. Containers on Linux reach 172.17.0.1:4566.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4566")]
     aws_address: SocketAddr,
-    /// The user who calls the HTTP API without a token. `Authorization: Bearer bob` makes a request
-    /// come from bob.
+    /// Use this user for requests to the HTTP API without a token.
+    ///
+    /// `Authorization: Bearer bob` makes a request come from bob.
     #[arg(long, value_name = "NAME", default_value = "developer")]
     user: String,
     /// Write the functions' environment into this file, as `sam local --env-vars` reads it.
     #[arg(long, value_name = "FILE")]
     env_vars: Option<PathBuf>,
-    /// Keep the data in this folder, and continue with what is there. Without it, data lives in
-    /// memory.
+    /// Store the data in this folder, and resume with the data in it.
+    ///
+    /// Without this option, the data is in memory.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Values of the template's parameters, as for `sam deploy`.
+    /// Set these parameters of the template, as for `sam deploy`.
     #[arg(long, value_name = "NAME=VALUE", num_args = 1.., value_parser = parameter)]
     parameter_overrides: Vec<(String, String)>,
-    /// Show everything that the functions log, not only warnings and errors.
+    /// Show all log lines of the functions, not only warnings and errors.
     #[arg(long)]
     logs: bool,
     /// Do not print a line for each hop of an event.
     #[arg(long)]
     quiet: bool,
-    /// Serve edits of the functions' code: build and replace what has changed, without stopping or
-    /// losing data.
+    /// Rebuild and replace functions whose code changes, without stopping or losing data.
     #[arg(long)]
     watch: bool,
-    /// Run the functions' own binaries, as SAM ships them, and not the development binary
+    /// Run the functions' own binaries, as SAM ships them, instead of the development binary
     /// (crates/handlers).
     #[arg(long)]
     own_binaries: bool,
@@ -69,14 +73,15 @@ fn parameter(text: &str) -> Result<(String, String)> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Runs the local stack as the command line says, until Ctrl-C. A workspace's program `local` is
-/// this function with the workspace's aggregates, behind an allocator of its choice.
+/// Runs the local stack with the options of the command line, until Ctrl-C. The program `local` of
+/// a workspace calls this function with the workspace's aggregates, behind an allocator of its
+/// choice.
 pub fn main<L: Aggregates>() -> ExitCode {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let run = |runtime: tokio::runtime::Runtime| {
         let done = runtime.block_on(run::<L>(arguments));
-        // Cargo may be building for --watch: nothing waits for it.
+        // Cargo may be building for `--watch`, and the process does not wait for it.
         runtime.shutdown_background();
         done
     };
@@ -89,7 +94,7 @@ pub fn main<L: Aggregates>() -> ExitCode {
     }
 }
 
-/// The resources that are not emulated, counted by type.
+/// Returns the resources that are not emulated, counted by type.
 fn not_emulated(ignored: &[(String, String)]) -> String {
     let mut kinds = BTreeMap::<_, usize>::new();
     for (_, kind) in ignored {
@@ -98,8 +103,8 @@ fn not_emulated(ignored: &[(String, String)]) -> String {
     kinds.iter().map(|(kind, count)| format!("{kind} ({count})")).collect::<Vec<_>>().join(", ")
 }
 
-/// The parameters of a template that name a sender of mails and have no value. A condition on
-/// `ses:FromAddress`, which limits the senders of a role, refers to them.
+/// Returns the parameters of a template that name a sender of mails and have no value. A condition
+/// on `ses:FromAddress`, which limits the senders of a role, refers to such a parameter.
 fn senders_without_value(template: &Value) -> BTreeSet<String> {
     fn referred(value: &Value, is_sender: bool, found: &mut BTreeSet<String>) {
         match value {
@@ -137,8 +142,8 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
         Some(folder) => folder.display().to_string(),
         None => "memory (keep it with --data DIR)".to_owned(),
     };
-    // On AWS, a sender is an address that SES has verified. Here mails go to the mailbox, and any
-    // address sends them.
+    // On AWS, a sender is an address that SES has verified. Here, mails go to the mailbox, and any
+    // address may send them.
     let source = Source::read(&arguments.template)?;
     let sender = format!("{}@localhost", source.stack());
     let senders = senders_without_value(&source.json()).into_iter();
@@ -189,10 +194,11 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The commits of the log: at most so many are read at once.
+/// The maximum number of commits in one read of the log.
 const PAGE: i32 = 2_000;
 
-/// The number of commits that the aggregates cannot read, and the first of them with the reason.
+/// Returns the number of commits that the aggregates cannot read, and the first of them with the
+/// reason.
 async fn unreadable_commits<L: Aggregates>(log: &DynamoDbStore) -> Result<(u64, String)> {
     let mut after = None;
     let mut found = 0;
@@ -226,7 +232,8 @@ mod tests {
     use super::*;
     use crate::{dynamodb::tests::create_table, services::DynamoDb};
 
-    /// Two roles that may send mails. No template of the libraries' tests has one.
+    /// A template with two roles that may send mails. No template of the libraries' tests has such
+    /// a role.
     const MAILS: &str = "
 Parameters:
   Sender: { Type: String, Default: '' }
@@ -247,7 +254,7 @@ Resources:
 ";
 
     #[test]
-    fn a_parameter_without_a_value_that_a_role_sends_mails_from_is_a_sender() {
+    fn a_parameter_without_a_value_in_a_condition_on_senders_is_a_sender() {
         let template = Source::parse(MAILS, Path::new("template.yaml")).unwrap().json();
         let expected = ["Required", "Sender"].map(ToOwned::to_owned);
         assert_eq!(senders_without_value(&template), expected.into());

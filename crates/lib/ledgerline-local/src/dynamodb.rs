@@ -1,12 +1,13 @@
-//! The wire of the emulated DynamoDB.
+//! The wire protocol of the emulated DynamoDB.
 //!
-//! Its own server remembers the token of every transaction for ten minutes, as AWS does, and looks
-//! through all of them at every transaction: after 12,000 commands, this took a sixth of the
-//! stack's time, and the share grew. So the operations that functions call all the time are
-//! answered here, with tokens that are deleted by their age. Everything else is passed on to that
-//! server. So is a request that the database refuses here, because that server words each refusal
-//! as AWS does. The refusals of transactions and of failed conditions are answered here: instances
-//! that lose races get many of them.
+//! The database's own server remembers the token of every transaction for ten minutes, as AWS does,
+//! and scans all tokens at every transaction. After 12,000 commands, this scan took a sixth of the
+//! stack's time, and the share grew. So this module answers the frequent operations of functions
+//! itself, and deletes tokens by their age.
+//!
+//! It passes all other requests on to that server, which words each refusal as AWS does. So it also
+//! passes on requests that the database refuses here. The exceptions are the refusals of
+//! transactions and of failed conditions: instances that lose races get many of them.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -39,19 +40,19 @@ use tokio::net::TcpListener;
 
 use crate::iam::Iam;
 
-/// How long a token is remembered, as on AWS.
+/// The time for which a token is remembered, as on AWS.
 const TOKEN_AGE: Duration = Duration::from_secs(600);
 
-/// The most writes of a batch.
+/// The maximum number of writes in a batch.
 const MAX_BATCH: usize = 25;
 
-/// The most characters that a token has.
+/// The maximum number of characters in a token.
 const MAX_TOKEN: usize = 36;
 
-/// The largest request is DynamoDB's BatchWriteItem.
+/// The maximum size of a request. The largest request is DynamoDB's `BatchWriteItem`.
 const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
-/// Serves the database. Ends with the process.
+/// Serves the database until the process ends.
 ///
 /// # Errors
 /// When no port is free for the database's own server.
@@ -76,7 +77,7 @@ struct Wire {
     own_url: String,
     client: reqwest::Client,
     answered: Mutex<Answered>,
-    /// The rights of the callers; without them, every request is allowed.
+    /// The permissions of the callers; `None` allows every request.
     iam: Option<Arc<Iam>>,
 }
 
@@ -107,8 +108,8 @@ async fn request(State(wire): State<Arc<Wire>>, request: Request) -> Response<Bo
 }
 
 impl Wire {
-    /// The answer of an operation that is called all the time; `None` for others, and for a
-    /// refusal, unless it is that of a transaction or of a condition.
+    /// Returns the answer of a frequent operation; `None` for other operations. Returns `None` for
+    /// a refusal too, unless it is that of a transaction or of a failed condition.
     fn answer(&self, target: &str, body: &[u8]) -> Option<(StatusCode, Vec<u8>)> {
         let database = &self.database;
         let operation = target.strip_prefix("DynamoDB_20120810.")?;
@@ -135,10 +136,11 @@ impl Wire {
         }
     }
 
-    /// Executes a transaction, unless it was executed before under this token: then its first
-    /// answer is given again. A refusal is not remembered, and is answered here: if it were passed
-    /// on, that server might execute the transaction under a token that is not known here. The
-    /// result is `None` if the token itself is wrong.
+    /// Executes a transaction, or returns the first answer of a transaction that was executed under
+    /// this token. Returns `None` if the token itself is wrong.
+    ///
+    /// A refusal is not remembered, and is answered here. If the request were passed on, the
+    /// database's own server might execute the transaction under a token that is unknown here.
     fn once<A: Serialize>(
         &self,
         operation: &str,
@@ -161,7 +163,7 @@ impl Wire {
         let mut hasher = DefaultHasher::new();
         body.hash(&mut hasher);
         let request = hasher.finish();
-        // The lock is held during the execution: of two requests with the same token, one waits and
+        // The lock is held during the execution. Of two requests with the same token, one waits and
         // then finds the other's answer.
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         answered.forget(Instant::now());
@@ -183,10 +185,10 @@ impl Wire {
     }
 }
 
-/// Transactions of the last ten minutes.
+/// The transactions of the last ten minutes.
 #[derive(Debug, Default)]
 struct Answered {
-    /// By operation and token, the hash of the request, and its answer.
+    /// The hash of each request, and its answer, by operation and token.
     answers: HashMap<String, (u64, Vec<u8>)>,
     /// The time of each answer, oldest first.
     ages: VecDeque<(Instant, String)>,
@@ -198,7 +200,7 @@ impl Answered {
         self.answers.insert(key, (request, done));
     }
 
-    /// Forgets the answers that are too old, and looks at no other.
+    /// Deletes the answers that are too old, and visits no others.
     fn forget(&mut self, now: Instant) {
         while let Some((_, key)) =
             self.ages.pop_front_if(|(at, _)| now.duration_since(*at) >= TOKEN_AGE)
@@ -219,7 +221,8 @@ fn call<Q: DeserializeOwned, A: Serialize>(
 ) -> Option<(StatusCode, Vec<u8>)> {
     match call(serde_json::from_slice(body).ok()?) {
         Ok(done) => Some((StatusCode::OK, serde_json::to_vec(&done).ok()?)),
-        // With the item, `ExecuteStatement` words this refusal otherwise than the other operations.
+        // If this refusal contains the item, `ExecuteStatement` words it differently from other
+        // operations.
         Err(
             failed @ (DynoxideError::ConditionalCheckFailedException(_, None)
             | DynoxideError::DuplicateItemException(_)),
@@ -228,9 +231,9 @@ fn call<Q: DeserializeOwned, A: Serialize>(
     }
 }
 
-/// Writes a batch. The database would write each item in a transaction of its own, which takes most
-/// of the time of a view that is rebuilt: here it is one for all of them. The result is `None`
-/// if a batch or a transaction may not be like this: then the database's own server answers.
+/// Writes a batch in one transaction. The database would write each item in a transaction of its
+/// own, which takes most of the time of a rebuild. Returns `None` for a batch that is invalid or
+/// that a transaction cannot write; then the database's own server answers.
 fn batch(database: &Database, body: &[u8]) -> Option<Vec<u8>> {
     let request: BatchWriteItemRequest = serde_json::from_slice(body).ok()?;
     let is_known = |mode: &String| ["INDEXES", "NONE", "TOTAL"].contains(&mode.as_str());
@@ -286,8 +289,8 @@ fn batch(database: &Database, body: &[u8]) -> Option<Vec<u8>> {
     .ok()
 }
 
-/// The units of a transaction, which takes those of a table twice and those of its indexes once, as
-/// those of other writes.
+/// Converts the units of a transaction into those of other writes. A transaction takes twice the
+/// units of a table, and the same units of its indexes.
 fn of_no_transaction(taken: ConsumedCapacity, is_detailed: bool) -> ConsumedCapacity {
     let detail = |capacity_units| CapacityDetail { capacity_units, ..CapacityDetail::default() };
     let table = taken.table.map_or(0.0, |table| table.capacity_units) / 2.0;
@@ -329,7 +332,7 @@ pub(crate) mod tests {
 
     use crate::services;
 
-    /// Creates a table with these keys: name, type and role of each.
+    /// Creates a table with these keys: the name, type and role of each.
     pub(crate) fn create_table(database: &Database, name: &str, keys: &[(&str, &str, &str)]) {
         let attributes = keys
             .iter()
@@ -351,7 +354,7 @@ pub(crate) mod tests {
         services::create_table(database, &table).unwrap();
     }
 
-    /// A database with one table, which keys its items by `request`.
+    /// Creates a database with one table, whose items have the key `request`.
     fn with_requests() -> Database {
         let database = Database::memory().unwrap();
         create_table(&database, REQUESTS, &[("request", "S", "HASH")]);
@@ -360,7 +363,7 @@ pub(crate) mod tests {
 
     const REQUESTS: &str = "requests";
 
-    /// A wire to that database, and the table's name.
+    /// Serves that database. Returns its URL and the table's name.
     async fn wire() -> (String, String) {
         let database = with_requests();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -428,7 +431,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_transaction_that_is_refused_may_be_sent_again_under_its_token() {
+    async fn a_refused_transaction_may_be_retried_under_its_token() {
         let (url, table) = wire().await;
         let mut guarded = adds(&table, Some("a"), "1");
         guarded["TransactItems"][0]["Update"]["ConditionExpression"] = json!("attribute_exists(n)");
@@ -446,7 +449,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_refused_or_not_answered_here_is_answered_by_the_databases_own_server() {
+    async fn the_databases_own_server_answers_other_operations_and_refusals() {
         let (url, table) = wire().await;
         let put = json!({ "TableName": table, "Item": { "request": { "S": "1" } }, "ConditionExpression": "attribute_exists(n)" });
         let (status, body) = send(&url, "PutItem", put).await;
@@ -466,7 +469,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_condition_is_answered_here_in_the_words_of_the_databases_own_server() {
+    async fn a_failed_condition_is_answered_in_the_words_of_the_databases_own_server() {
         let database = with_requests();
         let table = REQUESTS;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -514,7 +517,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_batch_takes_and_leaves_what_the_database_itself_would() {
+    fn a_batch_consumes_the_units_and_writes_the_rows_of_the_databases_own_batch() {
         let create = json!({
             "TableName": "rows", "BillingMode": "PAY_PER_REQUEST",
             "AttributeDefinitions": [{ "AttributeName": "id", "AttributeType": "S" }, { "AttributeName": "owner", "AttributeType": "S" }],
@@ -569,7 +572,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn tokens_leave_by_their_age() {
+    fn tokens_are_deleted_by_their_age() {
         let mut answered = Answered::default();
         let start = Instant::now();
         for second in 0..20 {

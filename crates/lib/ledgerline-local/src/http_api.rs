@@ -1,5 +1,5 @@
-//! The HTTP API: routes of the template, requests as payload format 2.0, responses as the functions
-//! give them.
+//! The HTTP API: the template's routes, requests in payload format 2.0, and the functions'
+//! responses.
 //!
 //! Source: the API Gateway developer guide, "Create AWS Lambda proxy integrations for HTTP APIs".
 
@@ -31,9 +31,9 @@ use crate::{
     trace_log::TraceLog,
 };
 
-/// The largest body that API Gateway takes.
+/// The largest body that API Gateway accepts.
 const MAX_BODY_BYTES: usize = 10 * 1024 * 1024;
-/// The variable of a function with the name of the claim that lists a caller's groups.
+/// The variable of a function that names the claim with a caller's groups.
 const OPERATORS_CLAIM: &str = "OPERATORS_CLAIM";
 /// The longest time that API Gateway waits for a function.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -44,7 +44,7 @@ pub(crate) struct Route {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) function: Arc<Function>,
-    /// The scopes of which a token must have one; empty for any token.
+    /// The scopes of which a token must have one; empty if every token is accepted.
     pub(crate) scopes: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ impl Route {
         format!("{} {}", self.method, self.path)
     }
 
-    /// The path parameters, if the request is for this route.
+    /// Returns the path parameters if the route matches the request.
     fn matches(&self, method: &Method, path: &str) -> Option<BTreeMap<String, String>> {
         if self.method != "ANY" && self.method != method.as_str() {
             return None;
@@ -78,7 +78,7 @@ impl Route {
     }
 }
 
-/// The parameter of a request that waits for something to come.
+/// The query parameter of a long poll.
 const WAIT: &str = "wait=";
 
 fn is_long_poll(uri: &Uri) -> bool {
@@ -92,26 +92,26 @@ fn without_wait(uri: &Uri) -> Uri {
     uri_without.parse().unwrap_or_else(|_| uri.clone())
 }
 
-/// The name of the first parameter of a route's path.
+/// Returns the name of the first parameter of a route's path.
 fn first_parameter(path: &str) -> Option<&str> {
     let (_, name) = path.split_once('{')?;
     Some(name.split_once('}')?.0)
 }
 
-/// Everything that a request needs.
+/// The state that all requests share.
 #[derive(Debug, Clone)]
 pub(crate) struct Api {
     pub(crate) routes: Arc<Vec<Route>>,
     pub(crate) written: Arc<Notify>,
     pub(crate) hops: TraceLog,
-    /// Who is let in; `None` for an API without an authorizer.
+    /// The rules by which the API accepts callers; `None` for an API without an authorizer.
     pub(crate) authorizer: Option<Authorizer>,
     /// The log of requests, if the template has one.
     pub(crate) access: Option<Arc<AccessLog>>,
 }
 
 impl Api {
-    /// Fixed segments win over parameters, as in API Gateway.
+    /// Creates the API. As in API Gateway, fixed segments of a path have priority over parameters.
     pub(crate) fn new(
         mut routes: Vec<Route>,
         written: Arc<Notify>,
@@ -146,7 +146,7 @@ async fn handle(
     response
 }
 
-/// Answers a request. Notes in `seen` what the access log shows of the request.
+/// Answers a request, and writes into `seen` the fields of its access log line.
 async fn answer(
     api: &Api,
     client: SocketAddr,
@@ -173,7 +173,7 @@ async fn answer(
         },
     };
     let long_poll = is_long_poll(&parts.uri).then(|| route.function.long_poll());
-    // Without a place, the request is answered at once, as if it did not wait.
+    // Without a permit, the function answers the request at once, like a request without `wait`.
     let uri =
         if matches!(long_poll, Some(None)) { without_wait(&parts.uri) } else { parts.uri.clone() };
     let mut event = event(route, &parameters, &parts.method, &uri, &parts.headers, &body, client);
@@ -182,8 +182,8 @@ async fn answer(
         seen.sub = authorizer["jwt"]["claims"]["sub"].as_str().unwrap_or_default().to_owned();
         event["requestContext"]["authorizer"] = authorizer;
     }
-    // The wait while the function is built again is not part of the gateway's timeout, so that a
-    // slow build fails no request.
+    // The wait for a rebuild is not part of the gateway's timeout, so that a slow build fails no
+    // request.
     route.function.requested().await;
     let started = Instant::now();
     let subject = first_parameter(&route.path).and_then(|name| parameters.get(name)).cloned();
@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_that_finds_no_place_to_wait_is_one_that_does_not_wait() {
+    fn a_long_poll_without_a_permit_loses_its_wait_parameter() {
         let uri = |query: &str| format!("/events?{query}").parse::<Uri>().unwrap();
         let is_one = |query: &str| is_long_poll(&uri(query));
         assert!(is_one("after=x&wait=20") && !is_one("after=wait") && !is_one("wait=0"));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_parameter_of_a_path_is_the_first_in_it_and_not_in_the_alphabet() {
+    fn the_first_parameter_is_the_first_in_the_path_and_not_in_the_alphabet() {
         for (path, expected) in [
             ("/accounts", None),
             ("/accounts/{id}/credits", Some("id")),

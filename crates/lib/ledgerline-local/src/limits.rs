@@ -1,5 +1,4 @@
-//! The largest requests that AWS accepts: a larger request fails here as on AWS (docs/data.md,
-//! "Size limits").
+//! The size limits of AWS: a larger request fails here as on AWS (docs/data.md, "Size limits").
 //!
 //! A single message of SQS is smaller here than on AWS: the emulated queues accept 256 KB.
 
@@ -13,7 +12,7 @@ pub(crate) const MAX_BYTES: usize = 1024 * 1024;
 /// The bytes of the payload of one synchronous invocation. Source: Lambda quotas.
 pub(crate) const MAX_SYNCHRONOUS_BYTES: usize = 6 * 1024 * 1024;
 
-/// The refusal of a request of EventBridge or SQS that is too large.
+/// Returns the refusal of a request to EventBridge or SQS that is too large.
 pub(crate) fn refusal(target: &str, body: &[u8]) -> Option<(StatusCode, Value)> {
     let (list, fields, kind, message): (_, &[&str], _, _) = match target {
         "AWSEvents.PutEvents" => (
@@ -30,7 +29,7 @@ pub(crate) fn refusal(target: &str, body: &[u8]) -> Option<(StatusCode, Value)> 
         ),
         _ => return None,
     };
-    // A request that fits as a whole needs no count.
+    // A request below the limit as a whole needs no count.
     if body.len() <= MAX_BYTES {
         return None;
     }

@@ -1,6 +1,6 @@
-//! The requests of an operator to AWS besides those for data: the names of the stack's resources,
-//! the lines of the functions' log and of the access log, and the return of dead letters to their
-//! queue. As much is emulated as the commands of a runbook need.
+//! The requests of an operator to AWS that are not about data. They read the names of the stack's
+//! resources, the lines of the function log and of the access log, and redrive dead letters. The
+//! emulation covers the commands of a runbook.
 //!
 //! Sources: the API references of CloudFormation (the Query protocol), of CloudWatch Logs
 //! (`FilterLogEvents`), and of SQS (`StartMessageMoveTask`).
@@ -26,7 +26,8 @@ use ledgerline_sam::template::{Queue, Resource};
 use crate::services::Sqs;
 
 /// Answers a request to CloudFormation: `DescribeStackResource`, `DescribeStackResources`,
-/// `ListStackResources`, or `GetTemplate` with the template that was read when the stack began.
+/// `ListStackResources`, or `GetTemplate`. The template is the one that the stack read at its
+/// start.
 pub(crate) fn cloudformation(
     stack: &str,
     resources: &[Resource],
@@ -103,7 +104,7 @@ fn xml(status: StatusCode, body: &str) -> Response<Body> {
     response
 }
 
-/// The most lines that are kept.
+/// The maximum number of stored lines.
 const KEPT: usize = 10_000;
 
 /// The lines of a log, oldest first.
@@ -118,7 +119,7 @@ struct Line {
 }
 
 impl Logs {
-    /// Keeps a line.
+    /// Stores a line, and drops the oldest line of a full log.
     pub(crate) fn add(&self, function: &str, message: &str) {
         let line = Line {
             at: Timestamp::now().as_millisecond(),
@@ -132,7 +133,7 @@ impl Logs {
         lines.push_back(line);
     }
 
-    /// Answers `FilterLogEvents`, all of it in one page.
+    /// Answers `FilterLogEvents` in one page.
     pub(crate) fn filter(&self, body: &[u8]) -> Result<Value> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -157,18 +158,18 @@ impl Logs {
     }
 }
 
-/// The log group that a `FilterLogEvents` names; empty if it names none.
+/// Returns the log group that a `FilterLogEvents` request names; empty if the request names none.
 pub(crate) fn log_group(body: &[u8]) -> String {
     let request: Value = serde_json::from_slice(body).unwrap_or_default();
     request["logGroupName"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A filter pattern of CloudWatch Logs, as far as a runbook needs it: `"a phrase"`, or `{ $.level =
-/// "ERROR" && $.status >= 500 || … }`.
+/// A filter pattern of CloudWatch Logs, with the syntax that a runbook needs: `"a phrase"`, or `{
+/// $.level = "ERROR" && $.status >= 500 || … }`.
 #[derive(Debug, PartialEq)]
 enum Pattern {
     Phrase(String),
-    /// Alternatives: a line matches if all conditions of one of them hold.
+    /// Alternatives: a line matches if all conditions of one alternative hold.
     Json(Vec<Vec<Condition>>),
 }
 
@@ -236,9 +237,9 @@ impl Condition {
     }
 }
 
-/// `StartMessageMoveTask`: the messages of a dead-letter queue go back to its source queue, or to
-/// the `DestinationArn`, before the answer. A message to a FIFO queue gets a new deduplication id,
-/// because otherwise it might be dropped as a duplicate.
+/// Answers `StartMessageMoveTask`: redrives the messages of a dead-letter queue to its source
+/// queue, or to the `DestinationArn`, before the answer. A message to a FIFO queue gets a new
+/// deduplication id. Otherwise, the queue might drop the message as a duplicate.
 pub(crate) async fn move_messages(sqs: &Sqs, queues: &[Queue], body: &[u8]) -> Result<Value> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
@@ -323,9 +324,10 @@ mod tests {
         assert!(!Pattern::parse("{ $.level = \"ERROR\" }").unwrap().matches("no JSON"));
     }
 
-    /// A message that is moved twice within the time of deduplication arrives twice, in its group.
+    /// A message that is redriven twice within the time of deduplication arrives twice, in its
+    /// group.
     #[tokio::test]
-    async fn dead_letters_go_back_to_the_queue_that_they_are_of() {
+    async fn dead_letters_are_redriven_to_their_source_queue() {
         let sqs = Sqs::start().await.unwrap();
         let arn = |name: &str| format!("arn:aws:sqs:us-east-1:000000000000:{name}");
         let fifo = ("FifoQueue".to_owned(), "true".to_owned());
@@ -380,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_kept_up_to_a_number() {
+    fn the_log_stores_lines_up_to_a_maximum() {
         let logs = Logs::default();
         for line in 0..KEPT + 10 {
             logs.add("fanout", &line.to_string());

@@ -13,8 +13,9 @@ use crate::{
     sources::invocation::{AsyncTarget, Invocations, RuleTarget},
 };
 
-/// Makes the buses and rules of a template, and sets the retries and dead-letter queues of
-/// invocations: for an event that the function fails at, and for one that Lambda does not accept.
+/// Creates the buses and rules of a template, and sets the retries and dead-letter queues of
+/// invocations. Both an event that the function fails at and an event that Lambda does not accept
+/// have retries and a queue.
 ///
 /// # Errors
 /// When a bus or rule is wrong, or a queue has no URL.
@@ -56,7 +57,7 @@ pub(crate) async fn connect(
         };
         rules.insert(id, Arc::new(target));
     }
-    // The targets are set before any rule, because EventBridge asks for them as soon as an event
+    // The targets are set before any rule, because EventBridge needs them as soon as an event
     // matches.
     let _ = invocations.targets.set(targets);
     let _ = invocations.rules.set(rules);
@@ -74,7 +75,7 @@ pub(crate) async fn connect(
 
 /// A rule of a template.
 struct Rule<'a> {
-    /// The id of its target, which no other rule has.
+    /// The id of the rule's target, which no other rule has.
     id: String,
     name: String,
     rule: &'a RuleSource,
@@ -172,7 +173,7 @@ Resources:
             Self { outages, events, sqs, host, _folder: folder }
         }
 
-        /// Lets Lambda accept no event for the function, for this many seconds.
+        /// Makes Lambda refuse every event for the function, for this many seconds.
         fn refuse(&self, seconds: u32, answer: Failing) {
             self.outages.begin(Outage { of: "-Greeter".into(), seconds, answer });
         }
@@ -184,7 +185,8 @@ Resources:
             assert_eq!(put.failed_entry_count(), 0);
         }
 
-        /// The function's instance waits for an invocation. Returns its id and its event.
+        /// Waits for an invocation in place of the function's instance. Returns the id and the
+        /// event of the invocation.
         async fn invoked(&self) -> (String, Value) {
             // The process starts with the first invocation, and is unknown until then.
             for _ in 0..2_000 {
@@ -203,7 +205,7 @@ Resources:
             receive.message_attribute_names("All").send().await.unwrap().messages?.pop()
         }
 
-        /// The attributes that EventBridge gives to the dead letter, and the event.
+        /// Returns the attributes that EventBridge gives to the dead letter, and the event.
         async fn undelivered(&self) -> (BTreeMap<String, String>, Value) {
             let letter = self.receive("Undelivered", 20).await.expect("a dead letter");
             let attributes = letter.message_attributes.unwrap().into_iter();
@@ -270,7 +272,8 @@ Resources:
     /// that the function fails at, and then sends it to the function's own queue.
     #[tokio::test]
     async fn an_event_that_the_function_fails_at_is_retried_by_lambda_and_not_by_the_rule() {
-        // Given a function that fails at an event once, when it is retried, then it succeeds.
+        // Given a function that fails at an event once, when Lambda retries, then the function
+        // succeeds.
         let running = Running::start(TEMPLATE).await;
         running.greet().await;
         let (id, event) = running.invoked().await;

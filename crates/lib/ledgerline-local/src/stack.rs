@@ -1,4 +1,4 @@
-//! The whole stack: services, functions and what connects them, as the template says.
+//! The whole stack: the services and the functions of a template, and the connections between them.
 
 use std::{
     collections::BTreeMap,
@@ -45,21 +45,21 @@ use crate::{
 /// The options of the local stack.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The template.
+    /// The path of the template.
     pub template: PathBuf,
-    /// Values of its parameters.
+    /// Values of the template's parameters.
     pub parameters: BTreeMap<String, String>,
     /// Port of the HTTP API on 127.0.0.1; 0 for any free one.
     pub port: u16,
     /// Address of the emulated AWS services; port 0 for any free one.
     pub aws_address: SocketAddr,
-    /// The user who calls the API without a token.
+    /// The user of API requests without a token.
     pub user: String,
     /// The file to which the functions' environment is written, as `sam local` reads it.
     pub env_vars: Option<PathBuf>,
-    /// The folder of the data; `None` for memory.
+    /// The folder of the data; `None` for data in memory.
     pub data: Option<PathBuf>,
-    /// Show all that the functions log, not only warnings and errors.
+    /// Show all log lines of the functions, not only warnings and errors.
     pub logs: bool,
     /// Do not print hops.
     pub quiet: bool,
@@ -69,19 +69,19 @@ pub struct Options {
     pub own_binaries: bool,
 }
 
-/// A running stack. It ends with the process.
+/// A running stack, which ends with the process.
 #[derive(Debug)]
 pub struct Stack {
     /// The URL of the HTTP API.
     pub url: String,
-    /// Methods and paths of its routes, and the functions behind them.
+    /// The method and path of each route, and the name of its function.
     pub routes: Vec<(String, String)>,
     /// The URL of the emulated services, which is the value of `AWS_ENDPOINT_URL` for the AWS CLI
     /// and SDKs.
     pub aws_url: String,
-    /// Logical id and type of each resource of the template that has no meaning on a laptop.
+    /// Logical id and type of each resource of the template that is not emulated.
     pub ignored: Vec<(String, String)>,
-    /// Properties that are not emulated, of resources that are.
+    /// The properties that are not emulated, of resources that are emulated.
     pub ignored_properties: Vec<String>,
     /// The log, if the template has one.
     pub log: Option<DynamoDbStore>,
@@ -89,7 +89,7 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Starts everything and returns when it is ready.
+    /// Starts the services and the functions, and returns when the stack is ready.
     ///
     /// # Errors
     /// When the template is wrong, the functions do not build or start, or a port is taken.
@@ -191,8 +191,8 @@ impl Stack {
         {
             let stream = mapping.stream.clone();
             let mut passed = delivered.clone();
-            // The file is named after the consumer, because another consumer of the same stream has
-            // another position.
+            // The name of the file contains the consumer, because another consumer of the same
+            // stream has another position.
             let name = format!("delivered-{}-{}", mapping.stream.table, mapping.function.name());
             let checkpoint = options.data.as_ref().map(|data| data.join(name));
             if let Some(checkpoint) = checkpoint {
@@ -200,8 +200,8 @@ impl Stack {
                 mapping.delivered.send_replace(position.clone());
                 let (kept, seen) = watch::channel(position);
                 passed = seen;
-                // Each queue comes before its dead-letter queue: a message that moves over in
-                // between is then seen in the second.
+                // Each queue comes before its dead-letter queue. So the check finds a message that
+                // moves in between in the second one.
                 let mut queues: Vec<_> = template.queues.iter().collect();
                 queues.sort_by_key(|queue| !queue.attributes.contains_key("RedrivePolicy"));
                 let queues = queues
@@ -313,7 +313,7 @@ impl Stack {
         })
     }
 
-    /// Names of the functions.
+    /// Returns the names of the functions.
     pub fn functions(&self) -> impl Iterator<Item = &str> {
         self.functions.iter().map(|function| function.name())
     }
@@ -366,7 +366,7 @@ fn streams(
     Ok(mappings)
 }
 
-/// Invokes a function again and again, at once for the first time.
+/// Invokes a function at this interval, the first time at once.
 async fn on_schedule(invocations: Arc<Invocations>, arn: String, period: Duration) {
     let event = serde_json::json!({ "source": "aws.events", "detail-type": "Scheduled Event", "detail": {} })
         .to_string();
@@ -440,8 +440,9 @@ fn routes(template: &Template, functions: &[Arc<Function>]) -> Vec<Route> {
 }
 
 /// Writes the environment of every function by its logical id, into the file that `sam local
-/// --env-vars` reads. Without the file, SAM would fill in logical ids for the names of tables and
-/// queues. The functions run in containers, which know this machine by a name of Docker's.
+/// --env-vars` reads. Without the file, SAM would use logical ids as the names of tables and
+/// queues. The functions run in containers, where Docker's name of this machine is
+/// `host.docker.internal`.
 fn write_env_vars(file: &Path, template: &Template, aws_port: u16, user: &str) -> Result<()> {
     let aws_url = format!("http://host.docker.internal:{aws_port}");
     let functions: BTreeMap<_, BTreeMap<_, _>> = template
@@ -462,16 +463,16 @@ fn write_env_vars(file: &Path, template: &Template, aws_port: u16, user: &str) -
         .with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// The position in a stream that survives a restart. The queues and the bus live in memory, so it
-/// is not the position up to which records were handed to the fanout, but the one up to which
-/// everything that followed from them is done. Events that were still on their way, or in a
-/// dead-letter queue, are fanned out again after a restart. Consumers skip those that they know.
+/// The position in a stream that survives a restart. The queues and the bus are in memory. So a
+/// record counts as passed when all work that follows from it is done, not when the fanout receives
+/// it. After a restart, the fanout gets all later records again, also those of events in a
+/// dead-letter queue. Consumers skip duplicates.
 struct Checkpoint {
     file: PathBuf,
     delivered: watch::Receiver<String>,
-    /// The position that is in the file.
+    /// The position in the file.
     kept: watch::Sender<String>,
-    /// Nothing is taken from the stream while this is held.
+    /// While this lock is held, the mapping takes no records from the stream.
     polling: Arc<Mutex<()>>,
     sqs: Arc<Sqs>,
     queues: Vec<String>,
@@ -479,11 +480,11 @@ struct Checkpoint {
     under_way: Arc<AtomicUsize>,
 }
 
-/// The pause between two looks whether everything is done.
+/// The pause between two checks whether all work is done.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(200);
-/// The longest time without a moment in which everything was done. After it, the stream is held
-/// until there is such a moment. Otherwise, under steady load, there would be none, and all records
-/// since the load began would be kept, and fanned out again after a restart.
+/// The longest time without a moment at which all work was done. After it, the stream is held until
+/// there is such a moment. Under steady load, there would otherwise be none. All records since the
+/// load began would stay, and be fanned out again after a restart.
 const CHECKPOINT_OVERDUE: Duration = Duration::from_secs(10);
 /// The longest time for which the stream is held. Records that are not done by then wait for a
 /// retry, or are dead letters.
@@ -498,8 +499,8 @@ async fn keep_checkpoint(checkpoint: Checkpoint) {
             true => tokio::time::timeout(CHECKPOINT_PATIENCE, polling.lock()).await.ok(),
             false => None,
         };
-        // The position is read before the look whether anything is on its way, so that records
-        // which are delivered later do not matter.
+        // The position is read before the check, so that records that are delivered later do not
+        // matter.
         let position = checkpoint.delivered.borrow().clone();
         let changed = position != *checkpoint.kept.borrow();
         let patience = if held.is_some() { CHECKPOINT_PATIENCE } else { Duration::ZERO };

@@ -1,5 +1,5 @@
-//! `--watch`: serves an edit without stopping the stack. The functions are built again, those whose
-//! binary has changed are replaced, and requests wait meanwhile.
+//! `--watch`: serves an edit without stopping the stack. It rebuilds the functions and replaces
+//! those whose binary has changed. Meanwhile, requests wait.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,20 +19,20 @@ use ledgerline_sam::{
 
 use crate::{host::Function, trace_log::TraceLog};
 
-/// The pause between two looks at the sources. A look costs a millisecond or two.
+/// The pause between two scans of the sources. A scan costs a millisecond or two.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The sources, and when each was written.
+/// The source files, and the time at which each was written.
 type Sources = BTreeMap<PathBuf, SystemTime>;
 
-/// Watches the sources and serves every edit.
+/// Scans the sources and serves every edit.
 pub(crate) struct Watch {
-    /// The workspace.
+    /// The root of the workspace.
     pub(crate) root: PathBuf,
     pub(crate) functions: Vec<Arc<Function>>,
-    /// The template, as it was read at the start.
+    /// The template as it was read at the start.
     pub(crate) source: Source,
-    /// The functions' programs, by the functions' names.
+    /// The functions' programs, by function name.
     pub(crate) programs: BTreeMap<String, PathBuf>,
     pub(crate) hops: TraceLog,
 }
@@ -46,7 +46,7 @@ impl Watch {
             let now = self.sources();
             let Some(changed) = difference(&seen, &now) else { continue };
             let changed = changed.strip_prefix(&self.root).unwrap_or(changed).to_owned();
-            // A source that is written during the build is another edit.
+            // A source that is written during the build counts as another edit.
             seen = now;
             if changed == Path::new("template.yaml") {
                 self.hops
@@ -57,7 +57,7 @@ impl Watch {
         }
     }
 
-    /// Serves an edit, and the edits during its build. `seen` has the sources of the last build.
+    /// Serves an edit, and the edits during its build. `seen` holds the sources of the last build.
     async fn serve(&self, changed: &Path, seen: &mut Sources) {
         let started = Instant::now();
         self.hops.always(
@@ -80,8 +80,8 @@ impl Watch {
                 let took = started.elapsed().as_secs_f64();
                 self.hops
                     .always("watch", &format!("{replaced} functions replaced after {took:.1} s"));
-                // The template is read only at the start: a change that an edit needs in it is
-                // printed, and has to wait until the next start.
+                // The template is read only at the start. If an edit needs a change of the
+                // template, the change is printed, and has to wait until the next start.
                 match self.unwired() {
                     Ok(problems) => {
                         problems.iter().for_each(|problem| self.hops.always("wiring", problem))
@@ -95,7 +95,7 @@ impl Watch {
         self.functions.iter().for_each(|function| function.release());
     }
 
-    /// The differences between the functions, as they are now, and the template.
+    /// Returns the differences between the current functions and the template.
     fn unwired(&self) -> Result<Vec<String>> {
         Ok(check::wiring(&self.source, &check::manifests(&self.programs)?))
     }
@@ -104,8 +104,9 @@ impl Watch {
         sources_of(&self.root)
     }
 
-    /// Builds all functions, first the one of the last request, because its caller waits. Each is
-    /// released as soon as it is built. Returns the number of functions that were replaced.
+    /// Builds all functions. The function of the last request is first, because its caller waits.
+    /// Each function is released as soon as it is built. Returns the number of functions that were
+    /// replaced.
     async fn build(&self, seen: &Sources) -> Result<usize> {
         let all = self.functions.iter().map(|function| binary(function)).collect::<BTreeSet<_>>();
         let first = self.functions.iter().max_by_key(|function| function.last_requested());
@@ -126,7 +127,7 @@ impl Watch {
     }
 }
 
-/// The name of a function's program: its own, or that of the development binary.
+/// Returns the name of a function's program: its own binary, or the development binary.
 fn binary(function: &Function) -> String {
     function.program().file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -140,8 +141,9 @@ fn sources_of(root: &Path) -> Sources {
     sources
 }
 
-/// Builds these binaries, and releases the functions of each unless a source is newer than `seen`:
-/// a released function must not answer with code that is older than its source.
+/// Builds these binaries and ends the instances of those that changed. Releases the functions of
+/// each binary, unless a source is newer than `seen`: a released function must not answer with code
+/// that is older than its source.
 fn build_and_replace(
     root: &Path,
     binaries: &BTreeSet<String>,
@@ -170,8 +172,8 @@ fn build_and_replace(
     Ok(replaced)
 }
 
-/// Collects the sources below this folder, by their extensions. A file that is gone by now was a
-/// temporary one of an editor.
+/// Collects the sources below this folder, by their extensions. A file that disappears meanwhile
+/// was a temporary file of an editor.
 fn collect(folder: &Path, sources: &mut Sources) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -197,7 +199,7 @@ fn is_source(path: &Path) -> bool {
     )
 }
 
-/// The first file that is new, gone, or written at another time.
+/// Returns the first file that is new, deleted, or written at another time.
 fn difference<'a>(before: &'a Sources, now: &'a Sources) -> Option<&'a Path> {
     let changed = now.iter().find(|(path, written)| before.get(*path) != Some(*written));
     let gone = || before.keys().find(|path| !now.contains_key(*path));
@@ -209,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_edit_of_a_source_is_seen_and_what_editors_leave_beside_it_is_not() {
+    fn an_edit_of_a_source_is_detected_and_other_files_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let inside = |name: &str| folder.path().join(name);
         let sources = || {

@@ -1,8 +1,8 @@
-//! Asynchronous invocations of functions, by a caller of Lambda or by a rule of the bus: Lambda
+//! Asynchronous invocations of functions, by a caller of Lambda or by a rule of the bus. Lambda
 //! retries, and then sends the event to the function's on-failure destination.
 //!
 //! A rule has retries of its own, for events that Lambda does not accept, and a dead-letter queue
-//! for those that it gives up. Source: the EventBridge user guide, "How EventBridge retries
+//! for events that it gives up. Source: the EventBridge user guide, "How EventBridge retries
 //! delivering events" and "Using dead-letter queues to process undelivered events".
 
 use std::{
@@ -28,8 +28,8 @@ use crate::{
     trace_log::{TraceLog, age, name},
 };
 
-/// The delays before the first and the second retry. On AWS they are one minute and two, which is
-/// too long on a laptop.
+/// The delays before the first and the second retry. On AWS, the delays are one minute and two,
+/// which is too long on a laptop.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
 
 /// A function that is invoked asynchronously.
@@ -37,7 +37,7 @@ const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs
 pub(crate) struct AsyncTarget {
     pub(crate) function: Arc<Function>,
     pub(crate) config: InvokeConfig,
-    /// URL of the queue for events that are given up.
+    /// The URL of the queue for events that are given up.
     pub(crate) on_failure: Option<String>,
 }
 
@@ -47,33 +47,34 @@ const FIRST_DELAY: Duration = Duration::from_millis(100);
 /// The longest delay before a retry of a rule's delivery.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
-/// What becomes of a rule's events that Lambda does not accept.
+/// The failure handling of a rule, for events that Lambda does not accept.
 #[derive(Debug)]
 pub(crate) struct RuleTarget {
-    /// ARN of the rule.
+    /// The ARN of the rule.
     pub(crate) rule: String,
     pub(crate) retries: RetryPolicy,
-    /// URL of the queue for events that are given up.
+    /// The URL of the queue for events that are given up.
     pub(crate) dead_letters: Option<String>,
 }
 
-/// Invokes functions for whose answer no caller waits.
+/// Invokes functions asynchronously: no caller waits for the answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Invocations {
     /// The targets by the ARN of the function, which are set once the functions are known.
     pub(crate) targets: OnceLock<BTreeMap<String, Arc<AsyncTarget>>>,
-    /// The rules by the id of their target, which are set with the targets.
+    /// The rules by the id of their target, set with the targets.
     pub(crate) rules: OnceLock<BTreeMap<String, Arc<RuleTarget>>>,
-    /// Lambda accepts no event for a function that has an outage.
+    /// The outages. Lambda accepts no event for a function that has one.
     pub(crate) outages: Arc<Outages>,
     pub(crate) sqs: aws_sdk_sqs::Client,
     pub(crate) hops: TraceLog,
-    /// The number of events that were taken and are not done yet.
+    /// The number of accepted events that are not done yet.
     pub(crate) under_way: Arc<AtomicUsize>,
 }
 
 impl Invocations {
-    /// The error with which Lambda refuses an event for the function with this ARN, if it does.
+    /// Returns the error with which Lambda refuses an event for the function with this ARN; `None`
+    /// if Lambda accepts the event.
     fn refusal(&self, arn: &str) -> Option<&'static str> {
         self.outages.of(arn).map(|answer| match answer {
             Failing::Failed => "ERROR_FROM_TARGET",
@@ -81,7 +82,7 @@ impl Invocations {
         })
     }
 
-    /// Invokes the function with this ARN, if there is one.
+    /// Invokes the function with this ARN, and returns whether the function exists.
     pub(crate) fn begin(&self, arn: &str, event: &str) -> bool {
         let targets = self.targets.get().and_then(|targets| targets.get(arn));
         let Some(target) = targets.map(Arc::clone) else { return false };
@@ -127,8 +128,8 @@ impl Invocations {
         }
     }
 
-    /// Sends the event to the rule's dead-letter queue, as EventBridge does: the reason is in the
-    /// attributes of the message.
+    /// Sends the event to the rule's dead-letter queue. As with EventBridge, the attributes of the
+    /// message contain the reason.
     async fn give_up(&self, rule: &RuleTarget, arn: &str, event: &str, why: &GivenUp) {
         let GivenUp { error, exhausted, retries } = why;
         self.hops.line("rule", &format!("gave up an event for {arn} after {retries} retries"));
@@ -168,7 +169,8 @@ impl TargetDelivery for Invocations {
             self.begin(&target.arn, event);
             return Ok(());
         }
-        // The bus waits for this answer with its next event, and not for the retries.
+        // The bus delivers its next event after this answer, so the answer does not wait for the
+        // retries.
         let (this, arn, id, event) =
             (self.clone(), target.arn.clone(), target.id.clone(), event.to_owned());
         self.under_way.fetch_add(1, Ordering::SeqCst);
@@ -180,7 +182,7 @@ impl TargetDelivery for Invocations {
     }
 }
 
-/// Why a rule gives up an event.
+/// The reason why a rule gives up an event.
 struct GivenUp {
     /// EventBridge's code of the last error.
     error: &'static str,
@@ -189,11 +191,11 @@ struct GivenUp {
     retries: u32,
 }
 
-/// The last events of the states with which a function is invoked.
+/// Returns the last events of the states with which a function is invoked.
 fn last_events(event: &Value) -> Vec<&Value> {
     match event["states"].as_array() {
         Some(states) => states.iter().map(|state| &state["lastEvent"]).collect(),
-        // Whoever wakes a subscription says nothing of an event.
+        // The wake-up event of a subscription contains no last event.
         None => event["detail"].get("lastEvent").into_iter().collect(),
     }
 }

@@ -1,4 +1,4 @@
-//! The sources that invoke functions besides HTTP: streams, queues and rules, with the failure
+//! The sources other than HTTP that invoke functions: streams, queues and rules, with the failure
 //! handling of Lambda's event source mappings.
 
 pub(crate) mod invocation;
@@ -12,16 +12,16 @@ use serde_json::Value;
 /// The items of a batch that a function reported as failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reported {
-    /// None of them.
+    /// No item.
     None,
-    /// These.
+    /// These items.
     Some(HashSet<String>),
-    /// All of them, because the answer cannot be read or names an item that was not sent.
+    /// All items, because the answer cannot be read or names an item that was not sent.
     All,
 }
 
-/// Reads a partial batch response as Lambda does: an empty answer is a success, an identifier that
-/// is empty, missing or unknown fails the whole batch. Source: the developer guide, "Reporting
+/// Reads a partial batch response as Lambda does: an empty answer is a success, and an empty,
+/// missing or unknown identifier fails the whole batch. Source: the developer guide, "Reporting
 /// batch item failures", for streams and for SQS alike.
 pub(crate) fn reported(answer: &[u8], sent: &HashSet<&str>) -> Reported {
     let Ok(answer) = serde_json::from_slice::<Value>(answer) else { return Reported::All };
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_read_as_lambda_reads_them() {
+    fn partial_batch_responses_are_read_as_lambda_reads_them() {
         let sent = HashSet::from(["1", "2"]);
         for success in
             ["null", "{}", r#"{"batchItemFailures":null}"#, r#"{"batchItemFailures":[]}"#]

@@ -1,5 +1,5 @@
-//! A queue as an event source: batches, partial batch responses, and for failed messages the
-//! queue's own visibility timeout and redrive.
+//! A queue as an event source: batches and partial batch responses. For failed messages, the
+//! queue's own visibility timeout and redrive policy apply.
 
 use std::{
     collections::HashSet,
@@ -25,22 +25,22 @@ use crate::{
     trace_log::{TraceLog, age, name},
 };
 
-/// The number of batches in flight at once, if the template does not say it.
+/// The number of concurrent batches, if the template does not set it.
 pub(crate) const CONCURRENCY: usize = 2;
 
-/// The time for which messages gather when less than a batch is there. The messages of one call
-/// arrive one after the other. Without this time, a receive that waits gets the first of ten, and
-/// the function is invoked for it alone.
+/// The time for which a receive gathers more messages if it has less than a batch. The messages of
+/// one call arrive one after the other. Without this time, a waiting receive would get the first of
+/// ten messages, and invoke the function for it alone.
 const GATHER: Duration = Duration::from_millis(5);
 
-/// The mapping of one queue to one function. Several run at once; the queue keeps its groups in
-/// order.
+/// The mapping of one queue to one function. Several copies run at once, and the queue keeps the
+/// order of its groups.
 #[derive(Clone)]
 pub(crate) struct Mapping {
-    /// One batch is received at a time: two receives would share what arrives.
+    /// The lock of receives: two concurrent receives would share the messages that arrive.
     pub(crate) turn: Arc<Mutex<()>>,
-    /// The queues themselves: over the wire, receiving and deleting were a twelfth of what the
-    /// stack does under load.
+    /// The queues themselves. Over HTTP, receives and deletions were a twelfth of the stack's work
+    /// under load.
     pub(crate) queues: Arc<RustackSqs>,
     pub(crate) url: String,
     pub(crate) source: QueueSource,
@@ -49,7 +49,7 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Polls for ever.
+    /// Polls the queue for ever.
     pub(crate) async fn run(self) {
         loop {
             if let Err(error) = self.poll().await {
@@ -86,9 +86,8 @@ impl Mapping {
         self.delete(messages, &failed, took).await
     }
 
-    /// Deletes the messages that succeeded. A failed message is delivered again after the
-    /// visibility timeout, and goes to the dead-letter queue if it was received too often. The
-    /// queue itself does both.
+    /// Deletes the messages that succeeded. The queue itself redelivers a failed message after the
+    /// visibility timeout, or moves a message that was received too often to the dead-letter queue.
     async fn delete(&self, messages: Vec<Message>, failed: &Reported, took: u128) -> Result<()> {
         let none = HashSet::new();
         let failed = match failed {
@@ -103,8 +102,8 @@ impl Mapping {
             }
             let body: Value = serde_json::from_str(message.body.as_deref().unwrap_or_default())
                 .unwrap_or_default();
-            // The body is a commit, or the dead letter of an asynchronous invocation, which has the
-            // event in it, or that of a rule, which is the event.
+            // The body is a commit or a dead letter. The dead letter of an asynchronous invocation
+            // contains the event, and that of a rule is the event.
             let event = ["/requestPayload/detail/lastEvent", "/detail/lastEvent"];
             let body = event.iter().find_map(|place| body.pointer(place)).unwrap_or(&body);
             let text =
@@ -123,7 +122,7 @@ impl Mapping {
     }
 }
 
-/// Waits for messages, and for a moment more for those that come with them.
+/// Waits for messages, and then for [`GATHER`] for those that arrive with them.
 async fn receive(
     turn: &Mutex<()>,
     queues: &RustackSqs,
@@ -146,13 +145,14 @@ async fn receive(
     let missing = batch_size - i32::try_from(messages.len()).unwrap_or_default();
     if !messages.is_empty() && missing > 0 {
         tokio::time::sleep(GATHER).await;
-        // The next receive fails as well, and says so. These messages need not wait for it.
+        // After a failed second receive, the next one fails as well and reports the error. The
+        // messages of the first need not wait for it.
         messages.extend(receive(missing, 0).await.unwrap_or_default());
     }
     Ok(messages)
 }
 
-/// A message in the form in which Lambda passes it on.
+/// Returns a message in the form in which Lambda passes it on.
 fn record(message: &Message, arn: &str) -> Value {
     json!({
         "messageId": message.message_id,
@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends a message of each of so many groups in one call.
+    /// Sends one message of each of `groups` groups in one call.
     async fn send(queues: &RustackSqs, url: &str, groups: usize) {
         let entry = |group: usize| SendMessageBatchRequestEntry {
             id: group.to_string(),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn messages_that_come_together_are_one_batch_although_two_receive() {
+    async fn messages_that_arrive_together_are_one_batch_despite_two_receives() {
         let queues = RustackSqs::new(SqsConfig::default());
         let fifo = [("FifoQueue".to_owned(), "true".to_owned())];
         let create = CreateQueueInput {
@@ -205,7 +205,7 @@ mod tests {
         let url = queues.create_queue(create).await.unwrap().queue_url.unwrap();
         let turn = Mutex::new(());
         let some = || async { receive(&turn, &queues, &url, 10).await.unwrap().len() };
-        // Both wait when the messages come.
+        // Both receives wait when the messages arrive.
         let (first, second, ()) = tokio::join!(some(), some(), async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             send(&queues, &url, 7).await;

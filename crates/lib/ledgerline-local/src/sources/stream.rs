@@ -22,14 +22,14 @@ use crate::{
     trace_log::{TraceLog, name},
 };
 
-/// The pause after a look at an empty stream. A finished command ends it at once.
+/// The pause after a read of an empty stream. A finished command ends the pause at once.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The pause between two tries of the same records.
+/// The pause between two attempts at the same records.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The pause between a batch and the look for the next one. Lambda looks four times a second. Under
-/// load, commits gather even in this shorter pause, so that one invocation, with all calls that
-/// follow from it, is for many commits.
+/// The pause between a batch and the next read. Lambda polls four times a second. Under load,
+/// commits gather even in this shorter pause, so that one invocation and all of its calls serve
+/// many commits.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The mapping of one stream to one function.
@@ -41,20 +41,20 @@ pub(crate) struct Mapping {
     pub(crate) function: Arc<Function>,
     /// The client and the URL of the queue for records that are given up.
     pub(crate) on_failure: Option<(aws_sdk_sqs::Client, String)>,
-    /// Wakes the poller: something was probably written.
+    /// Wakes the poller after a probable write.
     pub(crate) written: Arc<Notify>,
-    /// Held while records are taken and delivered.
+    /// The lock that the mapping holds while it takes and delivers records.
     pub(crate) polling: Arc<Mutex<()>>,
     /// The sequence number up to which every record was delivered; empty at the beginning.
     pub(crate) delivered: watch::Sender<String>,
     pub(crate) hops: TraceLog,
-    /// Whether it is the first mapping of its stream, which prints each commit, so that commits are
-    /// printed once.
+    /// Whether this is the first mapping of its stream. Only the first mapping prints commits, so
+    /// that each commit is printed once.
     pub(crate) is_first: bool,
 }
 
 impl Mapping {
-    /// Polls for ever.
+    /// Polls the stream for ever.
     pub(crate) async fn run(self) {
         loop {
             let polled = {
@@ -74,7 +74,7 @@ impl Mapping {
         }
     }
 
-    /// Delivers one batch. The result is whether there was one.
+    /// Delivers one batch. Returns whether there was one.
     async fn poll(&self) -> Result<bool> {
         let position = self.delivered.borrow().clone();
         let read = |after: &str, limit| self.records_after(after, limit);
@@ -143,7 +143,8 @@ impl Mapping {
         outcome
     }
 
-    /// Sends the place of the records in the stream, as Lambda does, and not the records.
+    /// Gives up records: sends their place in the stream to the on-failure destination. As with
+    /// Lambda, the message does not contain the records.
     async fn give_up(&self, records: &[Value], attempts: i64) {
         self.hops
             .line("stream", &format!("gave up {} after {attempts} tries", describe(&records[0])));
@@ -184,13 +185,13 @@ enum Outcome {
     Done,
     /// The invocation failed as a whole.
     Failed,
-    /// The record at this place is the first that failed: it becomes the checkpoint, and it and all
-    /// records after it are delivered again.
+    /// The record at this place is the first that failed, and becomes the checkpoint. Lambda
+    /// redelivers this record and all records after it.
     FailedFrom(usize),
 }
 
 impl Outcome {
-    /// The outcome by the function's answer, which is `None` if the invocation failed.
+    /// Returns the outcome of the function's answer, which is `None` if the invocation failed.
     fn of(source: &StreamSource, answer: Option<&[u8]>, records: &[Value]) -> Self {
         let Some(answer) = answer else { return Self::Failed };
         if source.function_response_types.is_empty() {
@@ -216,10 +217,10 @@ impl Outcome {
     }
 }
 
-/// A batch, and what is left of it, until every record is done or given up.
+/// The remaining work of a batch, until every record is done or given up.
 struct Work<'a> {
     source: &'a StreamSource,
-    /// Batches in order, and how often each was tried.
+    /// The parts of the batch in order, and the number of attempts of each.
     batches: VecDeque<(Vec<Value>, i64)>,
     attempts: i64,
 }
@@ -229,28 +230,28 @@ impl<'a> Work<'a> {
         Self { source, batches: VecDeque::from([(batch, 0)]), attempts: 0 }
     }
 
-    /// The records of the next invocation.
+    /// Returns the records of the next invocation.
     fn next(&mut self) -> Option<Vec<Value>> {
         let (records, attempts) = self.batches.pop_front()?;
         self.attempts = attempts;
         Some(records)
     }
 
-    /// Takes the outcome of the last batch. The result is the records that are given up, and the
-    /// number of tries.
+    /// Applies the outcome of the last invocation. Returns the records that are given up, and the
+    /// number of attempts.
     fn settle(&mut self, records: Vec<Value>, outcome: Outcome) -> Option<(Vec<Value>, i64)> {
         let done = outcome.done(records.len());
         let rest = records[done..].to_vec();
         let first = rest.first()?;
-        // If some records are done, another record is the first one now, so its retries begin.
+        // If some records are done, another record is first in the rest, so its retries begin.
         let attempts = if done > 0 { 0 } else { self.attempts };
         let limit = self.source.maximum_retry_attempts;
         if rest.len() > 1
             && self.source.bisect_batch_on_function_error
             && outcome == Outcome::Failed
         {
-            // Splitting is no retry, so it is not counted; the halves stay in order. If the
-            // function reported a part of a batch, the batch is split there and not halved.
+            // A split is no retry, so it is not counted; the halves stay in order. If the function
+            // reported a part of a batch, the batch is split there and not halved.
             let (first, second) = rest.split_at(rest.len() / 2);
             self.batches.push_front((second.to_vec(), attempts));
             self.batches.push_front((first.to_vec(), attempts));
@@ -287,9 +288,9 @@ fn describe(record: &Value) -> String {
     format!("{} {}", name(&commit), types.join(", "))
 }
 
-/// Reads records after this position until a batch is full or the window has passed since the first
-/// look. Returns at once if there are none. Each look reads only what came since the last one,
-/// because a window under load would read all of its batch again for every command.
+/// Reads records after this position until a batch is full or the window since the first read has
+/// passed. Returns at once if there are none. Each read begins after the last record. Otherwise, a
+/// window under load would read all of its batch again for every command.
 async fn gather(
     source: &StreamSource,
     written: &Notify,
@@ -334,8 +335,8 @@ mod tests {
         records.iter().map(|record| sequence_number(record).parse().unwrap()).collect()
     }
 
-    /// Settles ten records with a function that fails at record 6. The result is the batches of its
-    /// invocations, and those that were given up.
+    /// Settles ten records with a function that fails at record 6. Returns the batches of the
+    /// invocations, and the batches that were given up.
     fn settled(source: &StreamSource, partial: bool) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
         let (mut invoked, mut given_up) = (Vec::new(), Vec::new());
         let mut work = Work::new(source, records(10));
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn bisecting_gives_up_the_poisoned_record_alone_and_keeps_the_order() {
+    fn bisecting_gives_up_the_poison_pill_alone_and_preserves_the_order() {
         let (invoked, given_up) =
             settled(&source(r#", "BisectBatchOnFunctionError": true"#), false);
         assert_eq!(given_up, [[6]]);
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_partial_response_calls_done_does_not_come_again() {
+    fn records_before_the_first_reported_failure_are_not_redelivered() {
         let (invoked, given_up) = settled(&source(""), true);
         assert_eq!(invoked[0], (0..10).collect::<Vec<_>>());
         assert!(invoked[1..].iter().all(|batch| batch[0] == 6));
