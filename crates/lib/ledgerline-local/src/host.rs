@@ -998,7 +998,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_running_invocation_finishes_on_the_old_binary_and_a_waiting_one_runs_on_the_new_one() {
+    async fn a_running_invocation_ends_on_the_old_binary_and_a_waiting_one_runs_on_the_new_one() {
         let (host, function, _folder) = waiting(Duration::from_secs(600)).await;
 
         let before = tokio::spawn(invoke(&function, "before"));

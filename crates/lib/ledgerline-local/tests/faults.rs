@@ -1,5 +1,5 @@
-//! Faults that no client can cause: records that cannot be read, functions and a whole stack that
-//! are killed.
+//! Faults that no client can cause: records that cannot be read, and functions or a whole stack
+//! that are killed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 
@@ -14,9 +14,9 @@ use ledgerline_testing::{
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-/// API Gateway may change odd paths or refuse them; here they reach the function.
+/// API Gateway may change or refuse unusual paths. The local stack passes them to the function.
 #[tokio::test]
-async fn odd_ids_in_paths_are_refused_by_name() {
+async fn invalid_ids_in_paths_are_refused_with_the_name_of_the_field() {
     let stack = LocalStack::start(None).await;
     for path in ["..%2F..%2Fetc", "%00%ff", "{163082d2-b005-45d7-9eb6-aa1f83efd55d}", "1"] {
         let answer = fill(&stack, path, 1).await;
@@ -29,7 +29,7 @@ async fn odd_ids_in_paths_are_refused_by_name() {
     }
 }
 
-/// The dashboard needs this: each function writes what it measured.
+/// The dashboard needs these metrics, which the functions write.
 #[tokio::test]
 async fn functions_measure_commands_conflicts_and_lags() {
     let stack = LocalStack::start_as(&["--logs"]).await;
@@ -50,7 +50,7 @@ async fn functions_measure_commands_conflicts_and_lags() {
         })
         .await;
     }
-    // The tank is installed, filled and drawn from one after the other, in batches of their own.
+    // The tank is installed, filled and drawn from one after the other, each in a batch of its own.
     for (function, name) in [
         ("tank-fanout", "FanoutLag"),
         ("levels-projector", "ProjectionLag"),
@@ -64,13 +64,13 @@ async fn functions_measure_commands_conflicts_and_lags() {
     assert!((stack.measured("tank-fanout", "ParkedRecords") - 1.0).abs() < f64::EPSILON, "once");
 }
 
-/// Rule 11: a record that cannot be read is quarantined with its stream and version, and all other
-/// streams go through.
+/// Rule 11: the fanout quarantines a record that cannot be read, with its stream and version, and
+/// delivers all other streams.
 #[tokio::test]
 async fn a_poison_pill_becomes_a_dead_letter_and_blocks_no_other_stream() {
     let stack = LocalStack::start(None).await;
     let id = install(&stack, 1).await;
-    // Nothing in the product can write this; an operator with a console can.
+    // Nothing in the product can write such a record; an operator with a console can.
     stack.damage("tank-00000000-0000-4000-8000-000000000000").await;
     let filled = fill(&stack, &id, 1).await;
     assert_eq!(filled.status, StatusCode::OK);
@@ -81,12 +81,12 @@ async fn a_poison_pill_becomes_a_dead_letter_and_blocks_no_other_stream() {
     assert!(letter["reason"].as_str().is_some_and(|reason| reason.contains("events")), "{letter}");
 }
 
-/// Rule 11: a subscriber that reads whole commits stops at one whose `meta` is damaged, and names
-/// it. Commands, the state and other streams go through; only the stock stands still, because its
-/// rows are in one order.
+/// Rule 11: a subscriber that reads whole commits stops at a commit whose `meta` is damaged, and
+/// names the commit. Commands, the state and other streams continue. Only the stock stops for all
+/// streams, because its rows follow the order of `$all`.
 #[tokio::test]
 async fn a_commit_with_damaged_metadata_stops_its_rows_and_no_command() {
-    // Given a tank whose second commit is that of another tank, without metadata that can be read,
+    // Given a tank whose second commit is that of another tank, with metadata that cannot be read,
     let stack = LocalStack::start(None).await;
     let damaged = install(&stack, 0).await;
     let other = install(&stack, 10).await;
@@ -114,7 +114,7 @@ async fn a_commit_with_damaged_metadata_stops_its_rows_and_no_command() {
         .await
         .unwrap();
 
-    // when both get another commit,
+    // when both tanks get another commit,
     for (id, key) in [(&damaged, "one"), (&other, "another")] {
         let fills = format!("/tanks/{id}/fills");
         let filled =
@@ -122,8 +122,8 @@ async fn a_commit_with_damaged_metadata_stops_its_rows_and_no_command() {
         assert_eq!((filled.status, filled.body["version"].as_u64()), (StatusCode::OK, Some(3)));
     }
 
-    // then one has its state and not its rows, the other has both, and it is said which commit it
-    // is.
+    // then the damaged tank has its state and not its rows, and the other tank has both. The errors
+    // name the damaged commit.
     settled(&stack, &other).await;
     let letter = eventually("the dead letter arrives", async || stack.dead_letter().await).await;
     assert_eq!((letter["stream"].as_str(), letter["version"].as_u64()), (Some(&*stream), Some(2)));
@@ -168,8 +168,8 @@ async fn a_commit_with_damaged_metadata_stops_its_rows_and_no_command() {
     .await;
 }
 
-/// The commands of the runbook ask CloudFormation for names, CloudWatch for what was logged, and
-/// Lambda for an alias.
+/// The commands of the runbook ask CloudFormation for names, CloudWatch for log lines, and Lambda
+/// for an alias.
 #[tokio::test]
 async fn the_local_stack_answers_the_calls_of_the_runbook() {
     const STREAM: &str = "tank-00000000-0000-4000-8000-000000000000";
@@ -210,10 +210,9 @@ async fn the_local_stack_answers_the_calls_of_the_runbook() {
     );
 }
 
-/// Each function is killed until an invocation of it was cut off in the middle, while fills go
-/// through.
+/// Each function is killed until one of its invocations was interrupted, while fills continue.
 #[tokio::test]
-async fn functions_killed_in_the_middle_of_a_batch_lose_and_double_no_commit() {
+async fn functions_killed_in_the_middle_of_a_batch_lose_and_duplicate_no_commit() {
     let stack = LocalStack::start(None).await;
     let mut ids = Vec::new();
     for _ in 0..3 {
@@ -248,8 +247,8 @@ async fn functions_killed_in_the_middle_of_a_batch_lose_and_double_no_commit() {
     }
 }
 
-/// The process manager is killed in the same way: every haul ends, and the levels are those that
-/// the ends say.
+/// The process manager is killed in the same way. Every haul ends, and the levels of the tanks
+/// match the ends of the hauls.
 #[tokio::test]
 async fn a_process_manager_killed_in_the_middle_moves_every_litre_once() {
     let stack = LocalStack::start(None).await;
@@ -259,8 +258,8 @@ async fn a_process_manager_killed_in_the_middle_moves_every_litre_once() {
     let requests = async {
         let mut requested = 0_usize;
         while !cut_off.load(Ordering::Relaxed) {
-            // Of three hauls, one arrives, one goes to a tank that does not exist and comes back,
-            // and one wants more than there is.
+            // Of three hauls, one completes, one returns from a tank that does not exist, and one
+            // is refused, because it needs more than the tank contains.
             let unknown = uuid::Uuid::new_v4().to_string();
             let (to, amount) = match requested % 3 {
                 0 => (&to, 10),

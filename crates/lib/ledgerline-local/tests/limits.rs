@@ -1,5 +1,5 @@
-//! The local stack accepts requests up to the limits of AWS, and refuses what is larger as AWS does
-//! (docs/data.md, "Size limits").
+//! The local stack accepts requests up to the limits of AWS, and refuses larger requests as AWS
+//! does (docs/data.md, "Size limits").
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const MIB: usize = 1024 * 1024;
 
-/// Sends a request in a JSON protocol of AWS; returns the status and the type of the error.
+/// Sends a request in a JSON protocol of AWS. Returns the status and the type of the error.
 async fn call(stack: &LocalStack, target: &str, body: &Value) -> (StatusCode, String) {
     let request =
         ledgerline_local::http_client().post(stack.aws_url()).header("x-amz-target", target);
@@ -19,8 +19,8 @@ async fn call(stack: &LocalStack, target: &str, body: &Value) -> (StatusCode, St
     (status, body["__type"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Invokes the fanout with a batch without records of so many bytes; returns the status and the
-/// type of the error.
+/// Invokes the fanout with a payload of this many bytes and without records. Returns the status and
+/// the type of the error.
 async fn invoke(stack: &LocalStack, kind: &str, bytes: usize) -> (StatusCode, String) {
     let around = r#"{"Records":[],"x":""}"#.len();
     let payload = format!(r#"{{"Records":[],"x":"{}"}}"#, "x".repeat(bytes - around));
@@ -50,7 +50,8 @@ async fn requests_are_accepted_up_to_the_limits_of_aws_and_refused_beyond() {
     assert_eq!(put(MIB).await, accepted);
     assert_eq!(put(MIB + 1).await, refused("ValidationException"));
 
-    // SQS: 1 MB for the messages of a call, and 256 KB for a message, which AWS allows 1 MB.
+    // SQS: 1 MB for the messages of a call, and 256 KB for one message. AWS allows 1 MB for one
+    // message.
     let queue = format!("{}/000000000000/tanks-FanoutDeadLetterQueue", stack.aws_url());
     let send = async |sizes: &[usize]| {
         let message = |(id, bytes): (usize, &usize)| json!({ "Id": id.to_string(), "MessageBody": "x".repeat(*bytes) });

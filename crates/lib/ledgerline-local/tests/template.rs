@@ -1,4 +1,4 @@
-//! The messages for templates that cannot be run.
+//! The error messages for templates that cannot be run.
 
 #![allow(
     clippy::unwrap_used,
@@ -28,7 +28,7 @@ const FUNCTION: &str = "Resources:
 ";
 
 #[test]
-fn a_wrong_template_says_which_line() {
+fn an_error_in_a_template_names_its_line() {
     for (template, expected) in [
         ("Resources: [\n", "2: "),
         ("{}\n", "1: there are no Resources"),

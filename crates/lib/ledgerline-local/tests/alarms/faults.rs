@@ -1,4 +1,4 @@
-//! Faults, acted out on a local stack.
+//! Faults that the tests act out on a local stack.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::observed::{gives_up_into, set_queue};
 
-/// Longer than a test takes: the fault lasts until the stack ends.
+/// The seconds of an outage that lasts longer than a test, until the stack ends.
 const LASTING: u32 = 3_600;
 
 /// A kind of fault.
@@ -25,9 +25,9 @@ const LASTING: u32 = 3_600;
 pub(crate) enum Fault {
     /// The fanout is killed in the middle of a batch.
     FanoutKilled,
-    /// The row of a tank is gone, and no later commit writes it.
+    /// The row of a tank is lost, and no later commit writes it.
     RowLost,
-    /// A haul has drawn its litres from a tank that does not take them back.
+    /// A haul has drawn its litres from a tank that does not accept their return.
     HaulStuck,
     /// A record of the log's stream cannot be read.
     PoisonPill,
@@ -35,28 +35,30 @@ pub(crate) enum Fault {
     StatesWait,
     /// Most requests need a table that is down.
     RequestsFail,
-    /// A state is retried as often as its queue allows.
+    /// A queue has given up a state after all retries.
     StatesGivenUp,
     /// The retry queue of a state projector is gone.
     RetryQueueGone,
-    /// The fanout gives a record up, and its dead-letter queue is gone.
+    /// The fanout gives up a record, and its dead-letter queue is gone.
     FanoutQueueGone,
-    /// A caller sends more requests than it may.
+    /// A caller exceeds its rate limit.
     CallerThrottled,
     /// The tables of the consumers of commits are down.
     CommitsWait,
-    /// Commits are delivered as often as their queues allow.
+    /// Queues have given up commits after all deliveries.
     CommitsGivenUp,
-    /// The table of `$all` is down: the sequencer cannot write it, and no subscription read it.
+    /// The table of `$all` is down: the sequencer cannot write the table, and no subscription can
+    /// read it.
     SequencerDown,
-    /// Lambda throttles the function of a view, so that the fanout cannot pass a commit on.
+    /// Lambda throttles the function of a view, so that the fanout cannot deliver a commit.
     FunctionThrottled,
     /// DynamoDB throttles the log.
     LogThrottled,
 }
 
 impl Fault {
-    /// The time after which its alarm sees the fault, if nothing repairs it. Only ages need it.
+    /// Returns the time after which the fault's alarm sees the fault, if nothing repairs it. Only
+    /// alarms on ages need this time.
     pub(crate) fn seen_after(self) -> SignedDuration {
         if self == Self::FunctionThrottled {
             SignedDuration::from_mins(2)
@@ -121,7 +123,7 @@ impl Fault {
 
 const VISIBILITY: QueueAttributeName = QueueAttributeName::VisibilityTimeout;
 
-/// Commands, a race, a haul and queries, which leave nothing behind that waits.
+/// Sends commands, a race, a haul and queries, and waits until no work is left.
 pub(crate) async fn traffic(stack: &LocalStack) {
     let (from, to) = tokio::join!(install(stack, 1_000), install(stack, 1));
     let draws = format!("/tanks/{from}/draws");
@@ -137,7 +139,7 @@ pub(crate) async fn traffic(stack: &LocalStack) {
     assert_eq!(reconciled, Value::Null, "the reconciler answers nothing");
 }
 
-/// Kills the fanout until an invocation was cut off, while commits are appended.
+/// Kills the fanout until one of its invocations was interrupted, while commits are appended.
 async fn fanout_killed(stack: &LocalStack) {
     let id = install(stack, 1).await;
     let cut_off = AtomicBool::new(false);
@@ -166,8 +168,8 @@ async fn fanout_killed(stack: &LocalStack) {
     settled(stack, &id).await;
 }
 
-/// Commits a tank an hour ago, because the reconciler leaves young commits alone, and deletes the
-/// row of the tank.
+/// Appends the commit of a tank with a time an hour ago, because the reconciler skips young
+/// commits, and deletes the tank's row.
 async fn row_lost(stack: &LocalStack) {
     let installed = install(stack, 0).await;
     let (id, store) = (Uuid::new_v4().to_string(), stack.store());
@@ -194,8 +196,8 @@ async fn row_lost(stack: &LocalStack) {
     .await;
 }
 
-/// Commits a haul whose litres are drawn, between two tanks that are not installed: the litres can
-/// neither arrive nor go back. Through the API, the tanks would have to be scrapped between two
+/// Appends a haul whose litres are drawn, between two tanks that are not installed: the litres can
+/// neither arrive nor return. Through the API, the tanks would have to be scrapped between two
 /// commits of the haul.
 async fn haul_stuck(stack: &LocalStack) {
     let event = |kind: &str, data: Value| RecordedEvent {
@@ -218,7 +220,7 @@ async fn haul_stuck(stack: &LocalStack) {
     stack.store().append(&commit, None).await.unwrap();
 }
 
-/// Reads a tank whose table is down: one request for ten of the last minute.
+/// Reads a tank whose table is down, once for every ten requests of the last minute.
 async fn requests_fail(stack: &LocalStack) {
     let minute_ago = Timestamp::now() - SignedDuration::from_mins(1);
     let others = stack.lines_of("AccessLogs", "{ $.status >= 100 }", minute_ago).await.len();
@@ -227,8 +229,8 @@ async fn requests_fail(stack: &LocalStack) {
     assert!(answers.iter().all(|answer| answer.status.is_server_error()), "{:?}", answers[0]);
 }
 
-/// Sends requests at once until the function refuses more than a hundred. The limit is that of an
-/// instance, of which there are at most four.
+/// Sends concurrent requests until the function has refused more than a hundred. Each instance has
+/// its own limit, and there are at most four instances.
 async fn caller_throttled(stack: &LocalStack) {
     let client = ledgerline_local::http_client();
     let url = format!("{}/tanks/unknown", stack.url());
@@ -260,7 +262,7 @@ async fn commits_wait(stack: &LocalStack) {
     }
 }
 
-/// Lets the queues of commits give a message up after one receive.
+/// Makes the queues of commits give up a message after one receive.
 async fn commits_given_up(stack: &LocalStack) {
     for consumer in ["Fills", "Haul", "Readings"] {
         let policy = gives_up_into(&format!("tanks-{consumer}DeadLetterQueue.fifo"));
@@ -279,8 +281,8 @@ async fn sequencer_down(stack: &LocalStack) {
     assert!(!answer["errorType"].is_null(), "{answer}");
 }
 
-/// Waits until a function logs a failure. Without this wait, an age that is measured later
-/// would be that of a commit which the function is about to finish.
+/// Waits until a function logs a failure. Otherwise, a later measurement might find the age of a
+/// commit that the function is about to finish.
 async fn failed(stack: &LocalStack, function: &str, since: Timestamp) {
     let pattern = r#"{ $.level = "WARN" || $.level = "ERROR" }"#;
     eventually(&format!("{function} fails"), async || {

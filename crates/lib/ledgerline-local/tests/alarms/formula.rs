@@ -11,7 +11,7 @@ pub(crate) struct Metric {
     pub(crate) name: String,
     pub(crate) dimensions: BTreeMap<String, String>,
     pub(crate) statistic: String,
-    /// Seconds for which values are gathered into one datapoint.
+    /// The seconds that one datapoint covers.
     pub(crate) period: i64,
 }
 
@@ -29,7 +29,7 @@ impl Metric {
         }
     }
 
-    /// The datapoint of the values of one period; `None` if there are none.
+    /// Returns the datapoint of the values of one period; `None` if there are none.
     pub(crate) fn datapoint(&self, values: &[f64]) -> Option<f64> {
         if values.is_empty() {
             return None;
@@ -42,7 +42,7 @@ impl Metric {
     }
 }
 
-/// The metrics of an alarm, each with the id by which the expression names it.
+/// Returns the metrics of an alarm, each with the id by which the expression names it.
 pub(crate) fn metrics(alarm: &Value) -> Vec<(String, Metric)> {
     let Some(parts) = alarm["Metrics"].as_array() else {
         return vec![(String::new(), Metric::of(alarm, &alarm["Statistic"], &alarm["Period"]))];
@@ -88,8 +88,8 @@ pub(crate) fn rings(alarm: &Value, datapoints: &BTreeMap<String, Option<f64>>) -
     }
 }
 
-/// The value of a metric math expression: terms with one kind of operator between them. `None` if a
-/// term has no datapoint.
+/// Returns the value of a metric math expression, whose terms have one kind of operator between
+/// them. Returns `None` if a term has no datapoint.
 fn evaluated(expression: &str, datapoints: &BTreeMap<String, Option<f64>>) -> Option<f64> {
     let words: Vec<_> = expression.split_whitespace().collect();
     let term = |word: &str| match (word.parse::<f64>(), datapoints.get(word)) {

@@ -1,5 +1,5 @@
-//! Faults are acted out on local stacks, and the formulas of the template's alarms are evaluated on
-//! what the stacks emit: each alarm rings at its fault, and none rings without one.
+//! Each alarm of the template rings at its fault, and none rings without one. The tests act faults
+//! out on local stacks, and evaluate the formulas of the alarms on the output of the stacks.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -51,7 +51,7 @@ const NOT_ACTED_OUT: [(&str, &str); 1] = [(
     "it compares running functions with a quota of the account, and the local stack is in no account",
 )];
 
-/// The faults of the first stack, in an order in which none makes the alarm of a later one ring.
+/// The faults of the first stack. In this order, no fault makes the alarm of a later fault ring.
 const OF_STATES: [Fault; 9] = [
     Fault::FanoutKilled,
     Fault::RowLost,
@@ -64,7 +64,7 @@ const OF_STATES: [Fault; 9] = [
     Fault::FanoutQueueGone,
 ];
 
-/// The faults of the second stack, in such an order.
+/// The faults of the second stack, in an order of the same kind.
 const OF_COMMITS: [Fault; 6] = [
     Fault::CallerThrottled,
     Fault::CommitsWait,
@@ -117,7 +117,8 @@ fn every_alarm_of_the_template_has_a_fault_or_a_reason() {
 
 #[tokio::test]
 async fn no_alarm_rings_on_a_healthy_stack_and_faults_of_states_ring_theirs() {
-    // The fanout gives a record up after one retry, and not after twelve hours. It is killed once.
+    // In this copy of the template, the fanout gives up a record after one retry, and not after
+    // twelve hours. The test kills the fanout once.
     let folder = tempfile::tempdir().unwrap();
     let text = std::fs::read_to_string(template::path()).unwrap();
     let text = text.replace("MaximumRetryAttempts: 10000", "MaximumRetryAttempts: 1");
@@ -130,7 +131,7 @@ async fn no_alarm_rings_on_a_healthy_stack_and_faults_of_states_ring_theirs() {
     traffic(&stack).await;
     let healthy = Observed::new(&stack);
     assert_eq!(healthy.ringing(&Template::read()).await, BTreeSet::new());
-    // Commits that wait for anything would be old after ten minutes.
+    // Commits that wait for anything would be too old after ten minutes.
     let later = healthy.later(SignedDuration::from_mins(10));
     eventually("nothing waits", async || {
         later.ringing(&Template::read()).await.is_empty().then_some(())
@@ -147,7 +148,8 @@ async fn faults_of_commits_and_requests_ring_their_alarms() {
     act_out(&stack, &OF_COMMITS).await;
 }
 
-/// Acts the faults out one after the other. The alarms of each ring after it, and not before it.
+/// Acts the faults out one after the other. The alarms of each fault ring after the fault, and not
+/// before it.
 async fn act_out(stack: &LocalStack, faults: &[Fault]) {
     let template = Template::read();
     for fault in faults {
@@ -164,7 +166,8 @@ async fn act_out(stack: &LocalStack, faults: &[Fault]) {
         for alarm in alarms {
             let rings = async || observed.rings(&template, alarm).await.then_some(());
             eventually(&format!("{alarm} rings after {fault:?}"), rings).await;
-            // An age far below the limit is quiet: a limit that is too low would ring at every delay.
+            // At an age far below the limit, the alarm is quiet. A limit that is too low would ring
+            // at every delay.
             if alarm.ends_with("Age") {
                 let shift = fault.seen_after() / 3 - SignedDuration::from_secs(40);
                 let young = Observed::new(stack).later(shift);

@@ -1,4 +1,4 @@
-//! The values of metrics, taken from what a local stack emits.
+//! The values of metrics, from the output of a local stack.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ const WRITES: [&str; 5] =
 pub(crate) struct Observed<'a> {
     pub(crate) stack: &'a LocalStack,
     /// The time that is added to each measured age. A lasting fault reaches the age that its alarm
-    /// wants after this time, and no test waits so long.
+    /// needs after this time, and no test waits so long.
     pub(crate) later: SignedDuration,
 }
 
@@ -34,7 +34,7 @@ impl<'a> Observed<'a> {
         Self { stack, later: SignedDuration::ZERO }
     }
 
-    /// The same stack this much later, if nothing changes.
+    /// Returns the same stack this much later, if nothing changes.
     pub(crate) fn later(self, later: SignedDuration) -> Self {
         Self { later, ..self }
     }
@@ -50,7 +50,7 @@ impl<'a> Observed<'a> {
         formula::rings(&alarm, &datapoints)
     }
 
-    /// All alarms of a template that ring.
+    /// Returns all alarms of a template that ring.
     pub(crate) async fn ringing(&self, template: &Template) -> BTreeSet<String> {
         let mut ringing = BTreeSet::new();
         for alarm in template.alarms() {
@@ -80,12 +80,13 @@ impl<'a> Observed<'a> {
         }
     }
 
-    /// The beginning of the period that ends at this moment.
+    /// Returns the beginning of the period that ends at this moment.
     fn since(metric: &Metric) -> Timestamp {
         Timestamp::now() - SignedDuration::from_secs(metric.period)
     }
 
-    /// The lines of a log that a metric filter of the template counts for the metric.
+    /// Returns one value for each log line that a metric filter of the template counts for the
+    /// metric.
     async fn filtered(&self, template: &Template, metric: &Metric) -> Vec<f64> {
         let mut values = Vec::new();
         for filter in template.filters() {
@@ -105,7 +106,7 @@ impl<'a> Observed<'a> {
         values
     }
 
-    /// The values that functions logged in the embedded metric format.
+    /// Returns the values that functions logged in the embedded metric format.
     async fn embedded(&self, metric: &Metric) -> Vec<f64> {
         let lines = self.stack.lines_of("FunctionLogs", "\"_aws\"", Self::since(metric)).await;
         let names: BTreeSet<_> = metric.dimensions.keys().map(String::as_str).collect();
@@ -130,8 +131,8 @@ impl<'a> Observed<'a> {
         values.filter_map(|value| value.as_f64()).collect()
     }
 
-    /// `AWS/ApiGateway` counts requests and answers of the server's fault: the lines of the access
-    /// log.
+    /// Returns the values of `AWS/ApiGateway`, which counts requests and server errors: the lines
+    /// of the access log.
     async fn api(&self, template: &Template, metric: &Metric) -> Vec<f64> {
         assert_eq!(
             metric.dimensions,
@@ -147,7 +148,8 @@ impl<'a> Observed<'a> {
         std::iter::once(0.0).chain(lines.iter().map(|_| 1.0)).collect()
     }
 
-    /// `AWS/DynamoDB` counts the throttled events of a write. The stack prints each.
+    /// Returns the values of `AWS/DynamoDB`, which counts the throttled events of a write. The
+    /// stack prints each such event.
     fn table(&self, metric: &Metric) -> Vec<f64> {
         assert_eq!(metric.name, "WriteThrottleEvents");
         let table = format!(":table/{}", metric.dimensions["TableName"]);
@@ -159,9 +161,10 @@ impl<'a> Observed<'a> {
         })
     }
 
-    /// `AWS/Lambda`: failures are the reports of a function, throttles and dead letters that the
-    /// queue did not accept are printed. An iterator's age is that of the oldest commit which the
-    /// function has not finished: Lambda reads the stream in order, and so does the local stack.
+    /// Returns the values of `AWS/Lambda`. Failures are the reports of a function. The stack prints
+    /// throttles, and dead letters that the queue did not accept. The iterator age is the age of
+    /// the oldest commit that the function has not finished: Lambda reads the stream in order, and
+    /// so does the local stack.
     async fn function(&self, metric: &Metric) -> Vec<f64> {
         let function = metric.dimensions.get("FunctionName");
         match (metric.name.as_str(), function) {
@@ -186,18 +189,20 @@ impl<'a> Observed<'a> {
         }
     }
 
-    /// The number of commits of the stream that a function has finished.
+    /// Returns the number of commits of the stream that a function has finished.
     fn finished(&self, function: &str) -> usize {
         let hops = self.stack.hops().into_iter().filter(|(_, hop, _)| hop == function);
-        // A batch is a line: of one commit with its name, or of several with their number.
+        // The stack prints one line for each batch: with the name of a single commit, or with the
+        // number of several.
         let commits = hops.map(|(_, _, text)| {
             text.split_once(" commits in ").and_then(|(number, _)| number.parse().ok()).unwrap_or(1)
         });
         commits.sum()
     }
 
-    /// `AWS/SQS`: numbers of messages are attributes of the queue. The age of the oldest message is
-    /// that of the oldest commit which the consumer has not applied, if the queue has messages.
+    /// Returns the values of `AWS/SQS`. Numbers of messages are attributes of the queue. If the
+    /// queue has messages, the age of the oldest one is that of the oldest commit that the consumer
+    /// has not applied.
     async fn queue(&self, template: &Template, metric: &Metric) -> Vec<f64> {
         let queue = &metric.dimensions["QueueName"];
         let Some((visible, hidden)) = self.messages(queue).await else { return Vec::new() };
@@ -222,8 +227,8 @@ impl<'a> Observed<'a> {
         }
     }
 
-    /// The numbers of messages in a queue that wait and that are being processed; `None` if there
-    /// is no such queue.
+    /// Returns the number of messages in a queue that wait, and the number in progress; `None` if
+    /// the queue does not exist.
     async fn messages(&self, queue: &str) -> Option<(f64, f64)> {
         let sqs = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&self.stack.aws_url()));
         let url = sqs.get_queue_url().queue_name(queue).send().await.ok()?.queue_url?;
@@ -237,7 +242,7 @@ impl<'a> Observed<'a> {
         ))
     }
 
-    /// The commits of these categories, the oldest first.
+    /// Returns the commits of these categories, the oldest first.
     async fn log(&self, categories: &[String]) -> Vec<Commit> {
         let mut commits = Vec::new();
         for category in categories {
@@ -251,7 +256,7 @@ impl<'a> Observed<'a> {
         Timestamp::now().duration_since(commit.at) + self.later
     }
 
-    /// The hops of one name in the last period whose text is of a metric, each as one.
+    /// Returns a 1 for each hop of this name in the last period whose text is of the metric.
     fn counted(&self, metric: &Metric, hop: &str, is_of_it: impl Fn(&str) -> bool) -> Vec<f64> {
         let now = Timestamp::now().to_zoned(TimeZone::UTC).time();
         let is_of_period = |time| {
@@ -280,7 +285,7 @@ pub(crate) async fn set_queue(
     sqs.set_queue_attributes().queue_url(url).attributes(name, text).send().await.unwrap();
 }
 
-/// The policy with which a queue gives a message up after one receive.
+/// Returns the redrive policy with which a queue gives up a message after one receive.
 pub(crate) fn gives_up_into(dead_letter_queue: &str) -> Value {
     let arn = format!("arn:aws:sqs:us-east-1:000000000000:{dead_letter_queue}");
     json!({ "deadLetterTargetArn": arn, "maxReceiveCount": 1 })

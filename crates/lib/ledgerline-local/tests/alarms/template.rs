@@ -1,4 +1,4 @@
-//! The alarms and the metric filters of a template, with the names that the local stack gives.
+//! The alarms and the metric filters of a template, with the names of the local stack.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -6,28 +6,28 @@ use ledgerline_sam::{grants::resources, template::Source};
 use ledgerline_testing::workspace;
 use serde_json::{Map, Value};
 
-/// The template that the tests run.
+/// Returns the path of the template that the tests run.
 pub(crate) fn path() -> PathBuf {
     workspace().join("template.yaml")
 }
 
-/// A template, its loops expanded.
+/// A template with expanded loops.
 #[derive(Debug)]
 pub(crate) struct Template {
     json: Value,
     stack: String,
-    /// The names under which the local stack runs resources, by logical id: of a function, the
-    /// name of its binary, which is the dimension of its metrics here and the stream of its log.
+    /// The names of resources on the local stack, by logical id. The name of a function is that of
+    /// its binary, which is the dimension of its metrics here and the stream of its log.
     names: BTreeMap<String, String>,
 }
 
 impl Template {
-    /// The template of the workspace.
+    /// Reads the template of the workspace.
     pub(crate) fn read() -> Self {
         Self::parse(&std::fs::read_to_string(path()).unwrap())
     }
 
-    /// A copy of the template in which another text stands for one that it has.
+    /// Returns a copy of the template in which one text is replaced.
     pub(crate) fn changed(from: &str, to: &str) -> Self {
         let text = std::fs::read_to_string(path()).unwrap();
         assert!(text.contains(from), "the template does not have {from}");
@@ -46,31 +46,31 @@ impl Template {
         Self { json: source.json(), stack: source.stack().to_owned(), names }
     }
 
-    /// The names of all alarms.
+    /// Returns the names of all alarms.
     pub(crate) fn alarms(&self) -> Vec<&str> {
         resources(&self.json, &["AWS::CloudWatch::Alarm"]).map(|(id, _)| id).collect()
     }
 
-    /// The properties of a resource, with names for references.
+    /// Returns the properties of a resource, with names instead of references.
     pub(crate) fn properties(&self, id: &str) -> Value {
         let resource = &self.json["Resources"][id];
         assert!(resource.is_object(), "the template has no {id}");
         self.resolved(&resource["Properties"])
     }
 
-    /// The properties of all metric filters.
+    /// Returns the properties of all metric filters.
     pub(crate) fn filters(&self) -> Vec<Value> {
         let filters = resources(&self.json, &["AWS::Logs::MetricFilter"]);
         filters.map(|(_, filter)| self.resolved(&filter["Properties"])).collect()
     }
 
-    /// The name under which the local stack runs a resource.
+    /// Returns the name of a resource on the local stack.
     pub(crate) fn name<'a>(&'a self, id: &'a str) -> &'a str {
         self.names.get(id).map_or(id, String::as_str)
     }
 
-    /// The binary of the function that consumes the queue of this name, and the categories whose
-    /// commits the fanout sends to the queue.
+    /// Returns the binary of the function that consumes the queue of this name, and the categories
+    /// whose commits the fanout sends to the queue.
     pub(crate) fn consumer(&self, queue: &str) -> (String, Vec<String>) {
         let (id, _) = self.names.iter().find(|(_, name)| *name == queue).unwrap();
         let consumes = |function: &Value| {
@@ -97,7 +97,7 @@ impl Template {
             return self.name(self.resolved(&value["Ref"]).as_str().unwrap()).into();
         }
         match (value, &value["Fn::GetAtt"]) {
-            // The attribute is a name or an ARN, for which the name stands as well.
+            // The attribute is a name or an ARN, and the name stands for both.
             (_, Value::String(path)) => {
                 self.name(path.split('.').next().unwrap_or_default()).into()
             }
