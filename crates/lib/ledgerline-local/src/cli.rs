@@ -29,12 +29,12 @@ struct Arguments {
     /// Run this template.
     #[arg(long, default_value = "template.yaml")]
     template: PathBuf,
-    /// Serve the HTTP API on this port of 127.0.0.1; 0 takes any free one.
+    /// Serve the HTTP API on this port of 127.0.0.1; 0 takes any free port.
     #[arg(long, default_value_t = 3000)]
     port: u16,
     /// Serve the emulated AWS services at this address, for the AWS CLI and `sam local`.
     ///
-    /// Port 0 takes any free one. Containers on Linux reach 172.17.0.1:4566.
+    /// Port 0 takes any free port. Containers on Linux reach 172.17.0.1:4566.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4566")]
     aws_address: SocketAddr,
     /// Use this user for requests to the HTTP API without a token.

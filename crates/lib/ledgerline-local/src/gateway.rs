@@ -174,8 +174,8 @@ async fn mails(
     gateway.mailbox.mails(to.as_ref().map(|(_, to)| to.as_ref()))
 }
 
-/// Makes a resource fail for a while: `{"of": "BalancesTable", "seconds": 60}`. With `"answer":
-/// "throttled"`, the resource throttles its callers.
+/// Makes a resource fail for a while: `{"of": "BalancesTable", "seconds": 60}`. A request with
+/// `"answer": "throttled"` makes the resource throttle its callers.
 async fn begin_outage(
     State(gateway): State<Arc<Gateway>>,
     Json(outage): Json<Outage>,

@@ -343,7 +343,7 @@ impl Function {
         self.long_polls.try_acquire().ok()
     }
 
-    /// Records that a client of the HTTP API waits for this function, and waits while the
+    /// Stores the time at which a client of the HTTP API calls this function, and waits while the
     /// function's binary is being rebuilt.
     pub(crate) async fn requested(&self) {
         if let Some(host) = self.host.upgrade() {

@@ -33,7 +33,7 @@ use crate::{
 
 /// The largest body that API Gateway accepts.
 const MAX_BODY_BYTES: usize = 10 * 1024 * 1024;
-/// The variable of a function that names the claim with a caller's groups.
+/// The environment variable of a function that names the claim with a caller's groups.
 const OPERATORS_CLAIM: &str = "OPERATORS_CLAIM";
 /// The longest time that API Gateway waits for a function.
 const TIMEOUT: Duration = Duration::from_secs(30);

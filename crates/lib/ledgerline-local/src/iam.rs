@@ -390,7 +390,7 @@ impl Iam {
                 acts.flatten().collect()
             }
             // The other operations are about tables, not items. Functions use none of these
-            // operations, and each is denied unless a role names it.
+            // operations, and are denied each one that no role names.
             _ => vec![self.on_table(&format!("dynamodb:{operation}"), table, None, None)],
         }
     }
@@ -522,7 +522,7 @@ fn sqs(operation: &str, request: &Value) -> Vec<Act> {
         "ChangeMessageVisibility" | "ChangeMessageVisibilityBatch" => "sqs:ChangeMessageVisibility",
         "GetQueueAttributes" => "sqs:GetQueueAttributes",
         "PurgeQueue" => "sqs:PurgeQueue",
-        // Functions use no other operation, and each is denied unless a role names it.
+        // Functions use no other operation, and are denied each one that no role names.
         other => &format!("sqs:{other}"),
     };
     let queue =

@@ -164,8 +164,8 @@ pub(crate) fn log_group(body: &[u8]) -> String {
     request["logGroupName"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A filter pattern of CloudWatch Logs, with the syntax that a runbook needs: `"a phrase"`, or `{
-/// $.level = "ERROR" && $.status >= 500 || … }`.
+/// A filter pattern of CloudWatch Logs, with the syntax that a runbook needs. It is `"a phrase"`,
+/// or `{ $.level = "ERROR" && $.status >= 500 || … }`.
 #[derive(Debug, PartialEq)]
 enum Pattern {
     Phrase(String),

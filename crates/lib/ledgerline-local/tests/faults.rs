@@ -258,7 +258,7 @@ async fn a_process_manager_killed_in_the_middle_moves_every_litre_once() {
     let requests = async {
         let mut requested = 0_usize;
         while !cut_off.load(Ordering::Relaxed) {
-            // Of three hauls, one completes, one returns from a tank that does not exist, and one
+            // Of three hauls, one completes, and one returns from a tank that does not exist. One
             // is refused, because it needs more than the tank contains.
             let unknown = uuid::Uuid::new_v4().to_string();
             let (to, amount) = match requested % 3 {

@@ -30,14 +30,14 @@ pub(crate) const CONCURRENCY: usize = 2;
 
 /// The time for which a receive gathers more messages if it has less than a batch. The messages of
 /// one call arrive one after the other. Without this time, a waiting receive would get the first of
-/// ten messages, and invoke the function for it alone.
+/// ten messages, and the function would be invoked for that one alone.
 const GATHER: Duration = Duration::from_millis(5);
 
 /// The mapping of one queue to one function. Several copies run at once, and the queue keeps the
 /// order of its groups.
 #[derive(Clone)]
 pub(crate) struct Mapping {
-    /// The lock of receives: two concurrent receives would share the messages that arrive.
+    /// The lock of receives: two concurrent receives would split the messages that arrive.
     pub(crate) turn: Arc<Mutex<()>>,
     /// The queues themselves. Over HTTP, receives and deletions were a twelfth of the stack's work
     /// under load.

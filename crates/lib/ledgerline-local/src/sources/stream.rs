@@ -43,7 +43,7 @@ pub(crate) struct Mapping {
     pub(crate) on_failure: Option<(aws_sdk_sqs::Client, String)>,
     /// Wakes the poller after a probable write.
     pub(crate) written: Arc<Notify>,
-    /// The lock that the mapping holds while it takes and delivers records.
+    /// The lock that the mapping holds while it reads and delivers records.
     pub(crate) polling: Arc<Mutex<()>>,
     /// The sequence number up to which every record was delivered; empty at the beginning.
     pub(crate) delivered: watch::Sender<String>,

@@ -271,8 +271,8 @@ impl<'a> Observed<'a> {
     }
 }
 
-/// Sets an attribute of a queue, so that the queue redelivers a message, or gives it up, within
-/// seconds and not within an hour and a half.
+/// Sets an attribute of a queue. With it, the queue redelivers a message, or gives the message up,
+/// within seconds and not within an hour and a half.
 pub(crate) async fn set_queue(
     stack: &LocalStack,
     queue: &str,
