@@ -12,7 +12,7 @@ use cargo_metadata::Message;
 pub use crate::cargo::cargo;
 use crate::progress;
 
-/// The package with the development binary, and the binary: one program with the handlers of all
+/// The name of the development binary and of its package. The binary has the handlers of all
 /// functions.
 const HANDLERS: &str = "handlers";
 
@@ -23,19 +23,19 @@ pub struct Built {
     pub name: String,
     /// Its path.
     pub program: PathBuf,
-    /// Whether it was up to date before.
+    /// Whether it was up to date before the build.
     pub fresh: bool,
 }
 
-/// The variable with the folder of binaries that are up to date, so that a program which needs them
-/// does not ask cargo. Tests build the functions once, and start dozens of stacks and tools: each
-/// would wait for cargo's locks.
+/// The variable with the folder of binaries that are up to date. A program takes its binaries from
+/// there and does not run cargo. Tests build the functions once and start dozens of stacks and
+/// tools, each of which would wait for cargo's locks.
 pub const BUILT: &str = "LEDGERLINE_BUILT";
 
 /// Builds the binaries in the workspace at `root`, and returns the path of each.
 ///
 /// # Errors
-/// When cargo is missing or the build fails; cargo has then printed why.
+/// When cargo is missing or the build fails. Cargo prints why a build fails.
 pub fn build(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
     match built(binaries) {
         Some(programs) => Ok(programs),
@@ -49,9 +49,9 @@ pub fn build(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>
     }
 }
 
-/// The programs of the functions with these names. The development binary is the program of each of
-/// them, if the workspace has it and the functions' own binaries are neither asked for nor built
-/// already, as they are for tests.
+/// Builds the functions with these names, and returns the program of each. It is the development
+/// binary, if the workspace has one. It is the function's own binary if `own_binaries` is set, or
+/// if the binaries are built already, as for tests.
 ///
 /// # Errors
 /// As those of [`build`].
@@ -83,7 +83,8 @@ pub fn build_example(root: &Path, name: &str) -> Result<PathBuf> {
     program.with_context(|| format!("cargo built no example {name}"))
 }
 
-/// The binaries in the folder that is named in [`BUILT`], if it has all of them.
+/// The binaries in the folder of [`BUILT`]; `None` if the variable or one of the binaries is
+/// missing.
 fn built(binaries: &[&str]) -> Option<BTreeMap<String, PathBuf>> {
     let folder = PathBuf::from(std::env::var_os(BUILT)?);
     let program = |name: &&str| {
@@ -92,9 +93,9 @@ fn built(binaries: &[&str]) -> Option<BTreeMap<String, PathBuf>> {
     binaries.iter().map(program).collect()
 }
 
-/// The profile of this program, with which the functions are built as well. The name of cargo's
-/// folder tells it. Debug assertions of this crate do not tell it, because a workspace may leave
-/// out those of its dependencies.
+/// The profile of this program, with which the functions are built too. The name of cargo's target
+/// folder shows it. The debug assertions of this crate do not show it, because a workspace may
+/// disable those of its dependencies.
 pub fn profile() -> &'static str {
     let program = std::env::current_exe().unwrap_or_default();
     let profile = |folder: &Path| {
@@ -106,10 +107,11 @@ pub fn profile() -> &'static str {
     program.ancestors().find_map(profile).unwrap_or("dev")
 }
 
-/// Builds the binaries, and hands each over as soon as it is up to date.
+/// Builds the binaries, and calls `each` with each binary as soon as it is up to date.
 ///
 /// # Errors
-/// As those of [`build`]. The binaries that were handed over before the error are built.
+/// As those of [`build`]. The binaries with which `each` was called before the error are up to
+/// date.
 pub fn build_each(
     profile: &str,
     root: &Path,
@@ -119,7 +121,7 @@ pub fn build_each(
     build_targets(profile, root, "--bin", binaries, each)
 }
 
-/// Builds the targets that cargo's option names.
+/// Builds the targets with these names. `option` is cargo's option for their kind, such as `--bin`.
 fn build_targets(
     profile: &str,
     root: &Path,
@@ -128,15 +130,16 @@ fn build_targets(
     mut each: impl FnMut(Built),
 ) -> Result<()> {
     let mut command = cargo();
-    // libfaketime's library is for the functions only, because cargo has been seen to hang with it.
-    // Cargo's bar of progress has no estimate, and would share its line with the one that has.
+    // The library of libfaketime is for the functions only, because cargo has been seen to hang
+    // with it. Cargo's progress bar has no estimate, and would share its line with the progress
+    // that has one.
     command
         .env_remove("LD_PRELOAD")
         .env("CARGO_TERM_PROGRESS_WHEN", "never")
         .current_dir(root)
         .args([
             "build",
-            // The functions may belong to another package than the folder.
+            // The functions may belong to another package than the one in the folder.
             "--workspace",
             "--message-format=json-render-diagnostics",
             "--profile",

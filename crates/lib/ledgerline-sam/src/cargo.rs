@@ -1,12 +1,12 @@
-//! Cargo, as a program that the tools start.
+//! The command that runs cargo.
 
 use std::process::Command;
 
-/// Cargo, from within a program that cargo runs, as if it came from a shell. Cargo tells the
-/// program which package it is of, and passes what it finds there on to build scripts. The script
-/// of ring asks for these variables: with others it runs again, and everything above ring, the
-/// runtime and all applications, is compiled again each time that a test or a task builds
-/// something.
+/// Returns a command for cargo without the variables that cargo sets for the package of a running
+/// program. The command behaves as if a shell had started it. A nested cargo would pass these
+/// variables on to build scripts. The script of ring runs again if they differ. So each build that
+/// a test or a task starts would recompile all packages above ring: the runtime and all
+/// applications.
 #[must_use]
 pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

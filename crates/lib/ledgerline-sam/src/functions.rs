@@ -1,5 +1,5 @@
-//! The functions of a template, each with its manifest: what a check compares, and what generated
-//! blocks are written from.
+//! The functions of a template, each with its manifest. The check compares the two, and `wire`
+//! writes the generated blocks from the manifests.
 
 use ledgerline::manifest::{Manifest, Manifests, Name};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use crate::{
     wire,
 };
 
-/// The template, and the manifests of its functions.
+/// A template, and its functions with their manifests.
 pub(crate) struct Template<'a> {
     pub(crate) source: &'a Source,
     pub(crate) json: &'a Value,
@@ -29,27 +29,29 @@ impl<'t> Template<'t> {
     pub(crate) fn of(source: &'t Source, json: &'t Value, manifests: &'t Manifests) -> Self {
         let mut functions = Vec::new();
         for (id, resource) in resources(json, &["AWS::Serverless::Function"]) {
-            // A missing manifest is a problem of its own.
+            // The check reports a missing manifest separately.
             let Some(manifest) = manifests.get(binary(resource)) else { continue };
             functions.push(Function { id, properties: &resource["Properties"], manifest });
         }
         Self { source, json, functions }
     }
 
-    /// A problem with a function: its place, which is the closest of these keys below the
-    /// function's properties, and what is wrong.
+    /// Returns a problem with a function: its place, the function and the message. The keys lead to
+    /// the place below the function's properties. If a key is missing, the place is the closest
+    /// node above it.
     pub(crate) fn problem(&self, function: &str, keys: &[&str], message: &str) -> String {
         let path = [&["Resources", function, "Properties"], keys].concat();
         format!("{}: {function}: {message}", self.source.place(&path))
     }
 
-    /// Whether a resource is written out, by hand or by a generated block, and not made by a loop.
+    /// Whether a resource has its own text in the template, by hand or in a generated block. The
+    /// resources of a loop have none.
     pub(crate) fn is_written(&self, id: &str) -> bool {
         self.source.is_written(id) || wire::has_role(self.source.text(), id)
     }
 
-    /// The line by which the reconciler knows a subscriber: the function, its table as the template
-    /// names it, the table's keys, and the categories whose commits it takes.
+    /// The line that declares a subscriber to the reconciler. It has the function, its table as the
+    /// template names it, the table's keys, and the categories that it consumes.
     pub(crate) fn subscriber_line(&self, function: &Function<'_>) -> Option<String> {
         let subscriber = function.manifest.subscriber.as_ref()?;
         let id = named(self, function, &subscriber.table)?;
@@ -64,7 +66,7 @@ impl<'t> Template<'t> {
         self.json["Resources"][id]["Type"].as_str().unwrap_or_default()
     }
 
-    /// The value of a function's variable: the function's own, or that of all functions.
+    /// The value of a function's variable: its own, or the one in `Globals`.
     pub(crate) fn variable(&self, function: &Function<'t>, name: &str) -> Option<&'t Value> {
         variable(self.json, function.properties, name)
     }
@@ -83,7 +85,7 @@ impl<'t> Function<'t> {
     }
 }
 
-/// The value of a variable of a function with these properties, or of all functions.
+/// The value of a variable of a function with these properties: its own, or the one in `Globals`.
 pub(crate) fn variable<'t>(
     template: &'t Value,
     function: &'t Value,
@@ -100,7 +102,7 @@ pub(crate) fn substituted(value: &Value) -> impl Iterator<Item = &str> {
     text.split("${").skip(1).filter_map(|rest| rest.split('}').next())
 }
 
-/// Names with commas between them, for a sentence.
+/// Joins names with commas, for a message.
 pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
     names.into_iter().map(|name| &**name).collect::<Vec<_>>().join(", ")
 }
@@ -110,8 +112,9 @@ pub(crate) fn binary(function: &Value) -> &str {
     function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default()
 }
 
-/// The table that a function's variable names. A variable that is missing is a problem of its own:
-/// its table is then the one of its name, so that a missing right is named in the same run.
+/// The logical id of the table that a function's variable names. If the variable is missing, the
+/// table follows from the variable's name. So one run reports both the missing variable and the
+/// missing right.
 pub(crate) fn named<'t>(
     template: &Template<'t>,
     function: &Function<'t>,
@@ -127,8 +130,7 @@ pub(crate) fn named<'t>(
     }
 }
 
-/// The logical id of the table that a variable of this name names: that of `FILLS_TABLE` is
-/// `FillsTable`.
+/// The logical id of the table that belongs to a variable's name: `FillsTable` for `FILLS_TABLE`.
 pub(crate) fn camel(variable: &str) -> String {
     variable.split('_').map(capital).collect()
 }

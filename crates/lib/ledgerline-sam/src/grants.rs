@@ -1,5 +1,5 @@
-//! The permissions of functions, each with its action and resource, read from a template: the
-//! source, or the output of SAM.
+//! Reads the permissions of functions, each with its action and resource, from a template. The
+//! template is the source, or the output of SAM.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::functions::variable;
 
-/// The actions that change or remove an item. No caller may do that to a commit (rule 3).
+/// The actions that change or remove an item. No caller may change or remove a commit (rule 3).
 const CHANGES: [&str; 6] = [
     "dynamodb:BatchWriteItem",
     "dynamodb:DeleteItem",
@@ -17,7 +17,7 @@ const CHANGES: [&str; 6] = [
     "dynamodb:UpdateItem",
 ];
 
-/// The actions of DynamoDB that a function may take on the table of commits.
+/// The actions of DynamoDB that a function may call on the table of commits.
 const HARMLESS: [&str; 6] = [
     "dynamodb:BatchGetItem",
     "dynamodb:DescribeTable",
@@ -30,20 +30,20 @@ const HARMLESS: [&str; 6] = [
 /// The logical id of the table that holds the commits.
 pub const COMMITS: &str = "CommitsTable";
 
-/// The logical id of the table that holds the order of all commits.
+/// The logical id of the table that holds `$all`.
 pub const SEQUENCE: &str = "SequenceTable";
 
-/// The logical id of the table that holds what operators did and put aside. No function reads or
-/// writes it.
+/// The logical id of the table that holds the actions of operators and the messages that they
+/// parked. No function reads or writes it.
 pub const OPERATIONS: &str = "OperationsTable";
 
-/// Something that a function may do.
+/// A permission of a function to call an action on a resource.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Permission {
     /// Logical id of the function.
     pub function: String,
-    /// The resource, as people name it: `CommitsTable`, `CommitsTable.StreamArn`,
-    /// `ItemsTable/index/byCreator`, and `CommitsTable (item-*)` if only such partition keys are
+    /// The short name of the resource: `CommitsTable`, `CommitsTable.StreamArn`,
+    /// `ItemsTable/index/byCreator`, or `CommitsTable (item-*)` if only such partition keys are
     /// allowed.
     pub resource: String,
     /// The action, as IAM names it.
@@ -53,18 +53,18 @@ pub struct Permission {
 /// The permissions that a template grants, and the problems with them.
 #[derive(Debug)]
 pub struct Permissions {
-    /// What its functions may do.
+    /// The permissions of its functions.
     pub granted: BTreeSet<Permission>,
     /// The permissions that no function should have, and those that cannot be read.
     pub problems: Vec<Problem>,
 }
 
-/// Something that is wrong with a resource.
+/// A problem with a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Logical id of the resource that has to be changed.
+    /// Logical id of the resource to change.
     pub resource: String,
-    /// What is wrong.
+    /// The description of the problem.
     pub message: String,
 }
 
@@ -129,14 +129,14 @@ pub fn read(template: &Value) -> Permissions {
     Permissions { granted, problems }
 }
 
-/// The reason why no function should have this permission; `None` if it may.
+/// The reason why no function may have this permission; `None` if a function may have it.
 fn too_much(permission: &Permission) -> Option<String> {
     let Permission { function, resource, action } = permission;
     // A pattern may match the table of commits; a pattern for a stream cannot.
     let commits = [COMMITS, SEQUENCE].contains(&resource.as_str())
         || resource.contains('*') && !resource.contains("/stream/");
-    // IAM ignores the case of actions. Other actions than these change an item, or take the table's
-    // own protection away: its policy, its backups, the table itself.
+    // IAM ignores the case of actions. An action that is not in `HARMLESS` may change an item, or
+    // remove a protection of the table: its policy, its backups, or the table itself.
     let is_of_dynamodb = action.to_lowercase().starts_with("dynamodb:") || action.contains('*');
     if commits
         && is_of_dynamodb
@@ -153,7 +153,7 @@ fn too_much(permission: &Permission) -> Option<String> {
     None
 }
 
-/// Permissions that are granted in other ways than by a function's own role.
+/// Finds permissions that do not come from the function's own role.
 fn elsewhere(template: &Value) -> Vec<Problem> {
     let attached = [
         "AWS::IAM::Policy",
@@ -184,7 +184,8 @@ fn elsewhere(template: &Value) -> Vec<Problem> {
     problems
 }
 
-/// Changes of commits, and of their order, that the table's own policy does not deny to everybody.
+/// Finds actions that change commits or `$all` and that the table's own policy does not deny to
+/// every principal.
 fn unprotected(template: &Value) -> Vec<Problem> {
     let has_order = !template["Resources"][SEQUENCE].is_null();
     [Some(COMMITS), Some(SEQUENCE).filter(|_| has_order)]
@@ -209,8 +210,8 @@ fn unprotected_in(template: &Value, table: &str) -> Vec<Problem> {
         .collect();
     let open = CHANGES.iter().filter(|action| !denied.contains(*action));
     let open = open.map(|action| format!("rule 3: the policy of {table} does not deny {action}"));
-    // DynamoDB refuses a table whose policy has an action that it does not know, which would show
-    // only at the first deployment.
+    // DynamoDB refuses a table whose policy has an unknown action. Without this check, only the
+    // first deployment would show it.
     let unknown = denied.iter().filter(|action| !CHANGES.contains(action));
     let unknown = unknown
         .map(|action| format!("the policy of {table} denies {action}, which changes no item"));
@@ -221,8 +222,9 @@ fn functions(template: &Value) -> impl Iterator<Item = (&str, &Value)> {
     resources(template, &["AWS::Serverless::Function", "AWS::Lambda::Function"])
 }
 
-/// The beginning of every scope: the name of the template's resource server. With another identity
-/// provider, there is no such server, and the first scope of a route has the beginning.
+/// The prefix of every scope: the identifier of the template's resource server. With another
+/// identity provider, the template has no such server, and the prefix is that of the first scope of
+/// a route.
 #[must_use]
 pub fn scope_prefix(template: &Value) -> Option<&str> {
     let mut servers = resources(template, &["AWS::Cognito::UserPoolResourceServer"]);
@@ -237,7 +239,7 @@ pub fn scope_prefix(template: &Value) -> Option<&str> {
         .or_else(|| scopes.find_map(|scope| Some(scope.rsplit_once('/')?.0)))
 }
 
-/// The beginning of the `source` of every entry on the bus.
+/// The prefix of the `source` of every entry on the bus.
 #[must_use]
 pub fn event_source(template: &Value) -> Option<&str> {
     let mut functions = resources(template, &["AWS::Serverless::Function"]);
@@ -246,7 +248,7 @@ pub fn event_source(template: &Value) -> Option<&str> {
     })
 }
 
-/// Logical ids and resources of these types.
+/// Iterates over the resources of these types and their logical ids.
 pub fn resources<'t>(
     template: &'t Value,
     types: &'t [&'t str],
@@ -298,7 +300,7 @@ pub fn referred(value: &Value) -> Option<&str> {
     value["Ref"].as_str().or(attribute[0].as_str()).or(whole)
 }
 
-/// The name of a table of which only such partition keys are allowed.
+/// The short name of a table of which only these partition keys are allowed.
 pub(crate) fn with_keys<'k>(table: &str, keys: impl Iterator<Item = &'k str>) -> String {
     format!("{table} ({})", keys.collect::<Vec<_>>().join(", "))
 }
@@ -310,7 +312,7 @@ fn leading_keys(statement: &Value) -> Option<BTreeSet<String>> {
     (!keys.is_empty()).then_some(keys)
 }
 
-/// A resource as people name it: `CommitsTable`, `CommitsTable.StreamArn`,
+/// The short name of a resource: `CommitsTable`, `CommitsTable.StreamArn`,
 /// `ItemsTable/index/byCreator`.
 fn name(resource: &Value) -> String {
     if let Some(text) = resource.as_str() {
@@ -340,9 +342,9 @@ mod tests {
         TANKS.json()
     }
 
-    /// Rule 3: every permission that allows changing commits is found, however it is written.
+    /// Rule 3: the check finds every permission to change commits, in any spelling.
     #[test]
-    fn a_way_to_change_a_commit_is_found() {
+    fn a_permission_to_change_a_commit_is_found() {
         let statements =
             "/Resources/tankCommandsRole/Properties/Policies/0/PolicyDocument/Statement";
         let commits = json!({ "Fn::GetAtt": ["CommitsTable", "Arn"] });
@@ -391,10 +393,9 @@ mod tests {
         );
     }
 
-    /// A permission is found too that the role of a function does not list: by another policy, by a
-    /// table's policy, or by `NotAction`.
+    /// Such a permission comes from another policy, from a table's policy, or from `NotAction`.
     #[test]
-    fn a_permission_from_elsewhere_is_found() {
+    fn a_permission_that_the_role_does_not_list_is_found() {
         let allow = json!({ "Statement": [{ "Effect": "Allow", "Action": "dynamodb:PutItem", "Resource": "*" }] });
         let but =
             json!({ "Statement": { "Effect": "Allow", "NotAction": "s3:*", "Resource": "*" } });
@@ -421,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_that_is_shared_or_made_elsewhere_is_found() {
+    fn a_shared_or_missing_role_and_an_unknown_managed_policy_are_found() {
         let mut template = template();
         template["Resources"]["FanoutFunction"]["Properties"]["Role"] =
             json!({ "Fn::GetAtt": ["tankCommandsRole", "Arn"] });

@@ -27,7 +27,8 @@ mod tests {
         Source::read(&path).unwrap()
     });
 
-    /// That template, with the role of the fanout written by hand but for its grants.
+    /// The same template with a hand-written role of the fanout. Only the role's grants are a
+    /// generated block.
     pub(crate) static BY_HAND: LazyLock<Source> = LazyLock::new(|| {
         let text = TANKS.text();
         let (before, role) = text.split_once("  # <generated FanoutRole>\n").unwrap();

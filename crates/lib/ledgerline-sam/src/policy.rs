@@ -1,4 +1,4 @@
-//! IAM policies, evaluated by `iam-rs` as IAM does. docs/decisions/0019 says how far that goes.
+//! Evaluates IAM policies with `iam-rs`, as IAM does. docs/decisions/0019 describes the limits.
 
 use anyhow::Result;
 use iam_rs::{
@@ -31,7 +31,7 @@ pub fn allows(
     Ok(evaluator.evaluate(&request)?.decision == Decision::Allow)
 }
 
-/// An evaluator of these policies together.
+/// Returns one evaluator for all these policies.
 ///
 /// # Errors
 /// When a policy cannot be read.

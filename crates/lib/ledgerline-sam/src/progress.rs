@@ -1,4 +1,4 @@
-//! What long work prints, so that no command is silent for ten seconds.
+//! Progress lines of long work, so that no command is silent for ten seconds.
 
 use std::{
     collections::BTreeSet,
@@ -23,13 +23,13 @@ const INTERVAL: Duration = Duration::from_secs(5);
 pub struct Progress(#[expect(dead_code, reason = "its end ends the thread")] mpsc::Sender<()>);
 
 impl Progress {
-    /// Begins. `line` gets the time since the beginning.
+    /// Starts a thread that prints the lines. `line` gets the time since the start.
     pub fn start(mut line: impl FnMut(Duration) -> String + Send + 'static) -> Self {
         let (alive, ended) = mpsc::channel();
         let started = Instant::now();
         thread::spawn(move || {
             while ended.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
-                // A reader may have closed the output, and that must not end the work.
+                // A reader may have closed the output. That must not stop the work.
                 let _ = writeln!(stderr().lock(), "{}", line(started.elapsed()));
             }
         });
@@ -37,12 +37,12 @@ impl Progress {
     }
 }
 
-/// The packages and binaries that a build has made.
+/// The packages and binaries that a build has finished.
 #[derive(Debug, Default)]
 struct Made {
-    /// All of them, those that were up to date included.
+    /// All of them, including those that were up to date.
     known: BTreeSet<(PackageId, Option<String>)>,
-    /// Those that were compiled.
+    /// The number of those that cargo compiled.
     compiled: usize,
 }
 
@@ -59,8 +59,8 @@ impl Build {
         let root = root.to_owned();
         let seen = Arc::clone(&made);
         let binaries: Vec<_> = binaries.iter().map(|binary| (*binary).to_owned()).collect();
-        // A build that ends before the first line pays nothing for the question what there is to
-        // build.
+        // The packages are counted at the first line, so a build that ends earlier does not pay for
+        // it.
         let mut all = None;
         let shown = Progress::start(move |elapsed| {
             let all = all.get_or_insert_with(|| packages_of(&root, &binaries).ok());
@@ -75,7 +75,7 @@ impl Build {
         Self { made, _shown: shown }
     }
 
-    /// Notes what cargo has made. Build scripts do not count, because they belong to a package.
+    /// Counts an artifact of cargo. Build scripts do not count, because they belong to a package.
     pub(crate) fn note(&self, artifact: &Artifact) {
         if artifact.target.is_custom_build() {
             return;
@@ -88,11 +88,10 @@ impl Build {
     }
 }
 
-/// What is printed about a build. Each package counts the same for the estimate, so it is a rough
-/// one.
+/// The progress line of a build. The estimate is rough, because each package counts the same.
 fn line(all: Option<usize>, known: usize, compiled: usize, elapsed: Duration) -> String {
     let seconds = elapsed.as_secs();
-    // Cargo may count more, such as a package with two sets of features.
+    // Cargo may build more than `all` counts.
     let Some(all) = all.map(|all| all.max(known)) else {
         return format!("  building: {known} packages and binaries after {seconds} s");
     };
@@ -103,8 +102,8 @@ fn line(all: Option<usize>, known: usize, compiled: usize, elapsed: Duration) ->
     format!("  building: {known} of {all} packages and binaries after {seconds} s{left}")
 }
 
-/// The number of packages that these binaries are made of, on this machine. Packages without a
-/// library are not counted.
+/// The number of packages from which these binaries are built on this machine. Packages without a
+/// library do not count.
 fn packages_of(root: &Path, binaries: &[String]) -> Result<usize> {
     let version = Command::new("rustc").arg("-vV").output().context("cannot run rustc")?.stdout;
     let version = String::from_utf8(version)?;
@@ -122,7 +121,8 @@ fn packages_of(root: &Path, binaries: &[String]) -> Result<usize> {
         (target.is_bin() || target.is_example()) && binaries.contains(&target.name)
     };
     let mut targets = metadata.packages.iter().flat_map(|package| &package.targets).filter(is_one);
-    // An example has development dependencies too: its packages are not counted.
+    // An example also has development dependencies, which this function does not count. So the
+    // build of an example has no estimate.
     anyhow::ensure!(targets.all(|target| target.is_bin()), "an example is built");
     let has_one = |package: &&cargo_metadata::Package| {
         package.targets.iter().any(|target| target.is_bin() && binaries.contains(&target.name))
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_of_a_build_estimates_the_rest_by_what_was_compiled() {
+    fn the_line_of_a_build_estimates_the_rest_from_the_compiled_packages() {
         let after = |all, known, compiled| line(all, known, compiled, Duration::from_secs(20));
         assert_eq!(
             after(Some(40), 30, 10),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_packages_of_a_binary_are_those_that_it_is_built_from() {
+    fn packages_of_a_binary_include_build_dependencies_but_not_development_dependencies() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: String| {
             let path = folder.path().join(name);

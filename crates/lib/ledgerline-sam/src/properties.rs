@@ -1,15 +1,15 @@
 //! The properties of the resources that the local stack runs: those that it reads, and those that
-//! have no meaning on a laptop. It names every other one at its start, so that nothing that works
-//! on AWS is silently missing here.
+//! have no meaning on a laptop. At its start, the local stack names every other property, so that
+//! no feature of AWS is silently missing.
 
 use crate::yaml::Node;
 
 /// The properties of a type of resource.
 struct Known {
     kind: &'static str,
-    /// The local stack does what they say.
+    /// Properties that the local stack emulates.
     read: &'static [&'static str],
-    /// They are about deployment, cost, durability or monitoring.
+    /// Properties of deployment, cost, durability or monitoring.
     meaningless: &'static [&'static str],
 }
 

@@ -1,4 +1,5 @@
-//! The rights that a function needs, from its manifest and from what the template gives it.
+//! The rights that a function needs. They follow from its manifest and its properties in the
+//! template.
 
 use std::collections::BTreeSet;
 
@@ -18,8 +19,8 @@ const RECEIVING: [&str; 4] = [
     "sqs:ReceiveMessage",
 ];
 
-/// A right that a function needs: an action, and the resource as people name it. The resource is
-/// `None` if its name is not in the template, such as an address that mails come from.
+/// A right that a function needs: an action, and the short name of a resource. The resource is
+/// `None` if the template does not name it, such as the sender address of mails.
 type Right = (String, Option<String>);
 
 /// The rights that a function needs.
@@ -36,7 +37,8 @@ fn add(rights: &mut BTreeSet<Right>, action: &str, resource: &str) {
     rights.insert((action.to_owned(), Some(resource.to_owned())));
 }
 
-/// Logs, traces, and the dead-letter queue of asynchronous invocations.
+/// Adds the rights to write logs and traces, and to send to the dead-letter queue of asynchronous
+/// invocations.
 fn of_platform(template: &Template<'_>, function: &Function<'_>, rights: &mut BTreeSet<Right>) {
     let globals = &template.json["Globals"]["Function"];
     let property = |name: &str| -> &Value {
@@ -60,10 +62,10 @@ fn of_platform(template: &Template<'_>, function: &Function<'_>, rights: &mut BT
     }
 }
 
-/// The queue or the stream that Lambda reads for the function.
+/// Adds the rights on the queue or the stream that Lambda reads for the function.
 fn of_source(function: &Function<'_>, rights: &mut BTreeSet<Right>) {
     match &function.manifest.source {
-        // The queue of a state projector holds the states that are delivered for a retry.
+        // The queue of a state projector contains states to retry.
         Source::Queue(_) | Source::States { .. } => {
             for (_, properties) in function.events("SQS") {
                 let queue = referred(&properties["Queue"]).unwrap_or_default();
@@ -89,7 +91,7 @@ fn of_source(function: &Function<'_>, rights: &mut BTreeSet<Right>) {
     }
 }
 
-/// Tables, narrowed to partition keys, and their indexes.
+/// Adds the rights on tables, narrowed to partition keys, and on their indexes.
 fn of_tables<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut BTreeSet<Right>) {
     for table in &function.manifest.tables {
         let Some(id) = named(template, function, &table.variable) else { continue };
@@ -103,11 +105,11 @@ fn of_tables<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut 
     }
 }
 
-/// Other calls, on the resources that their variables name.
+/// Adds the rights to make other calls, on the resources that their variables name.
 fn of_calls<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut BTreeSet<Right>) {
     for call in &function.manifest.calls {
         let Some(value) = template.variable(function, &call.variable) else { continue };
-        // An empty text has no lines, so nothing is called.
+        // An empty text has no lines, so the function makes no call.
         if value["Fn::Sub"].as_str().or(value.as_str()).is_some_and(|text| text.trim().is_empty()) {
             continue;
         }
@@ -120,7 +122,7 @@ fn of_calls<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut B
             let resource = match template.kind(id) {
                 // The value is a parameter, so the resource is not known here.
                 "" => None,
-                // A function is called by its alias, so that no other version may be called.
+                // The right is on the alias only, so the caller cannot invoke another version.
                 "AWS::Serverless::Function" => Some(format!("{id}:live")),
                 _ => Some(id.to_owned()),
             };

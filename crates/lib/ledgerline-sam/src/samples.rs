@@ -49,8 +49,8 @@ pub struct Sample {
     pub answer: Value,
 }
 
-/// The part of an expected text that differs in each run, such as the hash in an entity tag:
-/// `"3.…"`.
+/// The character in an expected text that stands for a part that differs in each run, such as the
+/// hash in an entity tag: `"3.…"`.
 const VARYING: char = '…';
 
 /// Reads the samples of all functions, in the order in which the events must be sent.
@@ -62,7 +62,8 @@ pub fn samples(root: &Path) -> Result<Vec<Sample>> {
     of(&Source::read(&root.join("template.yaml"))?, root)
 }
 
-/// The same, for the functions of this template, with their events and answers in this folder.
+/// Reads the samples of the functions of this template. `root` is the folder with their events and
+/// answers.
 ///
 /// # Errors
 /// As those of [`samples`].
@@ -166,7 +167,7 @@ fn names(folder: &Path) -> Result<BTreeSet<String>> {
         .collect()
 }
 
-/// The value in a JSON file.
+/// Reads a value from a JSON file.
 fn read<T: for<'de> Deserialize<'de>>(root: &Path, path: &str) -> Result<T> {
     let text = fs::read_to_string(root.join(path)).with_context(|| format!("`{path}`"))?;
     let mut json = serde_json::Deserializer::from_str(&text);
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
     use crate::tests::TANKS;
 
-    /// A folder with these files.
+    /// Creates a temporary folder with these files.
     fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {

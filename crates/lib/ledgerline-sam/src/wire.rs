@@ -1,20 +1,19 @@
-//! The parts of a template that follow from the manifests of its functions.
+//! Writes the parts of a template that follow from the manifests of its functions.
 //!
 //! `cargo xtask wire` writes them into generated blocks: between a line `# <generated NAME>` and a
-//! line `# </generated>`. The name says what the block holds:
+//! line `# </generated>`. The name defines the content of the block:
 //!
 //! | name | content |
 //! |---|---|
 //! | `STATE_VIEWS`, `LOG_QUEUES`, `SUBSCRIPTIONS`, `FOLLOWERS`, `BUS_EVENTS` | the variable of this name |
 //! | `Urls`, `Commands`, `StateViews`, `LogViews`, `Queues`, `Rules` | the list of the loop of this name |
-//! | `Pattern` | the events that the rule of the bus around it wants |
+//! | `Pattern` | the pattern of the rule of the bus around it |
 //! | `routes` | the events of the function around it, one for each route |
 //! | the logical id of a role | the role of a function |
-//! | `grants` | the statements of the role around it, which has others by hand |
+//! | `grants` | statements of the role around it, whose other statements are written by hand |
 //! | `Manifests` | the manifests, for the operator's tool |
 //!
-//! A template needs no block. A part that is written by hand is compared with the manifests
-//! instead.
+//! No block is mandatory. The check compares a part that is written by hand with the manifests.
 
 mod grants;
 mod json;
@@ -32,17 +31,17 @@ use crate::{
     template::{Source, TemplateError},
 };
 
-/// The beginning of the line that begins a block.
+/// The prefix of the line that begins a block.
 const BEGIN: &str = "# <generated ";
 /// The line that ends a block.
 const END: &str = "# </generated>";
 
-/// A template with its blocks written.
+/// A template whose blocks follow from the manifests.
 #[derive(Debug)]
 pub struct Wired {
     /// The template.
     pub source: Source,
-    /// The blocks that differ from those in the text that was given: line and name.
+    /// The line and the name of each block that was stale in the given text.
     pub stale: Vec<(usize, String)>,
 }
 
@@ -78,7 +77,7 @@ pub(crate) fn has_role(text: &str, role: &str) -> bool {
     is_role(role) && text.lines().any(|line| line.trim() == format!("{BEGIN}{role}>"))
 }
 
-/// The logical id of the resource that the last of these lines belong to.
+/// The logical id of the resource that contains the last of these lines.
 fn resource_around<'t>(before: &[&'t str]) -> &'t str {
     let id = |line: &&'t str| {
         let id = line.strip_prefix("  ")?.split(':').next()?;
@@ -87,7 +86,7 @@ fn resource_around<'t>(before: &[&'t str]) -> &'t str {
     before.iter().rev().find_map(id).unwrap_or_default()
 }
 
-/// Writes those blocks whose names are wanted.
+/// Writes the blocks for whose names `is_wanted` is true.
 fn written(
     source: &Source,
     manifests: &Manifests,
@@ -98,7 +97,7 @@ fn written(
     let lines: Vec<_> = source.text().lines().collect();
     let mut stale = Vec::new();
     let mut written = Vec::new();
-    // The line of the given text that each written line comes from, for messages.
+    // The line of the file for each written line, for messages.
     let mut origins = Vec::new();
     let mut at = 0;
     for Block { name, begins, ends } in blocks(&lines).map_err(|wrong| source.wrong(wrong))? {
@@ -140,8 +139,8 @@ struct Block<'t> {
 
 /// The blocks of a text, in their order.
 ///
-/// A block without an end would take the text up to the next end with it, so each begin must have
-/// its own end, and a comment that looks like a marker must be one.
+/// Each begin must have its own end. Otherwise the block would overwrite the text up to the next
+/// end. For the same reason, a comment that looks like a marker must be one.
 fn blocks<'t>(lines: &[&'t str]) -> Result<Vec<Block<'t>>, (usize, String)> {
     let mut blocks = Vec::new();
     let mut open: Option<(&str, usize)> = None;
@@ -171,7 +170,7 @@ fn blocks<'t>(lines: &[&'t str]) -> Result<Vec<Block<'t>>, (usize, String)> {
     }
 }
 
-/// Whether a comment is meant as a marker, and is none.
+/// Whether a comment looks like a marker. The caller has already excluded the valid markers.
 fn is_almost_a_marker(line: &str) -> bool {
     let plain: String = line.to_lowercase().split_whitespace().collect();
     plain.starts_with("#<generated") || plain.starts_with("#</generated")
@@ -181,8 +180,8 @@ fn no_end(name: &str) -> String {
     format!("the generated block `{name}` has no end: write `{END}` below it")
 }
 
-/// The text of a template with placeholders in its generated blocks: what a merge left in them may
-/// be no YAML, and `cargo xtask wire` writes them anyway.
+/// Returns the text of a template with placeholders in its generated blocks. A merge may leave text
+/// in a block that is no YAML. `cargo xtask wire` overwrites the blocks anyway.
 ///
 /// # Errors
 /// With the line, as those of [`wire`].
@@ -237,7 +236,7 @@ fn content(
 /// Reads the manifests beside a template: `manifest.json`.
 ///
 /// # Errors
-/// When the file is missing or no manifests.
+/// When the file is missing, or contains no valid manifests.
 pub fn read_file(template: &Path) -> anyhow::Result<Manifests> {
     let path = template.with_file_name(FILE);
     let text = std::fs::read_to_string(&path).map_err(|error| {
@@ -274,14 +273,14 @@ mod tests {
     }
 
     #[test]
-    fn the_blocks_of_the_tanks_are_what_their_manifests_say() {
+    fn the_blocks_of_the_tanks_match_their_manifests() {
         let wired = wire(&TANKS, &manifests()).unwrap();
         assert_eq!(wired.stale, []);
         assert_eq!(wired.source.text(), TANKS.text());
     }
 
     #[test]
-    fn a_stale_block_is_written_again_and_named_with_its_line() {
+    fn a_stale_block_is_rewritten_and_named_with_its_line() {
         let blocks = TANKS.text().lines().filter(|line| line.trim().starts_with(BEGIN));
         for block in blocks {
             let stale = with(&format!("{block}\n"), &format!("{block}\n# by hand\n"));
@@ -292,10 +291,10 @@ mod tests {
         }
     }
 
-    /// The queue of the process manager is forgotten: the lines and the right that follow from it
-    /// are no problems of their own.
+    /// The template lacks a line for the queue of the process manager. The check reports the stale
+    /// block, but not the lines and the right that follow from it.
     #[test]
-    fn a_stale_block_is_one_problem_and_its_consequences_are_none() {
+    fn a_stale_block_is_one_problem_without_its_consequences() {
         let stale = with("            ${HaulQueue} haul\n", "");
         let place = format!("template.yaml:{}", line(&stale, "<generated LOG_QUEUES>"));
         let found = check::wiring(&stale, &manifests());
@@ -308,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_problem_behind_a_stale_block_has_the_line_of_the_file() {
-        // Given a block that lacks three lines, and a slip far below it,
+        // Given a block that lacks a line, and a function far below it that lacks a variable,
         let stale = with("            ${HaulQueue} haul\n", "");
         let (before, function) = stale.text().split_once("Takes requests to haul").unwrap();
         let function = function.replacen(" REQUESTS_TABLE: !Ref RequestsTable,", "", 1);
@@ -317,7 +316,7 @@ mod tests {
             .unwrap();
         // when the template is checked,
         let found = check::wiring(&slip, &manifests());
-        // then the slip has the line of the variables in the file.
+        // then the problem names the line of the variables in the file.
         let place = format!(
             "template.yaml:{}: HaulCommandsFunction",
             4 + line(&slip, "Takes requests to haul")
@@ -356,7 +355,7 @@ mod tests {
         }
     }
 
-    /// Without its end, a block would take all that is written by hand up to the next end.
+    /// Without its end, a block would overwrite all hand-written text up to the next end.
     #[test]
     fn a_marker_that_is_missing_or_misspelled_is_an_error_with_its_line() {
         let text = TANKS.text();
@@ -414,8 +413,8 @@ mod tests {
         assert_eq!(wired.source.text(), TANKS.text().replace('\n', "\r\n"));
     }
 
-    /// Wherever the manifests in the metadata stand, and whatever is in them, a difference is
-    /// reported.
+    /// The check reports a difference in a value, in a manifest, in the name of a function, and in
+    /// the key of all manifests.
     #[test]
     fn other_manifests_in_the_metadata_are_a_problem() {
         let by_hand = |text: &str, other: &str| {
@@ -443,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_without_a_name_is_refused() {
+    fn a_loop_with_an_empty_list_is_refused() {
         let mut manifests = manifests();
         manifests.retain(|_, manifest| {
             !matches!(manifest.source, ledgerline::manifest::Source::States { .. })
@@ -459,7 +458,7 @@ mod tests {
         assert_eq!(in_template(&TANKS.json()).unwrap(), Some(manifests));
     }
 
-    /// Everyone who may deploy to the account can write the template of a stack.
+    /// Every principal that may deploy to the account can write the template of a stack.
     #[test]
     fn manifests_of_a_stack_are_checked() {
         let json = |manifests: serde_json::Value| serde_json::json!({ "Metadata": { "Ledgerline": { "Manifests": manifests } } });

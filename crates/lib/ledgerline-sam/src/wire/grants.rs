@@ -1,4 +1,4 @@
-//! A role, or the statements of one, from the manifest of the function that has it.
+//! Generates a role, or the statements of one, from the manifest of its function.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::{
     rights::rights,
 };
 
-/// The managed policy that every role has: its function writes logs and traces.
+/// The managed policy of every role, which allows the function to write logs and traces.
 const LOGS: &str = "LogsAndTraces";
 
 /// The function that has this role.
@@ -20,7 +20,7 @@ pub(super) fn function_of<'a, 't>(
     template.functions.iter().find(|function| referred(&function.properties["Role"]) == Some(role))
 }
 
-/// A whole role.
+/// The lines of a whole role.
 pub(super) fn role(template: &Template<'_>, role: &str, function: &Function<'_>) -> Vec<String> {
     let policy = binary(&template.json["Resources"][function.id]);
     let heads = [
@@ -48,7 +48,7 @@ pub(super) fn role(template: &Template<'_>, role: &str, function: &Function<'_>)
         .collect()
 }
 
-/// The statements of the role that the last of these lines belong to.
+/// The statements of the role that contains the last of these lines.
 pub(super) fn statements(template: &Template<'_>, before: &[&str]) -> Result<Vec<String>, String> {
     let role = resource_around(before);
     let function = function_of(template, role).ok_or_else(|| {
@@ -65,14 +65,15 @@ pub(super) fn statements(template: &Template<'_>, before: &[&str]) -> Result<Vec
 fn grants(template: &Template<'_>, function: &Function<'_>) -> Vec<String> {
     let mut resources = BTreeMap::<String, BTreeSet<String>>::new();
     for (action, resource) in rights(template, function) {
-        // A grant on a resource of a parameter is written by hand. Logs and traces have a policy.
+        // A grant on a resource of a parameter is written by hand. The managed policy allows logs
+        // and traces.
         let Some(resource) =
             resource.filter(|_| !action.starts_with("logs:") && !action.starts_with("xray:"))
         else {
             continue;
         };
         let id = narrowed(&resource).0.split(['.', '/', ':']).next().unwrap_or_default();
-        // The ARN of another type is written in a way of its own, by hand.
+        // A resource of another type has no attribute `Arn`, so its grant is written by hand.
         if ARNS.contains(&template.kind(id)) {
             resources.entry(resource).or_default().insert(action);
         }
@@ -87,7 +88,8 @@ fn grants(template: &Template<'_>, function: &Function<'_>) -> Vec<String> {
     grants.into_iter().flat_map(|((actions, keys), on)| statement(&actions, &keys, &on)).collect()
 }
 
-/// A table, and the partition keys to which a right on it is narrowed: `CommitsTable (item-*)`.
+/// Splits a short name into a table and the partition keys to which a right on it is narrowed:
+/// `CommitsTable (item-*)`.
 fn narrowed(resource: &str) -> (&str, Vec<&str>) {
     match resource.strip_suffix(')').and_then(|resource| resource.split_once(" (")) {
         Some((table, keys)) => (table, keys.split(", ").collect()),
@@ -149,7 +151,7 @@ fn statement(actions: &BTreeSet<String>, keys: &[&str], on: &[&str]) -> Vec<Stri
     }
 }
 
-/// The columns that a statement may have: with its indentation, at most 120.
+/// The most columns of a statement. With its indentation, a statement has at most 120.
 const WIDTH: usize = 106;
 
 /// The types of resources that have an attribute `Arn`.
@@ -163,10 +165,10 @@ const ARNS: [&str; 5] = [
 
 const INSERT: &str = "dynamodb:PartiQLInsert";
 
-/// Denies a request without a key, for which `ForAllValues` is true.
+/// The condition that excludes a request without a key, for which `ForAllValues` is true.
 const NULL: &str = "\"Null\": { dynamodb:LeadingKeys: \"false\" }, ";
 
-/// The ARN of a resource that is named as people name it: `CommitsTable.StreamArn`,
+/// The ARN of a resource, from its short name: `CommitsTable.StreamArn`,
 /// `ItemsTable/index/byCreator`, `ItemsProjectorFunction:live`.
 fn arn(name: &str) -> String {
     let end = name.find(['/', ':']);

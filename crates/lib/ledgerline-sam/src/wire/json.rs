@@ -1,5 +1,5 @@
-//! The text of manifests: `manifest.json`, which people review like a lock file, and the metadata
-//! of the template, by which the operator's tool finds them in a deployed stack.
+//! The text of manifests. Reviewers read `manifest.json` like a lock file. The operator's tool
+//! reads the manifests of a deployed stack from the metadata of its template.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use anyhow::{Context, Result, bail};
 use ledgerline::manifest::{Manifest, Manifests};
 use serde_json::Value;
 
-/// The text of `manifest.json`: each right stands in a line of its own, so that a review sees it.
+/// The text of `manifest.json`. Each right has its own line, so that a review shows it.
 ///
 /// # Panics
-/// Never: manifests have no keys that are no text.
+/// Never, because all keys of manifests are text.
 #[must_use]
 #[expect(clippy::expect_used, reason = "manifests have no keys that are no text")]
 pub fn text(manifests: &Manifests) -> String {
@@ -24,11 +24,11 @@ pub fn differing(ours: &Manifests, others: &Manifests) -> Vec<String> {
     names.into_iter().filter(|name| ours.get(*name) != others.get(*name)).cloned().collect()
 }
 
-/// Reads manifests, and checks each text in them.
+/// Reads manifests, and validates each text in them.
 ///
 /// # Errors
-/// When the text is no JSON, a manifest has a field that is missing or unknown, or a text cannot be
-/// what it stands for.
+/// When the text is no JSON, a manifest lacks a field or has an unknown one, or a text is invalid,
+/// such as the name of a variable.
 pub fn read(text: &str) -> Result<Manifests> {
     let manifests: Manifests = serde_json::from_str(text).context("these are no manifests")?;
     manifests.iter().try_for_each(|(name, manifest)| checked(name, manifest))?;
@@ -43,11 +43,11 @@ fn checked(name: &str, manifest: &Manifest) -> Result<()> {
     manifest.validate().with_context(|| format!("the manifest of `{name}`"))
 }
 
-/// Reads the manifests in the metadata of a template, which may come from a deployed stack: each
-/// text is checked. `None` if the template has none.
+/// Reads the manifests in the metadata of a template; `None` if it has none. The template may come
+/// from a deployed stack, so each text is validated.
 ///
 /// # Errors
-/// When a manifest is no text, no manifest, or has a text that cannot be what it stands for.
+/// When the value for a function is no text or no manifest, or a text in a manifest is invalid.
 pub fn in_template(template: &Value) -> Result<Option<Manifests>> {
     let Some(written) = template["Metadata"]["Ledgerline"]["Manifests"].as_object() else {
         return Ok(None);
@@ -63,7 +63,7 @@ pub fn in_template(template: &Value) -> Result<Option<Manifests>> {
 }
 
 /// The manifests as metadata of the template: a JSON text for each function. CloudFormation changes
-/// the types of values in metadata, and leaves texts alone.
+/// the types of values in metadata, but not texts.
 #[expect(clippy::expect_used, reason = "manifests have no keys that are no text")]
 pub(super) fn as_metadata(manifests: &Manifests) -> Vec<String> {
     let line = |(name, manifest): (&String, &Manifest)| {

@@ -9,11 +9,11 @@ use crate::{
     grants::{list, referred},
 };
 
-/// The variables that blocks write.
+/// The variables that are generated blocks.
 pub(super) const VARIABLES: [&str; 5] =
     ["STATE_VIEWS", "LOG_QUEUES", "SUBSCRIPTIONS", "FOLLOWERS", "BUS_EVENTS"];
 
-/// The loops whose lists blocks write.
+/// The loops whose lists are generated blocks.
 pub(super) const LOOPS: [&str; 6] =
     ["Urls", "Commands", "StateViews", "LogViews", "Queues", "Rules"];
 
@@ -32,8 +32,8 @@ pub(super) fn variable(template: &Template<'_>, name: &str) -> Option<Vec<String
     Some(sorted(template.functions.iter().filter_map(|function| line(template, function))))
 }
 
-/// The types of events that go to the bus: those of the parameter, and those that a rule of the
-/// template wants.
+/// The types of events that the fanout puts on the bus: those of the parameter, and those of the
+/// rules of the template.
 fn bus_events(template: &Template<'_>) -> Vec<String> {
     let of_parameter =
         template.json["Parameters"]["BusEvents"].is_object().then(|| "${BusEvents}".to_owned());
@@ -41,7 +41,7 @@ fn bus_events(template: &Template<'_>) -> Vec<String> {
     of_parameter.into_iter().chain(of_rules.into_iter().map(Name::into_owned)).collect()
 }
 
-/// The types of events that the rules of a function want.
+/// The types of events in the patterns of a function's rules.
 pub(crate) fn wanted_by_rules(function: &Function<'_>) -> BTreeSet<Name> {
     let mut wanted = BTreeSet::new();
     for (_, properties) in function.events("EventBridgeRule") {
@@ -51,33 +51,34 @@ pub(crate) fn wanted_by_rules(function: &Function<'_>) -> BTreeSet<Name> {
     wanted
 }
 
-/// A function that the fanout invokes with states, and their category.
+/// The line of a function that the fanout invokes with states: the function and the category.
 fn state_view(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
     let Source::States { .. } = &function.manifest.source else { return None };
-    // A rule of the bus invokes it instead.
+    // A rule of the bus invokes this function, so the fanout does not.
     let has_rule = function.events("EventBridgeRule").next().is_some();
     (!has_rule).then(|| invoked(function))
 }
 
-/// A queue, and the categories whose commits the fanout sends to it.
+/// The line of a queue: the queue, and the categories whose commits the fanout sends to it.
 fn log_queue(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
     let Source::Queue(_) = &function.manifest.source else { return None };
     Some(sent(queue(function)?, function))
 }
 
-/// A function that the sequencer invokes, and the categories whose commits it takes.
+/// The line of a function that the sequencer invokes: the function, and the categories that it
+/// consumes.
 fn subscription(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
     let Source::Sequence(_) = &function.manifest.source else { return None };
     Some(invoked(function))
 }
 
-/// The line by which the fanout or the sequencer invokes a function: its alias, and the categories
+/// The line that makes the fanout or the sequencer invoke a function: its alias, and the categories
 /// whose states or commits it gets.
 pub(crate) fn invoked(function: &Function<'_>) -> String {
     format!("${{{}}}:live {}", function.id, categories(function))
 }
 
-/// The line by which the fanout sends commits to the queue of a function.
+/// The line that makes the fanout send commits to the queue of a function.
 pub(crate) fn sent(queue: &str, function: &Function<'_>) -> String {
     format!("${{{queue}}} {}", categories(function))
 }
@@ -116,8 +117,8 @@ pub(crate) fn names(template: &Template<'_>, name: &str) -> Option<Vec<String>> 
     Some(sorted(template.functions.iter().filter_map(|function| named(template, function))))
 }
 
-/// A function that a rule of the bus invokes. The loop makes the policy of its retry queue, in
-/// which the rule puts what it cannot deliver, and an alarm.
+/// The name of a function that a rule of the bus invokes. The loop creates an alarm and the policy
+/// of its retry queue. The rule sends events that it cannot deliver to that queue.
 fn has_rule(template: &Template<'_>, function: &Function<'_>) -> Option<String> {
     function.events("EventBridgeRule").next()?;
     let name =
@@ -125,15 +126,15 @@ fn has_rule(template: &Template<'_>, function: &Function<'_>) -> Option<String> 
     (!template.is_written(&format!("{name}RetryQueuePolicy"))).then_some(name)
 }
 
-/// A function behind the HTTP API gets a URL of its own, unless it shows the commits of all
-/// streams: a URL has no scopes.
+/// The name of a function with its own URL. A function behind the HTTP API gets one, unless it
+/// shows the commits of all streams, because a URL has no scopes.
 fn has_url(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
     let endpoints = function.manifest.endpoints();
     let is_open = !endpoints.is_empty() && endpoints.iter().all(|it| it.scope != Scope::Events);
     is_open.then(|| without(function.id, "Function")).flatten()
 }
 
-/// The one category to whose streams a command function appends.
+/// The only category to whose streams a command function appends, if a loop creates its role.
 fn appends_to(template: &Template<'_>, function: &Function<'_>) -> Option<String> {
     let Source::Http(_) = &function.manifest.source else { return None };
     let keys = function.manifest.table_of("COMMITS_TABLE")?.actions.get(&Action::PartiQLInsert)?;
@@ -141,7 +142,8 @@ fn appends_to(template: &Template<'_>, function: &Function<'_>) -> Option<String
     (keys.len() == 1 && has_role_of_loop(template, function)).then(|| category.to_owned())
 }
 
-/// Whether a loop makes the role of a function. A role of its own is written out in its section.
+/// Whether a loop creates the role of a function. Every other role has its own text in the
+/// template.
 fn has_role_of_loop(template: &Template<'_>, function: &Function<'_>) -> bool {
     !template.is_written(referred(&function.properties["Role"]).unwrap_or_default())
 }

@@ -1,5 +1,5 @@
-//! The events of a function, from its manifest: its routes behind the HTTP API, and the pattern of
-//! its rule of the bus.
+//! Generates the events of a function from its manifest: its routes behind the HTTP API, and the
+//! pattern of its rule on the bus.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::{
     grants::{event_source, scope_prefix},
 };
 
-/// An event for each route of the function that the last of these lines belong to.
+/// The events of the function that contains the last of these lines: one for each route.
 pub(super) fn events(template: &Template<'_>, before: &[&str]) -> Result<Vec<String>, String> {
     let id = resource_around(before);
     let function = template.functions.iter().find(|function| function.id == id);
@@ -47,7 +47,7 @@ pub(super) fn events(template: &Template<'_>, before: &[&str]) -> Result<Vec<Str
     Ok(lines)
 }
 
-/// The pattern of the rule of the function that the last of these lines belong to.
+/// The pattern of the rule of the function that contains the last of these lines.
 pub(super) fn pattern(template: &Template<'_>, before: &[&str]) -> Result<Vec<String>, String> {
     let id = resource_around(before);
     let function = template.functions.iter().find(|function| function.id == id);
@@ -65,7 +65,7 @@ pub(super) fn pattern(template: &Template<'_>, before: &[&str]) -> Result<Vec<St
         format!("  source: [{source}.{category}]"),
         "  detail-type:".to_owned(),
     ];
-    // In quotation marks, because YAML reads words such as `On` as no text.
+    // The types are in quotation marks, because YAML does not read words such as `On` as text.
     let types: BTreeSet<_> = events.iter().map(|event| &**event).chain([REPLAYED]).collect();
     Ok(heads.into_iter().chain(types.iter().map(|event| format!("    - \"{event}\""))).collect())
 }
