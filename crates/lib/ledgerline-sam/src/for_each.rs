@@ -1,13 +1,13 @@
-//! `Fn::ForEach` of a template (the transform `AWS::LanguageExtensions`), written out as
-//! CloudFormation writes it out: the identifier is replaced in the keys of the loop's body, in
-//! `Fn::Sub` and in `Ref`, nowhere else. SAM replaces it in every text: a text that the two would
-//! read differently is refused here.
+//! Expands `Fn::ForEach` of a template (the transform `AWS::LanguageExtensions`) as CloudFormation
+//! does. CloudFormation replaces the identifier in the keys of the loop's body, in `Fn::Sub` and in
+//! `Ref`, and nowhere else. SAM replaces it in every text. A text that the two would read
+//! differently is an error.
 
 use crate::yaml::{Kind, Node};
 
 type Located<T> = Result<T, (usize, String)>;
 
-/// The beginning of a loop's key; the loop's name follows.
+/// The prefix of a loop's key. The loop's name follows it.
 pub(crate) const LOOP: &str = "Fn::ForEach::";
 
 /// The transform that a template with loops must name.
@@ -16,10 +16,10 @@ const TRANSFORM: &str = "AWS::LanguageExtensions";
 /// Identifiers and their values, the innermost loop last.
 type Bound<'a> = Vec<(&'a str, &'a str)>;
 
-/// The template with its loops written out. A node of a loop's body keeps its line.
+/// Returns the template with its loops expanded. A node of a loop's body keeps its line.
 ///
 /// # Errors
-/// The line of a loop that is not understood, and what is wrong with it.
+/// The line of an invalid loop, and a description of the problem.
 pub(crate) fn written_out(root: &Node) -> Located<Node> {
     let mut sections = Vec::new();
     for (name, section) in root.entries() {
@@ -58,7 +58,7 @@ fn section_of(section: &Node, root: &Node) -> Located<Node> {
     Ok(Node { line: section.line, kind: Kind::Map(entries) })
 }
 
-/// Runs a loop: for each of its values, the nodes of the body are added to the entries.
+/// Expands a loop: for each of its values, adds the nodes of the body to the entries.
 fn run<'a>(
     key: &str,
     node: &'a Node,
@@ -70,7 +70,7 @@ fn run<'a>(
         return Err(wrong("an identifier, a list of values and a body are needed"));
     };
     let identifier = identifier.as_str().ok_or_else(|| wrong("the identifier must be text"))?;
-    // An empty list is for a loop that `cargo xtask wire` has not filled yet.
+    // The list may be empty, because `cargo xtask wire` fills it later.
     if !matches!(values.kind, Kind::List(_)) {
         return Err(wrong("the values must be a list that is written here"));
     }
@@ -96,14 +96,14 @@ fn run<'a>(
     Ok(())
 }
 
-/// A text with the identifiers replaced.
+/// Returns the text with the identifiers replaced by their values.
 fn filled(text: &str, bound: &Bound<'_>) -> String {
     bound
         .iter()
         .fold(text.to_owned(), |text, (name, value)| text.replace(&format!("${{{name}}}"), value))
 }
 
-/// A copy of a node of a body, for these values.
+/// Copies a node of a loop's body, with the identifiers replaced by these values.
 fn copy(node: &Node, bound: &Bound<'_>) -> Located<Node> {
     let line = node.line;
     let kind = match &node.kind {
@@ -126,8 +126,8 @@ fn copy(node: &Node, bound: &Bound<'_>) -> Located<Node> {
             }
             [(function, argument)] if function == "Fn::Sub" && argument.as_str().is_some() => {
                 let text = filled(argument.as_str().unwrap_or_default(), bound);
-                // Without a variable that is left to be replaced, it is a plain text, such as the
-                // name that a `Ref` needs.
+                // If no variable is left, the result is a plain text, such as the name that a `Ref`
+                // needs.
                 if !text.contains("${") {
                     return Ok(Node::string(line, text));
                 }

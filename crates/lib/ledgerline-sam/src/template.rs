@@ -1,6 +1,6 @@
-//! `template.yaml`, read as CloudFormation and SAM read it, as far as the local stack runs it. A
-//! part that is not understood is refused with its line, because otherwise the local stack would
-//! run something else than what is deployed.
+//! Reads `template.yaml` as CloudFormation and SAM do, as far as the local stack runs it. An
+//! unknown part is an error with its line. Otherwise the local stack would differ from the deployed
+//! stack.
 
 mod intrinsics;
 mod model;
@@ -25,9 +25,9 @@ use crate::{
     yaml::{self, Node},
 };
 
-/// The account that the emulated services believe to be in.
+/// The account of the emulated services.
 pub const ACCOUNT: &str = "000000000000";
-/// The region that the emulated services believe to be in.
+/// The region of the emulated services.
 pub const REGION: &str = "us-east-1";
 /// The name of a local stack without samconfig.toml.
 pub const STACK: &str = "ledgerline";
@@ -41,12 +41,12 @@ pub fn stack_name(template: &Path) -> Option<String> {
         let name = config.get("default")?.get(command)?.get("parameters")?.get("stack_name")?;
         name.as_str().map(ToOwned::to_owned)
     };
-    // The parameters of a command go before those of all commands, and `sam deploy --guided` writes
-    // the former.
+    // The parameters of a command override those of all commands, and `sam deploy --guided` writes
+    // the parameters of a command.
     named("deploy").or_else(|| named("global"))
 }
 
-/// The samconfig.toml beside a template, if there is one that can be read.
+/// The samconfig.toml beside a template; `None` if it is missing or cannot be read.
 pub(crate) fn samconfig(template: &Path) -> Option<toml::Table> {
     let folder = template.parent().unwrap_or(Path::new(""));
     toml::from_str(&fs::read_to_string(folder.join("samconfig.toml")).ok()?).ok()
@@ -55,7 +55,7 @@ pub(crate) fn samconfig(template: &Path) -> Option<toml::Table> {
 /// An error in a template, with its place.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
-    /// There is no such file, or it cannot be read.
+    /// The file is missing, or cannot be read.
     #[error("cannot read the template {path}: {source}", path = path.display())]
     Unreadable {
         /// The file.
@@ -63,40 +63,39 @@ pub enum TemplateError {
         /// The reason.
         source: std::io::Error,
     },
-    /// Something in it is wrong.
+    /// A part of the template is wrong or not emulated.
     #[error("{path}:{line}: {message}", path = path.display())]
     Wrong {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong there.
+        /// The description of the problem.
         message: String,
     },
 }
 
 type Located<T> = Result<T, (usize, String)>;
 
-/// A template as it is written: its loops written out, and the short forms of functions, such as
-/// `!Ref`, in their long form.
+/// A template whose loops are expanded and whose functions are not resolved. The short forms of
+/// functions, such as `!Ref`, are in their long form.
 #[derive(Debug, Clone)]
 pub struct Source {
     path: PathBuf,
     text: String,
     root: Node,
-    /// The logical ids that are written out, and not made by a loop.
+    /// The logical ids of the resources outside loops.
     written: BTreeSet<String>,
     /// The loops, each with the names in its list.
     loops: BTreeMap<String, Vec<String>>,
-    /// The line of the file that each line of the text comes from, if the text is not that of the
-    /// file.
+    /// The line of the file for each line of the text. Empty if the text is that of the file.
     origins: Vec<usize>,
-    /// The name of the local stack, with which the names of its tables and queues begin.
+    /// The name of the local stack, which is the prefix of the names of its tables and queues.
     stack: String,
 }
 
 impl Source {
-    /// Reads a file.
+    /// Reads a template from a file.
     ///
     /// # Errors
     /// With the line, when the file is missing or no YAML, or has a loop that is not understood.
@@ -106,7 +105,8 @@ impl Source {
         Self::parse(&text, path)
     }
 
-    /// Reads a text. The path is for errors.
+    /// Reads a template from a text. Errors name the path, and the samconfig.toml beside it names
+    /// the stack.
     ///
     /// # Errors
     /// As those of [`Source::read`].
@@ -115,7 +115,8 @@ impl Source {
         Self::of(text, path, stack, Vec::new())
     }
 
-    /// The template with this text. `origins` has the line of the file for each of its lines.
+    /// Returns the template with another text. `origins` has the line of the file for each line of
+    /// the text.
     ///
     /// # Errors
     /// As those of [`Source::read`].
@@ -168,7 +169,7 @@ impl Source {
         &self.text
     }
 
-    /// Whether a resource is written out, and not made by a loop.
+    /// Whether a resource is outside loops.
     pub(crate) fn is_written(&self, id: &str) -> bool {
         self.written.contains(id)
     }
@@ -178,18 +179,18 @@ impl Source {
         self.loops.get(name).map(Vec::as_slice)
     }
 
-    /// The line of the file that a line of the text comes from. Both count from 1.
+    /// The line of the file for a line of the text. Both count from 1.
     pub(crate) fn origin(&self, line: usize) -> usize {
         origin(&self.origins, line)
     }
 
-    /// The name of the local stack, with which the names of its tables and queues begin.
+    /// The name of the local stack, which is the prefix of the names of its tables and queues.
     #[must_use]
     pub fn stack(&self) -> &str {
         &self.stack
     }
 
-    /// Gives the local stack another name.
+    /// Renames the local stack.
     pub fn rename_stack(&mut self, name: String) {
         self.stack = name;
     }
@@ -201,7 +202,7 @@ impl Source {
     }
 
     /// The place in the file, such as `template.yaml:12`, of the node to which these keys and
-    /// indexes lead, or of the closest one above it that is there.
+    /// indexes lead. If a key is missing, it is the place of the closest node above it.
     #[must_use]
     pub fn place(&self, keys: &[&str]) -> String {
         let mut node = &self.root;
@@ -220,10 +221,10 @@ impl Source {
         format!("{}:{line}", self.path.display())
     }
 
-    /// The statements of all policies that the template attaches to a principal or offers, by the
-    /// logical id of the resource. Whether a condition leaves a resource or a statement out does
-    /// not matter here, and what has no name on a laptop is `*`: a check must see the most that a
-    /// statement may allow.
+    /// The statements of all policies of principals and of all managed policies, each with the
+    /// logical id of its resource. A check must see the most that a statement may allow. So
+    /// conditions leave out no resource and no statement, and a value that has no name on a laptop
+    /// is `*`.
     ///
     /// # Errors
     /// With the line, when there are no resources.
@@ -236,12 +237,12 @@ impl Source {
         TemplateError::Wrong { path: self.path.clone(), line: self.origin(line), message }
     }
 
-    /// The template, as far as the local stack runs it.
+    /// Resolves the template, as far as the local stack runs it.
     ///
     /// `overrides` are values of its parameters; `sqs_url` is the URL of the queues' service.
     ///
     /// # Errors
-    /// With the line, when it has something in it that the local stack does not run.
+    /// With the line, when a part of it is wrong, or is not emulated by the local stack.
     pub fn template(
         &self,
         overrides: &BTreeMap<String, String>,
@@ -268,7 +269,7 @@ pub fn load(
     of(&Source::read(path)?, overrides, sqs_url)
 }
 
-/// The template, which must have functions.
+/// Resolves a template that must have functions, as [`Source::template`] does.
 pub fn of(
     source: &Source,
     overrides: &BTreeMap<String, String>,
@@ -286,8 +287,8 @@ pub fn of(
     Ok(template)
 }
 
-/// The tables of a template, which may have no functions, such as the template of a library's
-/// tests. The path is for errors.
+/// The tables of a template. It may have no functions, such as the template of a library's tests.
+/// The path is that of [`Source::parse`].
 ///
 /// # Errors
 /// As those of [`Source::parse`] and [`Source::template`].
@@ -295,7 +296,7 @@ pub fn tables_in(text: &str, path: &Path) -> Result<Vec<Table>, TemplateError> {
     Ok(Source::parse(text, path)?.template(&BTreeMap::new(), "http://127.0.0.1:1")?.tables)
 }
 
-/// A template as it is written, as JSON.
+/// Reads a template as JSON. Its functions are not resolved.
 ///
 /// # Errors
 /// As those of [`Source::read`].

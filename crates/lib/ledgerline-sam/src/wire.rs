@@ -413,8 +413,8 @@ mod tests {
         assert_eq!(wired.source.text(), TANKS.text().replace('\n', "\r\n"));
     }
 
-    /// The check reports a difference in a value, in a manifest, in the name of a function, and in
-    /// the key of all manifests.
+    /// The check reports another value, an invalid manifest, an unknown function, and a misspelled
+    /// key.
     #[test]
     fn other_manifests_in_the_metadata_are_a_problem() {
         let by_hand = |text: &str, other: &str| {

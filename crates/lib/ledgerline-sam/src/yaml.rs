@@ -1,4 +1,4 @@
-//! YAML with lines: what `saphyr` reads, as a tree in which every CloudFormation tag is its long
+//! Parses YAML with `saphyr` into a tree with lines, in which every CloudFormation tag has its long
 //! form.
 
 use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
@@ -59,7 +59,7 @@ impl Node {
     }
 
     /// The node at a path of keys and indexes such as `Events.Commits.Properties[0]`, or the
-    /// closest one above it.
+    /// closest node above it.
     pub(crate) fn closest(&self, path: &serde_path_to_error::Path) -> &Node {
         use serde_path_to_error::Segment;
         let mut node = self;
@@ -91,7 +91,7 @@ impl Node {
 /// Parses one document.
 ///
 /// # Errors
-/// The line and what is wrong there.
+/// The line, and a description of the problem.
 pub(crate) fn parse(text: &str) -> Result<Node, (usize, String)> {
     let documents = MarkedYaml::load_from_str(text)
         .map_err(|error| (error.marker().line(), error.info().to_owned()))?;

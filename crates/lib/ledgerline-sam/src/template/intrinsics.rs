@@ -125,7 +125,7 @@ impl<'a> Scope<'a> {
             "AWS::StackName" => self.stack.into(),
             "AWS::Partition" => "aws".into(),
             "AWS::URLSuffix" => "amazonaws.com".into(),
-            // The alias that SAM publishes a function under.
+            // The alias under which SAM publishes a function.
             alias if alias.ends_with(".Alias") => {
                 format!("{}:live", self.physical(alias.trim_end_matches(".Alias"), line)?.arn)
             }

@@ -8,7 +8,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Everything that the local stack runs.
+/// A resolved template: the resources that the local stack runs.
 #[derive(Debug, Default)]
 pub struct Template {
     /// The functions, in the order of the template.
@@ -21,12 +21,12 @@ pub struct Template {
     pub buses: Vec<String>,
     /// All resources, even those that have no meaning on a laptop.
     pub resources: Vec<Resource>,
-    /// The audience of the HTTP API's authorizer: the clients whose tokens it takes. `None` if it
-    /// has no authorizer, with which AWS refuses a request without a token.
+    /// The audience of the HTTP API's authorizer: the clients whose tokens it accepts. `None` if
+    /// the API has no authorizer. With an authorizer, AWS refuses a request without a token.
     pub audience: Option<Vec<String>>,
     /// Logical ids and types of the resources that have no meaning on a laptop.
     pub ignored: Vec<(String, String)>,
-    /// Properties that are not emulated, of resources that are: `HttpApi.CorsConfiguration`.
+    /// Properties of emulated resources that are not emulated: `HttpApi.CorsConfiguration`.
     pub ignored_properties: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ pub struct Function {
     pub invoke_config: InvokeConfig,
     /// The sources that invoke it.
     pub events: Vec<Event>,
-    /// Its role, which says what it may do, if the template names one.
+    /// Its role with its permissions, if the template names one.
     pub role: Option<Role>,
 }
 
@@ -109,7 +109,7 @@ pub struct StreamSource {
     /// The most records in one invocation.
     #[serde(default = "hundred")]
     pub batch_size: usize,
-    /// Seconds for which records are gathered, unless a batch is full before.
+    /// Seconds for which records are gathered, unless a batch is full earlier.
     #[serde(default)]
     pub maximum_batching_window_in_seconds: u64,
     /// Whether a batch that fails is split.
@@ -124,7 +124,7 @@ pub struct StreamSource {
     /// Whether the function reports which records failed.
     #[serde(default)]
     pub function_response_types: Vec<ResponseType>,
-    /// Only records that match one of the patterns are passed on.
+    /// The patterns of the records that are passed on. A record must match one of them.
     #[serde(default)]
     pub filter_criteria: FilterCriteria,
     /// The dead-letter queue of records.
@@ -139,8 +139,8 @@ pub struct StreamSource {
     parallelization_factor: Option<u32>,
 }
 
-/// The record at which a new mapping of a stream begins. `LATEST`, which would leave out what was
-/// committed before, is not emulated.
+/// The record at which a new mapping of a stream begins. `LATEST` is not emulated, because it would
+/// leave out all earlier commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum StartingPosition {
@@ -160,16 +160,16 @@ pub struct QueueSource {
     /// Whether the function reports which messages failed.
     #[serde(default)]
     pub function_response_types: Vec<ResponseType>,
-    /// Bounds concurrent invocations.
+    /// The limit of concurrent invocations.
     #[serde(default)]
     pub scaling_config: ScalingConfig,
 }
 
-/// Bounds concurrent invocations of a queue's mapping.
+/// The limit of concurrent invocations of a queue's mapping.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub struct ScalingConfig {
-    /// At most this many at once.
+    /// The most concurrent invocations.
     pub maximum_concurrency: Option<usize>,
 }
 
@@ -177,15 +177,15 @@ pub struct ScalingConfig {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub struct RuleSource {
-    /// Its name; made of the logical ids if the template has none.
+    /// Its name. If the template has none, the name consists of the logical ids.
     #[serde(default)]
     pub rule_name: Option<String>,
     /// Name of the bus.
     pub event_bus_name: String,
     /// The pattern that events must match.
     pub pattern: Value,
-    /// The retries of the delivery to the function. What the function fails at after its delivery
-    /// is retried as its [`InvokeConfig`] says.
+    /// The retries of the delivery to the function. If the function fails after the delivery, its
+    /// [`InvokeConfig`] defines the retries.
     #[serde(default)]
     pub retry_policy: RetryPolicy,
     /// The dead-letter queue of events that could not be delivered.
@@ -239,7 +239,7 @@ impl Default for InvokeConfig {
     }
 }
 
-/// The report that a function gives of a batch.
+/// The kind of report that a function returns for a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum ResponseType {
     /// The records or messages that failed.
@@ -280,7 +280,7 @@ pub struct Destination {
     pub destination: String,
 }
 
-/// Kinds of destinations that are emulated.
+/// A kind of destination that is emulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum DestinationType {
     /// A standard queue.

@@ -1,4 +1,4 @@
-//! The resources of a template, resolved: SAM's defaults and Globals are merged in.
+//! Resolves the resources of a template, and merges SAM's defaults and `Globals` into them.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -43,7 +43,7 @@ impl<'a> Scope<'a> {
             let kind = resource_type(id, resource)?;
             template.resources.push(Resource {
                 id: id.clone(),
-                // SAM makes a function of it.
+                // SAM transforms it into a Lambda function.
                 kind: kind.replace("Serverless::Function", "Lambda::Function"),
                 physical: self.physical(id, resource.line)?.reference,
             });
@@ -59,7 +59,7 @@ impl<'a> Scope<'a> {
                     template.buses.push(self.physical(id, resource.line)?.name)
                 }
                 "AWS::Serverless::HttpApi" => template.audience = self.audience(id, resource)?,
-                // They are read with the function that names them.
+                // The function that names a role or a policy reads it.
                 "AWS::IAM::Role" | "AWS::IAM::ManagedPolicy" => {}
                 "AWS::SNS::Subscription"
                     if resource
@@ -99,7 +99,8 @@ impl<'a> Scope<'a> {
         Ok(statements)
     }
 
-    /// A value with both sides of each `Fn::If`, and `*` for what cannot be resolved.
+    /// Returns a value with both sides of each `Fn::If`, and with `*` for each part that cannot be
+    /// resolved.
     fn widest(&self, node: &Node) -> Node {
         let line = node.line;
         let sides = |node: &Node| -> Option<Vec<Node>> {
@@ -237,8 +238,8 @@ impl<'a> Scope<'a> {
             .iter()
             .filter_map(|policy| Some(policy.get("PolicyDocument")?.to_json()))
             .collect();
-        // The list is read as it is written, because its resolved values would be names, which do
-        // not lead to the policies.
+        // The unresolved list is read, because its resolved values would be names, which do not
+        // lead to the policies.
         let written =
             self.resources()?.iter().find(|(name, _)| *name == id).map(|(_, resource)| resource);
         let managed = written.and_then(|role| role.get("Properties")?.get("ManagedPolicyArns"));
@@ -443,7 +444,7 @@ fn merge(own: Node, global: Node) -> Node {
     }
 }
 
-/// Reads a resolved node, and finds the line of what cannot be read.
+/// Deserializes a resolved node. An error has the line of the part that cannot be read.
 fn typed<T: DeserializeOwned>(node: &Node, place: &str) -> Located<T> {
     serde_path_to_error::deserialize(node.to_json()).map_err(|error| {
         (node.closest(error.path()).line, format!("{place}.{}: {}", error.path(), error.inner()))

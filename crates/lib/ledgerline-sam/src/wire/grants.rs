@@ -73,7 +73,8 @@ fn grants(template: &Template<'_>, function: &Function<'_>) -> Vec<String> {
             continue;
         };
         let id = narrowed(&resource).0.split(['.', '/', ':']).next().unwrap_or_default();
-        // A resource of another type has no attribute `Arn`, so its grant is written by hand.
+        // A grant on a resource of another type is written by hand, because its ARN has another
+        // form.
         if ARNS.contains(&template.kind(id)) {
             resources.entry(resource).or_default().insert(action);
         }
