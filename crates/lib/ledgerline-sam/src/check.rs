@@ -1,6 +1,6 @@
-//! The manifests of functions, compared with what the template gives them, in both directions. A
-//! gap fails at the first request that uses it. A surplus is a right too many, an event that no
-//! function takes, or a table that costs money.
+//! Compares the manifests of functions with the template, in both directions. A missing part fails
+//! at the first request that needs it. A surplus is a needless right, an event that no function
+//! consumes, or a table that costs money.
 
 mod alarms;
 mod hardening;
@@ -26,14 +26,15 @@ use crate::{
     wire,
 };
 
-/// Asks functions for their manifests. The keys are the names of the functions, the values the
-/// paths of their programs.
+/// Runs functions to get their manifests. The keys are the names of the functions, and the values
+/// are the paths of their programs.
 ///
 /// # Errors
-/// When one cannot be run, or prints something else.
+/// When a function cannot be run, or does not print a manifest.
 pub fn manifests(programs: &BTreeMap<String, PathBuf>) -> Result<Manifests> {
     let ask = |(name, program): (&String, &PathBuf)| {
-        // The development binary is told which function it is, as Lambda tells every function.
+        // The development binary has the handlers of all functions, and chooses one by this
+        // variable of Lambda.
         let output =
             Command::new(program).arg("--manifest").env("AWS_LAMBDA_FUNCTION_NAME", name).output();
         let output = output.with_context(|| format!("cannot run {}", program.display()))?;
@@ -48,12 +49,13 @@ pub fn manifests(programs: &BTreeMap<String, PathBuf>) -> Result<Manifests> {
     programs.iter().map(ask).collect()
 }
 
-/// Builds the functions of a template and asks them for their manifests.
+/// Builds the functions of a template, and runs them to get their manifests.
 ///
 /// # Errors
 /// When they do not build, or as those of [`manifests`].
 pub fn manifests_of(source: &Source, root: &Path) -> Result<Manifests> {
-    // A template with stale lists has functions whose roles are not there yet.
+    // This reads JSON, because in a template with stale lists the roles of some functions are
+    // missing.
     let json = source.json();
     let functions = resources(&json, &["AWS::Serverless::Function"]);
     let mut binaries = Vec::new();
@@ -69,9 +71,9 @@ pub fn manifests_of(source: &Source, root: &Path) -> Result<Manifests> {
     manifests(&crate::build::build(root, &binaries)?)
 }
 
-/// All problems of a template: differences from the manifests of its functions, missing safeguards,
-/// alarms that lack or cannot go off, and rights that no function may have. Each is one sentence
-/// with its place. `runbook` is the text with an entry for each alarm.
+/// Finds all problems of a template: differences from the manifests of its functions, missing
+/// safeguards, missing or useless alarms, and forbidden rights. Each problem is one sentence with
+/// its place. `runbook` is the text with an entry for each alarm.
 #[must_use]
 pub fn problems(source: &Source, manifests: &Manifests, runbook: &str) -> Vec<String> {
     let (mut problems, source) = wired(source, manifests);
@@ -87,16 +89,16 @@ pub fn problems(source: &Source, manifests: &Manifests, runbook: &str) -> Vec<St
     problems
 }
 
-/// The differences between the manifests of functions and what the template gives them.
+/// Finds the differences between a template and the manifests of its functions.
 #[must_use]
 pub fn wiring(source: &Source, manifests: &Manifests) -> Vec<String> {
     let (problems, source) = wired(source, manifests);
     [problems, compared(&source, manifests)].concat()
 }
 
-/// The generated blocks that are not as the manifests say, and the template with all of them
-/// written. The rest of the check reads that template: what follows from a stale block is no
-/// problem of its own.
+/// Returns a problem for each stale generated block, and the template with all blocks rewritten.
+/// The rest of the check reads that template, so it does not report the consequences of a stale
+/// block.
 fn wired(source: &Source, manifests: &Manifests) -> (Vec<String>, Source) {
     match wire::wire(source, manifests) {
         Ok(wire::Wired { source: wired, stale }) => {
@@ -110,7 +112,7 @@ fn wired(source: &Source, manifests: &Manifests) -> (Vec<String>, Source) {
     }
 }
 
-/// The remedy for a difference that a command repairs.
+/// The remedy for a difference that `cargo xtask wire` repairs.
 const WIRE: &str = "run `cargo xtask wire`";
 
 fn compared(source: &Source, manifests: &Manifests) -> Vec<String> {
@@ -134,8 +136,8 @@ fn compared(source: &Source, manifests: &Manifests) -> Vec<String> {
     problems
 }
 
-/// Manifests in the metadata that differ from those of the functions: the operator's tool would go
-/// by them in an incident.
+/// Finds a difference between the manifests in the metadata and those of the functions. The
+/// operator's tool would use the wrong manifests in an incident.
 fn deployed(source: &Source, json: &Value, manifests: &Manifests) -> Option<String> {
     if json["Metadata"]["Ledgerline"].is_null() {
         return None;
@@ -148,8 +150,8 @@ fn deployed(source: &Source, json: &Value, manifests: &Manifests) -> Option<Stri
     })
 }
 
-/// Differences of the loop over URLs from the functions that get one: a URL has no scopes, so a
-/// function that shows the commits of all streams must have none.
+/// Finds differences between the loop over URLs and the functions that need a URL. A function that
+/// shows the commits of all streams must have none, because a URL has no scopes.
 fn urls(source: &Source, template: &Template<'_>) -> Vec<String> {
     const URLS: &str = "Urls";
     let Some(written) = source.names_of_loop(URLS) else { return Vec::new() };
@@ -164,7 +166,7 @@ fn urls(source: &Source, template: &Template<'_>) -> Vec<String> {
     missing.chain(surplus).collect()
 }
 
-/// Parameters that the console shows behind all others, because no group names them. A template may
+/// Finds parameters that no group names. The console shows them after all others. A template may
 /// have no groups.
 fn ungrouped(source: &Source) -> Vec<String> {
     let json = source.json();
@@ -180,7 +182,7 @@ fn ungrouped(source: &Source) -> Vec<String> {
     missing.map(problem).collect()
 }
 
-/// The rights that no function may have, in a template or in the output of SAM.
+/// Finds rights that no function may have, in a template or in the output of SAM.
 #[must_use]
 pub fn forbidden_rights(source: &Source) -> Vec<String> {
     let problems = grants::read(&source.json()).problems.into_iter();
@@ -223,7 +225,7 @@ mod tests {
         manifests
     }
 
-    /// Whatever a manifest declares, `wire` writes no right that `check` lets pass.
+    /// `wire` writes each declared right, and `check` refuses the forbidden ones.
     #[test]
     fn a_declared_right_to_remove_the_protection_of_the_log_is_refused() {
         for action in
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_of_something_unknown_excuses_no_right_on_a_table() {
+    fn a_call_of_an_unknown_resource_justifies_no_right_on_a_table() {
         let manifests = calling("dynamodb:PutItem", "EVENT_SOURCE");
         let end = "              # </generated>\n\n  FanoutDeadLetterQueue:";
         let put = "              - { Effect: Allow, Action: dynamodb:PutItem, Resource: \"arn:aws:dynamodb:us-east-1:1:table/t-CommitsTable\" }\n";
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn grants_of_a_role_that_needs_no_statement_are_refused_with_what_to_delete() {
+    fn grants_of_a_role_that_needs_no_statement_are_refused_with_a_remedy() {
         let mut manifests = tanks();
         *manifests.get_mut("tank-fanout").unwrap() = Manifest::new(Events::Schedule);
         let error = wire::wire(&BY_HAND, &manifests).unwrap_err().to_string();
@@ -313,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_without_the_name_of_its_binary_is_named() {
+    fn a_function_without_a_binary_is_an_error_that_names_it() {
         let source = with(
             "    Metadata: { BuildMethod: rust-cargolambda, BuildProperties: { Binary: tank-fanout } }\n",
             "",

@@ -1,5 +1,5 @@
-//! Rule 11: whatever can fail has an alarm that can go off, and every alarm has an entry in the
-//! runbook.
+//! Checks rule 11: every possible failure has an alarm that can go off, and every alarm has an
+//! entry in the runbook.
 
 use ledgerline::manifest::Manifests;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::{
     template::Source,
 };
 
-/// The metrics without an alarm, and the alarms that can never go off or have no entry in the
+/// Finds metrics without an alarm, and alarms that can never go off or have no entry in the
 /// runbook.
 pub(super) fn problems(source: &Source, manifests: &Manifests, runbook: &str) -> Vec<String> {
     let entries: Vec<_> = runbook.split("\n## ").skip(1).map(Entry::of).collect();
@@ -44,13 +44,13 @@ pub(super) fn problems(source: &Source, manifests: &Manifests, runbook: &str) ->
                 let place = source.place(&["Resources", id, "Properties", key]);
                 format!("{place}: rule 11: {id} never goes off, or nobody hears of it: {message}")
             })),
-            // One good alarm is enough. Others on the same metric may be of any kind.
+            // One effective alarm is enough. Other alarms on the same metric may be of any kind.
             None => {}
         }
     }
     for (id, alarm) in alarms {
         let place = |key| source.place(&["Resources", id, "Properties", key]);
-        // An alarm may watch any metric that this check does not know.
+        // An alarm may be on any metric that this check does not know.
         let is_known = |metric: &Value, namespace: &Value| {
             wanted.iter().any(|wanted| *metric == wanted.metric.as_str())
                 || text_of(namespace) == Some(&own)
@@ -87,7 +87,7 @@ pub(super) fn problems(source: &Source, manifests: &Manifests, runbook: &str) ->
     problems
 }
 
-/// The namespace of the metrics that functions count themselves, as the template has it.
+/// The namespace of the metrics that functions count themselves, in the form of the template.
 fn own_namespace(template: &Value) -> String {
     let variables = &template["Globals"]["Function"]["Environment"]["Variables"];
     text_of(&variables["METRICS_NAMESPACE"]).unwrap_or_default().to_owned()
@@ -102,12 +102,12 @@ fn text_of(value: &Value) -> Option<&str> {
 struct Entry {
     /// The anchor of its heading.
     anchor: String,
-    /// Whether it tells the on-call engineer first what to type.
+    /// Whether it begins with the commands for the on-call engineer.
     begins_with_commands: bool,
 }
 
 impl Entry {
-    /// Reads an entry, from its heading on.
+    /// Reads an entry, which begins with its heading.
     fn of(text: &str) -> Self {
         let (heading, body) = text.split_once('\n').unwrap_or((text, ""));
         let anchor = heading.to_lowercase().replace(' ', "-");
@@ -115,16 +115,16 @@ impl Entry {
     }
 }
 
-/// A metric that an alarm should watch.
+/// A metric that must have an alarm.
 #[derive(Debug, PartialEq)]
 struct Watched {
     /// The logical id of the resource that emits it.
     resource: String,
     namespace: String,
     metric: String,
-    /// The dimensions as `Name=Value`, in alphabetical order. A value is what it refers to.
+    /// The dimensions as `Name=Value`, in alphabetical order. A value is a logical id or a text.
     dimensions: Vec<String>,
-    /// The highest threshold with which somebody is told in time.
+    /// The highest threshold with which the alarm goes off in time.
     most: f64,
 }
 
@@ -154,8 +154,8 @@ impl Watched {
         Self::new(id, "AWS/SQS", metric, &[("QueueName", id.to_owned())], most)
     }
 
-    /// Whether the alarm is on this metric. The alarm of the API watches a share, which is a
-    /// formula of two metrics.
+    /// Whether the alarm is on this metric. The alarm of the API is on a ratio, which is a formula
+    /// of two metrics.
     fn is_of(&self, alarm: &Value) -> bool {
         let of = |metric: &Value| {
             let mut dimensions: Vec<_> = list(&metric["Dimensions"])
@@ -169,7 +169,8 @@ impl Watched {
                 })
                 .collect();
             dimensions.sort_unstable();
-            // The application's own namespace is a substitution, with the name of the stack in it.
+            // The application's own namespace is a substitution that contains the name of the
+            // stack.
             text_of(&metric["Namespace"]).is_some_and(|namespace| namespace == self.namespace)
                 && metric["MetricName"] == self.metric.as_str()
                 && dimensions == self.dimensions
@@ -177,7 +178,7 @@ impl Watched {
         of(alarm) || list(&alarm["Metrics"]).iter().any(|part| of(&part["MetricStat"]["Metric"]))
     }
 
-    /// A hint at the list in which a name is missing: the loop over the list would make the alarm.
+    /// A hint at the list that lacks a name. The loop over that list would create the alarm.
     fn hint(&self) -> &'static str {
         match self.metric.as_str() {
             "DestinationDeliveryFailures" | "ApproximateNumberOfMessagesNotVisible" => {
@@ -188,8 +189,7 @@ impl Watched {
         }
     }
 
-    /// The reason why an alarm on this metric does not help: the property, and what is wrong with
-    /// it.
+    /// The reason why an alarm on this metric is useless: the property, and a message.
     fn weakness(&self, alarm: &Value) -> Option<(&'static str, String)> {
         let number = |key: &str| alarm[key].as_f64();
         let above = ["GreaterThanThreshold", "GreaterThanOrEqualToThreshold"];
@@ -207,8 +207,8 @@ impl Watched {
             parts.iter().map(|part| &part["MetricStat"]["Stat"]).filter(|stat| !stat.is_null());
         let mut statistics =
             of_parts.chain(alarm["Metrics"].is_null().then_some(&alarm["Statistic"]));
-        // A data point of a counter is one event, so that its maximum is 1 at most, however many
-        // there were.
+        // A data point of a counter is one event. So the maximum is at most 1 for any number of
+        // events.
         let is_level = self.metric.starts_with("Approximate") || self.metric.ends_with("Age");
         let allowed: &[&str] = if is_level { &["Sum", "Maximum"] } else { &["Sum"] };
         if !statistics.all(|statistic| allowed.iter().any(|allowed| *statistic == *allowed)) {
@@ -222,8 +222,8 @@ impl Watched {
                 format!("Period times EvaluationPeriods is more than {LONGEST} s"),
             ));
         }
-        // Calls that fail or are throttled are retried, so they need not wake anybody. Of its
-        // own metrics, the application decides.
+        // Throttled calls are retried, so their alarm need not wake an on-call engineer. The
+        // application decides about its own metrics.
         let can_wait = self.metric == "Throttles" || !self.namespace.starts_with("AWS/");
         let topics: &[&str] =
             if can_wait { &["AlarmTopic", "NoticeTopic"] } else { &["AlarmTopic"] };
@@ -243,14 +243,14 @@ impl Watched {
 /// The longest time that an alarm may take to go off, in seconds.
 const LONGEST: f64 = 900.0;
 
-/// The lines that Lambda writes of invocations that failed or ran out of time. Where
-/// `SystemLogLevel` is `WARN`, it writes no other reports (Lambda Developer Guide, "System log
+/// The filter pattern of the lines that Lambda logs about failed and timed-out invocations. If
+/// `SystemLogLevel` is `WARN`, Lambda logs no other reports (Lambda Developer Guide, "System log
 /// level event mapping").
 const FAILED_INVOCATIONS: &str =
     r#"{ $.type = "platform.report" && $.record.status != "success" }"#;
 
-/// The filters of the functions' log that count these lines: logical id, and namespace and name of
-/// the metric.
+/// The metric filters of the functions' log with the pattern [`FAILED_INVOCATIONS`]: logical id,
+/// and namespace and name of the metric.
 fn failed_invocations(template: &Value) -> impl Iterator<Item = (&str, &str, &str)> {
     let group = &template["Globals"]["Function"]["LoggingConfig"]["LogGroup"];
     let filters = resources(template, &["AWS::Logs::MetricFilter"]).filter(move |(_, filter)| {
@@ -263,17 +263,17 @@ fn failed_invocations(template: &Value) -> impl Iterator<Item = (&str, &str, &st
     })
 }
 
-/// The metrics that alarms must watch.
+/// The metrics that must have an alarm.
 fn wanted(template: &Value, manifests: &Manifests, own: &str) -> Vec<Watched> {
-    // The highest thresholds, for failures, seconds and milliseconds: a delay of more than an hour
-    // must always be an alarm.
+    // The highest thresholds, for failures, seconds and milliseconds. A delay of more than an hour
+    // must always raise an alarm.
     const FAILURES: f64 = 10.0;
     const SECONDS: f64 = 3_600.0;
     const MILLISECONDS: f64 = 3_600_000.0;
     let mut wanted = Vec::new();
     for (id, _) in resources(template, &["AWS::Serverless::HttpApi"]) {
-        // The alarm is on the share of answers with 5xx among all requests, so both metrics are
-        // parts of its formula.
+        // The alarm is on the ratio of 5xx responses to all requests, so both metrics are parts of
+        // its formula.
         for metric in ["5xx", "Count"] {
             wanted.push(Watched::new(
                 id,
@@ -284,8 +284,9 @@ fn wanted(template: &Value, manifests: &Manifests, own: &str) -> Vec<Watched> {
             ));
         }
     }
-    // Of all functions together: an alarm for each of them would cost a dollar a month for ten. The
-    // log says which one failed. Throttles are not in the log, and concurrency is the account's.
+    // These metrics are of all functions together. An alarm for each function would cost a dollar a
+    // month for ten functions. The log names the function that failed. Throttles are not in the
+    // log, and concurrency belongs to the account.
     wanted.extend(
         failed_invocations(template)
             .map(|(id, namespace, metric)| Watched::new(id, namespace, metric, &[], FAILURES)),
@@ -309,7 +310,8 @@ fn wanted(template: &Value, manifests: &Manifests, own: &str) -> Vec<Watched> {
                         )),
                         // The age of the oldest message leaves out messages that were received
                         // three times, except in a FIFO queue (Amazon SQS Developer Guide,
-                        // "Available CloudWatch metrics"). So the number of messages is watched.
+                        // "Available CloudWatch metrics"). So the alarm is on the number of
+                        // messages.
                         false => wanted.extend(
                             [
                                 "ApproximateNumberOfMessagesVisible",
@@ -319,8 +321,8 @@ fn wanted(template: &Value, manifests: &Manifests, own: &str) -> Vec<Watched> {
                         ),
                     }
                 }
-                // Both dimensions are needed: with the rule's alone, the metric is that of a rule
-                // of the default bus.
+                // Both dimensions are needed. With the rule's dimension alone, the metric is that
+                // of a rule of the default bus.
                 Some("EventBridgeRule") => wanted.push(Watched::new(
                     id,
                     "AWS/Events",

@@ -1,6 +1,6 @@
-//! The safeguards that the template must have whatever the functions do: strangers are kept out,
-//! what fails is delivered again and is kept, and stored data is not lost with the stack (rules 3
-//! and 11).
+//! Checks the safeguards that every template must have (rules 3 and 11). Unknown callers get no
+//! access, a failed event is redelivered and never lost, and stored data survives the deletion of
+//! the stack.
 
 mod access;
 
@@ -13,10 +13,10 @@ use crate::{
     template::Source,
 };
 
-/// Seconds for which a dead-letter queue keeps what is in it: 14 days, the longest that there is.
+/// Seconds for which a dead-letter queue retains its messages: 14 days, the most that SQS allows.
 const KEPT: i64 = 1_209_600;
 
-/// The safeguards that are missing or weakened, each with its place.
+/// Finds missing and weakened safeguards, each with its place.
 pub(super) fn problems(source: &Source) -> Vec<String> {
     let json = source.json();
     let template = Template { source, json: &json, problems: Vec::new() };
@@ -30,17 +30,18 @@ struct Template<'a> {
 }
 
 impl Template<'_> {
-    /// Notes a problem with a resource, at the closest of these keys below its properties.
+    /// Adds a problem with a resource. The keys lead to its place below the resource's properties.
+    /// If a key is missing, the place is the closest node above it.
     fn wrong(&mut self, id: &str, keys: &[&str], message: &str) {
         let place = self.source.place(&[&["Resources", id, "Properties"], keys].concat());
         let problem = format!("{place}: {id}: {message}");
-        // Several functions or events may have the same queue, whose problem is noted once.
+        // Several functions or events may have the same queue, whose problem is added once.
         if !self.problems.contains(&problem) {
             self.problems.push(problem);
         }
     }
 
-    /// Notes a property that must have this value.
+    /// Adds a problem if a property does not have the expected value.
     fn must(&mut self, id: &str, keys: &[&str], found: &Value, expected: &Value) {
         if found != expected {
             // For an event, the message has only the path below the event's properties.
@@ -53,8 +54,8 @@ impl Template<'_> {
         }
     }
 
-    /// Tables that cannot be rebuilt from others must stay when the stack is deleted, and must
-    /// be restorable.
+    /// Checks the tables that cannot be rebuilt from others. They must survive the deletion of the
+    /// stack, and must be restorable.
     fn tables(mut self) -> Self {
         for (id, table) in resources(self.json, &["AWS::DynamoDB::Table"]) {
             if ![COMMITS, SEQUENCE, "RequestsTable"].contains(&id)
@@ -84,8 +85,8 @@ impl Template<'_> {
                 self.wrong(id, &[], "write DeletionProtectionEnabled: !If [IsProd, true, false]");
             }
             if id == COMMITS {
-                // With another view type the records would have no commits, and the fanout could
-                // pass nothing on.
+                // With another view type, the records would have no commits, and the fanout could
+                // pass none on.
                 let keys = ["StreamSpecification", "StreamViewType"];
                 self.must(
                     id,
@@ -113,8 +114,8 @@ impl Template<'_> {
         self
     }
 
-    /// What a function fails at must be delivered again, in order, and must be kept if it never
-    /// gets through (rule 11).
+    /// Checks the sources of functions (rule 11). A failed event must be redelivered, in order. A
+    /// poison pill must go to a dead-letter queue.
     fn functions(mut self) -> Self {
         let functions = || resources(self.json, &["AWS::Serverless::Function"]);
         let views: String = functions()
@@ -123,8 +124,7 @@ impl Template<'_> {
             })
             .collect();
         for (id, function) in functions() {
-            // The function takes states if the fanout or a rule of the bus invokes it,
-            // asynchronously.
+            // The fanout or a rule of the bus invokes a function with states asynchronously.
             let takes_states = views.contains(&format!("${{{id}}}"))
                 || events(function, "EventBridgeRule").next().is_some();
             let taken: Vec<_> = events(function, "SQS")
@@ -132,7 +132,8 @@ impl Template<'_> {
                 .collect();
             for (name, properties) in events(function, "SQS") {
                 if takes_states {
-                    // One event that ends the function must not use up the tries of others.
+                    // One event that crashes the function must not use up the attempts of other
+                    // events.
                     let keys = ["Events", name, "Properties", "BatchSize"];
                     self.must(id, &keys, &properties["BatchSize"], &1.into());
                 } else {
@@ -152,7 +153,7 @@ impl Template<'_> {
                     continue;
                 }
                 self.bounded_stream(id, name, properties);
-                // The records that the fanout sets aside must go into the queue of those that
+                // The records that the fanout quarantines must go to the same queue as those that
                 // Lambda gives up.
                 let letters =
                     &function["Properties"]["Environment"]["Variables"]["DEAD_LETTER_QUEUE"];
@@ -190,24 +191,24 @@ impl Template<'_> {
         self
     }
 
-    /// A function must be able to report which records failed. Else it gets those again that it has
-    /// done.
+    /// Checks that a function reports the records that failed. Otherwise Lambda also redelivers the
+    /// records that succeeded.
     fn partial(&mut self, id: &str, name: &str, properties: &Value) {
         let keys = ["Events", name, "Properties", "FunctionResponseTypes"];
         let expected = Value::from(vec!["ReportBatchItemFailures"]);
         self.must(id, &keys, &properties["FunctionResponseTypes"], &expected);
     }
 
-    /// The sequencer must get through with every record: to give one up would be to leave it out of
-    /// the order.
+    /// Checks that Lambda never gives up a record of the sequencer. A commit in such a record would
+    /// be missing in `$all`.
     fn whole_stream(&mut self, id: &str, name: &str, properties: &Value) {
         for key in ["MaximumRetryAttempts", "MaximumRecordAgeInSeconds"] {
             self.must(id, &["Events", name, "Properties", key], &properties[key], &(-1).into());
         }
     }
 
-    /// A function that reads whole records must give up the ones that it never gets through with,
-    /// and keep them elsewhere.
+    /// Checks that Lambda gives up a poison pill and sends it to a dead-letter queue. This is for a
+    /// function that reads whole records.
     fn bounded_stream(&mut self, id: &str, name: &str, properties: &Value) {
         let keys = |key: &'static str| ["Events", name, "Properties", key];
         if !self.is_dead_letter_queue(
@@ -240,7 +241,7 @@ impl Template<'_> {
             &properties["StartingPosition"],
             &"TRIM_HORIZON".into(),
         );
-        // There must be exactly one filter: of several, one match is enough for a record.
+        // There must be exactly one filter, because with several, a record needs to match only one.
         let filters = list(&properties["FilterCriteria"]["Filters"]);
         let pattern = filters.first().and_then(|filter| filter["Pattern"].as_str());
         let pattern = pattern.and_then(|pattern| serde_json::from_str::<Value>(pattern).ok());
@@ -250,8 +251,8 @@ impl Template<'_> {
         }
     }
 
-    /// A queue that a function takes from must be safe: a FIFO queue of commits, or a queue of
-    /// events that are retried.
+    /// Checks a queue that a function reads: a FIFO queue of commits, or a queue of events that are
+    /// retried.
     fn queue(&mut self, queue: Option<&str>, function: &Value, commits: bool) {
         let Some(id) = queue.filter(|id| self.json["Resources"][id]["Type"] == "AWS::SQS::Queue")
         else {
@@ -261,8 +262,8 @@ impl Template<'_> {
         if commits {
             for (key, expected) in [
                 ("FifoQueue", Value::from(true)),
-                // High throughput is needed: else all streams share 300 calls a second, and one set
-                // of deduplication ids.
+                // Without high throughput, all streams share 300 calls a second and one set of
+                // deduplication ids.
                 ("DeduplicationScope", "messageGroup".into()),
                 ("FifoThroughputLimit", "perMessageGroupId".into()),
             ] {
@@ -298,8 +299,8 @@ impl Template<'_> {
         }
     }
 
-    /// Whether there is a queue with this logical id and of this kind. It must keep its messages
-    /// for as long as a queue can.
+    /// Whether a queue of this kind with this logical id exists. Adds a problem if the queue does
+    /// not retain its messages for the longest time.
     fn is_dead_letter_queue(&mut self, queue: Option<&str>, fifo: bool) -> bool {
         let Some(id) = queue else { return false };
         let queue = &self.json["Resources"][id];
@@ -316,8 +317,8 @@ impl Template<'_> {
         true
     }
 
-    /// EventBridge must be allowed to put events that it cannot deliver into this queue, and the
-    /// policy must name the rule.
+    /// Checks that EventBridge may send events that it cannot deliver to this queue, and that the
+    /// policy names the rule.
     fn policy(&mut self, queue: &str, rule: &Value) {
         let name = rule["RuleName"]["Fn::Sub"].as_str().unwrap_or_default();
         let statements = resources(self.json, &["AWS::SQS::QueuePolicy"])

@@ -1,12 +1,12 @@
-//! The parameters that samconfig.toml sets, compared with those of the template. SAM ignores a
-//! value whose parameter the template does not have. A stack that sets a renamed parameter would
-//! silently get the default.
+//! Compares the parameters that samconfig.toml sets with those of the template. SAM ignores a value
+//! without a parameter in the template. A stack that sets a renamed parameter would silently get
+//! the default.
 
 use serde_json::Value;
 
 use crate::template::{Source, samconfig};
 
-/// The values of samconfig.toml without a parameter, each with its table.
+/// Finds values of samconfig.toml without a parameter in the template, each with its table.
 pub(super) fn problems(source: &Source) -> Vec<String> {
     let config = samconfig(source.path()).unwrap_or_default();
     unknown(&config, &source.json()["Parameters"])

@@ -1,4 +1,4 @@
-//! The rights of functions, which must be exactly those that they need.
+//! Checks that the rights of functions are exactly those that they need.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::{
     rights::rights,
 };
 
-/// Rights that functions need and do not have, and those that they have and do not need.
+/// Finds missing and needless rights of functions, and roles that no function has.
 pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     let granted = grants::read(template.json).granted;
     let mut problems = unused(template);
@@ -36,7 +36,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
                 ));
             }
         }
-        // Rights that no function knows of, such as those for a customer's own key that encrypts a
+        // Rights that no manifest declares, such as those on a customer managed key that encrypts a
         // table.
         let besides = &template.json["Resources"][role]["Metadata"]["Ledgerline"]["Besides"];
         for action in grants::list(besides).into_iter().filter_map(Value::as_str) {
@@ -52,8 +52,8 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
                 continue;
             }
             let is_needed = needed.iter().any(|(needed, resource)| {
-                // A table is known in every case: a call of something unknown allows no access to
-                // one.
+                // Every table is known, so a call of an unknown resource justifies no right on a
+                // table.
                 needed.eq_ignore_ascii_case(action)
                     && resource.as_deref().map_or(!is_of_tables(action), |resource| resource == on)
             });
@@ -68,8 +68,8 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     problems
 }
 
-/// Problems with roles that Lambda may assume and no function has, such as one made by a name that
-/// was left in the list of a loop.
+/// Finds roles that Lambda may assume and no function has. A superfluous name in the list of a loop
+/// creates such a role.
 fn unused(template: &Template<'_>) -> Vec<String> {
     let functions = template.functions.iter();
     let had: BTreeSet<_> =

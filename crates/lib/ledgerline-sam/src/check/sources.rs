@@ -1,4 +1,4 @@
-//! The sources of events: routes, rules, queues and the stream.
+//! Checks the sources of events: routes, rules, queues, the stream and schedules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::functions::{Function, Template, listed};
 use crate::grants::{COMMITS, event_source, list, referred, scope_prefix};
 use crate::wire::{invoked, sent, wanted_by_rules};
 
-/// Problems with sources of events that differ from those that the functions need.
+/// Finds differences between the sources of events and those that the functions need.
 pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     let queues = LogQueues::of(template);
     let views = Invoked::of(template, "STATE_VIEWS");
@@ -31,7 +31,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
             Source::Http(endpoints) => (&["HttpApi"], routes(template, function, endpoints)),
             Source::States { category, events } => {
                 let source = format!("{prefix}.{category}");
-                // The states come from the fanout, or by a rule.
+                // The fanout or a rule delivers the states.
                 let mut found = match views.states_of(template, function, category) {
                     Some(found) => found,
                     None => rule(template, function, &source, events),
@@ -70,7 +70,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     problems
 }
 
-/// Problems with routes and their scopes.
+/// Finds problems with routes and their scopes.
 fn routes<'t>(
     template: &Template<'t>,
     function: &Function<'t>,
@@ -117,7 +117,7 @@ fn routes<'t>(
     problems
 }
 
-/// Problems with the rule of a function that takes states from the bus.
+/// Finds problems with the rule of a function that receives states from the bus.
 fn rule<'t>(
     template: &Template<'t>,
     function: &Function<'t>,
@@ -157,7 +157,7 @@ fn rule<'t>(
                 &message,
             ));
         }
-        // A rule may want replays, which no aggregate has among its events.
+        // A rule may match `Replayed`, which is no event of an aggregate.
         let unknown = listed(named.difference(events).filter(|event| **event != REPLAYED));
         if !unknown.is_empty() {
             let message =
@@ -184,14 +184,15 @@ fn rule<'t>(
     problems
 }
 
-/// The types of events that a rule of this function wants, and the fanout does not put on the bus.
+/// Finds types of events that a rule of this function matches and the fanout does not put on the
+/// bus.
 fn unsent<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
     const BUS_EVENTS: &str = "BUS_EVENTS";
     let mut functions = template.functions.iter();
     let is_fanout =
         |function: &&Function<'t>| function.manifest.optional_variables.contains(BUS_EVENTS);
     let Some(fanout) = functions.find(is_fanout) else { return Vec::new() };
-    // Without the variable, all are sent.
+    // Without the variable, the fanout puts all events on the bus.
     let Some(value) = template.variable(fanout, BUS_EVENTS) else { return Vec::new() };
     let parameter =
         &template.json["Parameters"][value["Ref"].as_str().unwrap_or_default()]["Default"];
@@ -212,7 +213,7 @@ fn unsent<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
     vec![template.problem(fanout.id, &["Environment", "Variables", BUS_EVENTS], &message)]
 }
 
-/// Problems with the stream of the log.
+/// Finds problems with the stream of the log.
 fn stream<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
     let streams: Vec<_> = function.events("DynamoDB").collect();
     let of_commits = |properties: &Value| {
@@ -228,7 +229,7 @@ fn stream<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
     vec![template.problem(function.id, &["Events"], message)]
 }
 
-/// Problems with the schedule of a function.
+/// Finds problems with the schedule of a function.
 fn scheduled<'t>(template: &Template<'t>, function: &Function<'t>, often: &str) -> Vec<String> {
     if function.events("Schedule").count() == 1 {
         return Vec::new();
@@ -237,8 +238,8 @@ fn scheduled<'t>(template: &Template<'t>, function: &Function<'t>, often: &str) 
     vec![template.problem(function.id, &["Events"], &message)]
 }
 
-/// Problems with the lines of the reconciler: what has no line is never compared with the log, and
-/// what is lost there is never found.
+/// Finds problems with the lines of the reconciler. It never compares a subscriber without a line
+/// with the log, so it never finds a commit that this subscriber lost.
 fn subscribers(template: &Template<'_>) -> Vec<String> {
     const FOLLOWERS: &str = "FOLLOWERS";
     let place = ["Environment", "Variables", FOLLOWERS];
@@ -272,8 +273,8 @@ fn subscribers(template: &Template<'_>) -> Vec<String> {
         .collect()
 }
 
-/// The lines of `STATE_VIEWS` of the fanout, or of `SUBSCRIPTIONS` of the sequencer: each names a
-/// function that is invoked, and the categories for whose commits it is.
+/// The lines of `STATE_VIEWS` of the fanout, or of `SUBSCRIPTIONS` of the sequencer. Each names a
+/// function to invoke, and the categories that it consumes.
 struct Invoked<'a> {
     /// The function that has the lines.
     by: &'a str,
@@ -307,7 +308,7 @@ impl<'a> Invoked<'a> {
         ["Environment", "Variables", self.variable]
     }
 
-    /// Problems with functions that are invoked and are not of this kind.
+    /// Finds functions that have a line and are not of this kind.
     fn problems(
         &self,
         template: &Template<'_>,
@@ -327,7 +328,7 @@ impl<'a> Invoked<'a> {
         .collect()
     }
 
-    /// Problems with what wakes a subscription: its line, and its schedule.
+    /// Finds problems with the line and the schedule of a subscription.
     fn woken(
         &self,
         template: &Template<'a>,
@@ -349,7 +350,7 @@ impl<'a> Invoked<'a> {
         problems
     }
 
-    /// Problems with the line of a function; `None` if it has no line.
+    /// Finds problems with the line of a state view; `None` if it has no line.
     fn states_of(
         &self,
         template: &Template<'a>,
@@ -371,9 +372,9 @@ impl<'a> Invoked<'a> {
     }
 }
 
-/// The fanout, and the lines of one of its variables.
+/// The fanout or the sequencer, whichever has this variable, and the lines of the variable.
 fn lines<'a>(template: &Template<'a>, variable: &str) -> (&'a str, &'a str) {
-    // The sequencer takes the same stream, and has no such lines.
+    // The fanout and the sequencer read the same stream, so the variable tells them apart.
     let mut functions = template.functions.iter();
     let fanout = functions.find(|function| {
         matches!(function.manifest.source, Source::Stream)
@@ -384,7 +385,7 @@ fn lines<'a>(template: &Template<'a>, variable: &str) -> (&'a str, &'a str) {
     (fanout.map_or("", |fanout| fanout.id), lines)
 }
 
-/// The lines of `LOG_QUEUES` of the fanout: each names a queue and the categories whose commits it
+/// The lines of `LOG_QUEUES` of the fanout. Each names a queue and the categories whose commits it
 /// gets.
 struct LogQueues<'a> {
     fanout: &'a str,
@@ -407,7 +408,7 @@ impl<'a> LogQueues<'a> {
         Self { fanout, queues: lines.lines().filter_map(queue).collect() }
     }
 
-    /// Problems with queues that get commits and from which no function takes.
+    /// Finds queues that get commits and that no function reads.
     fn problems(&self, template: &Template<'_>) -> Vec<String> {
         let taken: BTreeSet<_> = template
             .functions
@@ -423,8 +424,8 @@ impl<'a> LogQueues<'a> {
         .collect()
     }
 
-    /// Problems with the queue from which a function takes failed states again: it must get no
-    /// commits, and no other function may take from it.
+    /// Finds problems with the queue from which a function retries failed states. The queue must
+    /// get no commits, and no other function may read it.
     fn of_retries(&self, template: &Template<'a>, function: &Function<'a>) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, properties) in function.events("SQS") {
@@ -451,7 +452,7 @@ impl<'a> LogQueues<'a> {
         problems
     }
 
-    /// Problems with other functions that take from the same queue.
+    /// Finds other functions that read the same queue.
     fn others(
         template: &Template<'a>,
         function: &Function<'a>,
@@ -475,7 +476,7 @@ impl<'a> LogQueues<'a> {
             .collect()
     }
 
-    /// Problems with the queue of a consumer of commits.
+    /// Finds problems with the queue of a function that consumes commits.
     fn of_function(
         &self,
         template: &Template<'a>,

@@ -1,4 +1,4 @@
-//! Tables with their keys and indexes, and the variables that name them.
+//! Checks tables with their keys and indexes, and the variables that name them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,11 @@ use crate::functions::{Function, Template, camel, listed};
 use crate::grants::{OPERATIONS, list, resources};
 
 /// The variable with the namespace of metrics, which every function must have. Without it, a
-/// function uses a default namespace, which the alarms do not watch.
+/// function uses a default namespace, in which no metric has an alarm.
 const METRICS: &str = "METRICS_NAMESPACE";
 
-/// Variables that every function may have: those that `ledgerline_lambda` reads without a
-/// declaration, and those of Lambda, the SDK and the libraries of C and Rust.
+/// Whether every function may have this variable. Such a variable is one that `ledgerline_lambda`
+/// reads without a declaration, or one of Lambda, the SDK, or the libraries of C and Rust.
 fn is_everywhere(variable: &str) -> bool {
     ["DEVELOPMENT_USER", "GLIBC_TUNABLES", METRICS, "TZ"].contains(&variable)
         || ["AWS_", "RUST_"].iter().any(|begin| variable.starts_with(begin))
@@ -25,11 +25,12 @@ fn is_everywhere(variable: &str) -> bool {
 /// The variables of the event store's tables, which several functions may write.
 const SHARED: [&str; 2] = ["COMMITS_TABLE", "REQUESTS_TABLE"];
 
-/// Problems with variables and tables that differ from those that the functions need.
+/// Finds differences between the variables and tables of the template and those that the functions
+/// need.
 pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     let mut problems = Vec::new();
     let mut read = BTreeSet::new();
-    // For each table, the functions that write it, and the indexes that are read.
+    // For each table, the functions that write it, and the indexes that functions read.
     let mut writers = BTreeMap::<&str, Vec<&str>>::new();
     let mut indexes = BTreeMap::<&str, BTreeSet<&str>>::new();
     for function in &template.functions {
@@ -99,7 +100,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     problems
 }
 
-/// Variables that are missing, or that the function does not read.
+/// Finds variables that are missing, or that the function does not read.
 fn variables<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
     let place = ["Environment", "Variables"];
     let own: BTreeSet<Name> = function.properties["Environment"]["Variables"]
@@ -129,7 +130,7 @@ fn variables<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String
     problems
 }
 
-/// The table that a variable names.
+/// Returns the logical id of the table that a variable names, or a problem if it names none.
 fn table_of<'t>(
     template: &Template<'_>,
     function: &Function<'_>,
@@ -154,7 +155,7 @@ fn table_of<'t>(
     }
 }
 
-/// Problems with the keys of a table and of the indexes that the function reads.
+/// Finds problems with the keys of a table and of the indexes that the function reads.
 fn keys<'t>(
     template: &Template<'t>,
     function: &Function<'t>,
@@ -227,7 +228,7 @@ fn keys<'t>(
     problems
 }
 
-/// Keys as they are named in a sentence.
+/// The keys of a table as messages name them: `tankId (HASH), entry (RANGE)`.
 fn schema(partition: &str, sort: Option<&str>) -> String {
     [Some(format!("{partition} (HASH)")), sort.map(|sort| format!("{sort} (RANGE)"))]
         .into_iter()

@@ -59,7 +59,7 @@ impl<'a> Scope<'a> {
                     template.buses.push(self.physical(id, resource.line)?.name)
                 }
                 "AWS::Serverless::HttpApi" => template.audience = self.audience(id, resource)?,
-                // The function that names a role or a policy reads it.
+                // They are read with the function that names them, in `role`.
                 "AWS::IAM::Role" | "AWS::IAM::ManagedPolicy" => {}
                 "AWS::SNS::Subscription"
                     if resource

@@ -1,5 +1,5 @@
-//! Who gets in, and as whom: the API, the clients of the user pool, and the policies that allow an
-//! invocation.
+//! Checks access and identity: the API, the clients of the user pool, and the policies that allow
+//! an invocation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ const INVOKE: &str = "lambda:InvokeFunction";
 const VIA_URL: &str = "lambda:InvokedViaFunctionUrl";
 
 impl Template<'_> {
-    /// The API must refuse every request without a token.
+    /// Checks that the API refuses every request without a token.
     pub(super) fn api(mut self) -> Self {
         for (id, api) in resources(self.json, &["AWS::Serverless::HttpApi"]) {
             let auth = &api["Properties"]["Auth"];
@@ -52,8 +52,8 @@ impl Template<'_> {
         self
     }
 
-    /// Each client of the user pool must be let in, each scope must be offered by a client, and no
-    /// scope by a client whose users should not have it.
+    /// Checks the clients of the user pool. The API must accept the tokens of each client, and some
+    /// client must offer each scope. No client may offer a scope that its users must not have.
     pub(super) fn clients(mut self) -> Self {
         let servers = resources(self.json, &["AWS::Cognito::UserPoolResourceServer"]);
         let prefixes: Vec<_> =
@@ -82,8 +82,8 @@ impl Template<'_> {
                     "the API refuses its tokens: add it to the audience of the authorizer";
                 self.wrong(id, &[], message);
             }
-            // The events of everybody are for whoever has the scope, and every user of the pool has
-            // the scopes of a client that people sign in with.
+            // The scope gives access to the events of all callers. Every user of the pool has the
+            // scopes of a client with which people sign in.
             let is_program = list(&properties["AllowedOAuthFlows"]) == ["client_credentials"];
             if scopes.contains(&format!("{prefix}/events").as_str()) && !is_program {
                 let message = format!(
@@ -110,14 +110,15 @@ impl Template<'_> {
         self
     }
 
-    /// Only the API may invoke a function with routes, and callers by its URL: the event of a
-    /// direct Invoke says by itself who calls. Only the stream may invoke the sequencer under its
-    /// alias, because it believes the records that come so.
+    /// Checks the permissions to invoke functions. Only the API may invoke a function with routes,
+    /// and a caller only through the function's URL. The event of a direct invocation could name
+    /// any caller. Only the stream may invoke the sequencer under its alias, because the sequencer
+    /// trusts such records.
     pub(super) fn invokers(mut self) -> Self {
         let read = self.source.statements().and_then(|statements| {
             Ok((statements, self.source.template(&BTreeMap::new(), "http://127.0.0.1")?.functions))
         });
-        // What is wrong with the template itself is said by whoever reads it for the functions.
+        // `check::problems` reports a template that cannot be read.
         let Ok((statements, functions)) = read else { return self };
         for (policy, statement) in &statements {
             for key in unguarded(statement) {
@@ -177,8 +178,9 @@ impl Template<'_> {
         self
     }
 
-    /// SAM writes the permission by which the API invokes a function. Another one may let an API of
-    /// another account, or another service, say who calls.
+    /// Finds permissions of other principals to invoke a function. SAM writes the permission of the
+    /// API. With another permission, another service or an API of another account could name any
+    /// caller.
     fn permissions_of(&mut self, function: &str) {
         for (id, permission) in resources(self.json, &["AWS::Lambda::Permission"]) {
             let properties = &permission["Properties"];
@@ -196,8 +198,8 @@ impl Template<'_> {
     }
 }
 
-/// Whether a statement allows an invocation of one of these, without the condition that it comes
-/// through a URL, or with another condition, which may hold.
+/// Whether a statement allows a direct invocation of one of these functions. Only the exact
+/// condition that the request comes through a URL excludes it. Any other condition may hold.
 fn allows_directly(statement: &Value, arns: &[String]) -> anyhow::Result<bool> {
     let through_url = json!({ "Bool": { VIA_URL: "true" } });
     if statement["Condition"] == through_url {
@@ -220,9 +222,9 @@ fn allows_directly(statement: &Value, arns: &[String]) -> anyhow::Result<bool> {
 /// user guide, "Multivalued context keys": `ForAllValues` is true where the request has no such
 /// key.
 ///
-/// A statement that allows only `dynamodb:PartiQLInsert` is left out. If AWS gave that action no
-/// key, `Null` would deny each append of each function. No account has shown which is true
-/// (docs/decisions/0004).
+/// A statement that allows only `dynamodb:PartiQLInsert` is left out. If AWS gives that action no
+/// key, `Null` would deny each append of each function. No test in an account has shown whether it
+/// does (docs/decisions/0004).
 fn unguarded(statement: &Value) -> Vec<String> {
     if list(&statement["Action"]).into_iter().all(|action| action == "dynamodb:PartiQLInsert") {
         return Vec::new();
@@ -270,7 +272,7 @@ mod tests {
         for (action, of, via_url, may) in [
             ("lambda:InvokeFunctionUrl", ":live", None, true),
             ("lambda:InvokeFunction", ":live", Some(true), true),
-            // when its holder invokes the function directly, or another one by its URL,
+            // when a caller invokes the function directly, or another function through its URL,
             ("lambda:InvokeFunction", ":live", None, false),
             ("lambda:InvokeFunction", ":live", Some(false), false),
             ("lambda:InvokeFunction", "", None, false),
