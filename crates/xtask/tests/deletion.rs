@@ -1,6 +1,7 @@
-//! The deletion of an application, in a copy of this repository: of its folder, its events with
-//! their answers, its two lines in each of two packages, and its parts of the template. No other
-//! file is touched except `Cargo.lock`, and all checks and tests pass afterwards.
+//! Deletes an application in a copy of this repository. The test deletes its folder, its events
+//! with their answers, and its two lines in each of two packages. It also deletes its parts of the
+//! template and of `manifest.json`. No other file changes except `Cargo.lock`. Afterwards, all
+//! checks and tests pass.
 
 #![allow(
     clippy::unwrap_used,
@@ -43,8 +44,8 @@ impl Copy {
             fs::copy(here.join(file), to).unwrap();
         }
         let this = Self { root, target };
-        // The copy gets a version of its own, so that its compiled files stand beside those of this
-        // repository and of other copies, and do not replace them.
+        // The copy gets its own version, so that its compiled files do not replace those of this
+        // repository and of other copies.
         let manifest = this.root.join("Cargo.toml");
         let ours = fs::read_to_string(&manifest).unwrap();
         let copied = ours.replace("version = \"0.1.0\"", &format!("version = \"0.1.0-{name}\""));
@@ -70,7 +71,7 @@ impl Copy {
     }
 
     fn cargo(&self, arguments: &[&str]) -> String {
-        // The dependencies are built already; only what is in the copy is built again.
+        // The dependencies are built already, so cargo builds only the packages of the copy.
         run(Command::new(env!("CARGO"))
             .current_dir(&self.root)
             .env("CARGO_TARGET_DIR", &self.target)
@@ -86,7 +87,7 @@ fn run(command: &mut Command) -> String {
     printed.into_owned()
 }
 
-/// The application that is deleted: `DELETE=todo` for another one.
+/// The application to delete. `DELETE=todo` chooses another one.
 fn application() -> String {
     std::env::var("DELETE").unwrap_or_else(|_| "bank".to_owned())
 }
@@ -129,8 +130,8 @@ fn functions_of(folder: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// The template as `cargo xtask wire` writes it. It names a loop whose list would be empty, and
-/// that loop is deleted.
+/// The template as `cargo xtask wire` writes it. `wire` refuses a loop whose list would be empty,
+/// and this function deletes that loop.
 fn wired(template: &str, manifests: &Manifests) -> String {
     let mut template = template.to_owned();
     loop {
@@ -163,9 +164,9 @@ fn edit(path: &Path, change: impl Fn(&str) -> String) {
     fs::write(path, after).unwrap();
 }
 
-/// The template without the application's part, without the other lines that name one of its
-/// resources, and without the parameters that only this application used. Its names in generated
-/// blocks are left to `cargo xtask wire`.
+/// Removes an application from the template: its part, the other lines that name one of its
+/// resources, and the parameters that only this application used. `cargo xtask wire` removes its
+/// names from generated blocks.
 fn without(template: &str, application: &str) -> String {
     let begins = template.find(&format!("  # === {application} =")).unwrap();
     let after = &template[begins + 1..];
@@ -205,7 +206,7 @@ fn without(template: &str, application: &str) -> String {
         let first = lines.iter().position(|line| *line == format!("  {parameter}:")).unwrap();
         let more = lines[first + 1..].iter().take_while(|line| line.starts_with("    ")).count();
         lines.drain(first..=first + more);
-        // A group with no other parameter goes with it.
+        // A group without another parameter is deleted too.
         let group = format!("        Parameters: [{parameter}]");
         if let Some(place) = lines.iter().position(|line| *line == group) {
             lines.drain(place - 1..=place);
@@ -216,11 +217,11 @@ fn without(template: &str, application: &str) -> String {
 
 #[test]
 #[ignore = "it builds the workspace a second time: cargo test -p xtask --test deletion -- --ignored"]
-fn a_deleted_application_is_missed_by_nobody() {
+fn all_checks_and_tests_pass_without_a_deleted_application() {
     let application = application();
     let copy = Copy::new(&format!("try-without-{application}"));
     delete(&copy.root, &application);
-    // Cargo notes that the packages are gone.
+    // Cargo removes the packages from `Cargo.lock`.
     copy.cargo(&["update", "--workspace", "--offline", "--quiet"]);
     let touched = copy.git(&["status", "--porcelain"]);
     let others: Vec<_> = touched
@@ -245,23 +246,23 @@ fn a_deleted_application_is_missed_by_nobody() {
     copy.cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
     copy.cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
     // A library's test that reads a file of an application fails here. The tests of two libraries
-    // run the tanks in processes of their own for minutes, and read no file of the workspace:
-    // WHOLE=1 runs them too.
+    // run the tanks in separate processes for minutes, and read no file of the workspace. WHOLE=1
+    // runs them too.
     let long = ["--exclude", "ledgerline-proofs", "--exclude", "ledgerline-operator"];
     let excluded = if std::env::var_os("WHOLE").is_some() { &long[..0] } else { &long[..] };
     copy.cargo(&[&["test", "--workspace"], excluded].concat());
     copy.cargo(&["xtask", "check"]);
     copy.cargo(&["xtask", "wire", "--check"]);
-    // The linters take three minutes: LINT=1 runs them too.
+    // The linters need three minutes. LINT=1 runs them too.
     if std::env::var_os("LINT").is_some() {
         copy.cargo(&["xtask", "lint"]);
     }
     fs::remove_dir_all(&copy.root).unwrap();
 }
 
-/// The rest of the template can still be read after a deletion, whichever application is deleted.
+/// After the deletion of any application, the rest of the template can still be read.
 #[test]
-fn the_template_without_an_application_is_whole() {
+fn the_template_is_valid_without_any_one_application() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let template = fs::read_to_string(root.join("template.yaml")).unwrap();
     let functions = |text: &str| {
@@ -273,7 +274,7 @@ fn the_template_without_an_application_is_whole() {
             .filter(|resource| resource["Type"] == "AWS::Serverless::Function")
             .map(|function| function["Properties"]["Role"]["Fn::GetAtt"].to_string())
             .collect();
-        // A name that stays in a list makes a role that no function has.
+        // A superfluous name in a list creates a role that no function has.
         let nobodys: Vec<_> = resources
             .keys()
             .filter(|id| {

@@ -1,7 +1,7 @@
 //! The lengths of lines and the words of this repository (docs/glossary.md).
 //!
-//! Each number is the most that there may be. A change that removes some lowers the number, so that
-//! they stay away.
+//! Each number is the most occurrences that the test allows. A change that removes some lowers the
+//! number, so that no change can add them again.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -57,7 +57,7 @@ const EXCEPT: [&str; 7] = [
     "CHANGELOG.md",
 ];
 
-/// The tracked files with one of these ends: path and text.
+/// The tracked files with one of these endings: path and text.
 fn files(ends: &[&str]) -> Vec<(String, String)> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     let listed = Command::new("git").arg("ls-files").current_dir(&root).output().unwrap();
@@ -71,8 +71,8 @@ fn files(ends: &[&str]) -> Vec<(String, String)> {
     paths.filter_map(read).collect()
 }
 
-/// The places of the lines that are longer, without those that `is_exempt` knows from the state
-/// that it keeps.
+/// Finds the places of the lines with more than `columns` columns, without the lines for which
+/// `is_exempt` is true. `is_exempt` keeps a state from line to line of a file.
 fn longer(
     files: &[(String, String)],
     columns: usize,
@@ -128,7 +128,7 @@ fn prose_uses_the_words_of_the_glossary() {
         let mut places = Vec::new();
         for (path, text) in &files {
             for (number, line) in text.lines().enumerate() {
-                // In Rust, the words of comments.
+                // In Rust, only comments are prose.
                 let prose = match path.ends_with(".rs") {
                     true => line.split_once("//").map_or("", |(_, comment)| comment),
                     false => line,

@@ -135,8 +135,8 @@ fn too_much(permission: &Permission) -> Option<String> {
     // A pattern may match the table of commits; a pattern for a stream cannot.
     let commits = [COMMITS, SEQUENCE].contains(&resource.as_str())
         || resource.contains('*') && !resource.contains("/stream/");
-    // IAM ignores the case of actions. An action that is not in `HARMLESS` may change an item, or
-    // remove a protection of the table: its policy, its backups, or the table itself.
+    // IAM ignores the case of actions. An action outside `HARMLESS` may change an item, or remove a
+    // protection of the table: its policy, its backups, the table itself.
     let is_of_dynamodb = action.to_lowercase().starts_with("dynamodb:") || action.contains('*');
     if commits
         && is_of_dynamodb

@@ -56,7 +56,7 @@ const VARYING: char = '…';
 /// Reads the samples of all functions, in the order in which the events must be sent.
 ///
 /// # Errors
-/// When a file cannot be read, an event has no answers, answers have no event, or the steps of a
+/// When a file cannot be read, or an event and its answers do not match. Also when the steps of a
 /// function are not numbered 1, 2, 3 and so on.
 pub fn samples(root: &Path) -> Result<Vec<Sample>> {
     of(&Source::read(&root.join("template.yaml"))?, root)

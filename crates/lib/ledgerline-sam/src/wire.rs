@@ -48,8 +48,8 @@ pub struct Wired {
 /// Writes the blocks of a template from the manifests of its functions.
 ///
 /// # Errors
-/// With the line: when a block has no end or an unknown name, when a list or the grants of a role
-/// would be empty, or when the template cannot be read.
+/// With the line, when a block has no end or an unknown name, or when the template cannot be read.
+/// Also when a list or the grants of a role would be empty.
 pub fn wire(source: &Source, manifests: &Manifests) -> Result<Wired, TemplateError> {
     // The variables of the fanout follow from the patterns of rules, and its grants from its
     // variables.

@@ -1,5 +1,5 @@
-//! Does parts of the functions' work by themselves, so that the test `instructions` can count their
-//! instructions: `work <what> <times>`.
+//! Runs one part of the functions' work alone, so that the test `instructions` can count its
+//! instructions: `work <part> <times>`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is the report")]
 
@@ -107,7 +107,8 @@ async fn loaded(times: u64, note: Option<&str>) {
     assert!(loaded.version == times && loaded.state.installed().is_some());
 }
 
-/// Reads the items of the same answer with the SDK. It does not free them: that belongs to `load`.
+/// Reads the items of the same answer with the SDK. It does not free them, because that is part of
+/// `load`.
 async fn items(times: u64, note: Option<&str>) {
     let client = aws_sdk_dynamodb::Client::new(&sdk(Aws { commits: page(times, note) }));
     let query =
@@ -178,8 +179,8 @@ fn stream_records(times: u64) {
     }
 }
 
-/// A stand-in for AWS, as far as the work needs it. It answers each operation at once, and always
-/// in the same way.
+/// A fake of AWS, as far as the work needs it. It answers each operation at once, always with the
+/// same response.
 #[derive(Debug, Clone, Default)]
 struct Aws {
     /// The answer to a query for commits.
@@ -330,8 +331,8 @@ async fn main() {
     };
     match what {
         "decode" => decoded(times, note),
-        // The test subtracts these from its count for `load`: the answer, which the database makes,
-        // and the SDK's reading of it.
+        // The test subtracts these two from its count for `load`. The database makes the answer,
+        // and the SDK parses it.
         "page" => assert!(!black_box(page(times, note)).is_empty()),
         "items" => items(times, note).await,
         "load" => loaded(times, note).await,

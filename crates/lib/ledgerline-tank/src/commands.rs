@@ -1,4 +1,4 @@
-//! The routes that take commands.
+//! The routes of commands.
 
 use ledgerline::{
     Id, StreamId,
@@ -14,7 +14,7 @@ use crate::haul::{self, Haul};
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Install {
-    /// The id.
+    /// The id of the tank.
     #[serde(default)]
     pub tank_id: Option<Id>,
     /// The site.

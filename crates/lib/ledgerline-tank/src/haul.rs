@@ -1,4 +1,5 @@
-//! A haul of litres from one tank to another: requested, drawn, and filled in or returned.
+//! The haul aggregate: a haul of litres from one tank to another. A haul is requested, then drawn,
+//! and then completed or returned.
 
 use ledgerline::{
     Aggregate, Context, Id, Invalid, Refusal,
@@ -9,9 +10,9 @@ use serde::{Deserialize, Serialize};
 ledgerline::events! {
     /// The events of a haul. A reason is the code of a refusal.
     pub enum Event {
-        /// A caller wants litres to go from one tank to another.
+        /// A caller requested a haul of litres from one tank to another.
         HaulRequested: 1 { from_tank_id: String, to_tank_id: String, amount: i64, requested_by: Option<String> },
-        /// The first tank refused. Nothing moved.
+        /// The first tank refused, and no litres moved.
         HaulRefused: 1 { reason: String },
         /// The litres left the first tank.
         HaulDrawn: 1 {},
@@ -21,7 +22,7 @@ ledgerline::events! {
         HaulFillRefused: 1 { reason: String },
         /// The litres are back in the first tank.
         HaulReturned: 1 {},
-        /// The first tank does not take the litres back: an operator has to look.
+        /// The first tank refused the returned litres. An operator must act.
         HaulReturnRefused: 1 { reason: String },
     }
 }
@@ -44,7 +45,7 @@ pub struct Order {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
-    /// The request; `None` if nothing happened in this stream yet.
+    /// The request; `None` if the stream has no event.
     pub order: Option<Order>,
     /// The phase.
     pub phase: Phase,
@@ -54,16 +55,16 @@ pub struct State {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Phase {
-    /// The first tank is drawn from next.
+    /// The next step draws from the first tank.
     #[default]
     Requested,
     /// The first tank refused.
     Refused,
-    /// The second tank is filled next.
+    /// The next step fills the second tank.
     Drawn,
     /// The litres are in the second tank.
     Completed,
-    /// The second tank refused: the first tank is filled next.
+    /// The second tank refused. The next step fills the first tank.
     Returning,
     /// The litres are back in the first tank.
     Returned,
@@ -97,10 +98,11 @@ impl Step {
         }
     }
 
-    /// The name of the step, of the recording of its outcome, the tank and the command to it.
+    /// Returns the command of the step, its tank, and the names of the step and of the record of
+    /// its outcome.
     ///
     /// # Errors
-    /// When the amount of the order is not one that a tank takes.
+    /// When the amount of the order is not valid for a tank.
     pub fn command(self, order: &Order) -> Result<StepCommand<'_>, Invalid> {
         let amount = Amount { amount: Litres::new(order.amount)?, note: None };
         Ok(match self {
@@ -126,12 +128,12 @@ impl Step {
     }
 }
 
-/// What a step does.
+/// The command of a step, its tank, and the names that make it idempotent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepCommand<'a> {
-    /// The name of the step, which makes its command idempotent.
+    /// The name of the step, which makes the command to the tank idempotent.
     pub name: &'static str,
-    /// The name of the recording of its outcome.
+    /// The name of the record of the outcome, which makes the command to the haul idempotent.
     pub record: &'static str,
     /// The id of the tank.
     pub tank: &'a str,
@@ -142,7 +144,7 @@ pub struct StepCommand<'a> {
 /// A command to a haul.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// A caller wants litres to move.
+    /// Requests a haul.
     Request {
         /// The tank that is drawn from.
         from: Id,
@@ -151,17 +153,17 @@ pub enum Command {
         /// The amount.
         amount: Litres,
     },
-    /// The process manager records the outcome of a step: the code of the refusal if it was
-    /// refused.
+    /// Records the outcome of a step, for the process manager. The error is the code of the
+    /// refusal.
     Record(Step, Result<(), String>),
 }
 
 ledgerline::refusals! {
-    /// No such haul.
+    /// The haul does not exist.
     UNKNOWN = not_found("unknown-haul", "there is no such haul");
-    /// The id is taken.
+    /// A haul with this id exists already.
     EXISTS = already_exists("haul-exists", "a haul with this id exists already");
-    /// A haul goes from one tank to another.
+    /// Both tanks of the haul are the same.
     SAME_TANK = refused("same-tank", "litres do not go from a tank to itself");
 }
 

@@ -1,5 +1,5 @@
-//! Hauls, as a saga: each event of a haul makes a command to a tank due, and the outcome of that
-//! command is the next event of the haul.
+//! The process manager of hauls, a saga. An event of a haul makes a command to a tank due, and the
+//! outcome of that command is the next event of the haul.
 
 use std::num::NonZeroUsize;
 
@@ -15,10 +15,11 @@ use ledgerline_lambda::{
 
 use crate::haul::{Command, Event, Haul, Step};
 
-/// The counter of hauls whose litres are in no tank. The alarm of this name tells an operator.
+/// The metric that counts hauls whose litres are in no tank. The alarm of this name notifies an
+/// operator.
 const STUCK_HAULS: &str = "StuckHauls";
 
-/// The number of tanks, and of hauls, that a warm instance remembers.
+/// The number of tanks, and of hauls, whose states a warm instance caches.
 const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
 
 /// Sends the commands that are due, and records their outcomes.
@@ -30,7 +31,7 @@ pub struct Hauls<S> {
 }
 
 impl<S> Hauls<S> {
-    /// Works on this store, which holds the tanks and the hauls.
+    /// Creates the process manager of this store, which holds the tanks and the hauls.
     #[must_use]
     pub fn new(store: S) -> Self {
         Self { store, tanks: Cache::new(CACHED_STREAMS), hauls: Cache::new(CACHED_STREAMS) }
@@ -66,8 +67,8 @@ impl<S: EventStore> Hauls<S> {
         let haul =
             load::<Haul>(&self.store, &commit.stream, None, Consistency::Strong).await?.state;
         let Some(order) = haul.order.as_ref().filter(|_| haul.awaits() == Some(step)) else {
-            // The outcome is recorded, and the commit is redelivered. Without this check, litres
-            // would move again once positions and idempotency records are gone.
+            // The outcome is recorded, so this commit was redelivered. Without this check, litres
+            // would move again after the deletion of positions and idempotency records.
             tracing::info!(stream = %commit.stream, version = commit.version, outcome = "duplicate", "haul");
             return Ok(());
         };

@@ -1,4 +1,4 @@
-//! The routes that answer from the views.
+//! The routes of queries, which answer from the views.
 
 use ledgerline::{
     Aggregate, Id,
@@ -48,8 +48,8 @@ fn shown(row: &Level) -> Value {
     json!({ "tankId": tank_id, "site": site, "liquid": liquid, "level": level, "version": version })
 }
 
-/// The readings of a tank, the newest first. The row of the level names the owner: without that
-/// row, none are shown.
+/// The readings of a tank, the newest first. The row of the level names the owner. Without that
+/// row, the tank is unknown.
 async fn readings(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
     let stream = Tank::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))?;
@@ -57,7 +57,7 @@ async fn readings(views: &Views, request: &HttpRequest) -> Result<Response, Prob
     let levels = views.state_rows(LEVELS)?;
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
-    // The position is read first: the rows, which a strongly consistent read returns after it, show
+    // The position is read first. A strongly consistent read of the rows follows, so the rows show
     // at least this version.
     let position = async || {
         let (position, level) =
@@ -98,7 +98,7 @@ async fn rows_of_stock(views: &Views, request: &HttpRequest) -> Result<Response,
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
     let table = views.log_rows(STOCK)?;
-    // The checkpoint is read first: the rows, which a strongly consistent read returns after it,
+    // The checkpoint is read first. A strongly consistent read of the rows follows, so the rows
     // have at least its number.
     let checkpoint = table.checkpoint().await.map_err(problem)?;
     let stock: Stock = match checkpoint.state.as_str() {

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::haul::Haul;
 
-/// The tanks of the caller who installed them. The index holds keys alone: an index that a fill
-/// does not change is not written for a fill.
+/// The tanks of the caller who installed them. The index holds keys alone, so a fill does not write
+/// it.
 pub const OF_INSTALLER: Index = Index {
     name: "ofInstaller",
     partition: "installedBy",
@@ -50,7 +50,7 @@ pub struct Level {
     pub version: u64,
 }
 
-/// The row of a tank. A tank that was scrapped has no row.
+/// The row of a tank. A scrapped tank has no row.
 #[must_use]
 pub fn level(id: &str, version: u64, state: State) -> Option<Level> {
     let State::Installed(Installed { site, liquid, installed_by, level }) = state else {
@@ -80,7 +80,7 @@ pub struct Reading {
     pub version: u64,
     /// The litres that came in; less than 0 if they went out.
     pub amount: i64,
-    /// The level after it, in litres.
+    /// The level after this change, in litres.
     pub level: i64,
     /// The time of the commit.
     pub at: Timestamp,
@@ -189,8 +189,8 @@ pub const STOCK_VIEW: OrderedView<Stock, ()> =
 pub struct Stock {
     /// The number of the last row; 0 before the first.
     pub number: u64,
-    /// The litres in all tanks. A thousand full tanks hold more than 63 bits of litres: the sum
-    /// stays at the limit.
+    /// The litres in all tanks. A thousand full tanks hold more litres than 63 bits can count, so
+    /// the sum saturates.
     pub in_tanks: i64,
     /// The litres that a haul drew and that have not arrived yet, neither in the second tank nor
     /// back in the first.
@@ -211,9 +211,9 @@ pub struct StockRow {
     pub version: u64,
     /// The litres that came into the tank; less than 0 if they went out.
     pub amount: i64,
-    /// The level of the tank after it, in litres.
+    /// The level of the tank after this change, in litres.
     pub level: i64,
-    /// The litres after it.
+    /// The litres of all tanks and hauls after this change.
     #[serde(flatten)]
     pub stock: Stock,
 }
@@ -224,7 +224,8 @@ fn stock(
     commit: &Commit,
     changes: &mut Changes,
 ) -> Result<(), ChangesError> {
-    // A tank is changed for a haul in answer to a commit of the haul, which the commit names.
+    // A change of a tank for a haul reacts to a commit of the haul, and names that commit as its
+    // cause.
     let cause = commit.meta.causation_id.as_deref().unwrap_or_default();
     let of_a_haul = cause.strip_prefix(Haul::CATEGORY).is_some_and(|rest| rest.starts_with('-'));
     for recorded in &commit.events {

@@ -1,6 +1,6 @@
 //! Checks the safeguards that every template must have (rules 3 and 11). Unknown callers get no
-//! access, a failed event is redelivered and never lost, and stored data survives the deletion of
-//! the stack.
+//! access, a failed event is retried and never lost, and stored data survives the deletion of the
+//! stack.
 
 mod access;
 
@@ -114,7 +114,7 @@ impl Template<'_> {
         self
     }
 
-    /// Checks the sources of functions (rule 11). A failed event must be redelivered, in order. A
+    /// Checks the sources of functions (rule 11). A failed event must be retried, in order. A
     /// poison pill must go to a dead-letter queue.
     fn functions(mut self) -> Self {
         let functions = || resources(self.json, &["AWS::Serverless::Function"]);
@@ -124,7 +124,8 @@ impl Template<'_> {
             })
             .collect();
         for (id, function) in functions() {
-            // The fanout or a rule of the bus invokes a function with states asynchronously.
+            // The function receives states if the fanout or a rule of the bus invokes it,
+            // asynchronously.
             let takes_states = views.contains(&format!("${{{id}}}"))
                 || events(function, "EventBridgeRule").next().is_some();
             let taken: Vec<_> = events(function, "SQS")

@@ -372,7 +372,8 @@ impl<'a> Invoked<'a> {
     }
 }
 
-/// The fanout or the sequencer, whichever has this variable, and the lines of the variable.
+/// The logical id of the function that has this variable, the fanout or the sequencer, and the
+/// variable's lines.
 fn lines<'a>(template: &Template<'a>, variable: &str) -> (&'a str, &'a str) {
     // The fanout and the sequencer read the same stream, so the variable tells them apart.
     let mut functions = template.functions.iter();

@@ -27,8 +27,8 @@ pub fn differing(ours: &Manifests, others: &Manifests) -> Vec<String> {
 /// Reads manifests, and validates each text in them.
 ///
 /// # Errors
-/// When the text is no JSON, a manifest lacks a field or has an unknown one, or a text is invalid,
-/// such as the name of a variable.
+/// When the text is no JSON, or a manifest lacks a field or has an unknown one. Also when a text in
+/// a manifest is invalid, such as the name of a variable.
 pub fn read(text: &str) -> Result<Manifests> {
     let manifests: Manifests = serde_json::from_str(text).context("these are no manifests")?;
     manifests.iter().try_for_each(|(name, manifest)| checked(name, manifest))?;

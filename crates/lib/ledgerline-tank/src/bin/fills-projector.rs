@@ -1,4 +1,4 @@
-//! Lists the amounts of every tank, and adds up those that came in.
+//! Writes the amounts of every tank, and the sum of those that came in.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

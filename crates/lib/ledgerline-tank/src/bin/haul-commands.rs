@@ -1,4 +1,4 @@
-//! Takes requests to haul litres from one tank to another.
+//! Handles requests to haul litres from one tank to another.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

@@ -1,4 +1,4 @@
-//! Writes the level that a state shows.
+//! Writes the view of levels from the states of tanks.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

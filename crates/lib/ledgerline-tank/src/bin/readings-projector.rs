@@ -1,4 +1,4 @@
-//! Lists the readings of every tank.
+//! Writes the readings of every tank.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

@@ -1,4 +1,4 @@
-//! Takes the commands of tanks.
+//! Handles the commands of tanks.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

@@ -1,4 +1,4 @@
-//! Gives the commits of all streams one order.
+//! Appends the commits of all streams to `$all`.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
