@@ -1,5 +1,5 @@
-//! A handler that is tried with a crash at each of its calls, and the outcome that can be seen
-//! afterwards.
+//! Cases for the proof of crashes: handlers that crash at each of their calls, and the outcome that
+//! is visible afterwards.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
@@ -17,33 +17,32 @@ use serde_json::Value;
 
 use crate::{pipeline::message, wire::Wire, world::World};
 
-/// The answers to what was done so far: the memory of the caller, which survives the end of the
-/// handler.
+/// The answers so far, in the memory of the caller. The list survives a crash of the handler.
 pub type Done = Rc<RefCell<Vec<String>>>;
 
 /// A handler, its input, and the check of its outcome.
 #[expect(missing_debug_implementations, reason = "holds closures")]
 pub struct Case {
     pub(crate) name: String,
-    /// The commits that are in the log before the first call, by stream.
+    /// The commits in the log at the first call, by stream.
     pub(crate) log: Vec<Vec<Commit>>,
-    /// The call of a cold instance with what is not done yet. Its result says whether all is done.
+    /// Calls a cold instance with the answers so far. The result is `true` when everything is done.
     pub(crate) call: Box<dyn Fn(Wire, Done) -> LocalBoxFuture<'static, bool>>,
-    /// The check of an outcome with a crash, the first argument, against the outcome without one,
-    /// the second.
+    /// Whether the outcome with a crash (first argument) is right, given the outcome without one
+    /// (second argument).
     pub(crate) right: fn(&Outcome, &Outcome) -> bool,
 }
 
-/// The outcome: everything that can be seen when all is done.
+/// The outcome of a case: everything that is visible when all is done.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     pub(crate) answers: Vec<String>,
     /// The items of all tables, by table and key, as text.
     pub tables: BTreeMap<String, String>,
-    /// The entries on the bus and the states that functions were invoked with: sorted, each once.
+    /// The entries on the bus, and the states with which functions were invoked: sorted, without
+    /// duplicates.
     pub(crate) entries: Vec<String>,
-    /// The messages in the queues, by URL and body. A repeated message is only at the place of the
-    /// first.
+    /// The messages in the queues, by URL and body. Of duplicates, only the first counts.
     pub(crate) messages: Vec<(String, String)>,
     /// The number of mails that were sent.
     pub mails: u64,
@@ -53,8 +52,8 @@ pub(crate) fn exactly(found: &Outcome, expected: &Outcome) -> bool {
     found == expected
 }
 
-/// Runs those of `all` that are not done yet, until one fails. The result says whether all are
-/// done.
+/// Runs `run` for each item of `all` that has no answer in `done`. It stops at the first failure.
+/// The result is `true` when all items have an answer.
 pub(crate) async fn each<T>(
     done: &Done,
     all: &[T],
@@ -71,9 +70,9 @@ pub(crate) async fn each<T>(
 }
 
 impl Case {
-    /// A handler that is called with a wire and a list of answers until it says that all is done.
-    /// It adds an answer to the list for each thing that it has done. The commits of `log` are in
-    /// the log before. The outcome must be exactly the one without a crash.
+    /// A case that calls `call` with a wire and the answers so far, until `call` returns `true`.
+    /// `call` adds an answer for each thing that it has done. The log has the commits of `log` at
+    /// the start. An outcome with a crash must equal the outcome without one.
     pub fn new(
         name: &str,
         log: Vec<Vec<Commit>>,
@@ -82,16 +81,17 @@ impl Case {
         Self { name: name.into(), log, call: Box::new(call), right: exactly }
     }
 
-    /// The outcome is right if this function says so. It gets the outcome with a crash and the one
-    /// without.
+    /// Replaces the check of the outcome. `right` gets the outcome with a crash, and then the
+    /// outcome without one.
     #[must_use]
     pub fn right_if(self, right: fn(&Outcome, &Outcome) -> bool) -> Self {
         Self { right, ..self }
     }
 
-    /// A consumer behind a queue. It gets the commits of every stream without the second, and must
-    /// repair this gap. Of a stream of two commits it gets both, because no later commit would show
-    /// the gap. All come in one batch, which is delivered again until none of them fails.
+    /// A case of a consumer behind a queue. The consumer gets the commits of every stream but the
+    /// second, and must repair this gap. Of a stream of two commits it gets both, because no later
+    /// commit would show the gap. All messages are in one batch, which is redelivered until no
+    /// message fails.
     pub fn consumer<C: Consumer + 'static>(
         name: &str,
         streams: Vec<Vec<Commit>>,
@@ -100,7 +100,7 @@ impl Case {
         Self::consumer_of(name, streams, true, consumer)
     }
 
-    /// [`Self::consumer`], which gets all commits if there are no gaps.
+    /// Like [`Self::consumer`], but with `gaps` false the consumer gets all commits.
     pub(crate) fn consumer_of<C: Consumer + 'static>(
         name: &str,
         streams: Vec<Vec<Commit>>,
@@ -140,10 +140,10 @@ impl Case {
 }
 
 impl Case {
-    /// A consumer that a rule of the bus wakes. It gets the entries of every stream without those
-    /// of the second commit, the last one first, and must read from the log what comes before. Of a
-    /// stream of two commits it gets both. All come in one event, which is delivered again until
-    /// none of them fails.
+    /// A case of a consumer that a rule of the bus invokes. The consumer gets the entries of every
+    /// stream in reverse order, without the entries of the second commit. It must read the earlier
+    /// commits from the log. Of a stream of two commits it gets both. All entries are in one event,
+    /// which is redelivered until no entry fails.
     pub fn listener<C: Consumer + 'static>(
         name: &str,
         streams: Vec<Vec<Commit>>,
@@ -172,8 +172,8 @@ impl Case {
     }
 }
 
-/// An instance of a process manager behind a queue. Its positions are in the table with this
-/// logical id.
+/// An instance of a process manager behind a queue. Its positions are in the table with the logical
+/// id `positions`.
 pub fn manager<R: Reaction>(
     wire: &Wire,
     positions: &str,

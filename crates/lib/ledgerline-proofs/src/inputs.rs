@@ -1,6 +1,7 @@
-//! Bad input to every decoder: arbitrary bytes, and valid input that was changed. No decoder
-//! panics; bad input of a client is answered with 4xx, and bad input from inside is set aside, not
-//! tried for ever.
+//! Bad input to every decoder: arbitrary bytes, and mutated valid input.
+//!
+//! No decoder may panic. Bad input of a client is answered with 4xx. Bad input from inside is
+//! quarantined and not retried for ever.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +26,7 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// The number of inputs in one run: as many as a batch of the stream has records.
+/// The number of inputs in one run: the size of a batch of the stream.
 const BATCH: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,8 +89,8 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
 /// Valid input, by kind.
 #[derive(Default)]
 struct Samples {
-    /// Requests to the command functions, each with the place of its function in the application's
-    /// list.
+    /// Requests to the command functions. The number is the index of the function in the
+    /// application's list.
     requests: Vec<(usize, Value)>,
     records: Vec<Value>,
     messages: Vec<String>,
@@ -99,8 +100,8 @@ struct Samples {
 
 impl Samples {
     /// Reads the sample events of the workspace: requests to the application's functions, and
-    /// records, messages and entries. If there are none of a kind, those of ledgerline are taken.
-    /// Makes commits of each of the application's aggregates too.
+    /// records, messages and entries. A kind without samples gets those of ledgerline. Creates
+    /// commits of each of the application's aggregates too.
     fn read(application: &Application) -> Result<Self, String> {
         let mut samples = Self::of(application)?;
         let ledgerlines = Self::of(&tank::application())?;
@@ -145,8 +146,8 @@ impl Samples {
         Ok(samples)
     }
 
-    /// The decoders for which there is valid input: an application may take no commands, or have no
-    /// histories.
+    /// The decoders for which there is valid input. An application may have no command function, or
+    /// no histories.
     fn decoders(&self) -> Vec<Decoder> {
         let has_something = |decoder: &Decoder| match decoder {
             Decoder::Body | Decoder::Path | Decoder::Headers => !self.requests.is_empty(),
@@ -158,7 +159,7 @@ impl Samples {
     }
 }
 
-/// Feeds a hundred inputs to a decoder. The result is the number of inputs that it accepted.
+/// Feeds 100 inputs to a decoder. The result is the number of inputs that the decoder accepted.
 async fn feed(
     decoder: Decoder,
     world: &World,
@@ -203,7 +204,7 @@ async fn feed(
                         }
                     }
                 }
-                // An event that the runtime cannot read as a request does not reach a function.
+                // The runtime does not invoke a function with an event that is no request.
                 let Ok(event) = serde_json::from_value::<ApiGatewayV2httpRequest>(request.clone())
                 else {
                     continue;
@@ -227,8 +228,8 @@ async fn feed(
                 .map_err(|error| error.to_string())?;
             let records = records(batch);
             taken += records.iter().filter(|record| record.commit.is_ok()).count();
-            // The fanout passes each record on or sets it aside. A failure would bring the record
-            // again and again, for nothing.
+            // The fanout must pass on or quarantine each record. It would fail at a bad record for
+            // ever.
             if let Some(failed) = application.pipeline_at(&world.wire).fanout.handle(&records).await
             {
                 return Err(format!("it comes again and again: {:?}", records[failed]));
@@ -269,8 +270,8 @@ async fn feed(
                         if ["not an entry", "the state of", "a row cannot be written"]
                             .iter()
                             .any(|bad| error.starts_with(bad))
-                            // The entry, or a row that an earlier entry left in the table, has a
-                            // version that was made up.
+                            // The entry, or a row that an earlier entry wrote, has an invented
+                            // version.
                             || error.contains("is not in the log") => {}
                     Err(error) => return Err(format!("{error} for {entry}")),
                 }
@@ -304,15 +305,14 @@ async fn feed(
     Ok(taken)
 }
 
-/// A consumer that takes every commit and reads all of it, as all consumers of the application
-/// together do.
+/// A consumer that accepts every commit and decodes all of it, as the consumers of the application
+/// do.
 struct Reader<'a>(&'a Application);
 
 impl Consumer for Reader<'_> {
     async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
         for view in &self.0.logged {
-            // An error is right here: a read model refuses, by name, an event that is not of its
-            // aggregates.
+            // An error is right here: a read model refuses, by name, an event of another aggregate.
             let _ = (view.view.changes)(commit);
         }
         for read in &self.0.reads {
@@ -383,7 +383,7 @@ fn text(rng: &mut Rng, valid: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The valid value with one to three changes.
+/// The valid value after one to three changes.
 fn changed(rng: &mut Rng, valid: &Value) -> Value {
     let mut value = valid.clone();
     for _ in 0..rng.usize(1..4) {
@@ -392,7 +392,7 @@ fn changed(rng: &mut Rng, valid: &Value) -> Value {
     value
 }
 
-/// Changes one thing at a random place inside the value.
+/// Changes one part of the value, at a random depth.
 fn change(rng: &mut Rng, value: &mut Value) {
     let stop = rng.u32(0..6) == 0;
     match value {

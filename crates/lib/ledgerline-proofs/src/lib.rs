@@ -35,24 +35,25 @@ use ledgerline_testing::{again, seed};
 
 pub use self::{application::Application, cli::main};
 
-/// Something that is tried.
+/// A proof: it tries to break guarantees of docs/guarantees.md.
 #[derive(Debug)]
 pub struct Proof {
-    /// Its number in docs/guarantees.md.
+    /// The number of the proof in docs/guarantees.md.
     pub number: u8,
-    /// What is tried, in a few words.
+    /// The claim of the proof, in a few words.
     pub name: &'static str,
-    /// The name of the test that tries it of an application too. It is empty if the proof is about
-    /// ledgerline alone.
+    /// The name of the test that runs the proof for an application too. It is empty for a proof
+    /// about ledgerline alone.
     pub test: &'static str,
     /// Whether the proof consists of runs, each with a seed of its own.
     pub seeded: bool,
-    /// The function that tries it.
+    /// The function that runs the proof.
     pub run: fn(&Effort, &Application) -> Result<Tried, Finding>,
 }
 
 impl Proof {
-    /// The command that shows the finding again. It was made of this application with this effort.
+    /// The command that repeats a finding of this proof for `application`, with the effort that led
+    /// to the finding.
     #[must_use]
     pub fn again(&self, finding: &Finding, application: &Application, effort: &Effort) -> String {
         let runs = if self.seeded { effort.runs_of(finding) } else { None };
@@ -67,7 +68,7 @@ impl Proof {
     }
 }
 
-/// Everything that is tried.
+/// All proofs, in the order of their numbers.
 pub const PROOFS: [Proof; 15] = [
     Proof {
         number: 1,
@@ -170,10 +171,11 @@ pub const PROOFS: [Proof; 15] = [
     },
 ];
 
-/// The tests of an application: all proofs of ledgerline that are about applications.
+/// Defines the tests of an application: one for each proof of ledgerline that is about
+/// applications.
 ///
 /// `cargo test` runs the short form, with the seed of [`Effort::of_tests`]. `cargo run --profile
-/// fast -p proofs` runs the long one, with a new seed each time.
+/// fast -p proofs` runs the long form, with a new seed each time.
 #[macro_export]
 macro_rules! application_tests {
     ($application:expr) => {
@@ -209,10 +211,10 @@ macro_rules! application_tests {
     };
 }
 
-/// Tries a proof of an application in a test, with the effort that the environment asks for.
+/// Runs a proof for an application in a test, with the effort that the environment asks for.
 ///
 /// # Panics
-/// If there is a finding: the message has the finding, and the command that shows it again.
+/// On a finding. The message has the finding and the command that repeats it.
 #[expect(clippy::panic, reason = "in a test a panic is the report")]
 pub fn test(number: u8, application: &Application) {
     let Some(proof) = PROOFS.iter().find(|proof| proof.number == number) else {
@@ -236,20 +238,21 @@ pub fn test(number: u8, application: &Application) {
     }
 }
 
-/// The effort of a proof.
+/// The effort of a proof: its seed, and its number of runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// The seed of all randomness: run number n, from 0 on, has this seed plus n.
     pub seed: u64,
-    /// Whether to take minutes instead of seconds.
+    /// Whether the proof may take minutes instead of seconds.
     pub long: bool,
-    /// The number of runs, instead of the one that the proof has for its short or long form.
+    /// The number of runs; `None` for the default of the proof's short or long form.
     pub runs: Option<u64>,
 }
 
 impl Effort {
-    /// The effort of tests: short, with the seed of the commit ([`seed`]), so that a test that
-    /// fails here fails everywhere. `PROOFS=long`, `LEDGERLINE_SEED` and `PROOFS_RUNS` change it.
+    /// The effort of tests: short, with the seed of the commit ([`seed`]). A test that fails on one
+    /// machine fails on every machine. `PROOFS=long`, `LEDGERLINE_SEED` and `PROOFS_RUNS` change
+    /// the effort.
     #[must_use]
     pub fn of_tests() -> Self {
         let number = |name: &str| env::var(name).ok().and_then(|number| number.parse().ok());
@@ -260,21 +263,21 @@ impl Effort {
         }
     }
 
-    /// The number of runs of a proof that has these for its short and long form.
+    /// The number of runs of a proof whose defaults are `short` and `long`.
     #[must_use]
     pub fn runs(&self, short: u64, long: u64) -> u64 {
         self.runs.unwrap_or(if self.long { long } else { short })
     }
 
-    /// The number of runs that repeats a finding, if it is not that of the effort's form: one run,
-    /// but for the first seed. What that seed found may be a finding about all runs together, such
-    /// as that none of them tried something.
+    /// The number of runs that repeats a finding; `None` for the default of the effort's form. A
+    /// finding needs one run, except a finding with the first seed. That one may be about all runs
+    /// together, for example that no run had a fault.
     fn runs_of(&self, finding: &Finding) -> Option<u64> {
         if finding.seed == self.seed { self.runs } else { Some(1) }
     }
 
-    /// The command that repeats a finding of the test `test` among the proofs of the package under
-    /// test.
+    /// The command that repeats a finding of the test `test`, which is one of the proofs of the
+    /// package under test.
     #[must_use]
     pub fn again(&self, finding: &Finding, test: &str) -> String {
         self.again_with(self.runs_of(finding), finding, test)
@@ -290,11 +293,11 @@ impl Effort {
 /// The result of a proof without a finding.
 #[derive(Debug, Clone)]
 pub struct Tried {
-    /// The number of tries.
+    /// The number of runs, inputs or cases.
     pub count: u64,
-    /// The kind of tries, such as "histories".
+    /// The unit of `count`, such as "histories".
     pub unit: &'static str,
-    /// Other counts, as a text.
+    /// Other counts, as text.
     pub beside: String,
 }
 
@@ -304,12 +307,12 @@ impl Tried {
     }
 }
 
-/// A finding: something that must not happen, and did.
+/// A violated guarantee.
 #[derive(Debug, Clone)]
 pub struct Finding {
     /// The seed that repeats the run.
     pub seed: u64,
-    /// The story of the run.
+    /// The events of the run, as text.
     pub story: String,
 }
 

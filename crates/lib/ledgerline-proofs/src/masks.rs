@@ -1,6 +1,6 @@
 //! Every way in which some of ten entries can fail (rule 10): on the bus, on a queue, in the answer
-//! to the stream, and in the answer to a queue. Only what failed is delivered again, and within a
-//! stream nothing overtakes.
+//! to the stream, and in the answer to a queue. Only failed entries are delivered again, and no
+//! entry overtakes an earlier one of its stream.
 
 use std::{
     cell::RefCell,
@@ -27,13 +27,13 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// The number of entries in a call.
+/// The number of entries of a call.
 const TEN: usize = 10;
 
-/// Tries all masks of ten, in each of the four parts.
+/// Runs all masks of ten entries, in each of the four parts.
 ///
 /// # Errors
-/// When something is lost, doubled, or overtakes.
+/// When an entry is lost, duplicated, or overtakes another.
 pub fn proof(_: &Effort, _: &Application) -> Result<Tried, Finding> {
     let masks = 1 << TEN;
     let tables = tank::application().tables();
@@ -41,8 +41,8 @@ pub fn proof(_: &Effort, _: &Application) -> Result<Tried, Finding> {
     let play = |world: &mut World, mask| {
         world.runtime.block_on(async {
             fastrand::seed(mask);
-            // Of ten tanks, the first commits fill one call. Of five, the second commits would fit
-            // into the same call too.
+            // The first commits of ten tanks fill one call. With five tanks, the second commits
+            // would fit into the same call.
             for (part, tanks) in
                 [(Part::Bus, 10), (Part::Bus, 5), (Part::Queue, 10), (Part::Queue, 5)]
             {
@@ -68,14 +68,14 @@ enum Part {
     Queue,
 }
 
-/// The commits of tanks that have two each: first all the first commits, then all the second ones.
+/// Two commits of each tank: first the first commits of all tanks, then the second commits.
 fn batch(part: Part, tanks: usize, run: &str) -> Vec<Commit> {
     let tanks: Vec<_> =
         (0..tanks).map(|place| filled(&format!("{part:?}-{tanks}-{run}-{place}"), 1)).collect();
     (0..2).flat_map(|version| tanks.iter().map(move |tank| tank[version].clone())).collect()
 }
 
-/// The place of a commit in its batch, by the name of its stream.
+/// The index of a commit in its batch, from the name of its stream.
 fn place(stream: &str, version: u64, tanks: usize) -> Option<usize> {
     let tank: usize = stream.rsplit('-').next()?.parse().ok()?;
     Some(tank + tanks * usize::try_from(version.checked_sub(1)?).ok()?)
@@ -89,11 +89,10 @@ fn has(mask: u64, place: usize) -> bool {
     place < TEN && mask & (1 << place) != 0
 }
 
-/// The number of times that each place of a batch was sent.
+/// The number of times that each commit of a batch was sent, by index.
 type Sent = Arc<Mutex<BTreeMap<usize, usize>>>;
 
-/// Refuses the places in the mask `times` times each. The result counts how often each place was
-/// sent.
+/// Refuses the commits in the mask `times` times each. The result counts the sends of each commit.
 fn refuse(wire: &Wire, part: Part, tanks: usize, mask: u64, times: usize) -> Sent {
     let sent = Sent::default();
     let counts = Arc::clone(&sent);
@@ -124,7 +123,7 @@ fn finding(mask: u64, what: impl std::fmt::Display) -> Finding {
     Finding { seed: mask, story: format!("mask {mask:010b}: {what}") }
 }
 
-/// An entry that was refused once is sent once more, and no other entry is.
+/// Checks that an entry that was refused once is sent once more, and that no other entry is.
 async fn refused_once(wire: &Wire, part: Part, tanks: usize, mask: u64) -> Result<(), Finding> {
     let commits = batch(part, tanks, &format!("once-{mask}"));
     let pipeline = tank::application().pipeline_at(wire);
@@ -143,9 +142,9 @@ async fn refused_once(wire: &Wire, part: Part, tanks: usize, mask: u64) -> Resul
     complete(mask, part, &commits, entries, messages, true)
 }
 
-/// Entries that are refused until the fanout gives up. The first of their records is named in the
-/// answer to the stream: it and all records after it are delivered again. The messages of each
-/// stream are in order all the same.
+/// Checks entries that are refused until the fanout gives up. The answer to the stream names the
+/// first of their records. The stream redelivers this record and all later ones. The messages of
+/// each stream must stay in order.
 async fn refused_for_good(wire: &Wire, part: Part, tanks: usize, mask: u64) -> Result<(), Finding> {
     let commits = batch(part, tanks, &format!("good-{mask}"));
     let pipeline = tank::application().pipeline_at(wire);
@@ -182,7 +181,7 @@ async fn refused_for_good(wire: &Wire, part: Part, tanks: usize, mask: u64) -> R
         return Err(finding(mask, format!("the second commit of {stream} overtook the first")));
     }
     if let Some(place) = failed {
-        // Lambda hands over the named record again, with all records behind it.
+        // Lambda redelivers the named record and all records behind it.
         let again = pipeline.fanout.handle(&records(&commits[place..])).await;
         if again.is_some() {
             return Err(finding(mask, format!("{part:?}: it failed again")));
@@ -211,7 +210,7 @@ fn taken(wire: &Wire, pipeline: &Pipeline) -> (Versions, Versions) {
     (entries, messages.collect())
 }
 
-/// Checks that everything is there, in the queue once and in order.
+/// Checks that all commits arrived, in the queue once and in order.
 fn complete(
     mask: u64,
     part: Part,
@@ -245,7 +244,7 @@ fn complete(
     Ok(())
 }
 
-/// A consumer that fails for some commits, as a table that is throttled does.
+/// A consumer that fails for some commits, as with a throttled table.
 #[derive(Debug)]
 struct Moody {
     projector: LogProjector,
@@ -263,7 +262,7 @@ impl Consumer for Moody {
         self.projector.apply(commit).await
     }
 
-    /// It fails at the first commit that fails, when those before it are written.
+    /// Fails at the first failing commit, after it has applied the earlier ones.
     async fn apply_batch(&self, commits: &[&Commit]) -> Result<Vec<(Delivery, u64)>, ApplyError> {
         let mut taken = Vec::new();
         for commit in commits {
@@ -273,11 +272,11 @@ impl Consumer for Moody {
     }
 }
 
-/// Ten messages in three groups. The answer names those that fail, and all behind them in their
-/// group; the others are done.
+/// Checks ten messages in three groups. The answer must name the failed messages and all later
+/// messages of their groups. All others must be done.
 async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
     let tanks: Vec<_> = (0..3).map(|group| filled(&format!("fifo-{mask}-{group}"), 5)).collect();
-    // A tank has two commits. The further ones are its fill again, with the next versions.
+    // A tank has two commits. The further commits repeat the fill with the next versions.
     let commits: Vec<_> = (0..TEN)
         .map(|place| {
             let tank = &tanks[place % 3];
@@ -287,7 +286,7 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
             commit
         })
         .collect();
-    // A commit that is skipped is looked for in the log.
+    // The guard looks up a skipped commit in the log.
     let store = MemoryStore::default();
     for commit in &commits {
         store.append(commit, None).await.map_err(|error| finding(mask, error))?;
@@ -319,7 +318,7 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
     if first != expected {
         return Err(finding(mask, format!("the queue is told {first:?}, not {expected:?}")));
     }
-    // A message behind a failure of its group must not be tried, because it would overtake.
+    // A message behind a failure of its group must not be attempted, because it would overtake.
     let tried = |place: &usize| {
         let commit = &commits[*place];
         runner.consumer.tried.borrow().contains(&(commit.stream.to_string(), commit.version))

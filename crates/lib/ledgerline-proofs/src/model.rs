@@ -1,7 +1,8 @@
-//! A model of the whole pipeline, small enough that all its states are visited: one or two streams
-//! of three commands each, two writers at each, and a fault at any step. The rules are its
-//! invariants. Without any one of its guards, an invariant is violated: a guard that nothing needs
-//! would show that the model is too weak.
+//! A model of the whole pipeline. It is small enough to visit all of its states: one or two streams
+//! of three commands, two writers for each stream, and a fault at any step.
+//!
+//! The rules are the invariants of the model. Without any one guard, an invariant must be violated.
+//! A guard that no invariant needs would show that the model is too weak.
 
 use std::thread;
 
@@ -9,17 +10,17 @@ use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 
 use crate::{Application, Effort, Finding, Tried};
 
-/// The number of commands of a stream: the first writer has two of them, the second writer has one.
+/// The number of commands of a stream: two of the first writer, and one of the second writer.
 const COMMANDS: usize = 3;
 
-/// A guard that keeps the pipeline right, and can be left out of the model.
+/// A guard that protects the pipeline. The model can leave one out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Guard {
     /// Rule 2: an append succeeds only at the version after the last.
     AppendCondition,
     /// Rule 4: a writer that finds the version taken checks whether its own command took it.
     OwnCommand,
-    /// Rule 6: a writer that is about to refuse reads the stream again, strongly.
+    /// Rule 6: a writer that is about to refuse repeats the read with strong consistency.
     StrongRefusal,
     /// Rule 7: a version at or below the position is skipped.
     Skip,
@@ -27,14 +28,14 @@ pub enum Guard {
     GapRepair,
     /// Rule 8: only a newer version overwrites a row.
     NewerOnly,
-    /// Rule 9: row and position are written in one write.
+    /// Rule 9: one write has both row and position.
     OneWrite,
-    /// Rule 9: if rows are inserted, the last row of a commit moves the position, and no row before
-    /// it does.
+    /// Rule 9: if a commit inserts rows, the last of them moves the position, and no earlier row
+    /// does.
     LastRow,
     /// Rule 10: an entry that failed is sent again, even if the call was answered with success.
     FailedEntries,
-    /// Rule 11: a message that is given up is kept as a dead letter.
+    /// Rule 11: a message that exceeds its attempts becomes a dead letter.
     DeadLetters,
 }
 
@@ -102,8 +103,8 @@ fn exhaust(whole: Pipeline) -> Result<(usize, usize), String> {
     Ok((checker.unique_state_count(), checker.state_count()))
 }
 
-/// The first invariant that is violated without a guard, and the number of steps to it; `None` if
-/// all hold.
+/// The first invariant that is violated without a guard, and the number of steps to the violation;
+/// `None` if all hold.
 fn fall(without: Pipeline) -> Option<String> {
     let guard = without.without?;
     let checker = without
@@ -135,12 +136,12 @@ struct Pipeline {
     faults: u8,
 }
 
-/// One of a stream's writers.
+/// One of the two writers of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Writer {
-    /// The commands that it still has to send, the next one first.
+    /// The remaining commands of the writer, the next one first.
     commands: Vec<u8>,
-    /// The version that it takes for the last one: its cache.
+    /// The head of the stream in the writer's cache.
     believes: u8,
 }
 
@@ -153,23 +154,23 @@ struct Stream {
     /// The version with which each command was acknowledged.
     acknowledged: [Option<u8>; COMMANDS],
     refused_wrongly: bool,
-    /// The versions whose records are not passed on yet.
+    /// The versions whose records the fanout still has to pass on.
     pending: Vec<u8>,
     /// The versions of the entries on the bus.
     entries: Vec<u8>,
     /// The versions of the messages in the queue, in order.
     queue: Vec<u8>,
-    /// The versions that the deduplication of the queue knows.
+    /// The versions in the deduplication window of the queue.
     known: Vec<u8>,
     dead: Vec<u8>,
-    /// The version that the row of the state projector shows, and whether it ever went back to an
-    /// older one.
+    /// The version in the row of the state projector, and whether an older version ever overwrote
+    /// it.
     shown: u8,
     went_back: bool,
     /// The versions that the log projector applied, and its position.
     applied: Vec<u8>,
     position: u8,
-    /// The commits with rows of the log projector that inserts them, and its position.
+    /// The commits with rows of the log projector that inserts rows, and its position.
     inserted: Vec<u8>,
     booked: u8,
 }
@@ -186,30 +187,30 @@ enum Step {
     Append(usize, usize),
     /// The same, but the reply is lost.
     AppendReplyLost(usize, usize),
-    /// The fanout passes a record on: any of them, because the records of several items have no
-    /// order (rule 7).
+    /// The fanout passes a record on. It may be any record, because the records of different items
+    /// have no order (rule 7).
     PassOn(usize, u8),
-    /// The fanout ends between the bus and the queue.
+    /// The fanout crashes between the bus and the queue.
     PassOnHalf(usize, u8),
-    /// The fanout ends before the stream knows that the record was passed on.
+    /// The fanout crashes before it acknowledges the record.
     PassOnAgain(usize, u8),
-    /// The queue does not take the entry, but the call is answered with success.
+    /// The queue refuses the entry, and the call is answered with success.
     QueueRefuses(usize, u8),
-    /// The deduplication window passes.
+    /// The deduplication window ends.
     Forget(usize),
-    /// The bus delivers an entry: any of them.
+    /// The bus delivers any one of its entries.
     Project(usize, u8),
-    /// The bus delivers an entry, and will deliver it again.
+    /// The bus delivers an entry, and will redeliver it.
     ProjectAgain(usize, u8),
     /// The queue delivers its first message.
     Consume(usize),
-    /// The queue delivers its first message, and will deliver it again.
+    /// The queue delivers its first message, and will redeliver it.
     ConsumeAgain(usize),
-    /// The projector ends after its first write.
+    /// The projector crashes after its first write.
     ConsumeHalf(usize),
-    /// The first message was tried too often and leaves the queue.
+    /// The first message exceeds its attempts and leaves the queue.
     GiveUp(usize),
-    /// Somebody sends the dead letters back to the queue.
+    /// An operator redrives the dead letters.
     Redrive(usize),
 }
 
@@ -222,8 +223,7 @@ impl Pipeline {
         let len = stream.log.len() as u8;
         let writer = &mut stream.writers[number];
         let Some(command) = writer.commands.first().copied() else { return };
-        // The command of the second writer is refused as long as its writer takes the stream for
-        // empty.
+        // The command of the second writer is refused while the writer's cache has an empty stream.
         if number == 1 && writer.believes == 0 {
             if self.has(Guard::StrongRefusal) && len > 0 {
                 writer.believes = len;
@@ -243,7 +243,7 @@ impl Pipeline {
             }
             Some(taken_by) if taken_by == command && self.has(Guard::OwnCommand) => true,
             Some(_) => {
-                // The race is lost: the writer decides again on the newest state.
+                // The writer lost the race. It decides again on the newest state.
                 writer.believes = len;
                 return;
             }
@@ -274,8 +274,8 @@ impl Pipeline {
         }
     }
 
-    /// Applies a version. `half` writes only the row, without the position, if that is not one
-    /// write.
+    /// Applies a version. With `half`, a crash separates the row from the position, unless one
+    /// write has both.
     fn apply(&self, stream: &mut Stream, version: u8, half: bool) {
         stream.applied.push(version);
         if !half || self.has(Guard::OneWrite) {
@@ -283,8 +283,8 @@ impl Pipeline {
         }
     }
 
-    /// Inserts the rows of a version; the last of them moves the position. `half` ends after the
-    /// first of them.
+    /// Inserts the rows of a version; the last row moves the position. With `half`, a crash follows
+    /// the first row.
     fn book(&self, stream: &mut Stream, version: u8, half: bool) {
         if !half || self.has(Guard::LastRow) {
             insert(&mut stream.inserted, version);
@@ -294,8 +294,8 @@ impl Pipeline {
         }
     }
 
-    /// Both log projectors take the version. They end at the same time, so that there are fewer
-    /// states for the same faults.
+    /// Delivers a version to both log projectors. They crash at the same time, so that the same
+    /// faults lead to fewer states.
     fn consume(&self, stream: &mut Stream, version: u8, half: bool) {
         if version > stream.booked || !self.has(Guard::Skip) {
             let from =
@@ -424,7 +424,7 @@ impl Model for Pipeline {
                 }
             }
             Step::Forget(_) => {
-                // All records may be delivered again: the stream keeps them for a day, longer than
+                // Any record may be redelivered: the stream retains records for a day, longer than
                 // the deduplication window.
                 stream.known.clear();
                 for version in 1..=stream.log.len() as u8 {
@@ -525,8 +525,7 @@ impl Model for Pipeline {
                     !quiet || shown == [len; 3]
                 })
             }),
-            // A model that never comes to its end would violate nothing, and so would prove
-            // nothing.
+            // A model that never finishes would violate no invariant, and so would prove nothing.
             Property::sometimes("all is done", |_, state: &State| {
                 every(state, |stream| {
                     [stream.applied.len(), usize::from(stream.shown)] == [COMMANDS; 2]

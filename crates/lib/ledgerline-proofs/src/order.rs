@@ -1,14 +1,16 @@
-//! One order of everything: four sequencers append to one stream of `$all`, over a wire that
-//! misbehaves.
+//! `$all`: four sequencers append to one stream of `$all`, over a wire that misbehaves.
 //!
-//! Each shard of the log's stream hands its records to whichever sequencer comes first, in batches
-//! that are delivered again when they failed: with the same bounds, or with others. Records of a
-//! stream are swapped, some never arrive, sequencers end in the middle of a call, and some begin
-//! anew with an old head. Readers look while all of this is under way. Some entries name commits
-//! that do not exist: those that are only claimed must never be appended, and those that are there,
-//! as by a faulty program, are made void while sequencers work. In the end the order must be dense
-//! and complete, in each stream that of versions, with causes before their consequences, and what
-//! any reader saw must be the beginning of what all readers see.
+//! Each shard of the log's stream hands its records to any of the sequencers, in batches. A failed
+//! batch is redelivered, with the same bounds or with others. Records of a stream are swapped, and
+//! some never arrive. Sequencers are killed in the middle of a call, and some restart with an old
+//! head. Readers read meanwhile.
+//!
+//! Some entries name commits that do not exist. A claimed entry without a commit must never be
+//! appended. Entries that a faulty program appended become void while sequencers work.
+//!
+//! In the end the order must be dense and complete. Within a stream it must be that of versions,
+//! with causes before their consequences. The segments that any reader saw must be a prefix of the
+//! segments that all readers see.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,9 +39,9 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// The number of sequencers that are at work at once.
+/// The number of concurrent sequencers.
 const SEQUENCERS: usize = 4;
-/// The number of times that a batch is delivered, before a run is taken for one that never ends.
+/// The number of deliveries of a batch after which the run fails.
 const DELIVERIES: u32 = 200;
 
 /// The counts of a run.
@@ -47,13 +49,13 @@ const DELIVERIES: u32 = 200;
 struct Tally {
     commits: u64,
     segments: u64,
-    /// Deliveries that failed or were cut off, and came again.
+    /// Deliveries that failed or timed out, and were retried.
     again: u64,
     /// Records that never arrived.
     lost: u64,
-    /// Entries without a commit that were made void.
+    /// Entries without a commit that became void.
     void: u64,
-    /// Commits that took a void version later.
+    /// Commits that later took the version of a void entry.
     late: u64,
     faults: u64,
 }
@@ -61,8 +63,8 @@ struct Tally {
 /// Plays histories of sequencers.
 ///
 /// # Errors
-/// When the order has a hole, lacks a commit, is not that of versions in a stream, has a
-/// consequence before its cause, or is not the same for two readers.
+/// When the order has a hole, lacks a commit, is not that of versions in a stream, or has a
+/// consequence before its cause. Also when two readers see different orders.
 pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(1_000, 100_000);
     let (states, without) = order_model::exhaust(effort)?;
@@ -105,15 +107,15 @@ struct History {
     sequencers: Vec<Mutex<Sequencer>>,
     /// The commits of each stream, in the order of their versions.
     log: BTreeMap<StreamId, Vec<Commit>>,
-    /// The same commits, as sequencers look them up.
+    /// The same commits, in the store in which sequencers look them up.
     stored: MemoryStore,
-    /// Entries of which the log has no commit, as a faulty program left them in the order.
+    /// Entries without a commit in the log, as a faulty program appended them.
     wrong: Vec<Entry>,
 }
 
 impl History {
     fn new(wire: Wire, store: DynamoDbStore, seed: u64) -> Self {
-        // Runs in one world have streams of their own.
+        // The runs in one world have different partitions.
         let partition = u16::try_from(seed % 65_536).unwrap_or_default();
         let mut rng = Rng::with_seed(seed);
         let mut log = BTreeMap::<StreamId, Vec<Commit>>::new();
@@ -122,8 +124,8 @@ impl History {
             .collect();
         for _ in 0..rng.usize(10..60) {
             let stream = names[rng.usize(0..names.len())].clone();
-            // Some are made in answer to the newest commit of another stream, as by a process
-            // manager.
+            // Some commits are caused by the newest commit of another stream, as those of a process
+            // manager are.
             let other = &names[rng.usize(0..names.len())];
             let cause = log.get(other).map(|commits| format!("{other}:{}", commits.len()));
             let commits = log.entry(stream.clone()).or_default();
@@ -173,7 +175,7 @@ impl History {
             tally.lost += (before - records.len()) as u64;
             shards[shard].push(records);
         }
-        // The streams of a shard are mixed, each in its order.
+        // The streams of a shard are interleaved, each in its own order.
         let shards: Vec<Vec<&Commit>> = shards
             .into_iter()
             .map(|mut streams| {
@@ -215,9 +217,9 @@ impl History {
         let late = self.take_void_versions(&mut rng).await?;
         tally.late = late.len() as u64;
         self.wire.calm();
-        // Requests that are applied late, when everybody gave up, are applied by then.
+        // The wire applies late requests within this time.
         sleep(Duration::from_secs(120)).await;
-        // What was lost is found by comparing the heads of all streams with `$all`.
+        // Comparing the heads of all streams with `$all` finds the commits whose records were lost.
         let heads: Vec<_> = self.log.values().filter_map(|commits| commits.last()).collect();
         let mut last = Sequencer::new(self.partition, DynamoDbStore::HOST.pause);
         let appended = last
@@ -234,7 +236,7 @@ impl History {
         Ok(tally)
     }
 
-    /// Hands the records of a shard over, one batch after the other, as Lambda does.
+    /// Hands the records of a shard to sequencers, one batch at a time, as Lambda does.
     async fn deliver(
         &self,
         shard: &[&Commit],
@@ -250,15 +252,14 @@ impl History {
             }
             let end = (done + rng.usize(1..12)).min(shard.len());
             let mut batch = candidates(shard[done..end].iter().copied());
-            // A program, or an operator, claims what is not there.
+            // A program or an operator claims a commit that does not exist.
             if rng.u32(0..4) == 0 {
                 batch.insert(
                     rng.usize(0..=batch.len()),
                     Candidate::claimed(forged(&self.log, &mut rng)),
                 );
             }
-            // An instance takes one batch at a time. It may have been away for long, or be a new
-            // one.
+            // An instance processes one batch at a time. It may have paused for long, or be new.
             let mut sequencer = self.sequencers[rng.usize(0..SEQUENCERS)].lock().await;
             if rng.u32(0..8) == 0 {
                 *sequencer = Sequencer::new(self.partition, DynamoDbStore::HOST.pause);
@@ -269,7 +270,7 @@ impl History {
             let name = format!("{done}-{end}");
             let append =
                 sequencer.append(&self.store, &self.stored, &name, batch, Timestamp::UNIX_EPOCH);
-            // Some functions are ended in the middle of a call, whether it is applied or not.
+            // Some functions time out in the middle of a call, whether the call is applied or not.
             let time = if rng.u32(0..4) == 0 {
                 Duration::from_millis(rng.u64(1..200))
             } else {
@@ -290,7 +291,7 @@ impl History {
                 drop(sequencer);
                 sleep(Duration::from_millis(rng.u64(1..500))).await;
             }
-            // Now and then what was acknowledged is delivered again, with an earlier beginning.
+            // Some acknowledged records are redelivered, in a batch that begins earlier.
             if rng.u32(0..10) == 0 {
                 done = done.saturating_sub(rng.usize(1..6));
             }
@@ -298,16 +299,16 @@ impl History {
         Err(format!("a batch is never done: {last}"))
     }
 
-    /// An entry of a commit that exists, which the faulty program names beside the wrong ones. The
-    /// commit has no cause, which would stand after it.
+    /// The entry of a commit that exists, which the faulty program appends with the wrong ones. The
+    /// commit has no cause, because the cause would come after it in `$all`.
     fn right(&self) -> Option<Entry> {
         let mut firsts = self.log.values().filter_map(|commits| commits.first());
         let first = firsts.find(|commit| commit.meta.causation_id.is_none())?;
         Some(Entry { stream: first.stream.clone(), version: first.version })
     }
 
-    /// Makes the wrong entries void while sequencers are at work, and tries the same with a right
-    /// one.
+    /// Voids the wrong entries while sequencers work, and checks that the entry of an existing
+    /// commit cannot be voided.
     async fn void_meanwhile(&self, mut rng: Rng) -> Result<(), String> {
         for entry in &self.wrong {
             let mut tries = 0;
@@ -360,8 +361,8 @@ impl History {
         Ok(())
     }
 
-    /// Commits take versions whose entries are void. Their records come to sequencers of which some
-    /// have not heard of the void.
+    /// Appends commits at versions whose entries are void, and sequences their records. Some of the
+    /// sequencers have not read the void entries yet.
     async fn take_void_versions(&self, rng: &mut Rng) -> Result<Vec<Commit>, String> {
         let mut late: Vec<Commit> = Vec::new();
         for Entry { stream, version } in self.wrong.iter().collect::<BTreeSet<_>>() {
@@ -401,8 +402,8 @@ impl History {
         Ok(late)
     }
 
-    /// No claimed entry without a commit is there, the wrong ones are void, each once, and a reader
-    /// passes over them and over nothing else.
+    /// Checks the void entries. No claimed entry without a commit may be in `$all`. Each wrong
+    /// entry must be void, once. A reader must skip the void entries and no others.
     async fn check_voids(&self, whole: &[Segment], late: &[Commit]) -> Result<(), String> {
         let voided_at =
             |entry: &Entry| whole.iter().find(|segment| segment.voids.last() == Some(entry));
@@ -436,7 +437,7 @@ impl History {
         if void != wrong || newly.len() != wrong.len() {
             return Err(format!("void are {void:?} by {newly:?}, and should be {wrong:?}"));
         }
-        // Readers read from partition 0 on, and each run has a partition of its own.
+        // The reader reads partition 0, and each run has another partition.
         let sequence = MemoryStore::default();
         let log = MemoryStore::default();
         let [from, to] =
@@ -465,7 +466,7 @@ impl History {
         Ok(())
     }
 
-    /// Reads now and then while sequencers are at work: what was read once stays as it was.
+    /// Reads `$all` at random times while sequencers work, and checks that segments do not change.
     async fn look_meanwhile(&self, mut rng: Rng) -> Result<Vec<Segment>, String> {
         let mut seen: Vec<Segment> = Vec::new();
         for _ in 0..20 {
@@ -539,8 +540,8 @@ impl History {
                 if commit.version > entry.version {
                     break;
                 }
-                // A commit that was reached early, by a later version or as a cause, may stand
-                // before its own cause.
+                // A commit that was sequenced early, by a later version or as a cause, may precede
+                // its own cause.
                 let by_its_own_record =
                     commit.version == entry.version && !named.contains(&entry_text(entry));
                 let cause =
@@ -571,8 +572,8 @@ impl History {
     }
 }
 
-/// An entry of which the log has no commit: of a stream that is not there, or of a version that a
-/// stream does not have.
+/// An entry without a commit: of a stream that does not exist, or of a version that the stream does
+/// not have.
 fn forged(log: &BTreeMap<StreamId, Vec<Commit>>, rng: &mut Rng) -> Entry {
     let known = rng.choice(log.iter().collect::<Vec<_>>());
     match known.filter(|_| rng.bool()) {
@@ -587,7 +588,7 @@ fn forged(log: &BTreeMap<StreamId, Vec<Commit>>, rng: &mut Rng) -> Entry {
     }
 }
 
-/// An entry as `causation_id` names it.
+/// An entry in the form of a `causation_id`.
 fn entry_text(entry: &Entry) -> String {
     format!("{}:{}", entry.stream, entry.version)
 }

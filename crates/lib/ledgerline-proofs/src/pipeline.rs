@@ -34,48 +34,48 @@ pub type Rows = BTreeMap<(&'static str, String), String>;
 
 type RowAfter = Box<dyn Fn(&[Commit]) -> Option<Value>>;
 
-/// A projector of states, behind the fanout.
+/// A state projector behind the fanout.
 #[expect(missing_debug_implementations, reason = "holds closures")]
 pub struct Stateful {
     pub(crate) table: &'static str,
-    /// The category whose states it gets.
+    /// The category whose states the projector gets.
     pub category: &'static str,
     project: Box<dyn Fn(Value) -> LocalBoxFuture<'static, Result<(), String>>>,
-    /// The row after these commits of a stream.
+    /// Folds the commits of a stream into its row.
     row: RowAfter,
     pub(crate) key: &'static str,
 }
 
 impl Stateful {
-    /// Hands a state to the projector.
+    /// Delivers a state to the projector.
     ///
     /// # Errors
-    /// When the state could not be projected.
+    /// When the projector fails.
     pub async fn project(&self, detail: Value) -> Result<(), String> {
         (self.project)(detail).await
     }
 }
 
-/// A projector behind a queue.
+/// A log projector behind a queue.
 #[derive(Debug)]
 pub struct Logged {
     pub(crate) table: &'static str,
-    /// The URL of its queue.
+    /// The URL of the projector's queue.
     pub url: String,
-    /// The categories whose commits it gets.
+    /// The categories whose commits the projector gets.
     pub of: &'static [&'static str],
-    /// The handler of its messages, with the projector in it.
+    /// The handler of the messages, with the projector in it.
     pub runner: QueueRunner<DynamoDbStore, LogProjector>,
 }
 
-/// A function that makes the fanout of an application's aggregates.
+/// Creates the fanout of an application's aggregates.
 pub(crate) type MakeFanout = fn(
     DynamoDbStore,
     (aws_sdk_eventbridge::Client, aws_sdk_lambda::Client, aws_sdk_sqs::Client),
     Wiring,
 ) -> Fanout;
 
-/// A function of a state view.
+/// The function of a state view.
 #[derive(Clone)]
 pub(crate) struct StateFunction {
     pub(crate) table: &'static str,
@@ -83,7 +83,7 @@ pub(crate) struct StateFunction {
     pub(crate) instance: Arc<dyn Fn(&Wire) -> Stateful + Send + Sync>,
 }
 
-/// A function behind a queue.
+/// The function of a log view.
 #[derive(Debug, Clone)]
 pub(crate) struct LogFunction {
     pub(crate) table: &'static str,
@@ -96,7 +96,7 @@ impl LogFunction {
         Self { table, view, role: Role::of(&log_projector::manifest(&view)) }
     }
 
-    /// The projector, with its table at the end of this wire.
+    /// The projector, with its table behind this wire.
     pub(crate) fn consumer(&self, wire: &Wire) -> LogProjector {
         LogProjector::new(wire.under(&self.role).dynamodb(), table(self.table), self.view)
     }
@@ -119,18 +119,18 @@ impl LogFunction {
 pub struct Pipeline {
     /// The fanout.
     pub fanout: Fanout,
-    /// The projectors that take states.
+    /// The state projectors.
     pub stateful: Vec<Stateful>,
-    /// The projectors behind the queues.
+    /// The log projectors.
     pub logged: Vec<Logged>,
 }
 
-/// The sort key of an item with a position. It is also the attribute of inserted rows that have the
-/// position themselves (rule 9).
+/// The sort key of an item with a position. Inserted rows have the position in an attribute of the
+/// same name (rule 9).
 const POSITION: &str = "#position";
 
 impl Pipeline {
-    /// A pipeline of these functions, at the end of this wire.
+    /// A pipeline of these functions, behind this wire.
     pub(crate) fn of(
         fanout: MakeFanout,
         stateful: &[StateFunction],
@@ -139,8 +139,8 @@ impl Pipeline {
     ) -> Self {
         let logged: Vec<_> = logged.iter().map(|view| view.instance(wire)).collect();
         let stateful: Vec<_> = stateful.iter().map(|view| (view.instance)(wire)).collect();
-        // One function for each category is enough here: the projectors take the states of their
-        // category from all that were sent.
+        // One function for each category is enough: each projector selects the states of its
+        // category.
         let categories: BTreeSet<_> = stateful.iter().map(|stateful| stateful.category).collect();
         let wiring = Wiring {
             event_bus: "bus".into(),
@@ -167,7 +167,7 @@ impl Pipeline {
         }
     }
 
-    /// The fold: the rows that the tables must hold after these commits, given as streams.
+    /// The rows that the tables must hold after these commits, given as streams.
     ///
     /// # Errors
     /// When an event cannot be read.
@@ -196,8 +196,8 @@ impl Pipeline {
                         changes.map_err(|error| Finding { seed: 0, story: error.to_string() })?;
                     changes.fold(&mut folded);
                     if inserts && !changes.is_empty() {
-                        // The rows have the position: the last row of a commit has its version,
-                        // those before it the version before.
+                        // Each row has the position: the last row of a commit has its version, and
+                        // earlier rows have the previous version.
                         for (place, (key, _)) in changes.iter().enumerate() {
                             let position = if place + 1 == changes.len() {
                                 commit.version
@@ -226,7 +226,7 @@ impl Pipeline {
         Ok(rows)
     }
 
-    /// The rows that the tables hold. The tables are empty afterwards.
+    /// Takes all rows out of the tables.
     ///
     /// # Errors
     /// When a table cannot be read or emptied.
@@ -243,7 +243,7 @@ impl Pipeline {
             for item in take_items(client, name, partition, sort).await? {
                 let mut row: Value = serde_dynamo::from_item(item).map_err(failed)?;
                 if row["tombstone"].is_number() {
-                    // The tombstone is a time of the clock, which the fold cannot know.
+                    // The tombstone is the time of a clock, which the fold cannot know.
                     row["tombstone"] = 0.into();
                 }
                 let part = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
@@ -334,7 +334,7 @@ fn state<A: Aggregate>(commits: &[Commit]) -> Option<A::State> {
     Some(ledgerline::fold::<A>(A::initial(), &events))
 }
 
-/// A commit as the Commits table's stream shows it.
+/// A commit as a record of the Commits table's stream.
 #[must_use]
 pub fn record(place: usize, commit: &Commit) -> Record {
     Record {
@@ -345,7 +345,7 @@ pub fn record(place: usize, commit: &Commit) -> Record {
     }
 }
 
-/// A message as a queue hands it to a function.
+/// A message as a queue delivers it to a function.
 #[must_use]
 pub fn message(id: &str, group: &str, body: &str, receives: usize) -> SqsMessage {
     let mut message = SqsMessage::default();

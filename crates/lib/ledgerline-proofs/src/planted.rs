@@ -1,5 +1,5 @@
-//! Stores with planted bugs. The check of histories must find each of them, or its verdict on the
-//! real store is worth nothing.
+//! Stores with planted bugs. The check of histories must find each of the bugs; otherwise, passing
+//! the check would prove nothing about the real store.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -18,26 +18,27 @@ use ledgerline::{
 };
 use ledgerline_dynamodb::DynamoDbStore;
 
-/// A mistake that somebody could make.
+/// A plausible mistake in a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bug {
-    /// No bug: the real store, but its commits have no states. The states are a cache, so nothing
-    /// may change without them (rule 5).
+    /// No bug: the real store, but without states in its commits. States are a cache, so results
+    /// must not change without them (rule 5).
     None,
-    /// The append overwrites a commit that is there (rule 3).
+    /// The append overwrites an existing commit (rule 3).
     NoCondition,
-    /// The append checks another version than the one that it writes (rule 2).
+    /// The append checks another version than the version that it writes (rule 2).
     ConditionOnTheWrongKey,
-    /// The command's own commit, whose reply was lost, is not recognised (rule 4).
+    /// The store does not recognise the command's own commit, whose reply was lost (rule 4).
     RetryTakenForAConflict,
-    /// A version that another command took counts as written (rule 4).
+    /// The append reports success when another command took the version (rule 4).
     ConflictTakenForSuccess,
-    /// Strong reads are eventual, so that a command is refused on an old state (rule 6).
+    /// Strongly consistent reads are eventual, so that a command is refused on an old state (rule
+    /// 6).
     StaleRefusal,
-    /// A load ends with its first page.
+    /// A load ends after its first page.
     OnePageLoad,
-    /// An append that may have succeeded is taken back, and its version goes to the next commit
-    /// (rule 3).
+    /// An append that may have succeeded is deleted, and the next commit reuses its version (rule
+    /// 3).
     ReusedVersion,
     /// A page that an instance has read once is never read again, even if the stream has grown.
     LostCacheInvalidation,
@@ -55,7 +56,7 @@ pub const BUGS: [Bug; 8] = [
     Bug::LostCacheInvalidation,
 ];
 
-/// The real store with one of the bugs. Commits have no states with `OnePageLoad`: with them, a
+/// The real store with one of the bugs. With `OnePageLoad`, commits have no states: with states, a
 /// load needs only its first page.
 #[derive(Debug)]
 pub struct Planted {
@@ -66,8 +67,8 @@ pub struct Planted {
 }
 
 impl Planted {
-    /// This store with this bug. `client` is for the writes and deletions that the real store never
-    /// makes.
+    /// Adds the bug to a store. `client` sends the writes and deletions that the real store never
+    /// sends.
     #[must_use]
     pub fn new(store: DynamoDbStore, client: Client, bug: Bug) -> Self {
         Self { store, client, bug, read: Mutex::default() }

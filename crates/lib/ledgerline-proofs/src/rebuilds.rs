@@ -1,9 +1,9 @@
 //! Rebuilds: a view is rebuilt from the log while commits are written and delivered, over a wire
 //! that misbehaves.
 //!
-//! Workers and functions are ended in the middle of calls; functions that began before the rebuild
-//! do not know of it for a while. When the closing comparison has found every stream, what is read
-//! after the switch must never be older than what was read before, whatever is delivered then. In
+//! Workers and functions are killed in the middle of calls. Functions that started before the
+//! rebuild do not see the new generation for a while. After the closing comparison has found every
+//! stream, a read must never show an older version than an earlier read, whatever is delivered. In
 //! the end, the rows of both generations must be the fold of the log.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -40,12 +40,12 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// The generation that is made.
+/// The number of the rebuilt generation.
 const MADE: u32 = 1;
-/// The number of parts of the log.
+/// The number of parts into which a rebuild divides the log.
 const PARTS: i32 = 3;
 
-/// A row for each commit, and a sum over all streams.
+/// A view with a row for each commit, and a sum over all streams.
 const SUMS: LogView = LogView {
     table: FILLS,
     of: &["tank"],
@@ -55,7 +55,7 @@ const SUMS: LogView = LogView {
         changes.put(&row(commit, 0))?;
         changes.add("all", "sum", "versions", i64::try_from(commit.version).unwrap_or(0));
         changes.add("all", "sum", "commits", 1);
-        // A row that goes again.
+        // Some rows are deleted.
         if commit.version > 3 {
             changes.delete(commit.stream.id(), &format!("{:020}#0000", commit.version - 3));
         }
@@ -63,7 +63,7 @@ const SUMS: LogView = LogView {
     },
 };
 
-/// Rows that are inserted: none, nine or eighteen for a commit.
+/// A view that inserts rows: none, nine or eighteen for a commit.
 const LISTS: LogView = LogView {
     table: FILLS,
     of: &["tank"],
@@ -86,12 +86,12 @@ fn row(commit: &Commit, place: u64) -> Value {
 /// Plays rebuilds.
 ///
 /// # Errors
-/// When a read would go back, or rows are not the fold.
+/// When a read would show an older version than an earlier one, or the rows are not the fold.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
     play(effort, application, Kind::manifest)
 }
 
-/// Plays rebuilds by functions that have these rights.
+/// Plays rebuilds by functions with the grants of this manifest.
 fn play(
     effort: &Effort,
     application: &Application,
@@ -162,7 +162,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The manifest of its function.
+    /// The manifest of the view's function.
     fn manifest(self) -> Manifest {
         match self {
             Self::Sums => log_projector::manifest(&SUMS),
@@ -172,8 +172,8 @@ impl Kind {
     }
 }
 
-/// An instance of the view's function. What it knows of the generations is from its beginning,
-/// because the clock of the day does not continue in a run.
+/// An instance of the view's function. It uses the generations that it read at its start, because
+/// the wall clock does not advance in a run.
 enum Instance {
     Log(QueueRunner<DynamoDbStore, LogProjector>),
     States(StateProjector<Tank, Site>),
@@ -197,7 +197,8 @@ impl Instance {
         }
     }
 
-    /// Delivers these commits in one batch. The result says of each whether it was taken.
+    /// Delivers commits in one batch. The result has, for each commit, whether the instance applied
+    /// it.
     async fn deliver(&self, commits: &[&Commit]) -> Vec<bool> {
         match self {
             Self::Log(runner) => {
@@ -212,7 +213,8 @@ impl Instance {
                     |commit: &&Commit| failed.iter().all(|one| one.item_identifier != id(commit));
                 commits.iter().map(is_taken).collect()
             }
-            // The state is of a schema that nobody reads, so that it is folded from the log.
+            // No code reads the schema of this state, so the projector folds the state from the
+            // log.
             Self::States(projector) => {
                 let entry = |commit: &&Commit| {
                     json!({
@@ -222,7 +224,7 @@ impl Instance {
                     })
                 };
                 let taken = projector.all(commits.iter().map(entry).collect()).await.is_ok();
-                // An invocation that failed is delivered again with all of its states.
+                // A failed invocation is retried with all of its states.
                 vec![taken; commits.len()]
             }
         }
@@ -243,7 +245,7 @@ struct Run<'a> {
     kind: Kind,
     /// The role of the view's function.
     role: Arc<Role>,
-    /// The table, over the quiet wire.
+    /// The table, at the quiet wire.
     table: ViewTable,
     streams: Vec<Vec<Commit>>,
     /// The number of commits of each stream that are in the log, and of those that were delivered.
@@ -251,9 +253,10 @@ struct Run<'a> {
     delivered: Vec<usize>,
     instances: Vec<Instance>,
     parts: BTreeMap<i32, bool>,
-    /// Whether all reads may have gone over.
+    /// Whether the closing comparison found every stream, so that reads may use the rebuilt
+    /// generation.
     is_closed: bool,
-    /// Whether no request fails.
+    /// Whether the plan of the wire has no faults.
     is_calm: bool,
     tally: Tally,
 }
@@ -310,7 +313,7 @@ impl<'a> Run<'a> {
                 _ => self.write_or_deliver().await?,
             }
         }
-        // By now, every function knows of it.
+        // At this point, the cached generations of every function have expired.
         self.instances = (0..3).map(|_| Instance::new(self.wire, self.kind, &self.role)).collect();
         while self.parts.values().any(|is_done| !is_done) {
             self.work().await?;
@@ -322,7 +325,7 @@ impl<'a> Run<'a> {
         for _ in 0..self.rng.usize(0..40) {
             self.write_or_deliver().await?;
         }
-        // Requests that are applied late are applied by then.
+        // The wire applies late requests within this time.
         self.wire.calm();
         sleep(Duration::from_secs(120)).await;
         for stream in 0..self.streams.len() {
@@ -356,7 +359,7 @@ impl<'a> Run<'a> {
             .ok_or_else(|| "not begun".to_owned())
     }
 
-    /// An instance is replaced by one that reads the generations.
+    /// Replaces an instance by one that reads the generations.
     fn replace(&mut self) {
         let one = self.rng.usize(0..self.instances.len());
         self.instances[one] = Instance::new(self.wire, self.kind, &self.role);
@@ -373,8 +376,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Writes the next commit of a stream, or delivers one, or some of all streams in one batch:
-    /// mostly the next, sometimes earlier or later ones.
+    /// Writes the next commit of a stream, or delivers one commit, or a batch from all streams. It
+    /// delivers mostly the next commits, and sometimes earlier or later ones.
     async fn write_or_deliver(&mut self) -> Result<(), String> {
         let stream = self.rng.usize(0..self.streams.len());
         if self.written[stream] == 0 || self.rng.u32(0..3) == 0 {
@@ -394,7 +397,7 @@ impl<'a> Run<'a> {
             let end = self.written[stream].min(first + self.rng.usize(1..=most));
             batch.extend((first..end).map(|place| (stream, place)));
         }
-        // A queue gives ten at most.
+        // A queue delivers at most ten messages in a batch.
         batch.truncate(10);
         self.tally.batches += u64::from(batch.iter().any(|(other, _)| *other != batch[0].0));
         let one = self.rng.usize(0..self.instances.len());
@@ -407,8 +410,8 @@ impl<'a> Run<'a> {
             batch.iter().map(|(stream, place)| &self.streams[*stream][*place]).collect();
         match timeout(time, self.instances[one].deliver(&commits)).await {
             Ok(taken) => {
-                // The functions answer a panic as they answer any other failure. Where no request
-                // fails, nothing does.
+                // A function answers a panic like any other failure. Without faults on the wire, no
+                // delivery may fail.
                 if self.is_calm && taken.contains(&false) {
                     return Err(format!(
                         "no request fails, and of the commits {batch:?} some are not taken: {taken:?}"
@@ -428,12 +431,14 @@ impl<'a> Run<'a> {
         self.no_read_goes_back().await
     }
 
-    /// A role that lacks a right is found here, and not by a rebuild that comes to no end.
+    /// Reports a missing grant by its name. Otherwise the only symptom would be a rebuild that does
+    /// not finish.
     fn nothing_was_denied(&self) -> Result<(), String> {
         self.wire.take_denied().pop().map_or(Ok(()), Err)
     }
 
-    /// Two workers make parts of the log. One of them may be ended in the middle of a call.
+    /// Two workers rebuild parts of the log. One of the workers may be killed in the middle of a
+    /// call.
     async fn work(&mut self) -> Result<(), String> {
         let asked = |part| RebuildRequest {
             generation: MADE,
@@ -469,7 +474,7 @@ impl<'a> Run<'a> {
         self.nothing_was_denied()
     }
 
-    /// The closing comparison, as the operator's tool makes it.
+    /// Makes the closing comparison, as the operator's tool does.
     async fn close(&mut self) -> Result<(), String> {
         for _ in 0..200 {
             let mut missing = Vec::new();
@@ -501,7 +506,7 @@ impl<'a> Run<'a> {
         Err("the closing comparison comes to no end".to_owned())
     }
 
-    /// How far a generation is in a stream.
+    /// The position of a generation in a stream.
     async fn reached(&self, generation: u32, of: &Commit) -> Result<u64, String> {
         let table = self.table.at(generation);
         let reached = match self.kind {
@@ -516,7 +521,7 @@ impl<'a> Run<'a> {
         reached.map_err(|error| error.to_string())
     }
 
-    /// Once the generation is whole, it is never behind the one that was read before.
+    /// Checks that a complete generation is never behind the previous one.
     async fn no_read_goes_back(&self) -> Result<(), String> {
         for stream in self.streams.iter().filter(|_| self.is_closed) {
             let made = self.reached(MADE, &stream[0]).await?;
@@ -528,7 +533,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Both generations have the rows of the fold.
+    /// Checks that both generations have the rows of the fold.
     async fn compare(&self) -> Result<(), String> {
         let expected = match self.kind {
             Kind::Sums => self.fold(&SUMS)?,
@@ -551,7 +556,7 @@ impl<'a> Run<'a> {
                 Some(bare) => (MADE, bare),
                 None => (0, partition.as_str()),
             };
-            // What is beside the rows differs: parts, and where positions are.
+            // The items that are no rows differ between generations: parts, and separate positions.
             let is_beside =
                 item.values().any(|value| *value == AttributeValue::S("#position".to_owned()));
             if is_beside || bare.starts_with('$') {
@@ -616,7 +621,7 @@ mod tests {
 
     use super::*;
 
-    /// Without the right to scan the log, everything but a rebuild works.
+    /// The manifest without the grant to scan the log. Everything but a rebuild works with it.
     fn without_scan(kind: Kind) -> Manifest {
         let mut manifest = kind.manifest();
         manifest.tables.iter_mut().for_each(|table| _ = table.actions.remove(&Action::Scan));
@@ -631,8 +636,8 @@ mod tests {
         assert!(finding.story.contains("not authorized to perform: dynamodb:Scan"), "{finding}");
     }
 
-    /// A worker was killed after it wrote rows, and before it saved its progress. So every batch
-    /// finds newer positions in the table, and the next worker rebuilds each stream alone.
+    /// A worker was killed after it wrote rows and before it saved its progress. Every batch finds
+    /// newer positions in the table, so the next worker rebuilds each stream alone.
     #[test]
     fn a_rebuild_stream_by_stream_ends_in_invocations_of_ten_seconds() {
         let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable"]).unwrap();
@@ -680,7 +685,7 @@ mod tests {
                 .put_part(&ledgerline_dynamodb::SegmentProgress::name(0, 1), &part)
                 .await
                 .unwrap();
-            // A table that answers slowly.
+            // A slow table spreads the rebuild over several invocations.
             wire.follow(Plan::Slow, 1);
             let (invocations, commits) = rebuild().await;
             assert_eq!(commits, 1_200);

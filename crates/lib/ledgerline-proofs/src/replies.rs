@@ -1,7 +1,8 @@
-//! Lost answers: a command is applied, its client gets no answer, and asks again. The SDK retries,
-//! the client asks again at once on another instance, or it asks later with its Idempotency-Key,
-//! when the tank has changed. The function's clock is the one on the wall; the time for which a key
-//! is remembered is tried in proof 11, where clocks are moved.
+//! Lost answers: a command is applied, and its client gets no answer.
+//!
+//! The SDK retries. Or the client retries at once, on another instance. Or it retries later with
+//! its Idempotency-Key, when the tank has changed. The function uses the wall clock; proof 11 moves
+//! clocks and so covers the retention of keys.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,8 +20,8 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// The ways to lose an answer. With all but the last, the request is applied, with `Late` only
-/// after a while. So a repetition may be the first to arrive.
+/// The faults that lose an answer. All but the last apply the request, `Late` only after a while.
+/// So a retry may arrive first.
 const LOSSES: [Fault; 6] = [
     Fault::ReplyLost,
     Fault::Hanging,
@@ -33,8 +34,7 @@ const LOSSES: [Fault; 6] = [
 /// Loses answers, and compares the answers that arrive.
 ///
 /// # Errors
-/// When a repetition is answered in another way than the first request, or is applied a second
-/// time.
+/// When a retry gets another answer than the first request, or is applied a second time.
 pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(2_000, 10_000);
     let world = || {
@@ -72,7 +72,7 @@ async fn play(
 
     let stream = StreamId::new("tank", &tank).map_err(|error| finding(error.to_string()))?;
 
-    // Given a tank with a past, and a command with a key.
+    // Given a tank with commits, and a command with a key.
     let warm = instance(store);
     let mut version = 0;
     let choice = rng.u32(0..6);
@@ -87,7 +87,7 @@ async fn play(
     let key = Some(format!("key-{seed}"));
     let command = match choice {
         0 => open(key),
-        // The request has no id: without its key, every repetition would create another tank.
+        // The request has no id: without its key, every retry would create another tank.
         1 => other("POST /tanks", json!({ "site": "North", "liquid": "water" }), key),
         2 => change("POST /tanks/{id}/fills", 7, key),
         3 => change("POST /tanks/{id}/draws", 1_000, key),
@@ -95,7 +95,7 @@ async fn play(
         _ => other("POST /tanks/{id}/scrap", json!({}), key),
     };
 
-    // When some or all of its answers are lost.
+    // When some or all of the answers are lost.
     let losses = (0..rng.usize(1..=8)).map(|_| Some(LOSSES[rng.usize(0..LOSSES.len())])).collect();
     world.wire.follow(Plan::Script(losses), seed);
     let mut answers = Vec::new();
@@ -106,7 +106,7 @@ async fn play(
     } else {
         answers.push(seen(&first));
     }
-    // The next invocation may come while the last one's requests are still on their way.
+    // The next invocation may begin while requests of the previous one are still in transit.
     for _ in 0..rng.u32(0..3) {
         sleep(Duration::from_millis(rng.u64(0..3_000))).await;
         let cold = instance(store);
@@ -120,7 +120,7 @@ async fn play(
     }
     sleep(Duration::from_secs(60)).await;
     world.wire.calm();
-    // If the log has the commit by now, every answer must tell of it from now on.
+    // If the log has the commit at this point, every later answer must agree with it.
     let early = match store.get(&stream, version + 1).await {
         Ok(Some(commit)) if choice != 1 => {
             let body = match choice {
@@ -145,8 +145,7 @@ async fn play(
     let elsewhere = instance(store);
     if choice != 0 || rng.bool() {
         for _ in 0..rng.u32(0..4) {
-            // The level changes, so that the same command would get another answer now if it were
-            // decided again.
+            // The level changes. If the same command were decided again, its answer would differ.
             let route = ["POST /tanks/{id}/fills", "POST /tanks/{id}/draws"][rng.usize(0..2)];
             change(route, rng.i64(1..2_000), None).to(&elsewhere).await;
         }
@@ -155,8 +154,7 @@ async fn play(
         answers.push(seen(&command.to(instance).await));
     }
 
-    // Then all answers are the same, and the log has the command once, or not at all if it was
-    // refused.
+    // Then all answers are equal. The log has an accepted command once, and no refused command.
     if let Some(another) = answers.iter().find(|answer| **answer != answers[0]) {
         return Err(finding(format!(
             "{command:?}\n  was answered {}\n  and then {another}",

@@ -1,4 +1,4 @@
-//! The services at the other end of the wire.
+//! Emulated services at the other end of the wire.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,10 +11,10 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-/// The time for which a FIFO queue knows the deduplication id of a message.
+/// The deduplication window of a FIFO queue.
 pub const DEDUPLICATION: Duration = Duration::from_secs(300);
 
-/// The answer to a request.
+/// The answer of a service to a request.
 #[derive(Debug, Clone)]
 pub struct Answer {
     /// The HTTP status.
@@ -23,21 +23,21 @@ pub struct Answer {
     pub body: String,
 }
 
-/// A message that a queue took.
+/// A message that a queue accepted.
 #[derive(Debug, Clone)]
 pub struct Queued {
-    /// Its group. The queue keeps the order of a group.
+    /// The message group. The queue preserves the order within a group.
     pub group: String,
-    /// Its deduplication id, which the queue knows for five minutes.
+    /// The deduplication id. The queue remembers it for five minutes.
     pub deduplication: String,
     /// The body of the message.
     pub body: String,
 }
 
-/// The decision about each entry of a batch call, one after the other: `true` refuses it.
+/// Decides about each entry of a batch call in turn: `true` refuses the entry.
 pub type Refuse = Box<dyn FnMut(&Value) -> bool + Send>;
 
-/// Everything that the services took and nobody has looked at yet, and the number of mails.
+/// Everything that the services accepted and no test has taken yet, and the number of mails.
 #[derive(Default)]
 struct Messages {
     entries: Vec<Value>,
@@ -48,7 +48,7 @@ struct Messages {
     mails: u64,
 }
 
-/// The services: DynamoDB, a bus, queues, functions of views, and a provider of mails.
+/// The services: DynamoDB, a bus, queues, functions of views, and a mail provider.
 #[expect(missing_debug_implementations, reason = "the database has none")]
 pub struct Services {
     database: Database,
@@ -70,25 +70,25 @@ impl Services {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses those entries of `PutEvents` and `SendMessageBatch` that this decides, from now on;
-    /// with `None`, no entry.
+    /// Refuses, from this call on, the entries of `PutEvents` and `SendMessageBatch` for which
+    /// `refuse` returns `true`. `None` refuses no entry.
     pub fn refuse(&self, refuse: Option<Refuse>) {
         self.messages().refuse = refuse;
     }
 
-    /// The details of the entries on the bus since the last time.
+    /// The details of the entries on the bus since the previous call.
     #[must_use]
     pub fn take_entries(&self) -> Vec<Value> {
         std::mem::take(&mut self.messages().entries)
     }
 
-    /// The states with which functions were invoked since the last time.
+    /// The states with which functions were invoked since the previous call.
     #[must_use]
     pub fn take_states(&self) -> Vec<Value> {
         std::mem::take(&mut self.messages().states)
     }
 
-    /// The messages that a queue took since the last time, in its order.
+    /// The messages that a queue accepted since the previous call, in the order of the queue.
     #[must_use]
     pub fn take_messages(&self, url: &str) -> Vec<Queued> {
         self.messages().queues.remove(url).unwrap_or_default()
@@ -100,12 +100,12 @@ impl Services {
         self.messages().mails
     }
 
-    /// Answers a request.
+    /// Answers one request.
     pub(crate) fn call(&self, operation: &str, body: &Value) -> Answer {
         match operation {
             "PutEvents" => self.put_events(body),
             "SendMessageBatch" => self.send_message_batch(body),
-            // The invocation is asynchronous: the caller gets 202 before the function has run.
+            // The invocation is asynchronous: the caller gets 202 before the function runs.
             "Invoke" => {
                 let states = body["states"].as_array().cloned().unwrap_or_default();
                 self.messages().states.extend(states);
@@ -123,8 +123,8 @@ impl Services {
         }
     }
 
-    /// The answer of a replica that lags behind by `lag` commits. Only reads that allow it come
-    /// here; strong reads do not.
+    /// Answers like a replica that lags by `lag` commits. The wire sends only eventually consistent
+    /// reads to this function.
     pub(crate) fn stale(&self, operation: &str, body: &mut Value, lag: u64) -> Answer {
         let values = &body["ExpressionAttributeValues"];
         let number = |name: &str| values[name]["N"].as_str().and_then(|n| n.parse::<u64>().ok());
@@ -186,8 +186,8 @@ impl Services {
         ok(&json!({ "Successful": successful, "Failed": failed }))
     }
 
-    /// A FIFO queue answers a message whose deduplication id it has seen within five minutes like a
-    /// new one, and does not store it a second time.
+    /// Adds a message to a FIFO queue. A message with a known deduplication id is answered like a
+    /// new one, and not stored a second time.
     fn queue(&self, url: &str, entry: &Value) {
         let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
         let mut messages = self.messages();
@@ -197,7 +197,7 @@ impl Services {
             let known = messages.known.insert((url.to_owned(), id.clone()), now);
             if let Some(before) = known.filter(|before| now.duration_since(*before) < DEDUPLICATION)
             {
-                // The window begins with the first message. A repetition does not move it.
+                // The window begins with the first message. A duplicate does not extend the window.
                 messages.known.insert((url.to_owned(), id), before);
                 return;
             }
@@ -244,9 +244,9 @@ fn dynamodb(database: &Database, operation: &str, body: &Value) -> Answer {
     }
 }
 
-/// Answers that the emulator never gives by itself, as AWS documents them. `tests/conformance.rs`
-/// checks how the store understands them, and, at a real endpoint, that the store understands every
-/// answer to a race.
+/// Answers that AWS documents and the emulator never gives by itself. `tests/conformance.rs` checks
+/// that the store understands them. At a real endpoint, it also checks that the store understands
+/// every answer to a race.
 pub mod answer {
     use serde_json::{Value, json};
 
@@ -282,7 +282,7 @@ pub mod answer {
         )
     }
 
-    /// The answer that another transaction is busy with the same item.
+    /// The answer that another transaction is writing the same item.
     #[must_use]
     pub fn conflict(operation: &str, body: &Value) -> Answer {
         let message = "Transaction is ongoing for the item";
@@ -292,8 +292,8 @@ pub mod answer {
         }
     }
 
-    /// The answer that the table has no capacity left. A transaction may say so of one of its
-    /// items.
+    /// The answer that the table has no capacity left. For a transaction, `of_an_item` puts the
+    /// reason into the cancellation of one of its items.
     #[must_use]
     pub fn throttled(operation: &str, body: &Value, of_an_item: bool) -> Answer {
         let message = "The level of configured provisioned throughput for the table was exceeded. Consider increasing \
@@ -311,13 +311,13 @@ pub mod answer {
         }
     }
 
-    /// The answer to a caller whose role does not allow it.
+    /// The answer that the caller's role does not allow the request.
     #[must_use]
     pub fn denied(why: &str) -> Answer {
         error(400, "AccessDeniedException", json!({ "Message": why }))
     }
 
-    /// The answer of a service that fails.
+    /// The answer of a service that failed.
     #[must_use]
     pub fn failed() -> Answer {
         error(500, "InternalServerError", json!({ "message": "Internal server error" }))

@@ -1,11 +1,13 @@
-//! Subscriptions: several instances of one checkpoint follow `$all` over a wire that misbehaves.
+//! Subscriptions: several instances share one checkpoint and read `$all` over a wire that
+//! misbehaves.
 //!
-//! `$all` has entries twice, entries of commits that were overtaken, and entries that are missing,
-//! because the records of their commits never arrived. Instances are ended in the middle of calls,
-//! and wake up when others have gone on. They hold the checkpoint for no time at all, so that only
-//! the fence keeps them apart. In the end each commit must have been applied once, in the order of
-//! `$all`, and rows, running number and positions must be those of a fold by one reader whom
-//! nothing disturbs.
+//! `$all` has duplicate entries, entries of commits that were overtaken, and no entries for some
+//! commits, because their records never arrived. Instances are killed in the middle of calls, and
+//! some resume after others have continued. Their leases have no length, so that only the fence
+//! separates instances.
+//!
+//! In the end each commit must have been applied once, in the order of `$all`. Rows, running number
+//! and positions must be those of a fold by a single undisturbed reader.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,17 +38,17 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// A list of all commits of tanks: one row for each, with its number.
+/// A view with one numbered row for each commit of a tank.
 const DIARY: OrderedView<Last, u64> =
     OrderedView { table: KEYS, of: &["tank"], writes: &[Write::Put, Write::Update], changes };
 
 const KEYS: LogTable = FILLS;
 
-/// What goes from one row to the next.
+/// The state that the view carries from one row to the next.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 struct Last {
     number: u64,
-    /// The sum of all versions: another one if a commit is missing, or is there twice.
+    /// The sum of all versions. It differs if a commit is missing or duplicated.
     sum: u64,
 }
 
@@ -82,7 +84,7 @@ fn changes(
         commit: format!("{} {}", commit.stream, commit.version),
         sum: last.sum,
     })?;
-    // A row that is changed again and again.
+    // A row that every commit updates.
     changes.set("sums", "sum", "sum", last.sum);
     Ok(())
 }
@@ -90,13 +92,13 @@ fn changes(
 /// Plays histories of subscriptions.
 ///
 /// # Errors
-/// When a commit is missing, is there twice or out of order, or when rows are not the fold.
+/// When a commit is missing, duplicated or out of order, or when the rows are not the fold.
 pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(60, 20_000);
     let mut sum = Tally::default();
     let world = || World::new(&["CommitsTable", "RequestsTable", "FillsTable"]);
     let play = |_: &mut (), seed| {
-        // Each run has a world of its own, because all of them would have one `$all`.
+        // Each run has a world of its own, because the runs of one world would share `$all`.
         let world = world()?;
         let wire = Wire::new(world.wire.services().database().clone());
         let played = world.runtime.block_on(play(&world.wire, &wire, seed));
@@ -136,7 +138,7 @@ struct Tally {
     faults: u64,
 }
 
-/// A run, over a wire with faults and one without.
+/// Plays one run, over a wire with faults and a quiet one.
 async fn play(wire: &Wire, quiet: &Wire, seed: u64) -> Result<Tally, String> {
     let mut rng = Rng::with_seed(seed);
     let log = World::store_at(quiet);
@@ -157,7 +159,7 @@ async fn play(wire: &Wire, quiet: &Wire, seed: u64) -> Result<Tally, String> {
                     .map_err(|error| error.to_string())?;
             }
         }
-        // Two at once; now and then one is ended in the middle, and begins anew or wakes up later.
+        // Two instances run at once. Some are killed in the middle of a call and replaced.
         let one = rng.usize(0..3);
         let other = rng.usize(0..3);
         let time = |rng: &mut Rng| match rng.u32(0..3) {
@@ -182,7 +184,7 @@ async fn play(wire: &Wire, quiet: &Wire, seed: u64) -> Result<Tally, String> {
             }
         }
     }
-    // Requests that are applied late are applied by then.
+    // The wire applies late requests within this time.
     wire.calm();
     sleep(Duration::from_secs(120)).await;
     for (number, entries) in segments {
@@ -203,8 +205,9 @@ fn subscriber(wire: &Wire) -> Subscriber<Last, u64> {
     let own = wire.under(&ROLE);
     let store = |wire: &Wire| DynamoDbStore::new(wire.dynamodb(), table("CommitsTable"));
     let rows = LogRows::new(own.dynamodb(), table("FillsTable"), KEYS);
-    // The streams of `$all` are in the table of the log here, because not every workspace has a
-    // table for them: their names are no others'. The role is about another table.
+    // `$all` is in the Commits table here, because not every workspace has a table for it. No other
+    // stream has the names of `$all`. The role is for another table, so the reads of `$all` do not
+    // use it.
     Subscriber::new(DIARY, rows, store(wire), store(&own), 1).holding(SignedDuration::ZERO)
 }
 
@@ -236,7 +239,7 @@ impl Shape {
             let entry = order[rng.usize(0..order.len())].clone();
             order.insert(rng.usize(0..order.len()), entry);
         }
-        // What was lost is found by the heads of all streams.
+        // Comparing the heads of all streams with `$all` adds the commits whose records were lost.
         order.extend(log.iter().map(|(stream, commits)| (stream.clone(), commits.len() as u64)));
         let mut segments = Vec::new();
         while !order.is_empty() {
@@ -247,7 +250,7 @@ impl Shape {
     }
 }
 
-/// A segment with these entries, which no sequencer would make in this way.
+/// A segment with these entries. No sequencer would append it in this form.
 fn segment(number: u64, entries: &[(StreamId, u64)]) -> Commit {
     let data = serde_json::to_string(entries).unwrap_or_default();
     let all = StreamId::try_from("$all-0".to_owned())
@@ -261,7 +264,7 @@ fn segment(number: u64, entries: &[(StreamId, u64)]) -> Commit {
 /// The rows, by their keys.
 type Rows = BTreeMap<(String, String), serde_json::Map<String, serde_json::Value>>;
 
-/// What one reader makes of it whom nothing disturbs.
+/// Folds `$all` like a single undisturbed reader: the rows, and the position in each stream.
 async fn fold(quiet: &Wire) -> Result<(Rows, BTreeMap<StreamId, u64>), String> {
     let filter =
         Filter { categories: BTreeSet::from(["tank".to_owned()]), events: BTreeSet::new() };

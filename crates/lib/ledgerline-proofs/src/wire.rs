@@ -1,9 +1,11 @@
-//! The wire between the SDK and the services. The services are an emulated DynamoDB, a bus and
-//! queues, all in this process. The faults happen on the wire: it delays, drops, repeats and
-//! throttles requests, and loses the answers to requests that were applied.
+//! The wire between the SDK and the services: an emulated DynamoDB, a bus and queues, all in this
+//! process.
 //!
-//! The time is that of a paused tokio runtime: waiting costs nothing, and the same seed gives the
-//! same run.
+//! The faults happen on the wire. It delays, drops, repeats and throttles requests, and loses the
+//! answers to applied requests.
+//!
+//! The time is that of a paused tokio runtime: waiting costs nothing, and the same seed repeats a
+//! run.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -42,9 +44,9 @@ pub enum Fault {
     Dropped,
     /// The request is applied, and the connection breaks before the answer.
     ReplyLost,
-    /// The request is applied, and no answer ever comes.
+    /// The request is applied, and no answer arrives.
     Hanging,
-    /// No answer comes, and the request is applied up to half a minute later, when its caller has
+    /// No answer arrives. The request is applied up to half a minute later, when its caller has
     /// given up.
     Late,
     /// The request arrives twice. The caller gets the second answer.
@@ -55,10 +57,10 @@ pub enum Fault {
     Failed,
     /// The service fails after it applied the request.
     AppliedAndFailed,
-    /// Another transaction is busy with the same item.
+    /// Another transaction is writing the same item.
     Conflict,
-    /// A replica answers that lags behind by some commits. This happens only to reads that allow
-    /// it.
+    /// A replica answers that lags by some commits. This happens only to eventually consistent
+    /// reads.
     Stale,
     /// The page ends early, as pages do at 1 MB.
     ShortPage,
@@ -80,33 +82,32 @@ const FAULTS: [Fault; 12] = [
     Fault::ShortPage,
 ];
 
-/// The plan that says which requests have a fault.
+/// Which requests have a fault.
 #[derive(Debug, Clone)]
 pub enum Plan {
     /// No request has a fault.
     Calm,
-    /// So many of a thousand requests have a random fault.
+    /// This number of a thousand requests has a random fault.
     Random(u32),
     /// About half of the requests are slow.
     Slow,
-    /// The next requests have these faults, in this order; later ones have none. With `None`, a
-    /// request has no fault.
+    /// The next requests have these faults, in this order; later requests have none. `None` is a
+    /// request without a fault.
     Script(VecDeque<Option<Fault>>),
-    /// The caller ends after so many calls: the next one is never answered, whether it is applied
-    /// or not.
+    /// The caller crashes at a call: that call is never answered, whether it is applied or not.
     Crash {
-        /// The number of calls that are still answered.
+        /// The number of answered calls before the crash.
         after: usize,
         /// Whether the call without an answer is applied.
         applied: bool,
     },
 }
 
-/// The wire, with the services at its other end. Cheap to clone.
+/// The wire, with the services at its other end. It is cheap to clone.
 #[derive(Clone)]
 pub struct Wire {
     inner: Arc<Inner>,
-    /// The role of whoever is at this end; `None` for an administrator.
+    /// The role of the caller; `None` for an administrator.
     role: Option<Arc<Role>>,
 }
 
@@ -121,9 +122,9 @@ struct State {
     rng: Rng,
     calls: usize,
     faults: BTreeMap<Fault, u64>,
-    /// A caller that passes on something with this text in it ends.
+    /// A caller crashes when it passes on a body with this text.
     deadly: Option<String>,
-    /// What was denied.
+    /// The requests that a role denied, as text.
     denied: Vec<String>,
 }
 
@@ -134,7 +135,7 @@ impl fmt::Debug for Wire {
 }
 
 impl Wire {
-    /// A calm wire to this database.
+    /// A wire without faults to this database.
     #[must_use]
     pub fn new(database: Database) -> Self {
         let state = State {
@@ -153,13 +154,14 @@ impl Wire {
         Self { inner: Arc::new(inner), role: None }
     }
 
-    /// The same wire, for a function with this role: the database denies it everything else.
+    /// The same wire for a function with this role: the database denies all requests that the role
+    /// does not allow.
     #[must_use]
     pub fn under(&self, role: &Arc<Role>) -> Self {
         Self { inner: Arc::clone(&self.inner), role: Some(Arc::clone(role)) }
     }
 
-    /// What was denied since the last time.
+    /// The requests that a role denied since the previous call, as text.
     #[must_use]
     pub fn take_denied(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().denied)
@@ -175,43 +177,43 @@ impl Wire {
         &self.inner.services
     }
 
-    /// Follows this plan from now on. Random choices come from the seed.
+    /// Follows this plan from this call on. The seed decides random choices.
     pub fn follow(&self, plan: Plan, seed: u64) {
         let mut state = self.lock();
         state.plan = plan;
         state.rng = Rng::with_seed(seed);
     }
 
-    /// Stops all faults from now on, but for the end of callers by [`Self::ends_at`].
+    /// Ends all faults, except crashes by [`Self::ends_at`].
     pub fn calm(&self) {
         self.lock().plan = Plan::Calm;
     }
 
-    /// From now on, a caller ends in the middle of a call that puts something with this text on the
-    /// bus or into a queue, or hands it to a function. The call may be applied or not. Dead letters
-    /// can be written, because they are sent with `SendMessage`, not in a batch.
+    /// Makes callers crash, from this call on, in a call that passes on `text` to the bus, a queue
+    /// or a function. The call may be applied or not. Dead letters can still be written, because
+    /// they are sent with `SendMessage`, not in a batch.
     pub fn ends_at(&self, text: Option<String>) {
         self.lock().deadly = text;
     }
 
-    /// The number of calls since the last time.
+    /// The number of calls since the previous call of this method.
     #[must_use]
     pub fn take_calls(&self) -> usize {
         std::mem::take(&mut self.lock().calls)
     }
 
-    /// The number of times that each fault happened since the last time.
+    /// How often each fault happened since the previous call.
     #[must_use]
     pub fn take_faults(&self) -> BTreeMap<Fault, u64> {
         std::mem::take(&mut self.lock().faults)
     }
 
-    /// Waits for the crash of [`Plan::Crash`], or for the end of a caller by [`Self::ends_at`].
+    /// Waits for the crash of [`Plan::Crash`], or for a crash by [`Self::ends_at`].
     pub async fn crashed(&self) {
         self.inner.crashed.notified().await;
     }
 
-    /// A client of the database, with the timeouts and retries of the functions' own.
+    /// A client of the database, with the timeouts and retries of the functions.
     #[must_use]
     pub fn dynamodb(&self) -> aws_sdk_dynamodb::Client {
         let config = aws_sdk_dynamodb::config::Builder::from(&self.sdk_config());
@@ -256,7 +258,7 @@ impl Wire {
             .build()
     }
 
-    /// The fault of the next request, and the time that it takes each way.
+    /// The fault of the next request, and its latency in each direction.
     fn next(&self, operation: &str, body: &Value) -> (Option<Fault>, [Duration; 2]) {
         let mut state = self.lock();
         state.calls += 1;
@@ -296,7 +298,7 @@ impl Wire {
         (fault, latency)
     }
 
-    /// Whether the caller ends with this call, and if so, whether the call is applied.
+    /// Whether the caller crashes at this call; if so, whether the call is applied.
     fn crashes(&self, operation: &str, body: &Value) -> Option<bool> {
         let mut state = self.lock();
         let passes_on = ["PutEvents", "SendMessageBatch", "Invoke"].contains(&operation);
@@ -392,13 +394,13 @@ impl Wire {
     }
 }
 
-/// A partition without a budget for retries. All clients of the process share the SDK's own budget:
-/// a run would depend on those before it.
+/// A partition without a retry budget. All clients of the process share the SDK's own budget, so a
+/// run would depend on earlier runs.
 fn partition() -> RetryPartition {
     RetryPartition::custom("proofs").token_bucket(TokenBucket::unlimited()).build()
 }
 
-/// Sleeps in the time of the runtime.
+/// Sleeps in the virtual time of the runtime.
 #[derive(Debug)]
 struct Asleep;
 
@@ -422,8 +424,8 @@ impl HttpConnector for Wire {
         let target = request.headers().get("x-amz-target").unwrap_or_default();
         let operation = match target.rsplit('.').next().filter(|operation| !operation.is_empty()) {
             Some(operation) => operation.to_owned(),
-            // Lambda and the provider of mails have no such header: each of their operations has an
-            // address.
+            // Lambda and the mail provider send no such header: each of their operations has its
+            // own address.
             None if request.uri().ends_with("/invocations") => "Invoke".to_owned(),
             None => "SendEmail".to_owned(),
         };

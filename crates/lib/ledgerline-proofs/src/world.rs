@@ -1,5 +1,4 @@
-//! The world in which a proof runs: a runtime with a time of its own, and the services behind the
-//! wire.
+//! The world in which a proof runs: a runtime with virtual time, and the services behind the wire.
 
 use std::{
     sync::{
@@ -15,13 +14,13 @@ use tokio::runtime::{Builder, Runtime};
 use crate::{Finding, wire::Wire};
 
 /// The world of one thread. It shares nothing with other threads, so that a run does not depend on
-/// what runs beside it.
+/// concurrent runs.
 #[expect(missing_debug_implementations, reason = "a runtime has none worth reading")]
 pub struct World {
-    /// The runtime. Its time stands still while there is something to do, and jumps to the next
-    /// timer when there is nothing.
+    /// The runtime. Its time stops while a task is ready, and jumps to the next timer when no task
+    /// is.
     pub runtime: Runtime,
-    /// The way to the services.
+    /// The wire to the services.
     pub wire: Wire,
 }
 
@@ -50,11 +49,11 @@ impl World {
     }
 }
 
-/// Runs the seeds `seed`, `seed` + 1 … on all cores, each core in worlds of its own, and adds up
-/// what the runs counted. After a finding, no thread begins another share.
+/// Runs the seeds `seed`, `seed` + 1 … on all cores, each core in worlds of its own. Passes the
+/// result of each run to `add`. After a finding, no thread begins another share.
 ///
 /// # Errors
-/// What a run found.
+/// The finding with the lowest seed.
 pub fn each_seed<W, T: Send>(
     seed: u64,
     runs: u64,
@@ -62,7 +61,7 @@ pub fn each_seed<W, T: Send>(
     run: impl Fn(&mut W, u64) -> Result<T, Finding> + Sync,
     mut add: impl FnMut(T),
 ) -> Result<(), Finding> {
-    /// The number of runs that a thread takes at once, in one world.
+    /// The number of runs that a thread plays in one world.
     const SHARE: u64 = 50;
     let threads =
         thread::available_parallelism().map_or(1, |cores| cores.get() as u64).min(runs.max(1));
