@@ -1,4 +1,5 @@
-//! An application as a workspace hands it over, so that it is tried as ledgerline itself is.
+//! Applications under proof: a workspace describes its application, and the proofs try it as they
+//! try ledgerline.
 
 use std::{fmt, num::NonZeroUsize, path::PathBuf, rc::Rc, sync::Arc};
 
@@ -30,35 +31,34 @@ use crate::{
     world::World,
 };
 
-/// An instance of a function that takes commands.
+/// An instance of a command function.
 pub(crate) type Instance = Rc<dyn Fn(HttpRequest) -> LocalBoxFuture<'static, Response>>;
 
 /// Plays concurrent histories: the first seed, their number, and the clocks.
 type Play = Box<dyn Fn(u64, u64, Clocks) -> Result<(Tally, u64), Finding> + Send + Sync>;
 
-/// Makes the commits of a stream.
+/// Creates the commits of a stream.
 type Write = Box<dyn Fn(&str, &mut Rng) -> Vec<Commit> + Send + Sync>;
 
-/// Makes a cold instance on the store at the end of a wire, or on a store in memory if there is no
-/// wire.
+/// Creates a cold instance on the store behind a wire; without a wire, on a store in memory.
 type MakeInstance = Arc<dyn Fn(Option<&Wire>) -> Instance + Send + Sync>;
 
-/// An aggregate, with the streams that are made of it.
+/// An aggregate, with functions that create streams of it.
 pub(crate) struct Streams {
     pub(crate) category: &'static str,
     pub(crate) write: Write,
     pub(crate) play: Play,
 }
 
-/// A function that takes commands.
+/// A command function.
 pub(crate) struct CommandFunction {
     pub(crate) name: &'static str,
     pub(crate) instance: MakeInstance,
 }
 
-/// An application: its parts that are tried, and the input for them.
+/// The parts of an application that the proofs run, and the input for them.
 ///
-/// A workspace makes one in a test of the application's functions, and has it tried with
+/// A workspace creates an application in a test of its functions, and passes it to
 /// [`application_tests!`](crate::application_tests).
 pub struct Application {
     pub(crate) name: &'static str,
@@ -90,9 +90,9 @@ impl fmt::Debug for Application {
 }
 
 impl Application {
-    /// An application of which only the shapes are tried: those in the folder `shapes`,
-    /// `<category>.json` for each aggregate. Its sample events are in the folder `events` of the
-    /// workspace, with the answers in `tests/answers`. The other methods add what else is tried.
+    /// An application with stored shapes alone: those in the folder `shapes`, `<category>.json` for
+    /// each aggregate. Its sample events are in the folder `events` of the workspace, with the
+    /// answers in `tests/answers`. The other methods add further parts.
     #[must_use]
     pub fn new<L: Aggregates>(name: &'static str, shapes: impl Into<PathBuf>) -> Self {
         let workspace = ledgerline_testing::workspace();
@@ -101,7 +101,7 @@ impl Application {
         Self::of::<L>(name, Files::Folder(shapes.into()), samples)
     }
 
-    /// The same, with the files of the shapes, and those of the sample events and the answers.
+    /// Like [`Self::new`], with other files of shapes, sample events and answers.
     pub(crate) fn of<L: Aggregates>(
         name: &'static str,
         shapes: Files,
@@ -128,10 +128,10 @@ impl Application {
     }
 
     /// Adds an aggregate. Several clients send commands to it at once, and some order of the
-    /// commands must explain what is `shown` of its states. The commits of its histories are
-    /// delivered, lost and repeated on the way to the views.
+    /// commands must explain the text that `shown` returns for its states. The commits of its
+    /// histories are delivered, lost and duplicated on the way to the views.
     ///
-    /// `shown` must not depend on the time, because each client has another one.
+    /// `shown` must not depend on the time, because each client has another clock.
     #[must_use]
     pub fn aggregate<A: Aggregate>(
         mut self,
@@ -147,8 +147,8 @@ impl Application {
         self
     }
 
-    /// Adds the function of this name, which takes commands by these routes. Its sample events are
-    /// sent with crashes in between, and are changed into bad input.
+    /// Adds a command function with these routes. The proofs send its sample events with crashes in
+    /// between, and mutate them into bad input.
     #[must_use]
     pub fn commands<A: Aggregate>(
         mut self,
@@ -185,8 +185,8 @@ impl Application {
         self
     }
 
-    /// Adds a state projector, which writes the rows of this view into the table with this logical
-    /// id.
+    /// Adds a state projector, which writes the rows of this view into the table with the logical
+    /// id `id`.
     #[must_use]
     pub fn state_projector<A: Aggregate, Row: Serialize + 'static>(
         mut self,
@@ -206,24 +206,23 @@ impl Application {
         self
     }
 
-    /// Adds a log projector, which writes the rows of this view into the table with this logical
-    /// id.
+    /// Adds a log projector, which writes the rows of this view into the table with the logical id
+    /// `id`.
     #[must_use]
     pub fn log_projector(mut self, id: &'static str, view: LogView) -> Self {
         self.logged.push(LogFunction::new(id, view));
         self
     }
 
-    /// Adds the function with which a consumer of the application's own reads commits. It gets bad
-    /// input too.
+    /// Adds the decoder of one of the application's own consumers. The decoder gets bad input too.
     #[must_use]
     pub fn reads(mut self, read: fn(&Commit)) -> Self {
         self.reads.push(read);
         self
     }
 
-    /// Adds something else that a function does. It is tried with a crash at each of its calls.
-    /// `tables` are the logical ids of further tables that it uses.
+    /// Adds another case for the proof of crashes, which crashes it at each of its calls. `tables`
+    /// are the logical ids of further tables of the case.
     #[must_use]
     pub fn case(mut self, tables: &[&'static str], case: fn() -> Case) -> Self {
         for table in tables {
@@ -235,7 +234,7 @@ impl Application {
         self
     }
 
-    /// The same application, marked as that of ledgerline itself.
+    /// Marks the application as ledgerline's own.
     pub(crate) fn of_ledgerline(self) -> Self {
         Self { is_builtin: true, ..self }
     }
@@ -254,13 +253,13 @@ impl Application {
             .collect()
     }
 
-    /// Everything behind the log, at the end of this wire.
+    /// The pipeline of the application, behind this wire.
     #[must_use]
     pub fn pipeline_at(&self, wire: &Wire) -> Pipeline {
         Pipeline::of(self.fanout, &self.stateful, &self.logged, wire)
     }
 
-    /// A function that makes everything behind the log, at the end of a wire.
+    /// Returns a function that creates the pipeline of the application behind a wire.
     pub(crate) fn pipeline(&self) -> Rc<dyn Fn(&Wire) -> Pipeline> {
         let fanout = self.fanout;
         let stateful = self.stateful.clone();

@@ -1,4 +1,4 @@
-//! The program: it prints what was tried, how often, with which seed, and what was found.
+//! The program `proofs`: it prints the number of runs, the seed and the finding of each proof.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
@@ -14,25 +14,25 @@ use ledgerline_testing::SEED;
 
 use crate::{Effort, PROOFS, tank};
 
-/// Tries to lose an event, and to apply one twice.
+/// Try to lose an event, and to apply one twice.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Try only as much as `cargo test` does: seconds instead of minutes.
+    /// Run only the short form of each proof, as `cargo test` does: seconds instead of minutes.
     #[arg(long)]
     short: bool,
-    /// Try only the proofs with these numbers.
+    /// Run only the proofs with these numbers.
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=PROOFS.len() as i64))]
     only: Vec<u8>,
-    /// The seed of the first run of each proof; the next runs have the seeds after it.
+    /// Use this seed for the first run of each proof; the next runs have the seeds after it.
     #[arg(long)]
     seed: Option<u64>,
-    /// The number of runs of the proofs that consist of runs: 1, 3, 4, 8 and 11 to 15.
+    /// Use this number of runs for the proofs that consist of runs: 1, 3, 4, 8 and 11 to 15.
     #[arg(long)]
     runs: Option<u64>,
 }
 
-/// Tries ledgerline itself, and then every application of the workspace that hands itself over. A
-/// workspace's program `proofs` is this function.
+/// Runs the proofs of ledgerline, and then those of every application of the workspace that has a
+/// test `proofs`. The program `proofs` of a workspace calls this function.
 pub fn main() -> ExitCode {
     let args = Args::parse();
     let seed = args.seed.unwrap_or_else(|| u64::from(fastrand::u32(..)));
@@ -85,8 +85,7 @@ pub fn main() -> ExitCode {
     if stories.is_empty() && applications.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs the tests `proofs` of the workspace's packages: each application has one, which hands it
-/// over.
+/// Runs the tests named `proofs` of the workspace's packages: one for each application.
 fn applications(args: &Args, seed: u64) -> Result<(), String> {
     let tests: Vec<_> = PROOFS
         .iter()
@@ -115,7 +114,7 @@ fn applications(args: &Args, seed: u64) -> Result<(), String> {
             "--",
         ]);
         cargo.args(["--nocapture", "--test-threads=1"]).env(SEED, seed.to_string());
-        // Without --only, all tests run, those too that an application has of its own.
+        // Without --only, all tests run, including those that an application adds.
         if !args.only.is_empty() {
             cargo.args(&tests);
         }
@@ -136,7 +135,7 @@ fn applications(args: &Args, seed: u64) -> Result<(), String> {
     }
 }
 
-/// Prints, in a test, what was tried.
+/// Prints the result of a proof in a test.
 pub(crate) fn report(line: &str) {
     eprintln!("{line}");
 }

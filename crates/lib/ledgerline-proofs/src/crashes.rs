@@ -1,6 +1,5 @@
-//! A crash at every single call that a handler makes, once before the call is applied and once
-//! after. The handler is called again, as its source would do it, and in the end everything is as
-//! without a crash.
+//! A crash at every call of a handler, once before the call is applied and once after. The handler
+//! is called again, as its source would do it. In the end, everything must be as without a crash.
 
 use std::{collections::BTreeMap, rc::Rc, sync::Arc};
 
@@ -25,10 +24,10 @@ use crate::{
     world::World,
 };
 
-/// The number of failed calls after which a handler counts as never done.
+/// The number of failed calls after which a handler fails the proof.
 const TRIES: usize = 20;
 
-/// Ends every handler at each of its calls.
+/// Crashes every handler at each of its calls.
 ///
 /// # Errors
 /// When an outcome with a crash differs from the one without.
@@ -77,8 +76,8 @@ fn without(application: &Application, case: &Case) -> Result<(Outcome, usize), F
     })
 }
 
-/// The handler ends after so many calls. It is called again until all is done, and then everything
-/// is done a second time.
+/// Crashes the handler after `after` calls. Then it calls the handler until all is done, and does
+/// everything a second time.
 fn interrupted(
     application: &Application,
     case: &Case,
@@ -136,7 +135,7 @@ fn observe(application: &Application, world: &World, answers: Vec<String>) -> Ou
             serde_json::from_str(&services.call("Scan", &scan).body).unwrap_or_default();
         let items = answer["Items"].as_array().cloned().unwrap_or_default();
         for mut item in items {
-            // These attributes are times of the clock or made up anew for each try, and so differ
+            // These attributes are times of a clock, or random for each attempt, and so differ
             // between runs.
             for attribute in
                 ["at", "expires", "tombstone", "claim", "$fence", "$holder", "$moves", "$until"]
@@ -194,12 +193,11 @@ fn difference(
 
 // --- The handlers --------------------------------------------------------------------------------
 
-/// The handlers of an application: its functions as it hands them over, its fanout, and its own
-/// cases.
+/// The handlers of an application: its functions, its fanout, and its own cases.
 fn cases(application: &Application, seed: u64) -> Result<Vec<Case>, String> {
     let mut rng = Rng::with_seed(seed);
-    // Two streams whose names begin alike, and one whose name differs: an application may make rows
-    // of the beginning of names.
+    // Two names with a common prefix, and one with another: an application may key rows by a prefix
+    // of names.
     let mut streams = |category: &str| -> Vec<Vec<Commit>> {
         ["a-1", "a-2", "b-1"].map(|name| application.write(category, name, &mut rng)).into()
     };
@@ -222,9 +220,10 @@ fn cases(application: &Application, seed: u64) -> Result<Vec<Case>, String> {
     Ok(cases)
 }
 
-/// A function that takes commands, with its sample requests, each under a key.
+/// The case of a command function: its sample requests, each with an idempotency key.
 fn commands(application: &Application, function: &CommandFunction) -> Result<Case, String> {
-    // The requests are in the order of their first steps, because later ones build on earlier ones.
+    // The requests are in the order of their first steps, because later requests depend on earlier
+    // ones.
     let mut samples = Vec::new();
     for (_, path) in application.events.samples()?.into_iter().filter(|(of, _)| of == function.name)
     {
@@ -242,7 +241,7 @@ fn commands(application: &Application, function: &CommandFunction) -> Result<Cas
             path.trim_end_matches(".json").replace('/', "-").into();
         requests.push(event);
     }
-    // Each call makes a cold instance of the application's function by this name.
+    // Each call creates a cold instance of the function.
     let instance = Arc::clone(&function.instance);
     let call = move |wire: Wire, done: Done| {
         let requests = requests.clone();
@@ -262,7 +261,7 @@ fn commands(application: &Application, function: &CommandFunction) -> Result<Cas
 
 fn fanned_out(application: &Application, streams: Vec<Vec<Commit>>) -> Case {
     let pipeline = application.pipeline();
-    // The streams are mixed, and the first two commits come twice.
+    // The streams are interleaved, and the first two commits are duplicated.
     let mut batch: Vec<_> = streams.concat();
     batch.sort_by_key(|commit| commit.version);
     batch.extend_from_within(..batch.len().min(2));
@@ -314,8 +313,8 @@ fn stateful(application: &Application, view: &StateFunction, stream: Vec<Commit>
         let projector = instance(&wire);
         let pipeline = Rc::clone(&pipeline);
         async move {
-            // The entries that the fanout makes of the commits, over a wire of its own, whose calls
-            // do not count.
+            // The fanout creates the entries of the commits over a quiet wire, whose calls do not
+            // count.
             let quiet = Wire::new(wire.services().database().clone());
             let records: Vec<_> =
                 stream.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();

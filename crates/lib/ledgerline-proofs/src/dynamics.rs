@@ -1,6 +1,11 @@
-//! Faults of time: clocks that are a day off, consumers that are too slow, an outage that is longer
-//! than the stream's 24 hours, after which somebody catches up from the log, a log that is restored
-//! to an earlier time, and records that end the fanout whenever it passes them on.
+//! Faults of time.
+//!
+//! * Clocks are a day off.
+//! * Consumers are too slow.
+//! * An outage is longer than the stream's 24 hours. Then an operator redelivers the commits of the
+//!   log.
+//! * An operator restores the log to an earlier time.
+//! * Records kill the fanout whenever it passes them on.
 
 use crate::{
     Effort, Finding, Tried,
@@ -10,10 +15,10 @@ use crate::{
     races::Clocks,
 };
 
-/// Plays all of it.
+/// Plays all of these faults.
 ///
 /// # Errors
-/// The first finding in one of them.
+/// The first finding.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(150, 1_000);
     let named = |name: &'static str| {

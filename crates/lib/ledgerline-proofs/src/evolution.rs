@@ -1,6 +1,7 @@
-//! Every shape of an event or a state that may be in some log, kept in `shapes` beside the model:
-//! this code reads all of them. And an event of a newer program stops only its own aggregate, and
-//! the error names it.
+//! Every shape of an event or a state that may be in some log. The shapes are in `shapes` beside
+//! the model, and this code decodes all of them.
+//!
+//! An event of a newer program must stop only its own aggregate, with an error that names it.
 
 use ledgerline::{
     Commit, Consistency, EventLog, LoadError, RecordedState, load, testing::tank::Tank,
@@ -16,19 +17,19 @@ use crate::{
     world::World,
 };
 
-/// Reads all shapes of an application. The proof of ledgerline's own application then tries shapes
-/// of newer programs.
+/// Decodes all shapes of an application. For ledgerline's own application, it also tries shapes of
+/// newer programs.
 ///
 /// # Errors
-/// When a shape cannot be read or is not in the folder, or a newer shape stops more than its
+/// When a shape is unreadable or is not in the folder, or a newer shape stops more than its
 /// aggregate.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
     let all = (application.read_shapes)(&application.shapes);
     if !all.wrong.is_empty() {
         return Err(Finding { seed: effort.seed, story: all.wrong.join("\n  ") });
     }
-    // Newer shapes are handled by ledgerline, in the same way for all aggregates: one application
-    // is enough.
+    // Ledgerline handles newer shapes in the same way for all aggregates, so one application is
+    // enough.
     let newer = match application.is_builtin {
         true => {
             let world = World::new(&application.tables())?;
@@ -44,8 +45,8 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
     Ok(Tried::new((all.events + all.states + newer) as u64, "shapes", beside))
 }
 
-/// Shapes of newer programs, each in a tank of its own, and one tank without any. The result is the
-/// number of shapes.
+/// Tries shapes of newer programs, each in a tank of its own, and one tank without any. The result
+/// is the number of shapes.
 async fn newer(world: &World) -> Result<usize, String> {
     let with = |id: &str, change: fn(&mut Commit)| {
         let mut tank = filled(id, 100);
@@ -59,8 +60,8 @@ async fn newer(world: &World) -> Result<usize, String> {
         with(&id(0), |commit| commit.events[0].event_type = "TankFrozen".into()),
         with(&id(1), |commit| commit.events[0].schema = 99),
         with(&id(2), |commit| commit.events[0].data = r#"{"litres":"100"}"#.into()),
-        // A state with an unknown schema is ignored, and the stream is folded again: the tank can
-        // still be used.
+        // A state with an unknown schema is ignored, and the stream is folded again. The tank still
+        // accepts commands.
         with(&id(3), |commit| commit.state = Some(RecordedState { schema: 99, data: "{}".into() })),
         with(&id(4), |_| ()),
     ];
@@ -92,8 +93,8 @@ async fn newer(world: &World) -> Result<usize, String> {
         }
     }
 
-    // The fanout passes on a commit that it cannot fold, without a state. It fails for none and
-    // sets none aside, because a newer program behind the bus may read it.
+    // The fanout passes on a commit that it cannot fold, without a state. It does not fail at the
+    // commit or quarantine it, because a newer program behind the bus may decode it.
     let pipeline = tank::application().pipeline_at(&world.wire);
     let all: Vec<_> = tanks.concat();
     let records: Vec<_> =
@@ -101,8 +102,7 @@ async fn newer(world: &World) -> Result<usize, String> {
     let failed = pipeline.fanout.handle(&records).await;
     let entries = world.wire.services().take_entries();
     let letters = world.wire.services().take_messages("http://wire.invalid/dead-letters").len();
-    // The first commit of such a tank has no state either, because both states are folded by one
-    // read.
+    // The first commit of such a tank has no state either, because one read folds both states.
     let without = entries.iter().filter(|entry| entry["aggregateSchema"] == 0).count();
     if failed.is_some()
         || letters != 0
@@ -143,7 +143,7 @@ async fn newer(world: &World) -> Result<usize, String> {
     }
 
     // State projectors fold a missing state from the log, and fail if they cannot. They write the
-    // rows of the others.
+    // rows of the other tanks.
     for entry in entries {
         let projected = pipeline.stateful[0].project(entry.clone()).await;
         if projected.is_ok() == (entry["aggregateSchema"] == 0) {

@@ -1,11 +1,11 @@
-//! Sample events and stored shapes: in a folder of a workspace, or those of ledgerline itself,
-//! which are compiled in.
+//! Sample events and stored shapes: in a folder of a workspace, or compiled in, as those of
+//! ledgerline are.
 
 use std::{fs, path::PathBuf};
 
 use serde_json::Value;
 
-/// Files by their paths, with slashes.
+/// Files by path, with slashes.
 #[derive(Debug, Clone)]
 pub(crate) enum Files {
     Folder(PathBuf),
@@ -33,7 +33,8 @@ impl Files {
         serde_json::from_str(&self.text(path)?).map_err(|error| format!("{path}: {error}"))
     }
 
-    /// The JSON files in the folders, each with its folder and its path, in alphabetical order.
+    /// The JSON files in the folders, each as the name of its folder and its path, in alphabetical
+    /// order.
     pub(crate) fn samples(&self) -> Result<Vec<(String, String)>, String> {
         let mut samples = match self {
             Self::Embedded(files) => files.iter().map(|(path, _)| (*path).to_owned()).collect(),

@@ -1,5 +1,4 @@
-//! Concurrent histories of every aggregate, and the check of histories itself on stores with
-//! planted bugs.
+//! Concurrent histories of every aggregate, and the check of histories on stores with planted bugs.
 
 use ledgerline::testing::tank::Tank;
 use ledgerline_dynamodb::DynamoDbStore;
@@ -13,14 +12,14 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// Plays histories of all aggregates of an application, every second one on a store that keeps no
+/// Plays histories of all aggregates of an application. Every second history is on a store without
 /// states.
 ///
 /// # Errors
-/// The first history that cannot be explained.
+/// The first history that no order of the commands explains.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
-    // Races depend on the store, which is the same for all aggregates: ledgerline's own application
-    // tries most of them.
+    // Races depend on the store, which is the same for all aggregates. So most histories are those
+    // of ledgerline's own application.
     let runs = match application.is_builtin {
         true => effort.runs(8_000, 100_000),
         false => effort.runs(500, 5_000),
@@ -36,7 +35,7 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
     ))
 }
 
-/// Plays at least `runs` histories, the same number of each of the application's aggregates.
+/// Plays at least `runs` histories, equally many for each aggregate of the application.
 pub(crate) fn all(
     seed: u64,
     runs: u64,
@@ -57,10 +56,10 @@ pub(crate) fn all(
     Ok((sum, faults))
 }
 
-/// Plays histories on each of the planted stores until its bug is found.
+/// Plays histories on each of the planted stores until the check finds its bug.
 ///
 /// # Errors
-/// When a bug is not found.
+/// When the check does not find a bug.
 pub fn honesty(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     let subject =
         Subject::<Tank> { histories: tank::history, shown: |state| state.level().to_string() };

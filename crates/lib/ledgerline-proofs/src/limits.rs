@@ -1,5 +1,5 @@
-//! Every limit, just within and just beyond: what is within works, what is beyond is refused by
-//! name or goes another way, and no data is cut off.
+//! Every limit, tried just within and just beyond it. Within, everything works. Beyond, the request
+//! is refused by name or handled in another way, and no data is cut off.
 
 use std::collections::BTreeMap;
 
@@ -37,13 +37,13 @@ use crate::{
     world::World,
 };
 
-/// What is wrong at a limit, if anything.
+/// The fault at a limit; `None` if there is none.
 type Wrong = Option<String>;
 
 /// Tries each limit, within and beyond.
 ///
 /// # Errors
-/// When a limit is not where it is said to be.
+/// When a limit is elsewhere than documented.
 pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     let world = World::new(&tank::application().tables())?;
     let mut limits = Limits::default();
@@ -72,7 +72,7 @@ struct Limits {
 }
 
 impl Limits {
-    /// Notes the name of a limit, and what is wrong within and beyond it.
+    /// Records the name of a limit, and the faults within and beyond it.
     fn note(&mut self, name: &str, within: Wrong, beyond: Wrong) {
         self.names.push(name.to_owned());
         self.wrong.extend(within.map(|wrong| format!("within {name}: {wrong}")));
@@ -80,7 +80,7 @@ impl Limits {
     }
 }
 
-/// The text of what was found, unless it is right.
+/// The text of `found`; `None` if `right`.
 fn unless(right: bool, found: impl std::fmt::Debug) -> Wrong {
     (!right).then(|| format!("{found:?}"))
 }
@@ -90,7 +90,7 @@ fn stream(id: &str) -> StreamId {
     StreamId::new("tank", id).unwrap_or_else(|error| unreachable!("{error}"))
 }
 
-/// A commit with `data` bytes in its note. Only its size matters.
+/// A commit with `data` bytes in its note. Only the size of the commit matters.
 fn commit(stream: &StreamId, version: u64, data: usize) -> Commit {
     let event = RecordedEvent {
         event_type: "TankFilled".into(),
@@ -108,7 +108,7 @@ fn commit(stream: &StreamId, version: u64, data: usize) -> Commit {
     }
 }
 
-/// A commit that takes so many bytes in the store.
+/// A commit with this number of bytes in the store.
 fn of_size(stream: &StreamId, version: u64, bytes: usize) -> Commit {
     let least = (DynamoDbStore::HOST.stored_bytes)(&commit(stream, version, 0));
     commit(stream, version, bytes - least)
@@ -154,7 +154,8 @@ async fn transactions_of_commits(world: &World, limits: &mut Limits) {
         unless(within.is_ok(), &within),
         unless(matches!(beyond, Err(AppendError::TooMany { commits: 100, limit: 99 })), &beyond),
     );
-    // Ten items of 400,000 bytes have 4 MB together, the most that one transaction takes.
+    // Ten items of 400,000 bytes have 4 MB together, the most that DynamoDB accepts in one
+    // transaction.
     let sized = |name: &str, last: usize| -> Vec<_> {
         let size = |number| if number == 9 { last } else { 400_000 };
         (0..10)
@@ -187,11 +188,10 @@ fn fanout(wire: &Wire, max_message_bytes: usize) -> Fanout {
     Fanout::new::<Tanks>(store, (wire.events(), wire.lambda(), wire.sqs()), wiring)
 }
 
-/// The result of passing on one commit: the entries on the bus, the messages, and the number of
-/// dead letters.
+/// Passes on one commit. The result is the entries on the bus, the messages, and the number of dead
+/// letters.
 async fn fanned_out(wire: &Wire, commit: &Commit, max: usize) -> (Vec<Value>, Vec<String>, usize) {
-    // A queue knows a deduplication id for five minutes: without the pause, it would not take the
-    // same commit again.
+    // Without the pause, the queue would drop the same commit as a duplicate.
     tokio::time::sleep(crate::services::DEDUPLICATION * 2).await;
     fanout(wire, max).handle(&[record(0, commit)]).await;
     let services = wire.services();
@@ -261,8 +261,8 @@ async fn ids(world: &World, limits: &mut Limits) {
         unless(id(0).is_err(), id(0)),
     );
 
-    // "tank-" has 5 characters, ":1" has 2. An id of more than 128 is replaced by its hash of 64,
-    // so that ids stay distinct.
+    // "tank-" has 5 characters, ":1" has 2. A longer id than 128 characters is replaced by its hash
+    // of 64, so that ids stay distinct.
     let mut groups = Vec::new();
     for length in [121, 122, 123, 124] {
         let commit = filled(&"x".repeat(length), 1).remove(0);
@@ -330,8 +330,8 @@ async fn versions(world: &World, limits: &mut Limits) {
         unless(largest == Some(vec![u64::MAX]), &largest),
         unless(beyond == Some(vec![]), &beyond),
     );
-    // Readers of JSON that know only doubles are exact up to 2^53. Neither this one nor the
-    // database has that limit.
+    // JSON readers that know only doubles are exact up to 2^53. Neither serde_json nor the database
+    // has that limit.
     let store = world.store();
     let mut kept = Vec::new();
     for version in [1 << 53, (1 << 53) + 1, u64::MAX - 1] {
@@ -372,7 +372,7 @@ async fn versions(world: &World, limits: &mut Limits) {
     );
 }
 
-/// Loads of streams without states: one as long as the first page of a load, and one longer.
+/// Loads streams without states: one as long as the first page of a load, and one longer.
 async fn pages_of_commits(world: &World, limits: &mut Limits) {
     let store = world.store();
     let mut loads = Vec::new();
@@ -452,8 +452,8 @@ async fn rows(wire: &Wire, limits: &mut Limits) {
     );
 }
 
-/// Repairs of gaps: as large as the window of a repair, and one larger; and, within a window, with
-/// less than the 1 MB that a page of the log holds, and with more.
+/// Repairs gaps: one as large as the window of a repair, and one larger. Within a window, it
+/// repairs less than the 1 MB of a page of the log, and more.
 async fn gaps(world: &World, limits: &mut Limits) {
     let store = world.store();
     let mut found = Vec::new();

@@ -1,6 +1,7 @@
-//! A model of the sequencers, small enough that all its states are visited: two shards with three
-//! records each, two sequencers, and a fault at any step. Without any one of its guards, an
-//! invariant is violated.
+//! A model of the sequencers. It is small enough to visit all of its states: two shards of three
+//! records, two sequencers, and a fault at any step.
+//!
+//! Without any one guard, an invariant must be violated.
 
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 
@@ -11,17 +12,17 @@ const RECORDS: u8 = 3;
 /// The most records of a batch.
 const BATCH: u8 = 2;
 
-/// A guard that keeps the order right, and can be left out of the model.
+/// A guard that protects `$all`. The model can leave one out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Guard {
     /// Rule 2: a segment is appended only at the number after the last.
     AppendCondition,
-    /// Rule 4: who finds the number taken reads what is there, and leaves out of the batch what is
-    /// there.
+    /// Rule 4: a sequencer that finds the number taken reads the new segments, and leaves their
+    /// records out of its batch.
     LeaveOut,
-    /// An instance that begins anew reads what was appended before it.
+    /// A new instance reads the existing segments.
     Look,
-    /// A batch is acknowledged only when all of it is there.
+    /// A batch is acknowledged only when all of its records have entries.
     AcknowledgeLast,
 }
 
@@ -29,7 +30,7 @@ const GUARDS: [Guard; 4] =
     [Guard::AppendCondition, Guard::LeaveOut, Guard::Look, Guard::AcknowledgeLast];
 
 /// Visits all states. Then, for each guard, visits the model without it until an invariant is
-/// violated. The result is the number of states, and what was found without the guards.
+/// violated. The result is the number of states, and the violations without the guards.
 ///
 /// # Errors
 /// When an invariant is violated with all guards, or holds without one of them.
@@ -79,18 +80,18 @@ struct Order {
     faults: u8,
 }
 
-/// A record: its shard, and its place there.
+/// A record: its shard, and its place in the shard.
 type Record = (u8, u8);
 
 /// A sequencer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Sequencer {
-    /// The batch that it is at, and whether it was given up meanwhile, so that nobody waits for it
-    /// any more.
+    /// The batch of the sequencer, and whether its invocation timed out, so that no caller waits
+    /// for it.
     batch: Option<(Vec<Record>, bool)>,
-    /// The number of the last segment that it knows; `None` before it has looked.
+    /// The number of the last segment that the sequencer has read; `None` before the first read.
     head: Option<usize>,
-    /// The records that it has seen in segments.
+    /// The records that the sequencer has seen in segments.
     known: Vec<Record>,
 }
 
@@ -99,25 +100,24 @@ struct State {
     /// The segments of `$all`.
     all: Vec<Vec<Record>>,
     sequencers: [Sequencer; 2],
-    /// How many records of each shard are acknowledged, and whether a batch of it is waited for.
+    /// The number of acknowledged records of each shard, and whether the shard waits for a batch.
     shards: [(u8, bool); 2],
     faults: u8,
-    /// Whether a segment took the place of another one.
+    /// Whether a segment was overwritten.
     changed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Step {
-    /// A sequencer takes a batch of so many records of a shard.
+    /// A sequencer receives a batch of a shard: sequencer, shard, number of records.
     Take(usize, usize, u8),
     Look(usize),
     Append(usize),
     AppendReplyLost(usize),
     Acknowledge(usize),
-    /// Nobody waits for it any more, as after a timeout; it continues, and its records go to
-    /// another one.
+    /// The invocation times out: the sequencer continues, and the records go to another sequencer.
     GiveUp(usize),
-    /// Its instance ends.
+    /// The instance of the sequencer crashes.
     End(usize),
 }
 
@@ -126,7 +126,7 @@ impl Order {
         self.without != Some(guard)
     }
 
-    /// What a sequencer still has to append.
+    /// The records that a sequencer still has to append.
     fn left(sequencer: &Sequencer) -> Vec<Record> {
         let batch = sequencer.batch.iter().flat_map(|(batch, _)| batch);
         batch.filter(|record| !sequencer.known.contains(record)).copied().collect()
@@ -153,7 +153,7 @@ impl Order {
         }
     }
 
-    /// Reads what was appended after the last segment that it knows.
+    /// Reads the segments after the last one that the sequencer has read.
     fn catch_up(&self, state: &mut State, who: usize) {
         let sequencer = &mut state.sequencers[who];
         let head = sequencer.head.unwrap_or_default();
@@ -250,7 +250,7 @@ impl Model for Order {
                 }
             }
         }
-        // Two that know the same are the same, in whichever order they learned it.
+        // Two sequencers with the same knowledge are equal, in whichever order they learned it.
         for sequencer in &mut state.sequencers {
             sequencer.known.sort_unstable();
             sequencer.known.dedup();

@@ -11,10 +11,10 @@ use ledgerline_local::iam::Iam;
 use ledgerline_testing::table;
 use serde_json::{Value, json};
 
-/// The access key of the one caller.
+/// The access key of the function, which is the only caller.
 const FUNCTION: &str = "FUNCTION";
 
-/// The rights of a function on its tables.
+/// The grants of a function on its tables.
 pub struct Role(Iam);
 
 impl fmt::Debug for Role {
@@ -24,10 +24,10 @@ impl fmt::Debug for Role {
 }
 
 impl Role {
-    /// The role of a function with this manifest, and with nothing else.
+    /// The role of a function with this manifest, and with no other grant.
     ///
     /// # Panics
-    /// When the policy that is made of the manifest is none: a mistake in this program.
+    /// When the policy of the manifest is invalid: a mistake in this program.
     #[must_use]
     #[expect(clippy::expect_used, reason = "the policy is made here")]
     pub fn of(manifest: &Manifest) -> Arc<Self> {
@@ -37,14 +37,13 @@ impl Role {
         Arc::new(Self(Iam::of(policies, tables).expect("it is a policy")))
     }
 
-    /// Why the function may not send this request to DynamoDB; `None` if it may.
+    /// The reason for which DynamoDB denies this request to the function; `None` if it allows it.
     pub(crate) fn denies(&self, operation: &str, request: &Value) -> Option<String> {
         self.0.denied(FUNCTION, &format!("DynamoDB_20120810.{operation}"), request)
     }
 }
 
-/// The name of the table that this variable names: that of `FILLS_TABLE` is `FillsTable` in the
-/// template.
+/// The table name in this variable: the table of `FILLS_TABLE` is `FillsTable` in the template.
 fn name(variable: &str) -> String {
     let word = |word: &str| word[..1].to_owned() + &word[1..].to_ascii_lowercase();
     table(&variable.split('_').map(word).collect::<String>())
@@ -60,7 +59,7 @@ fn policy(manifest: &Manifest) -> Value {
             if !keys.is_empty() {
                 let mut condition =
                     json!({ "ForAllValues:StringLike": { "dynamodb:LeadingKeys": keys } });
-                // As in the template: `Null` stands beside it for each action but this one
+                // As in the template, `Null` is a second condition of each action but this one
                 // (docs/decisions/0004).
                 if *action != Action::PartiQLInsert {
                     condition["Null"] = json!({ "dynamodb:LeadingKeys": "false" });

@@ -1,5 +1,5 @@
-//! Stored events and states, read as the aggregates of an application read them: the corpus of all
-//! shapes that were ever stored, and bad input.
+//! Decoding of stored events and states by the aggregates of an application: all shapes that were
+//! ever stored, and bad input.
 
 use ledgerline::{
     Aggregate, Aggregates, Commit, RecordedState, Visitor, decode, decode_state,
@@ -8,7 +8,7 @@ use ledgerline::{
 
 use crate::files::Files;
 
-/// The result of reading all shapes of an application.
+/// The result of decoding all shapes of an application.
 #[derive(Debug, Default)]
 pub(crate) struct Shapes {
     pub(crate) wrong: Vec<String>,
@@ -16,7 +16,7 @@ pub(crate) struct Shapes {
     pub(crate) states: usize,
 }
 
-/// Reads the shapes of each aggregate.
+/// Decodes the shapes of each aggregate.
 pub(crate) fn read_all<L: Aggregates>(files: &Files) -> Shapes {
     struct Read<'a>(&'a Files, Shapes);
     impl Visitor for Read<'_> {
@@ -35,12 +35,12 @@ pub(crate) fn read_all<L: Aggregates>(files: &Files) -> Shapes {
     read.1
 }
 
-/// Reads the shapes of one aggregate.
+/// Decodes the shapes of one aggregate.
 fn read<A: Aggregate>(files: &Files) -> Result<Counts, String> {
     shapes::check::<A>(&files.text(&format!("{}.json", A::CATEGORY))?)
 }
 
-/// Reads the events as each of the aggregates.
+/// Decodes the events as those of each aggregate.
 pub(crate) fn read_commit<L: Aggregates>(commit: &Commit) {
     struct Read<'a>(&'a Commit);
     impl Visitor for Read<'_> {
@@ -53,7 +53,7 @@ pub(crate) fn read_commit<L: Aggregates>(commit: &Commit) {
     L::visit(&mut Read(commit));
 }
 
-/// Reads a state as each of the aggregates. The result is 1 if one of them accepts it, and 0 if
+/// Decodes a state as that of each aggregate. The result is 1 if an aggregate accepts it, and 0 if
 /// none does.
 pub(crate) fn read_state<L: Aggregates>(state: &RecordedState) -> usize {
     struct Read<'a>(&'a RecordedState, usize);
@@ -76,8 +76,8 @@ mod tests {
 
     use super::*;
 
-    /// A stored shape must be read for ever. Each triple turns a shape that this code reads into
-    /// one that it does not read, as an edit of the code would, and has the report.
+    /// A stored shape must be readable for ever. Each triple changes a readable shape into an
+    /// unreadable one, as an edit of the code would. Its third text must be in the report.
     #[test]
     fn a_shape_that_was_stored_and_is_not_read_any_more_is_reported() {
         for (text, instead, says) in [
@@ -92,9 +92,9 @@ mod tests {
                 r#""level": "1000", "note""#,
                 "TankDrawn does not have the shape of schema 1",
             ),
-            // A field that was stored is forgotten when it is read.
+            // The decoder drops a stored field.
             (r#""note": "rain""#, r#""remark": "rain""#, "is read as"),
-            // An event is missing, or has a schema that this code does not know.
+            // An event is missing, or has an unknown schema.
             (
                 r#""type": "TankMoved""#,
                 r#""type": "TankPushed""#,
@@ -105,13 +105,13 @@ mod tests {
                 r#""schema": 3, "data": {"site""#,
                 "schema 2 of TankInstalled is not in its file of shapes",
             ),
-            // An upcaster makes another event.
+            // An upcaster returns another event.
             (
                 r#""liquid": "water", "installedBy": "ada", "on""#,
                 r#""liquid": "oil", "installedBy": "ada", "on""#,
                 "is read as",
             ),
-            // A state of the current schema cannot be read: every stream would be folded from its
+            // A state of the current schema is unreadable: every stream would be folded from its
             // beginning.
             (
                 r#""status": "scrapped""#,

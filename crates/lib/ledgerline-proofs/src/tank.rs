@@ -1,5 +1,5 @@
-//! The application with which ledgerline is tried: tanks, with a function that takes commands by
-//! HTTP, and with views in tables.
+//! The application on which the proofs try ledgerline: tanks, with a command function and with
+//! views in tables.
 
 use std::num::NonZeroUsize;
 
@@ -49,7 +49,8 @@ fn install() -> Command {
     Command::Install { site: valid("North"), liquid: valid("water") }
 }
 
-/// A tank that is installed, filled and drawn from, and scrapped if it happens to be empty.
+/// The commands to a tank that is installed, filled and drawn from. The last one scraps the tank if
+/// it happens to be empty.
 pub(crate) fn history(name: &str, rng: &mut Rng) -> History<Tank> {
     let mut commands = vec![install()];
     for _ in 0..rng.u32(1..6) {
@@ -61,7 +62,7 @@ pub(crate) fn history(name: &str, rng: &mut Rng) -> History<Tank> {
     History { id: name.to_owned(), actor: "ada".into(), commands }
 }
 
-/// The commits of a tank that is installed and then filled to this level, each with its state.
+/// The commits of a tank that is installed and filled to this level, each with its state.
 #[must_use]
 pub fn filled(id: &str, level: i64) -> Vec<Commit> {
     let commands = vec![install(), Command::Fill(Amount { amount: valid(level), note: None })];
@@ -70,7 +71,7 @@ pub fn filled(id: &str, level: i64) -> Vec<Commit> {
 
 // --- The function that takes commands ------------------------------------------------------------
 
-/// A cold instance of the function.
+/// A cold instance of the command function.
 #[must_use]
 pub fn instance(store: &DynamoDbStore) -> Commands<Tank, DynamoDbStore> {
     let cache = Cache::new(NonZeroUsize::MIN.saturating_add(99));
@@ -78,7 +79,7 @@ pub fn instance(store: &DynamoDbStore) -> Commands<Tank, DynamoDbStore> {
     Commands { store: store.clone(), cache, retention, source_addresses: false, routes: tanks() }
 }
 
-/// A request to the function.
+/// A request to the command function.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sent {
     /// The method and the path, with `{id}` for the tank.
@@ -125,7 +126,7 @@ impl Sent {
     }
 }
 
-/// The answer as a client sees it, without the header that says that it was given before.
+/// The answer as a client reads it, without the header that marks a stored response.
 #[must_use]
 pub fn seen(response: &Response) -> String {
     let headers: Vec<_> = response
@@ -140,13 +141,13 @@ pub fn seen(response: &Response) -> String {
 
 // --- Views ---------------------------------------------------------------------------------------
 
-/// The view of the sites: one row for each tank.
+/// A view with the site of each tank.
 pub const SITES: StateView<Tank, Site> = StateView {
     table: StateTable { variable: "SITES_TABLE", key: "tankId", indexes: &[] },
     row: site,
 };
 
-/// A row of the sites: the place of a tank.
+/// A row of the view of sites.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Site {
@@ -155,7 +156,7 @@ pub struct Site {
     version: u64,
 }
 
-/// The row of a tank, which stays when it is scrapped.
+/// The row of a tank. It stays after the tank is scrapped.
 pub(crate) fn site(id: &str, version: u64, state: State) -> Option<Site> {
     let site = state.installed()?.site.clone();
     Some(Site { tank_id: id.to_owned(), site, version })
