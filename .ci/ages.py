@@ -1,8 +1,9 @@
-"""Gives each file of this clone the age that its content has had in the kept target folder.
+"""Restores the modification time of each file of this clone, for the cached target folder.
 
-Cargo compiles again what is younger than what came of it, and in a clone every file is young. A file with the content that it
-had in the run before, in a clone at this place, gets the time that it had there; every other one is of now. Nothing else may
-build into the kept folder: it would compile other contents without noting them here.
+Cargo compiles every source again that is newer than its output, and in a clone every file is new.
+The time of a file is restored if an earlier run had a clone in this place with the same content.
+Every other file gets the present time. No other program may build into the cached folder, because
+it would compile other contents without recording them here.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ try:
         before = json.load(file)
 except FileNotFoundError:
     before = {}
-# What is compiled may contain where it was.
+# Compiled files may contain the path of the clone.
 known = before["files"] if before.get("clone") == os.getcwd() else {}
 
 files, now = {}, time.time_ns()
@@ -29,7 +30,8 @@ for name in subprocess.check_output(["git", "ls-files", "-z"], text=True).split(
         same = known.get(name, [None])[0] == content
         files[name] = [content, known[name][1] if same else now]
         os.utime(name, ns=(files[name][1], files[name][1]))
-# Before anything is compiled: whatever is interrupted later is older than what is noted here.
+# Written before the first compilation: an interrupted run leaves outputs that are newer than the
+# recorded ages.
 with open(record + ".new", "w") as file:
     json.dump({"clone": os.getcwd(), "files": files}, file)
 os.replace(record + ".new", record)

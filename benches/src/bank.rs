@@ -1,6 +1,6 @@
 //! The bank, which is the same for all libraries: an account that is opened and credited. Each
-//! library stores the metadata of a command (who, why, from where) too, in the place that it has
-//! for it.
+//! library also stores the metadata of a command (actor, cause, source) in the place that it has
+//! for metadata.
 
 use std::{collections::HashMap, fmt};
 
@@ -9,16 +9,16 @@ use ledgerline::{Aggregate, Context, Meta, Refusal};
 use serde::{Deserialize, Serialize};
 
 ledgerline::events! {
-    /// What happened to an account.
+    /// The events of an account.
     pub enum Event {
-        /// The account is there from now on.
+        /// The account was opened.
         AccountOpened: 1 { owner: String, currency: String, opened_by: Option<String>, booked_on: Date },
-        /// An amount of minor units came in, which makes the balance.
+        /// An amount of minor units was credited. The event has the new balance.
         AccountCredited: 1 { amount: i64, balance: i64, booked_on: Date, reference: Option<String> },
     }
 }
 
-/// What the rules need to know of an account.
+/// The state of an account.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// The owner; `None` before the account is opened.
@@ -118,7 +118,7 @@ pub fn meta() -> Meta {
     }
 }
 
-/// The same metadata as texts, for the libraries that store it so.
+/// The same metadata as texts, for the libraries that store texts.
 pub fn metadata() -> HashMap<String, String> {
     let meta = meta();
     let fields = [

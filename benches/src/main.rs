@@ -1,5 +1,5 @@
 //! The benchmarks: the same bank on Ledgerline and on other libraries, all on one emulated DynamoDB
-//! whose capacity is metered. The program writes docs/benchmarks.md.
+//! with metered capacity. The program writes docs/benchmarks.md.
 
 mod bank;
 mod meter;

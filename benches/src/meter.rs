@@ -1,5 +1,5 @@
-//! A proxy before the emulated DynamoDB that counts what AWS would bill. It adds the question for
-//! the consumed capacity to each request, and reads the capacity from the answer.
+//! A proxy in front of the emulated DynamoDB that counts billable units. It adds
+//! `ReturnConsumedCapacity` to each request, and reads the capacity from the answer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,7 +12,7 @@ use axum::{
 };
 use serde_json::Value;
 
-/// The counts of what went over the wire.
+/// The traffic of the wire, and its billable units.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Counts {
     /// The number of requests, failed ones included.
@@ -21,7 +21,7 @@ pub struct Counts {
     pub reads: f64,
     /// Write units.
     pub writes: f64,
-    /// The bytes of requests and answers.
+    /// The bytes of requests and answers together.
     pub bytes: f64,
 }
 
@@ -32,7 +32,7 @@ impl Counts {
         self.reads * 0.125 + self.writes * 0.625
     }
 
-    /// The mean of so many commands that these counts are of.
+    /// The mean of these counts over `times` commands.
     pub fn each(self, times: f64) -> Self {
         Self {
             calls: self.calls / times,
@@ -43,7 +43,7 @@ impl Counts {
     }
 }
 
-/// The proxy.
+/// The running proxy, and its counts.
 #[derive(Debug, Clone)]
 pub struct Meter {
     /// The URL at which it listens.
@@ -59,7 +59,7 @@ struct Proxy {
 }
 
 impl Meter {
-    /// Starts the proxy before this address.
+    /// Starts the proxy in front of the database at this URL.
     pub async fn start(database: &str) -> Result<Self> {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await?;
         let url = format!("http://{}", listener.local_addr()?);
@@ -74,7 +74,7 @@ impl Meter {
         Ok(Self { url, counts })
     }
 
-    /// The counts since the last time.
+    /// The counts since the previous call.
     pub fn take(&self) -> Counts {
         std::mem::take(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -147,9 +147,9 @@ fn units(operation: &str, request: &Value, answer: &Value, succeeded: bool) -> R
         let units: Option<f64> = tables.iter().map(units).sum();
         units.ok_or_else(|| anyhow!("{operation} was answered without its capacity"))?
     } else if writes {
-        // AWS bills a write that is refused by its condition like one that succeeds, but the answer
-        // does not say so. Every item that is written here has less than a kilobyte: one unit, or
-        // two in a transaction.
+        // AWS bills a write that fails its condition like one that succeeds, but its answer does
+        // not contain the capacity. Every item of such a write has less than a kilobyte: one unit,
+        // or two in a transaction.
         let items = ["TransactItems", "TransactStatements"]
             .map(|items| request[items].as_array().map_or(0, Vec::len));
         match items.into_iter().sum::<usize>() {
@@ -162,7 +162,7 @@ fn units(operation: &str, request: &Value, answer: &Value, succeeded: bool) -> R
     Ok(if writes { (0.0, units) } else { (units, 0.0) })
 }
 
-/// Compares what is metered with what AWS documents, for each kind of request that is measured.
+/// Compares the metered units with the documentation of AWS, for each kind of measured request.
 pub async fn is_right(client: &aws_sdk_dynamodb::Client, meter: &Meter) -> Result<()> {
     use aws_sdk_dynamodb::types::{
         AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, Put,
@@ -182,8 +182,8 @@ pub async fn is_right(client: &aws_sdk_dynamodb::Client, meter: &Meter) -> Resul
         )
         .send()
         .await?;
-    // A key of two bytes and a text make an item of just over five kilobytes: six write units, two
-    // read units, one if read eventually.
+    // A key of two bytes and a text make an item of just over five kilobytes. It takes six write
+    // units and two read units, or one for an eventually consistent read.
     let key = AttributeValue::S("k".into());
     let text = AttributeValue::S("t".repeat(5 * 1024));
     let put = || Put::builder().table_name(table).item("k", key.clone()).item("t", text.clone());

@@ -1,4 +1,4 @@
-//! docs/benchmarks.md and its picture.
+//! Writes docs/benchmarks.md and its picture.
 
 use std::{fmt::Write as _, fs, path::Path};
 
@@ -114,7 +114,7 @@ fn grouped(number: impl ToString) -> String {
     groups.join(",")
 }
 
-/// The version that was measured, from the lock file.
+/// The measured version of a package, from the lock file.
 fn version(package: &str) -> Result<String> {
     let lock: toml::Table = include_str!("../Cargo.lock").parse()?;
     let packages = lock["package"].as_array().context("the lock file has no packages")?;

@@ -1,4 +1,4 @@
-//! The libraries that are measured, each used as its own documentation says.
+//! The measured libraries, each used as its own documentation says.
 
 mod adapter;
 pub mod cqrs;
@@ -17,36 +17,36 @@ pub use self::{
     ours::Ours,
 };
 
-/// A library whose bank is measured.
+/// A library with the measured bank.
 #[async_trait]
 pub trait Peer: Send + Sync {
-    /// Its name in the tables.
+    /// The title of the library in the tables.
     fn name(&self) -> String;
-    /// Whether a caller can give a request a key, so that it is not done twice.
+    /// Whether a caller can send a key with a request, so that a retry has no effect.
     fn takes_keys(&self) -> bool {
         false
     }
-    /// A new instance of a program: it has seen nothing yet.
+    /// A new cold instance of a program.
     async fn instance(&self) -> Result<Box<dyn Instance>>;
     /// Writes the opening of the account if it has no commit yet, and then credits of 1, from
-    /// `from` commits up to `to`. It may take any quick way, as long as it stores what commands
-    /// would have stored.
+    /// `from` commits up to `to`. It may write in any fast way that stores the same data as
+    /// commands.
     async fn fill(&self, account: &str, from: u64, to: u64) -> Result<()>;
 }
 
 /// One instance of a program, such as a Lambda function's.
 #[async_trait]
 pub trait Instance: Send + Sync {
-    /// Puts 1 into an account. `key` is the key of the caller's request, if it has one.
+    /// Credits 1 to an account. `key` is the key of the caller's request, if it has one.
     async fn credit(&self, account: &str, key: Option<&str>) -> Result<(), Failed>;
-    /// The account's balance, as its next command would see it.
+    /// The balance of the account, as its next command would read it.
     async fn balance(&self, account: &str) -> Result<i64>;
 }
 
 /// The reason why a command had no effect.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// Another writer was first: the caller may retry.
+    /// Another writer won the race; the caller may retry.
     #[error("lost a race")]
     Conflict,
     /// Anything else.

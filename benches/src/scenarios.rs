@@ -1,4 +1,4 @@
-//! The scenarios for each library, and the check whether the account is right afterwards.
+//! The scenarios for each library, and the check of the account after each of them.
 
 use std::sync::Arc;
 
@@ -10,42 +10,40 @@ use crate::{
     peers::{Failed, Instance, Peer},
 };
 
-/// The number of commands that are measured in a row, so that a snapshot that is due from time to
-/// time is in their mean.
+/// The number of commands that are measured in a row, so that their mean includes due snapshots.
 const COMMANDS: u32 = 50;
-/// The number of writers of one account at the same time, and of the commands of each.
+/// The number of concurrent writers of one account, and the number of commands of each.
 const WRITERS: u32 = 8;
 const COMMANDS_OF_EACH: u32 = 25;
-/// The number of times that a caller tries before it gives up, if it always loses the race.
+/// The number of attempts after which a caller that always loses the race gives up.
 const TRIES: u32 = 1_000;
 
 /// The results of one library.
 #[derive(Debug)]
 pub struct Measured {
-    /// Its name in the tables.
+    /// The title of the library in the tables.
     pub name: String,
     /// The results at each length of the stream.
     pub lengths: Vec<Length>,
-    /// A command with an Idempotency-Key, by an instance that knows the account.
+    /// A command with an Idempotency-Key, by a warm instance.
     pub keyed: Option<Counts>,
-    /// A command while others write the same account, and whether every command was booked once.
+    /// A command while other writers write the same account, and whether every command was booked
+    /// once.
     pub contended: (Counts, bool),
-    /// The amount that one request booked, which was sent twice, the second time to another
-    /// instance. 1 is right.
+    /// The amount that one request booked, which was sent to two instances. 1 is right.
     pub sent_twice: i64,
 }
 
 /// The results at one length of the stream.
 #[derive(Debug)]
 pub struct Length {
-    /// The length that was asked for. The account may be longer, by the commands that were measured
-    /// before.
+    /// The requested length. The account may be longer by the commands of earlier measurements.
     pub commits: u64,
-    /// A command of an instance that has just done one; `None` if a command failed.
+    /// A command of a warm instance; `None` if a command failed.
     pub warm: Option<Counts>,
-    /// A command of an instance that has seen nothing.
+    /// A command of a cold instance.
     pub cold: Option<Counts>,
-    /// Whether no command failed and the balance is that of the commands.
+    /// Whether every command succeeded and the balance is the sum of the commands.
     pub right: bool,
 }
 
@@ -71,7 +69,7 @@ pub async fn of(peer: &dyn Peer, meter: &Meter, lengths: &[u64]) -> Result<Measu
 
 async fn length(peer: &dyn Peer, meter: &Meter, written: &mut u64, commits: u64) -> Result<Length> {
     const ACCOUNT: &str = "0190163d-8694-739b-aea5-966c26f8ad91";
-    // The stream may be longer already, because it was measured before. That is good enough.
+    // The stream may be longer already, from an earlier measurement. The difference is negligible.
     if *written < commits {
         peer.fill(ACCOUNT, *written, commits).await?;
         *written = commits;
@@ -80,7 +78,7 @@ async fn length(peer: &dyn Peer, meter: &Meter, written: &mut u64, commits: u64)
 
     let known = peer.instance().await?;
     let mut right = known.balance(ACCOUNT).await? == expected;
-    // The first command makes the instance know the account.
+    // The first command warms the instance.
     let mut failed = known.credit(ACCOUNT, None).await.is_err();
     meter.take();
     let mut warm = Counts::default();
@@ -141,7 +139,7 @@ async fn contended(peer: &dyn Peer, meter: &Meter) -> Result<(Counts, bool)> {
     Ok((counts, balance == i64::from(commands)))
 }
 
-/// Does what a caller does that is told of a lost race: it retries.
+/// Sends a command like a caller that retries after a lost race.
 async fn until_it_is_done(instance: &dyn Instance, account: &str) -> Result<()> {
     for _ in 0..TRIES {
         match instance.credit(account, None).await {
@@ -153,8 +151,8 @@ async fn until_it_is_done(instance: &dyn Instance, account: &str) -> Result<()> 
     anyhow::bail!("lost {TRIES} races in a row")
 }
 
-/// An instance ends after it has written and before its answer arrives; the client sends the
-/// request again.
+/// Sends the same request to two instances, as if the first one crashed between its write and its
+/// answer.
 async fn sent_twice(peer: &dyn Peer) -> Result<i64> {
     const ACCOUNT: &str = "0190163d-8694-739b-aea5-966c26f8ad94";
     peer.fill(ACCOUNT, 0, 1).await?;

@@ -1,5 +1,5 @@
-//! The same work on the processor, counted in instructions: stored events to the state of an
-//! account, and commands to a store in memory.
+//! Processor work, counted in instructions: folding stored events to the state of an account, and
+//! sending commands to a store in memory.
 
 use std::{hint::black_box, num::NonZeroUsize, process::Command as Program};
 
@@ -14,19 +14,19 @@ use crate::{
     peers::cqrs,
 };
 
-/// The work that is counted: its name in the table, and its names in `run`, for Ledgerline and for
+/// The counted work: its title in the table, and its names in `run`, for Ledgerline and for
 /// cqrs-es.
 const WORK: [(&str, [&str; 2]); 2] = [
     ("a stored event to a state", ["ledgerline-events", "cqrs-events"]),
     ("a command to a store in memory, the hundredth of its stream", ["ledgerline-commands", "cqrs-commands"]),
 ];
 
-/// The instructions of Ledgerline and of cqrs-es for each work, done once; `None` if valgrind is
-/// missing.
+/// The instructions of Ledgerline and of cqrs-es for one repetition of each work; `None` without
+/// valgrind.
 pub type Instructions = Vec<(&'static str, Option<[u64; 2]>)>;
 
-/// Runs each work under valgrind, with few and with many repetitions. Their difference leaves out
-/// the start of the program.
+/// Runs each work under valgrind, with few and with many repetitions. The difference excludes the
+/// start of the program.
 pub fn counted() -> Result<Instructions> {
     let have = Program::new("valgrind").arg("--version").output().is_ok();
     if !have {
@@ -57,7 +57,7 @@ fn instructions(what: &str, times: u32) -> Result<u64> {
     Ok(counted.trim().parse()?)
 }
 
-/// Does one of the works so many times.
+/// Repeats one of the works `times` times.
 pub async fn run(what: &str, times: u32) -> Result<()> {
     match what {
         "ledgerline-events" => our_events(times),
@@ -73,7 +73,7 @@ fn credited() -> Event {
     Event::AccountCredited { amount: 100, balance: 100, booked_on, reference: Some("November's rent".into()) }
 }
 
-/// Folds events from the texts of an item, as Ledgerline stores them; `their_events` does the same
+/// Folds events from the texts of an item, as Ledgerline stores them. `their_events` does the same
 /// for cqrs-es.
 fn our_events(times: u32) -> Result<()> {
     let stored = encode::<Account>(&credited())?;
@@ -91,7 +91,7 @@ fn their_events(times: u32) -> Result<()> {
     let metadata = serde_json::to_vec(&metadata())?;
     let mut account = cqrs::Aggregate::default();
     for sequence in 0..times {
-        // This is what dynamo-es does with an item, and cqrs-es with the result.
+        // dynamo-es builds this from an item, and cqrs-es decodes it.
         let stored = SerializedEvent::new(
             "0190163d-8694-739b-aea5-966c26f8ad91".into(),
             usize::try_from(sequence)?,
@@ -108,8 +108,8 @@ fn their_events(times: u32) -> Result<()> {
     Ok(())
 }
 
-/// The number of commits of each stream, the same for both libraries: the state and the number of
-/// earlier events decide the cost.
+/// The number of commits of each stream, the same for both libraries. The state and the number of
+/// earlier events determine the cost.
 const COMMITS: u32 = 100;
 
 async fn our_commands(times: u32) -> Result<()> {

@@ -1,4 +1,4 @@
-//! event-store-adapter-rs, with a snapshot at every so many events.
+//! event-store-adapter-rs, with a snapshot after a number of events.
 
 use std::collections::HashMap;
 
@@ -28,8 +28,8 @@ impl AggregateId for AccountId {
     }
 }
 
-/// The payload of an event. The library has no place for the metadata of a command, so they are in
-/// it.
+/// The payload of an event. It contains the metadata of the command, because the library has no
+/// place for them.
 #[derive(Debug, Serialize, Deserialize)]
 struct Payload {
     event: Event,
@@ -38,15 +38,15 @@ struct Payload {
 
 type Store = EventStoreForDynamoDB<AccountId, State, Payload>;
 
-/// event-store-adapter-rs on its three tables, without a history of snapshots.
+/// The bank on event-store-adapter-rs and its three tables, without a history of snapshots.
 pub struct Adapter {
     store: Store,
     every: u64,
 }
 
 impl Adapter {
-    /// Creates its tables. The snapshot is written with each event whose number is a multiple of
-    /// `every`.
+    /// Creates the three tables. Each event whose number is a multiple of `every` writes the
+    /// snapshot.
     pub async fn new(client: Client, every: u64) -> Result<Self> {
         let [journal, snapshot, head] =
             ["journal", "snapshot", "head"].map(|table| format!("adapter-{table}-{every}"));

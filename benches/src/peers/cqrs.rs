@@ -1,4 +1,4 @@
-//! cqrs-es on dynamo-es, in the three ways that it offers.
+//! cqrs-es on dynamo-es, in each of its three modes.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{Failed, Instance, Peer, create_table};
 use crate::bank::{Account, Command, Event, Refused, State, context, metadata};
 
-/// The aggregate in the form of cqrs-es, whose aggregate is the state.
+/// The aggregate of cqrs-es, which is the state.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Aggregate(pub State);
 
@@ -51,18 +51,18 @@ impl cqrs_es::Aggregate for Aggregate {
     }
 }
 
-/// How often the state is kept.
+/// How often the store saves a snapshot.
 #[derive(Debug, Clone, Copy)]
 pub enum Keeps {
-    /// Never: only events are kept.
+    /// Never: the store has only events.
     Events,
-    /// Once in so many events.
+    /// Once for this number of events.
     Every(usize),
     /// With every commit.
     Always,
 }
 
-/// cqrs-es on its two tables.
+/// The bank on cqrs-es and its two tables.
 pub struct Cqrs {
     client: Client,
     keeps: Keeps,
@@ -72,7 +72,7 @@ pub struct Cqrs {
 type Store = PersistedEventStore<DynamoEventRepository, Aggregate>;
 
 impl Cqrs {
-    /// Creates its tables.
+    /// Creates the two tables.
     pub async fn new(client: Client, keeps: Keeps) -> Result<Self> {
         let tables =
             ["events", "snapshots"].map(|table| format!("cqrs-{table}-{keeps:?}").replace(['(', ')'], "-"));
@@ -119,7 +119,7 @@ impl Peer for Cqrs {
 
     async fn fill(&self, account: &str, from: u64, to: u64) -> Result<()> {
         // Commits of twenty events each are stored like twenty commits of one event, and are
-        // quicker. The library has no room for more in one transaction.
+        // faster. The library has no room for more events in one transaction.
         let (repository, mut state) = (self.repository(), Account::initial());
         if from > 0 {
             state = self.store().load_aggregate(account).await?.aggregate.0;

@@ -1,4 +1,4 @@
-//! Ledgerline: a store, a cache for each instance, and the answers of requests with a key.
+//! Ledgerline: a store, a cache for each instance, and idempotency records.
 
 use std::num::NonZeroUsize;
 
@@ -13,13 +13,13 @@ use ledgerline_dynamodb::DynamoDbStore;
 use super::{Failed, Instance, Peer};
 use crate::bank::{Account, Command, State, context, meta};
 
-/// Ledgerline on the tables of the template.
+/// The bank on Ledgerline and the tables of the template.
 pub struct Ours {
     client: Client,
 }
 
 impl Ours {
-    /// A bank on the tables of the template, which must be there.
+    /// Creates a bank on the tables of the template, which must exist.
     pub fn new(client: Client) -> Self {
         Self { client }
     }

@@ -1,4 +1,4 @@
-//! The functions behind the `Commits` stream, and what reads `$all`.
+//! The functions behind the `Commits` stream, and the reader of `$all`.
 
 use applications::All;
 

@@ -1,4 +1,4 @@
-//! docs/http.md names every problem that a client can be told of, with its status.
+//! Compares docs/http.md with the problems that a client can get, and their statuses.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -8,7 +8,7 @@ use applications::All;
 use ledgerline::{Aggregate, Aggregates, RefusalKind, Visitor};
 use ledgerline_lambda::http::{PROBLEM_TYPES, Problem};
 
-/// The codes and the statuses in the table of the page.
+/// The codes and statuses in the table of docs/http.md.
 fn documented() -> BTreeMap<String, u16> {
     let page = include_str!("../../../docs/http.md");
     let (_, problems) = page.split_once("## Problems").unwrap();
@@ -46,9 +46,9 @@ fn every_problem_is_documented_with_its_status() {
     );
 }
 
-/// A code means the same thing, whichever aggregate says it.
+/// A code means the same thing in every aggregate.
 #[test]
-fn a_code_has_one_family() {
+fn a_code_has_one_kind_of_refusal() {
     struct Kinds(BTreeMap<&'static str, RefusalKind>);
     impl Visitor for Kinds {
         fn visit<A: Aggregate>(&mut self) {

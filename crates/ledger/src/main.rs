@@ -1,4 +1,4 @@
-//! `ledger`: looks at a stack, finds what is missing behind its log, and mends it.
+//! The program `ledger`: shows a stack, compares its subscribers with its log, and repairs them.
 
 use std::process::ExitCode;
 

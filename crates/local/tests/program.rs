@@ -1,4 +1,5 @@
-//! The program: command lines that it refuses, and environments in which it serves.
+//! Tests of the program `local`: command lines that it refuses, and environments in which it
+//! serves.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -25,8 +26,8 @@ fn a_missing_template_and_an_unknown_parameter_are_named() {
     assert!(run(&["--parameter-overrides", "Colour=red"]).contains("there is no parameter Colour"));
 }
 
-/// The output is closed by `local | grep -m1 Ready`, a company's environment names a proxy, and
-/// macOS begins with 256 descriptors.
+/// `local | grep -m1 Ready` closes the output, a company's environment names a proxy, and macOS
+/// begins with 256 descriptors.
 #[test]
 fn the_stack_serves_64_clients_with_its_output_closed_a_proxy_and_256_descriptors() {
     let mut local = Command::new("sh")
@@ -79,7 +80,7 @@ fn the_stack_serves_64_clients_with_its_output_closed_a_proxy_and_256_descriptor
     local.wait().unwrap();
 }
 
-/// The binaries that SAM ships are tested by everything else; this is the program that a developer
+/// Every other test runs the binaries that SAM ships. This test runs the program that a developer
 /// runs.
 #[test]
 #[cfg(target_os = "linux")]
@@ -89,7 +90,7 @@ fn a_function_is_a_process_of_the_development_binary_or_of_its_own() {
             .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
             .args(["--port", "0", "--aws-address", "127.0.0.1:0"])
             .args(arguments)
-            // With the functions built for tests, the stack would run them.
+            // With this variable, the stack would run the functions that were built for tests.
             .env_remove("LEDGERLINE_BUILT")
             .stdout(Stdio::piped())
             .spawn()

@@ -1,6 +1,6 @@
-//! Delivery from commit to row: everything may come twice, swapped, late, or only after somebody
-//! repairs it, while new commits arrive. When all is delivered, the rows are those of the fold,
-//! byte for byte.
+//! Delivery from commit to row. Records, states and messages may be duplicated, swapped or late, or
+//! need an operator's redrive, while new commits arrive. After all deliveries, the rows are those
+//! of the fold, byte for byte.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -24,26 +24,25 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// The number of tries after which a queue gives a message up. The template has many more, so that
-/// an outage of an hour gives none up.
+/// The number of attempts after which a queue gives up a message. The template has many more, so
+/// that an outage of an hour gives up no message.
 const MAX_RECEIVES: usize = 5;
-/// The number of records or messages that a function gets at once.
+/// The largest batch of a function, in records or messages.
 const BATCH: usize = 10;
 
 /// The counts of a schedule.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tally {
     pub(crate) deliveries: u64,
-    /// States that were given up and sent back, and states that were lost. In an outage, `lost`
-    /// counts everything that is lost in it; in a restored log, the commits that are gone from it.
+    /// The states that were given up and redriven, and the states that were lost. In an outage,
+    /// `lost` counts every loss; in a restored log, the commits that are gone.
     pub(crate) dead_letters: u64,
     pub(crate) lost: u64,
-    /// Messages that were given up and sent back, and messages that were lost.
+    /// The messages that were given up and redriven, and the messages that were lost.
     pub(crate) redriven: u64,
     pub(crate) skipped: u64,
     pub(crate) faults: u64,
-    /// Invocations of the fanout that ended in the middle, and records that were set aside because
-    /// of them.
+    /// The fanout's crashed invocations, and the records that were quarantined after them.
     pub(crate) deaths: u64,
     pub(crate) set_aside: u64,
 }
@@ -74,21 +73,24 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
 /// The kind of faults in a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dynamics {
-    /// All that happens on a bad day.
+    /// All faults of a bad day.
     Usual,
-    /// Consumers are so slow that their messages are delivered to a second instance meanwhile.
+    /// Consumers are slow, so that the queue redelivers their messages to a second instance
+    /// meanwhile.
     SlowConsumers,
-    /// For more than a day nothing works behind the log: everything in the stream, the invocations,
-    /// the queues and the dead letters is gone. Then somebody catches up from the log.
+    /// For more than a day, nothing behind the log works. Everything in the stream, the
+    /// invocations, the queues and the dead letters is gone. Then an operator redelivers the
+    /// commits of the log.
     Outage,
-    /// The log is restored to an earlier time. Then somebody follows the procedure of the runbook.
+    /// The log is restored to an earlier time. Then an operator follows the procedure of the
+    /// runbook.
     Restored,
-    /// The fanout ends whenever it passes on a record of one of the streams, until somebody mends
-    /// it and replays what was set aside.
+    /// The fanout crashes whenever it passes on a record of one of the streams. Then an operator
+    /// repairs the fanout and redelivers the quarantined records.
     Deadly,
 }
 
-/// Plays so many schedules.
+/// Plays `runs` schedules.
 pub(crate) fn all(
     seed: u64,
     runs: u64,
@@ -142,7 +144,7 @@ struct Message {
     receives: usize,
 }
 
-/// A queue and its dead letters.
+/// A queue and its dead-letter queue.
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Message>,
@@ -160,9 +162,9 @@ struct Schedule<'a> {
     streams: Vec<Vec<Commit>>,
     /// The number of commits of each stream that are in the log.
     written: Vec<usize>,
-    /// The stream of each commit that was written, in the order of writing.
+    /// The stream of each commit in the log, in the order of writing.
     order: Vec<usize>,
-    /// Commits in the log that the stream has still to hand over, or hands over again.
+    /// Commits in the log that the stream has still to deliver or redeliver.
     pending: Vec<Commit>,
     passed_on: Vec<Commit>,
     states: Vec<Value>,
@@ -183,7 +185,7 @@ impl<'a> Schedule<'a> {
         let mut rng = Rng::with_seed(seed);
         fastrand::seed(seed);
         let kind = &application.streams[rng.usize(0..application.streams.len())];
-        // Two streams of the same kind, because a row may add up over streams.
+        // Two streams of the same category, because a row may add up over streams.
         let streams: Vec<_> =
             (0..2).map(|number| (kind.write)(&format!("{seed}-{number}"), &mut rng)).collect();
         assert!(
@@ -280,9 +282,9 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// The stream hands records to the fanout: in any order, because no two are of the same item
-    /// (rule 7), and some of them again. The first record that fails, and all after it, are
-    /// delivered again.
+    /// The stream delivers records to the fanout. They have any order, because no two are of the
+    /// same item (rule 7), and some are duplicates. The first failed record and all later ones are
+    /// redelivered.
     async fn pass_on(&mut self) {
         let mut batch: Vec<_> = (0..self.rng.usize(1..=BATCH).min(self.pending.len()))
             .map(|_| self.pending.swap_remove(self.rng.usize(0..self.pending.len())))
@@ -302,9 +304,8 @@ impl<'a> Schedule<'a> {
         self.collect();
     }
 
-    /// A shard of the stream hands the fanout its next records in its order, at most `most` of
-    /// them. After a batch that failed as a whole, Lambda may hand over only its first half the
-    /// next time.
+    /// A shard of the stream delivers its next records in order to the fanout, at most `most` of
+    /// them. After a batch failed as a whole, Lambda may deliver only its first half.
     async fn shard(&mut self, most: &mut usize) {
         let mut batch = self.pending[..self.pending.len().min(*most)].to_vec();
         let records: Vec<_> = batch
@@ -313,9 +314,9 @@ impl<'a> Schedule<'a> {
                 let stream = self.streams.iter().position(|of| of[0].stream == commit.stream);
                 let place = stream.unwrap_or_default() * 1_000_000
                     + usize::try_from(commit.version).unwrap_or_default();
-                // The tries of a record are counted by its sequence number. The seed is in it,
-                // because the counts of earlier schedules are still there. The record was written
-                // long enough ago that its tries are counted.
+                // The guard counts the attempts of a record by its sequence number. The number
+                // contains the seed, because the counts of earlier schedules still exist. The
+                // record is old enough that the guard counts its attempts.
                 let sequence_number = format!("{}-{place:021}", self.seed);
                 Record { sequence_number, created: Some(0), ..record(place, commit) }
             })
@@ -324,7 +325,8 @@ impl<'a> Schedule<'a> {
             return;
         }
         self.tally.deliveries += records.len() as u64;
-        // A notification of an earlier end may be left over: it would end this invocation at once.
+        // A notification of an earlier crash may be left over. It would end this invocation at
+        // once.
         let _ = self.wire.crashed().now_or_never();
         let done = tokio::select! {
             failed = self.pipeline.fanout.handle(&records) => failed.unwrap_or(batch.len()),
@@ -340,13 +342,13 @@ impl<'a> Schedule<'a> {
         self.collect();
     }
 
-    /// The shard must come to its end in spite of the deadly records. Then somebody mends the
-    /// fanout, and replays what it set aside.
+    /// Checks that the shard is processed to its end despite the deadly records. Then it repairs
+    /// the fanout and redelivers the quarantined records.
     async fn mend(&mut self, mut most: usize) -> Result<(), Finding> {
         let seed = self.seed;
         let finding = |story: String| Finding { seed, story };
-        // A record is set aside after its batch was halved down to it, and three tries more. Faults
-        // of the wire take further tries.
+        // A record is quarantined after halving has isolated it in its batch, and three more
+        // attempts. Faults of the wire take further attempts.
         let invocations = 40 * self.pending.len();
         for _ in 0..invocations {
             self.shard(&mut most).await;
@@ -358,7 +360,7 @@ impl<'a> Schedule<'a> {
             )));
         }
         self.wire.ends_at(None);
-        // Requests that are late arrive.
+        // The wire applies late requests within this time.
         sleep(Duration::from_secs(60)).await;
         let deadly = self.streams[0][0].stream.clone();
         for letter in self.wire.services().take_messages("http://wire.invalid/dead-letters") {
@@ -376,7 +378,7 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// Collects the states and messages that the services took in the meantime.
+    /// Collects the states and messages that the services have accepted.
     fn collect(&mut self) {
         self.states.extend(self.wire.services().take_states());
         for logged in &self.pipeline.logged {
@@ -391,7 +393,7 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// The outage: for more than a day, commands are taken and nothing else works.
+    /// Plays an outage: for more than a day, the log accepts commits and nothing else works.
     async fn outage(&mut self) -> Result<(), Finding> {
         for _ in 0..self.rng.u32(0..6) {
             self.write().await?;
@@ -407,8 +409,8 @@ impl<'a> Schedule<'a> {
         (self.pending, self.passed_on) = Default::default();
         (self.states, self.undelivered) = Default::default();
         self.queues.clear();
-        // Tombstones disappear a month after their aggregates are deleted. Then nothing keeps older
-        // versions out any more.
+        // Tombstones expire a month after the deletion of their aggregates. After that, no item
+        // refuses older versions.
         for stateful in &self.pipeline.stateful {
             let table = ledgerline_testing::table(stateful.table);
             let key = stateful.key;
@@ -423,13 +425,13 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// Does what "Restore" in docs/runbook.md does: the log is as it was at some time before, and
-    /// everything behind it is emptied. Some of the commits that are gone are written again, and
-    /// some are not.
+    /// Follows "Restore" of docs/runbook.md: the log returns to an earlier state, and everything
+    /// behind it is emptied. Some of the lost commits are written again.
     async fn restore(&mut self) {
-        // Requests that are late arrive now, or they would be written into the restored log. And
-        // queues forget what they knew, or they would take another commit of the same version for
-        // the one that is gone. No table is restored in five minutes.
+        // Late requests arrive in this time; otherwise they would be written into the restored log.
+        // The deduplication windows of the queues end too. Otherwise a queue would drop a new
+        // commit as a duplicate of a lost one with the same version. No restore of a table takes
+        // less than five minutes.
         sleep(DEDUPLICATION + Duration::from_secs(60)).await;
         self.collect();
         let services = self.wire.services();
@@ -463,8 +465,8 @@ impl<'a> Schedule<'a> {
         self.queues.clear();
     }
 
-    /// Does what `ledger redeliver --all` does: reads the log, and makes records of the stream of
-    /// it for the fanout.
+    /// Does the same as `ledger redeliver --all`: reads the log, and turns its commits into records
+    /// for the fanout.
     async fn catch_up(&mut self) -> Result<(), Finding> {
         let finding = |story: String| Finding { seed: self.seed, story };
         for stream in
@@ -504,7 +506,7 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// Lambda hands over any one of the states. It may hand it over again, or give it up.
+    /// Lambda delivers any one of the states. It may redeliver the state, or give it up.
     async fn project(&mut self) {
         self.collect();
         if self.states.is_empty() {
@@ -525,8 +527,8 @@ impl<'a> Schedule<'a> {
     async fn deliver(&self, entry: &Value) -> bool {
         let stream = entry["stream"].as_str().unwrap_or_default();
         let mut delivered = true;
-        // Lambda invokes each function for itself. Here a state that failed comes to all of them
-        // again; those that have it skip it.
+        // Lambda invokes each function separately. Here all functions get a failed state again, and
+        // a function that has applied the state skips it.
         for stateful in &self.pipeline.stateful {
             if stream.starts_with(&format!("{}-", stateful.category)) {
                 delivered &= stateful.project(entry.clone()).await.is_ok();
@@ -535,7 +537,7 @@ impl<'a> Schedule<'a> {
         delivered
     }
 
-    /// A queue hands a batch to its projector. It may hand over messages again that were done.
+    /// A queue delivers a batch to its projector. It may redeliver finished messages.
     async fn consume(&mut self) {
         self.collect();
         if self.pipeline.logged.is_empty() {
@@ -546,7 +548,7 @@ impl<'a> Schedule<'a> {
         let logged = &self.pipeline.logged[number];
         let queue = self.queues.entry(logged.url.clone()).or_default();
         if self.dynamics == Dynamics::SlowConsumers {
-            // The visibility timeout ends while the first instance still works on the batch.
+            // The visibility timeout ends while the first instance still processes the batch.
             let mut again = Queue { messages: queue.messages.clone(), dead: Vec::new() };
             let pause = Duration::from_millis(self.rng.u64(0..400));
             let second = async {
@@ -560,7 +562,7 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// A queue gives its first message up, as if it had been tried too often.
+    /// A queue gives up its first message, as after too many attempts.
     fn give_up(&mut self) {
         let number = self.rng.usize(0..self.queues.len().max(1));
         if let Some(queue) = self.queues.values_mut().nth(number) {
@@ -568,8 +570,8 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Dead letters are sent back, or lost if a later one makes up for them: the one of the last
-    /// version is never lost.
+    /// Redrives dead letters, or loses them if a later one repairs the loss. The dead letter of the
+    /// last version is never lost.
     fn redrive(&mut self) {
         let version =
             |text: &Value| (text["stream"].to_string(), text["lastEvent"]["version"].as_u64());
@@ -605,8 +607,7 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Time passes. If it is more than the deduplication window, a record of the stream comes once
-    /// more.
+    /// Lets time pass. After more than the deduplication window, the stream redelivers a record.
     async fn pause(&mut self) {
         let pause = Duration::from_secs(self.rng.u64(0..600));
         sleep(pause).await;
@@ -616,9 +617,9 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Delivers all that is left to deliver, without new faults.
+    /// Delivers everything that is left, without new faults.
     async fn settle(&mut self) -> Result<(), Finding> {
-        // Requests that are late arrive.
+        // The wire applies late requests within this time.
         sleep(Duration::from_secs(60)).await;
         self.wire.calm();
         for _ in 0..1_000 {
@@ -660,7 +661,7 @@ impl<'a> Schedule<'a> {
     }
 }
 
-/// The queue hands over a batch. If it `forgets`, messages that were done stay in it. The result is
+/// A queue delivers a batch. If it `forgets`, finished messages stay in the queue. The result is
 /// the number of messages.
 async fn batch(logged: &Logged, queue: &mut Queue, forgets: bool) -> u64 {
     let taken: Vec<_> = queue.messages.drain(..BATCH.min(queue.messages.len())).collect();
@@ -677,8 +678,7 @@ async fn batch(logged: &Logged, queue: &mut Queue, forgets: bool) -> u64 {
         .iter()
         .map(|failure| failure.item_identifier.as_str())
         .collect();
-    // A message that failed is at the head of its group again: nothing behind it in the queue may
-    // overtake.
+    // A failed message returns to the head of its group, so that no later message overtakes it.
     for message in taken.iter().rev() {
         let mut message = message.clone();
         message.receives += 1;

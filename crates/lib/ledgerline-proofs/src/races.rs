@@ -1,6 +1,5 @@
 //! One concurrent history: several clients send commands to one or two streams of one aggregate,
-//! over a wire with faults. Some order of their commands, one after the other, must explain the
-//! answers that they got.
+//! over a wire with faults. A sequential order of the commands must explain all answers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,11 +28,11 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// The time for which answers to requests are remembered, as in the template: three days, two of
-/// them because one clock may be a day behind and another one a day ahead.
+/// The retention of idempotency records, as in the template: three days. Two of the days allow for
+/// one clock a day behind and another a day ahead.
 pub const RETENTION_SECONDS: i64 = 259_200;
 
-/// The commands of one stream, in a sensible order: the first one starts the stream.
+/// The commands of one stream, in a sensible order. The first one starts the stream.
 #[derive(Debug)]
 pub struct History<A: Aggregate> {
     /// The id of the aggregate.
@@ -45,15 +44,15 @@ pub struct History<A: Aggregate> {
 }
 
 impl<A: Aggregate> History<A> {
-    /// The commits that the commands lead to, and here and there a replay, which has no events.
-    /// Whether a commit embeds its state is random.
+    /// The commits of the commands, with some event-less commits, as operators append them to
+    /// republish state. Whether a commit embeds its state is random.
     #[must_use]
     pub fn commits(&self, rng: &mut Rng) -> Vec<Commit> {
         let mut chance = rng.fork();
         self.written(|| rng.bool(), || chance.u8(..8) == 0)
     }
 
-    /// The commits that the commands lead to, each with its state.
+    /// The commits of the commands, each with its state.
     #[must_use]
     pub fn commits_with_states(&self) -> Vec<Commit> {
         self.written(|| true, || false)
@@ -101,13 +100,12 @@ impl<A: Aggregate> History<A> {
     }
 }
 
-/// The histories of an aggregate: one for each name, always the same for the same name and
-/// randomness.
+/// Creates the history of a name. The same name and randomness always create the same history.
 pub type Histories<A> = fn(&str, &mut Rng) -> History<A>;
 
-/// The time that a command function waits before it tells its client that the result is not known.
+/// The timeout of a command function, after which it answers that the result is unknown.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// A time that is longer than any request can be late.
+/// A time that is longer than the delay of any late request.
 const SETTLED: Duration = Duration::from_secs(60);
 
 /// The difference between the clocks of two instances.
@@ -124,9 +122,9 @@ pub enum Clocks {
 pub struct Tally {
     /// The number of commands that were sent.
     pub commands: u64,
-    /// The number of commits that they left in the log.
+    /// The number of commits in the log.
     pub commits: u64,
-    /// The number of commands whose client got no certain answer.
+    /// The number of commands without a certain answer.
     pub uncertain: u64,
 }
 
@@ -140,14 +138,14 @@ impl Tally {
 
 /// An aggregate whose histories are played.
 pub(crate) struct Subject<A: Aggregate> {
-    /// The histories that the commands come from.
+    /// The source of the commands.
     pub(crate) histories: Histories<A>,
-    /// The text that a client is told of a state.
+    /// The text with which a client observes a state.
     pub(crate) shown: fn(&A::State) -> String,
 }
 
 impl<A: Aggregate> Subject<A> {
-    /// Plays so many histories. The result is their counts, and the number of faults.
+    /// Plays `runs` histories. The result is their counts, and the number of faults.
     pub(crate) fn all(
         &self,
         seed: u64,
@@ -181,9 +179,9 @@ pub(crate) fn world() -> Result<(World, DynamoDbStore), Finding> {
 
 /// A request of a client: a command or a read.
 struct Operation<A: Aggregate> {
-    /// The command. `None` reads the state strongly.
+    /// The command. `None` is a strongly consistent read.
     command: Option<Arc<A::Command>>,
-    /// Whether the command is one that starts a stream.
+    /// Whether the command starts a stream.
     creates: bool,
     precondition: Option<Precondition>,
     actor: String,
@@ -210,7 +208,7 @@ impl<A: Aggregate> PartialEq for Operation<A> {
 }
 
 impl<A: Aggregate> std::fmt::Debug for Operation<A> {
-    /// The text has no command: the seed leads to the command with this id.
+    /// Formats without the command: the seed leads to the command with this id.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let what = if self.command.is_some() { "command" } else { "read" };
         write!(f, "{what} {} {:?}", self.id, self.precondition)
@@ -220,16 +218,16 @@ impl<A: Aggregate> std::fmt::Debug for Operation<A> {
 /// The answer that a client gets.
 #[derive(Debug, Clone, PartialEq)]
 enum Told {
-    /// The version, and what is shown of the state, after the command if there was one.
+    /// The version, and the text of the state; for a command, after it.
     State { version: u64, shown: String },
-    /// The refusal of the domain, as a text.
+    /// The text of the domain's refusal.
     Refused(String),
-    /// The version of the stream, which is not the one that the client named.
+    /// The version of the stream, which differs from the version in the precondition.
     OtherVersion(u64),
 }
 
-/// The aggregate in its plainest form: one command after the other, without a store. The tester
-/// compares the answers with it.
+/// The aggregate as a sequential specification: one command after the other, without a store. The
+/// tester compares the answers with it.
 struct Sequential<A: Aggregate> {
     version: u64,
     state: A::State,
@@ -254,12 +252,11 @@ impl<A: Aggregate> SequentialSpec for Sequential<A> {
         let decided = A::decide(&self.state, command, &context);
         let refused = |refusal: &Refusal| Told::Refused(refusal.to_string());
         match &decided {
-            // These refusals come before the precondition (RFC 9110, 13.2.1), whatever version the
-            // client named.
+            // These refusals precede the precondition (RFC 9110, 13.2.1), whatever its versions.
             Err(refusal) if refusal.kind() != RefusalKind::Refused => return refused(refusal),
             Ok(_) | Err(_) => {}
         }
-        // An aggregate without a commit has no version that a client could name.
+        // An aggregate without a commit has no version for a precondition.
         if let Some(Precondition::OneOf(versions)) = &operation.precondition
             && (self.version == 0 || !versions.contains(&self.version))
         {
@@ -276,14 +273,14 @@ impl<A: Aggregate> SequentialSpec for Sequential<A> {
     }
 }
 
-/// The requests and answers, in their order.
+/// All requests and answers, in their order.
 struct Record<A: Aggregate> {
     testers: BTreeMap<StreamId, LinearizabilityTester<usize, Sequential<A>>>,
-    /// The commands that were answered with a version, by id, and whether it is certainly the
-    /// version of their own commit.
+    /// The commands that were answered with a version, by id. The flag says whether the version is
+    /// certainly that of the command's own commit.
     acknowledged: BTreeMap<String, (StreamId, u64, bool)>,
-    /// The ids of the commands that were answered with a refusal or with another version: they must
-    /// not be in the log.
+    /// The ids of the commands that were refused or answered with another version. They must not be
+    /// in the log.
     declined: BTreeSet<String>,
     lines: Vec<String>,
     tally: Tally,
@@ -309,7 +306,8 @@ impl<A: Aggregate> Record<A> {
 struct Played<'a, A: Aggregate, S> {
     subject: &'a Subject<A>,
     store: &'a S,
-    /// The real store on the same log, for the check, which must not depend on the bugs of `store`.
+    /// The real store on the same log. The check reads with it, because the check must not depend
+    /// on the bugs of `store`.
     log: &'a DynamoDbStore,
     wire: &'a Wire,
     seed: u64,
@@ -322,8 +320,7 @@ struct Played<'a, A: Aggregate, S> {
 /// Plays the history of this seed, and checks it.
 ///
 /// # Errors
-/// When no order of the commands explains what the clients were told, or the log contradicts what
-/// they were told.
+/// When no order of the commands explains the answers, or the log contradicts the answers.
 pub(crate) async fn play<A: Aggregate>(
     subject: &Subject<A>,
     store: &impl EventStore,
@@ -333,7 +330,7 @@ pub(crate) async fn play<A: Aggregate>(
     clocks: Clocks,
 ) -> Result<Tally, Finding> {
     let mut rng = Rng::with_seed(seed);
-    // The jitter of the SDK and of ledgerline comes from this seed too.
+    // The SDK and ledgerline use this generator for their jitter.
     fastrand::seed(seed);
     let streams: Vec<_> = (0..rng.usize(1..=2))
         .filter_map(|number| StreamId::new(A::CATEGORY, &format!("{seed}-{number}")).ok())
@@ -362,8 +359,8 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next request of a client. The first one of the first client starts a stream. A client
-    /// that knows a version may name it.
+    /// The next request of a client. The first request of the first client starts a stream. A
+    /// client that knows a version may send it as a precondition.
     fn operation(
         &self,
         client: usize,
@@ -390,7 +387,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         }
     }
 
-    /// A client and the instance that it talks to.
+    /// Plays a client and the instance that serves it.
     async fn client(&self, client: usize, mut rng: Rng) {
         let mut cache = cold();
         let mut known: BTreeMap<StreamId, u64> = BTreeMap::new();
@@ -439,7 +436,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
     }
 
     /// Sends the command once. The result is the answer, and whether its version is certainly that
-    /// of the command's own commit; `None` if there is no certain answer.
+    /// of the command's own commit. `None` is an uncertain answer.
     async fn ask(
         &self,
         store: &impl EventStore,
@@ -459,8 +456,8 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         };
         let elapsed = SignedDuration::try_from(self.began.elapsed()).ok()?;
         let at = Timestamp::from_second(1_800_000_000).ok()? + elapsed + skew;
-        // The answer to a success begins with its version, the answer to a refusal with "no:", so
-        // that they can be told apart.
+        // A success begins with its version and a refusal with "no:", so that the text identifies
+        // both.
         let answer = |answer: Result<(&A::State, u64), &Refusal>| match answer {
             Ok((state, version)) => format!("{version} {}", (self.subject.shown)(state)),
             Err(refusal) => format!("no: {refusal}"),
@@ -503,15 +500,15 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
                 ExecuteError::PreconditionFailed { version } | ExecuteError::Overtaken { version },
             ) => Some((Told::OtherVersion(version), false)),
             Err(
-                // A request that was on its way when its caller gave up may still arrive.
+                // A request in transit may still arrive after its caller gave up.
                 ExecuteError::Contended
                 | ExecuteError::Store(StoreError::Throttled(_) | StoreError::Unavailable(_))
                 | ExecuteError::Load(LoadError::Store(
                     StoreError::Throttled(_) | StoreError::Unavailable(_),
                 )),
             ) => None,
-            // These errors must not happen here. The text that they become is one that no order of
-            // commands explains.
+            // These errors must not happen here. No order of commands explains the text that they
+            // become.
             Err(
                 error @ (ExecuteError::CommandIdReused
                 | ExecuteError::TooLarge { .. }
@@ -527,8 +524,8 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         record.tally.commands += u64::from(operation.command.is_some());
         record.lines.push(format!("{thread:>5} {stream} {operation:?}"));
         if let Some(tester) = record.testers.get_mut(stream) {
-            // The tester refuses only a second operation of a thread that has one, which this
-            // module never sends.
+            // The tester refuses only a second operation of a busy thread, which this module never
+            // sends.
             let _ = tester.on_invoke(thread, operation.clone());
         }
     }
@@ -587,8 +584,8 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         Ok(self.record().tally)
     }
 
-    /// A fault in the log of the stream: a hole, a command twice, an acknowledged command that is
-    /// missing, or one that was declined.
+    /// Finds a fault in the log of the stream: a hole, a duplicate command, a missing acknowledged
+    /// command, or a declined command.
     async fn wrong_in_log(&self, stream: &StreamId) -> Option<String> {
         let mut commits = Vec::new();
         let mut range = Range { after: 0, up_to: u64::MAX, limit: None };

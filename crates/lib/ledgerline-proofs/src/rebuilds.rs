@@ -629,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn a_right_that_only_a_rebuild_needs_is_missed() {
+    fn a_missing_grant_that_only_a_rebuild_needs_is_reported() {
         let effort = Effort { seed: 1, long: false, runs: Some(20) };
         assert!(play(&effort, &crate::tank::application(), Kind::manifest).is_ok());
         let finding = play(&effort, &crate::tank::application(), without_scan).unwrap_err();
@@ -639,7 +639,7 @@ mod tests {
     /// A worker was killed after it wrote rows and before it saved its progress. Every batch finds
     /// newer positions in the table, so the next worker rebuilds each stream alone.
     #[test]
-    fn a_rebuild_stream_by_stream_ends_in_invocations_of_ten_seconds() {
+    fn a_rebuild_stream_by_stream_finishes_in_invocations_of_ten_seconds() {
         let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable"]).unwrap();
         world.runtime.block_on(async {
             let log = World::store_at(&world.wire);

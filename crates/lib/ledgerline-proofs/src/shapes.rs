@@ -79,7 +79,7 @@ mod tests {
     /// A stored shape must be readable for ever. Each triple changes a readable shape into an
     /// unreadable one, as an edit of the code would. Its third text must be in the report.
     #[test]
-    fn a_shape_that_was_stored_and_is_not_read_any_more_is_reported() {
+    fn an_unreadable_stored_shape_is_reported() {
         for (text, instead, says) in [
             // A field has another name, or another type.
             (

@@ -1,6 +1,8 @@
-//! Two versions of every function at once, as while a deployment replaces them one after the other,
-//! or is rolled back. Commands, fanout and projectors of both, in any mixture, leave the rows that
-//! the version that stays would have left alone, and no dead letter.
+//! Two versions of every function at once, as while a deployment replaces or rolls back one
+//! function after the other.
+//!
+//! Commands, fanout and projectors of both versions, in any mixture, must leave the same rows as
+//! the remaining version alone, and no dead letter.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -34,8 +36,8 @@ use crate::{
 
 // --- The next version ----------------------------------------------------------------------------
 
-/// A tank whose state counts the fills too. Only a fold knows that number, so older states cannot
-/// be brought up to date.
+/// A tank whose state also counts the fills. Only a fold yields that number, so older states cannot
+/// be upcast.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counted {
@@ -43,7 +45,7 @@ pub struct Counted {
     fills: u32,
 }
 
-/// The events of a version, and how it writes and reads them.
+/// The events of a version, with their conversion from and to the tank's events.
 trait Events: std::fmt::Debug + Send + Sync + 'static {
     type Event: EventTypes
         + Serialize
@@ -54,11 +56,11 @@ trait Events: std::fmt::Debug + Send + Sync + 'static {
         + Send
         + Sync;
     fn write(event: tank::Event) -> Self::Event;
-    /// `None` for an event that changes nothing about the tank.
+    /// Converts to an event of the tank; `None` for an event that changes nothing about the tank.
     fn read(event: &Self::Event) -> Option<tank::Event>;
 }
 
-/// The events as they were before: this version can be rolled back.
+/// The events of the previous version, so that this version can be rolled back.
 #[derive(Debug)]
 struct AsBefore;
 
@@ -75,8 +77,7 @@ impl Events for AsBefore {
 }
 
 ledgerline::events! {
-    /// Events that the version before cannot read: one has a field with another name, and one is
-    /// new.
+    /// Events that the previous version cannot decode: one has a renamed field, and one is new.
     pub enum NewEvent {
         TankInstalled: 2 [|data| data] { site: String, liquid: String, installed_by: Option<String>, on: Date },
         TankFilled: 2 [litres] { litres: i64, level: i64, note: Option<String>, on: Date },
@@ -132,7 +133,7 @@ impl Events for Changed {
             }
             NewEvent::TankMoved { site } => tank::Event::TankMoved { site },
             NewEvent::TankScrapped { on } => tank::Event::TankScrapped { on },
-            // The event has no amount, so that the list of fills has the amount 0 for it.
+            // The event has no amount, so that its row in the list of fills has the amount 0.
             NewEvent::TankEmptied { on } => {
                 tank::Event::TankDrawn { amount: 0, level: 0, note: None, on }
             }
@@ -226,12 +227,12 @@ fn next<E: Events>() -> Application {
 
 // --- A rollout -----------------------------------------------------------------------------------
 
-/// The version that stays.
+/// Which version remains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rollout {
-    /// The next version stays. The version before cannot read its events.
+    /// The next version remains. The previous version cannot decode its events.
     Forward,
-    /// The version before stays: the next one is rolled back. It had other states, but the same
+    /// The previous version remains: the next one is rolled back. It has other states, but the same
     /// events.
     Back,
 }
@@ -241,15 +242,15 @@ enum Rollout {
 struct Tally {
     commands: u64,
     commits: u64,
-    /// The number of deliveries that failed and came again.
+    /// The number of deliveries that failed and were retried.
     again: u64,
 }
 
 /// Plays rollouts.
 ///
 /// # Errors
-/// When rows are not those of the fold by the version that stays, or a commit, state or message is
-/// never delivered.
+/// When rows are not those of the fold by the remaining version, or when a commit, state or message
+/// is never delivered.
 pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(60, 2_000);
     let mut sum = [Tally::default(); 2];
@@ -288,12 +289,12 @@ pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
 /// A message in a queue: its group and its body.
 type Message = (String, String);
 
-/// Functions of two versions, at the same tables and queues.
+/// Functions of two versions, with the same tables and queues.
 struct Mixture<'a> {
     world: &'a World,
     rng: Rng,
     rollout: Rollout,
-    /// The instances that take commands: of the version that goes, and of the one that stays.
+    /// The instances of the command function: of the replaced version, and of the remaining one.
     instances: [Instance; 2],
     pipelines: [Pipeline; 2],
     tanks: Vec<String>,
@@ -301,7 +302,7 @@ struct Mixture<'a> {
     pending: Vec<Commit>,
     states: Vec<Value>,
     queue: VecDeque<Message>,
-    /// The percentage of choices that fall on the version that stays.
+    /// The percentage of choices for the remaining version.
     replaced: u32,
     tally: Tally,
 }
@@ -334,7 +335,7 @@ impl<'a> Mixture<'a> {
         }
     }
 
-    /// The version that takes the next delivery, by chance: 0 goes, 1 stays.
+    /// Chooses the version for the next delivery: 0 is the replaced one, 1 the remaining one.
     fn version(&mut self) -> usize {
         usize::from(self.rng.u32(0..100) < self.replaced)
     }
@@ -426,14 +427,15 @@ impl<'a> Mixture<'a> {
                 let commit = commit
                     .ok_or_else(|| format!("told of version {version} after {}", commits.len()))?;
                 self.tally.commits += 1;
-                // Larger commits would have no states: each may come without it.
+                // Larger commits have no states, so each commit may be delivered without its state.
                 let state = commit.state.clone().filter(|_| self.rng.bool());
                 self.pending.push(Commit { state, ..commit.clone() });
                 commits.push(commit);
                 Ok(())
             }
             400..500 => Ok(()),
-            // The version that goes cannot read the events of the one that stays, and must say so.
+            // The replaced version cannot decode the events of the remaining one, and must answer
+            // with an error.
             500 if self.rollout == Rollout::Forward && version == 0 => Ok(()),
             status => Err(format!("{status} for {sent:?}")),
         }
@@ -461,7 +463,7 @@ impl<'a> Mixture<'a> {
         );
     }
 
-    /// Lambda hands a state to each function that wants it. A state that failed is delivered again.
+    /// Lambda delivers a state to each function of its category. A failed state is retried.
     async fn project(&mut self) {
         if self.states.is_empty() {
             return;
@@ -478,7 +480,7 @@ impl<'a> Mixture<'a> {
         }
     }
 
-    /// A queue hands over a batch. A message that failed is at the head of its group again.
+    /// A queue delivers a batch. A failed message returns to the head of its group.
     async fn consume(&mut self) {
         let taken: Vec<_> = self.queue.drain(..self.queue.len().min(10)).collect();
         let messages: Vec<_> = taken

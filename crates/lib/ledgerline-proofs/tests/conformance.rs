@@ -1,5 +1,5 @@
-//! The services behind the wire of the proofs do what AWS does, as far as the proofs need it. The
-//! same checks run against them, and against a real endpoint:
+//! Checks that the services behind the wire of the proofs behave like AWS, as far as the proofs need
+//! it. The same checks run against the emulated services and against a real endpoint:
 //!
 //! ```sh
 //! CONFORMANCE_COMMITS_TABLE=… CONFORMANCE_REQUESTS_TABLE=… CONFORMANCE_QUEUE_URL=….fifo CONFORMANCE_EVENT_BUS=… \
@@ -35,26 +35,25 @@ mod behind_the_wire {
     ledgerline::contract_tests!(async { World::store_at(&wire()) });
 
     #[tokio::test]
-    async fn the_queue_is_a_fifo_queue() {
+    async fn the_queue_preserves_order_and_drops_duplicates() {
         let wire = wire();
         let url = "http://wire.invalid/q.fifo";
         send(&wire.sqs(), url, "x").await;
         let queued = wire.services().take_messages(url);
         let received = queued.into_iter().map(|queued| (queued.group, queued.body)).collect();
-        a_fifo_queue_keeps_order_and_knows_what_it_has(received, "x");
+        assert_order_without_duplicates(received, "x");
     }
 
     #[tokio::test]
     async fn the_bus_answers_entry_by_entry() {
-        the_bus_names_the_entry_that_it_did_not_take(&wire().events(), "bus").await;
+        assert_the_bus_names_the_refused_entry(&wire().events(), "bus").await;
     }
 }
 
-/// The answers that the emulator never gives, in the words of AWS: the adapter must understand
-/// them. The test of a real endpoint below shows whether AWS answers like that, because its races
-/// are real.
+/// The adapter understands the answers that the emulator never gives, in the words of AWS. The test
+/// of a real endpoint below shows whether AWS answers in this way, because its races are real.
 #[tokio::test]
-async fn what_is_injected_is_what_the_store_knows() {
+async fn the_store_understands_every_injected_fault() {
     let stream = StreamId::new("injected", "1").unwrap();
     let request = ledgerline::IdempotencyRecord {
         key: "k".into(),
@@ -93,9 +92,9 @@ async fn what_is_injected_is_what_the_store_knows() {
     }
 }
 
-/// A replica that lags behind shows a beginning of the stream, but only to eventual reads.
+/// A lagging replica returns a prefix of the stream, but only to eventually consistent reads.
 #[tokio::test]
-async fn what_is_stale_is_a_beginning_of_the_stream() {
+async fn a_stale_page_is_a_prefix_of_the_stream() {
     let wire = wire();
     let store = World::store_at(&wire);
     let stream = StreamId::new("stale", "1").unwrap();
@@ -110,7 +109,7 @@ async fn what_is_stale_is_a_beginning_of_the_stream() {
             (Consistency::Strong, Fault::ShortPage),
         ] {
             wire.follow(Plan::Script(VecDeque::from([Some(fault)])), seed);
-            let (newest, complete) = a_page_is_what_it_says(&store, &stream, consistency).await;
+            let (newest, complete) = page_without_holes(&store, &stream, consistency).await;
             assert!(newest == 6 || (consistency, fault) == (Consistency::Eventual, Fault::Stale));
             assert_eq!(complete, fault == Fault::Stale);
             shortest = shortest.min(newest);
@@ -121,7 +120,7 @@ async fn what_is_stale_is_a_beginning_of_the_stream() {
 
 #[tokio::test]
 #[ignore = "needs an endpoint: see above"]
-async fn a_real_endpoint_is_like_that() {
+async fn a_real_endpoint_answers_like_the_emulated_services() {
     let variable =
         |name: &str| std::env::var(format!("CONFORMANCE_{name}")).expect("the variable is set");
     let sdk = ledgerline_lambda::sdk_config().await;
@@ -129,7 +128,7 @@ async fn a_real_endpoint_is_like_that() {
         .with_requests(variable("REQUESTS_TABLE"));
     let run = fastrand::u64(..);
 
-    // Races over one stream, with and without a transaction: the store must understand every answer
+    // Races over one stream, with and without a transaction. The store must understand every answer
     // of AWS.
     let stream = StreamId::new("conformance", &run.to_string()).unwrap();
     let mut busy = 0;
@@ -160,7 +159,7 @@ async fn a_real_endpoint_is_like_that() {
             store.append(&commit(&stream, version), None).await.unwrap();
         }
         for consistency in [Consistency::Eventual, Consistency::Strong] {
-            let (newest, _) = a_page_is_what_it_says(&store, &stream, consistency).await;
+            let (newest, _) = page_without_holes(&store, &stream, consistency).await;
             assert!(newest == version || consistency == Consistency::Eventual);
         }
     }
@@ -196,15 +195,15 @@ async fn a_real_endpoint_is_like_that() {
             delete.send().await.unwrap();
         }
     }
-    a_fifo_queue_keeps_order_and_knows_what_it_has(received, &text);
+    assert_order_without_duplicates(received, &text);
 
     let events = aws_sdk_eventbridge::Client::new(&sdk);
-    the_bus_names_the_entry_that_it_did_not_take(&events, &variable("EVENT_BUS")).await;
+    assert_the_bus_names_the_refused_entry(&events, &variable("EVENT_BUS")).await;
 }
 
-/// The newest version of the page, whose versions have no holes, and whether it says that it is
-/// complete.
-async fn a_page_is_what_it_says(
+/// The newest version of the page, and whether the page claims to be complete. Asserts that its
+/// versions have no holes.
+async fn page_without_holes(
     store: &DynamoDbStore,
     stream: &StreamId,
     consistency: Consistency,
@@ -218,7 +217,7 @@ async fn a_page_is_what_it_says(
     (newest, page.complete)
 }
 
-/// Two messages of a group, one of another, and the first one again.
+/// Sends two messages of a group and one of another, and then all of them again.
 async fn send(sqs: &aws_sdk_sqs::Client, url: &str, text: &str) {
     for (call, sent) in [[("a", "1"), ("a", "2"), ("b", "3")], [("a", "1"), ("b", "3"), ("a", "2")]]
         .iter()
@@ -240,12 +239,12 @@ async fn send(sqs: &aws_sdk_sqs::Client, url: &str, text: &str) {
             .send()
             .await
             .unwrap();
-        // A message that is known already is answered with success, like a new one.
+        // A duplicate is answered with success, like a new message.
         assert_eq!((answer.successful().len(), answer.failed().len()), (3, 0));
     }
 }
 
-fn a_fifo_queue_keeps_order_and_knows_what_it_has(received: Vec<(String, String)>, text: &str) {
+fn assert_order_without_duplicates(received: Vec<(String, String)>, text: &str) {
     let of = |group: &str| -> Vec<_> {
         let group = format!("{group}{text}");
         received.iter().filter(|(of, _)| *of == group).map(|(_, body)| body.as_str()).collect()
@@ -254,11 +253,9 @@ fn a_fifo_queue_keeps_order_and_knows_what_it_has(received: Vec<(String, String)
     assert_eq!(of("b"), ["3 in call 0"]);
 }
 
-/// The call is answered with 200. One of its entries failed, and the answer names it by its place.
-async fn the_bus_names_the_entry_that_it_did_not_take(
-    events: &aws_sdk_eventbridge::Client,
-    bus: &str,
-) {
+/// Asserts that the call is answered with 200, and that the answer names the failed entry by its
+/// index.
+async fn assert_the_bus_names_the_refused_entry(events: &aws_sdk_eventbridge::Client, bus: &str) {
     let entry = |detail: &str| {
         aws_sdk_eventbridge::types::PutEventsRequestEntry::builder()
             .event_bus_name(bus)

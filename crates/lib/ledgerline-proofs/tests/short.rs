@@ -14,7 +14,7 @@ fn short(number: u8) {
 }
 
 #[test]
-fn the_numbers_of_the_proofs_are_those_of_the_tests_below() {
+fn the_proofs_are_numbered_from_1_to_15() {
     assert!(PROOFS.iter().map(|proof| proof.number).eq(1..=15));
 }
 
@@ -25,7 +25,7 @@ fn one_command_repeats_a_finding() {
     let again = |seed| PROOFS[12].again(&finding(seed), &tank::application(), &effort);
     let command = "Again: cargo run --profile fast -p proofs -- --only 13 --seed";
     assert_eq!(again(9), format!("{command} 9 --runs 1 --short"));
-    // With the first seed, the finding may be that no run tried something.
+    // A finding with the first seed may be about all runs, for example that no run had a fault.
     assert_eq!(again(7), format!("{command} 7 --short"));
     let command = "cargo test -p ledgerline-proofs --test proofs moved";
     assert_eq!(
@@ -45,7 +45,7 @@ fn the_check_of_histories_finds_planted_bugs() {
 }
 
 #[test]
-fn a_lost_answer_is_given_again() {
+fn a_retry_gets_the_lost_answer() {
     short(3);
 }
 
@@ -60,7 +60,7 @@ fn a_crash_after_any_call_loses_and_doubles_nothing() {
 }
 
 #[test]
-fn any_of_ten_may_fail() {
+fn any_of_ten_entries_may_fail() {
     short(6);
 }
 
@@ -75,7 +75,7 @@ fn bad_input_stops_nothing() {
 }
 
 #[test]
-fn every_limit_is_where_it_is_said_to_be() {
+fn every_limit_is_where_it_is_documented() {
     short(9);
 }
 
@@ -90,12 +90,12 @@ fn clocks_slowness_and_long_outages_do_no_harm() {
 }
 
 #[test]
-fn two_versions_at_once_leave_what_one_would() {
+fn two_versions_at_once_leave_the_rows_of_one() {
     short(12);
 }
 
 #[test]
-fn one_order_of_everything_is_final() {
+fn the_order_of_all_commits_is_final() {
     short(13);
 }
 
@@ -105,6 +105,6 @@ fn a_subscription_applies_each_commit_once() {
 }
 
 #[test]
-fn a_view_is_made_again_while_it_is_written() {
+fn a_view_is_rebuilt_while_it_is_written() {
     short(15);
 }
