@@ -1,7 +1,7 @@
 """Restores the modification time of each file of this clone, for the cached target folder.
 
 Cargo compiles every source again that is newer than its output, and in a clone every file is new.
-The time of a file is restored if an earlier run had a clone in this place with the same content.
+The time of a file is restored if the previous run had the same content, in a clone in this place.
 Every other file gets the present time. No other program may build into the cached folder, because
 it would compile other contents without recording them here.
 """
@@ -30,8 +30,8 @@ for name in subprocess.check_output(["git", "ls-files", "-z"], text=True).split(
         same = known.get(name, [None])[0] == content
         files[name] = [content, known[name][1] if same else now]
         os.utime(name, ns=(files[name][1], files[name][1]))
-# Written before the first compilation: an interrupted run leaves outputs that are newer than the
-# recorded ages.
+# Written before the first compilation. After an interrupted run, an outdated output is then older
+# than the recorded time of its source.
 with open(record + ".new", "w") as file:
     json.dump({"clone": os.getcwd(), "files": files}, file)
 os.replace(record + ".new", record)
