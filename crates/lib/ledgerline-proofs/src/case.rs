@@ -88,8 +88,8 @@ impl Case {
         Self { right, ..self }
     }
 
-    /// A case of a consumer behind a queue. The consumer gets the commits of every stream but the
-    /// second, and must repair this gap. Of a stream of two commits it gets both, because no later
+    /// A case of a consumer behind a queue. The consumer gets all commits of a stream but the second
+    /// one, and must repair this gap. Of a stream of two commits it gets both, because no later
     /// commit would show the gap. All messages are in one batch, which is redelivered until no
     /// message fails.
     pub fn consumer<C: Consumer + 'static>(

@@ -228,8 +228,8 @@ async fn feed(
                 .map_err(|error| error.to_string())?;
             let records = records(batch);
             taken += records.iter().filter(|record| record.commit.is_ok()).count();
-            // The fanout must pass on or quarantine each record. It would fail at a bad record for
-            // ever.
+            // The fanout must pass on or quarantine each record. After a failure, the stream would
+            // redeliver a bad record for ever.
             if let Some(failed) = application.pipeline_at(&world.wire).fanout.handle(&records).await
             {
                 return Err(format!("it comes again and again: {:?}", records[failed]));
