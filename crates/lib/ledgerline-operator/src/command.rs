@@ -1,5 +1,5 @@
-//! Commands that only operators may send. They go through the API like all others, so that the
-//! domain decides, and the log has who sent them and why.
+//! Commands that only operators may send. They go through the API like all others, so the domain
+//! decides, and the log has the operator and the reason.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -15,34 +15,36 @@ use crate::{
     records::{self, Record},
 };
 
-/// The address of the local stack's API, if nothing else is said.
+/// The default address of the local stack's API.
 const LOCAL: &str = "http://localhost:3000";
 
-/// The command that is sent.
+/// The options of `ledger command`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Method and path: POST /transfers/5c1deb4d-…/settlements. Without them, list the commands.
+    /// The method and the path: POST /transfers/5c1deb4d-…/settlements. Without them, list the
+    /// commands.
     #[arg(num_args = 0..=2, value_names = ["METHOD", "PATH"])]
     request: Vec<String>,
-    /// The body, as JSON. The text of --why becomes its field `reason`.
+    /// Send this JSON body. The text of --why becomes its field `reason`, unless it has one.
     #[arg(long, default_value = "{}")]
     body: String,
-    /// The token of an operator, as `ledger login` prints it. The local stack needs none.
+    /// Authenticate with this token of an operator, as `ledger login` prints it. The local stack
+    /// needs none.
     #[arg(long, env = "LEDGER_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// The address of the API, if it is neither that of the stack's outputs nor the local stack's
-    /// default.
+    /// Send to this address of the API. The default is the address in the stack's outputs, or the
+    /// default address of the local stack.
     #[arg(long)]
     api: Option<String>,
-    /// The Idempotency-Key. After a lost answer, give the key that was printed: the command is not
-    /// carried out twice.
+    /// Use this Idempotency-Key. After a lost response, give the printed key, so that the command
+    /// does not run twice.
     #[arg(long)]
     key: Option<String>,
     #[command(flatten)]
     writing: Writing,
 }
 
-/// Lists the commands, or sends one. Returns whether it was taken.
+/// Lists the commands, or sends one. Returns `false` if the operator declines.
 pub(crate) async fn run(
     deployment: &Deployment,
     stack: &Stack,
@@ -88,7 +90,7 @@ pub(crate) async fn run(
     if options.token.is_some() {
         https::is_private(&url)?;
     }
-    // Before it is sent: what was done must not be without a record.
+    // The record is written first, so that no command runs without a record.
     let table = records::table(deployment)?;
     let what = format!("{method} {path}");
     let why = options.writing.why();
@@ -107,7 +109,7 @@ pub(crate) async fn run(
     Ok(true)
 }
 
-/// Sends the request. Returns the status and the body of its answer.
+/// Sends the request. Returns the status and the body of the response.
 async fn send(
     method: &str,
     url: &Uri,
@@ -124,7 +126,7 @@ async fn send(
     https::send(request.body(body.to_string()).context("that is no request")?).await
 }
 
-/// Methods and paths of all commands of operators.
+/// Returns the methods and the paths of all commands for operators.
 async fn routes(deployment: &Deployment, stack: &Stack) -> Result<Vec<String>> {
     let manifests = Deployed::read(deployment, stack).await?.manifests;
     let endpoints = manifests.values().flat_map(Manifest::endpoints);
@@ -132,7 +134,7 @@ async fn routes(deployment: &Deployment, stack: &Stack) -> Result<Vec<String>> {
     Ok(of_operators.map(|endpoint| endpoint.route.to_string()).collect())
 }
 
-/// Whether a path is one of the route's.
+/// Whether the route has this method and path.
 fn is_of(route: &str, method: &str, path: &str) -> bool {
     let Some((of_route, template)) = route.split_once(' ') else { return false };
     let (parts, wanted): (Vec<_>, Vec<_>) =

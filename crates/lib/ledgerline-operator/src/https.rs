@@ -11,11 +11,10 @@ use rustls::crypto::ring::default_provider;
 use serde_json::Value;
 use tokio::time::timeout;
 
-/// The time after which an answer does not come any more: the API waits for a function for thirty
-/// seconds.
+/// The longest wait for a response. The API itself waits for a function for 30 seconds.
 const PATIENCE: Duration = Duration::from_secs(35);
 
-/// Checks that a secret may be sent to this address: nobody can read it on the way.
+/// Checks that a request to this address does not expose a secret on the way.
 ///
 /// # Errors
 /// When the address is neither HTTPS nor this computer.
@@ -28,7 +27,7 @@ pub(crate) fn is_private(url: &Uri) -> Result<()> {
     Ok(())
 }
 
-/// Sends a request. Returns the status and the body of the answer, which is a text if it is no
+/// Sends a request. Returns the status and the body of the response. The body is a text if it is no
 /// JSON.
 pub(crate) async fn send(request: Request<String>) -> Result<(StatusCode, Value)> {
     let https = HttpsConnectorBuilder::new().with_provider_and_native_roots(default_provider());

@@ -48,26 +48,26 @@ struct Ledger {
     what: What,
 }
 
-/// The AWS address of the local stack, if nothing else is said.
+/// The default AWS address of the local stack.
 const DEFAULT_LOCAL: &str = "http://127.0.0.1:4566";
 
-/// The stack that is looked at.
+/// The options that select the stack.
 #[derive(Debug, Args)]
 struct Stack {
     /// Use this stack instead of the one in samconfig.toml, with the credentials of the AWS CLI.
     #[arg(long, global = true, env = "STACK")]
     stack: Option<String>,
-    /// The local stack, at its AWS address, instead of AWS.
+    /// Use the local stack, at its AWS address, instead of AWS.
     #[arg(long, global = true, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_LOCAL)]
     local: Option<String>,
-    /// The template of the workspace, where there is one. `doctor` compares the stack with it.
+    /// Use this template of the workspace, if there is one. `doctor` compares the stack with it.
     #[arg(long, global = true, default_value = "template.yaml")]
     template: PathBuf,
-    /// Take the manifests of the functions from this file, and not from the stack. A stack that an
-    /// older version deployed has none: name the `manifest.json` of the commit that is deployed.
+    /// Read the functions' manifests from this file instead of the stack. A stack that an older
+    /// version deployed has none: use the `manifest.json` of the deployed commit.
     #[arg(long, global = true, value_name = "FILE")]
     manifest: Option<PathBuf>,
-    /// Print JSON, a value a line.
+    /// Print JSON, one value per line.
     #[arg(long, global = true)]
     json: bool,
 }
@@ -85,13 +85,13 @@ enum What {
     ///
     /// Scans the whole log, and costs its read units, but reads only the keys.
     Streams {
-        /// Only streams of this category.
+        /// List only streams of this category.
         #[arg(long)]
         category: Option<String>,
-        /// Only streams with this text in their names.
+        /// List only streams with this text in their names.
         #[arg(long)]
         find: Option<String>,
-        /// Only streams of this version or a higher one: the long ones.
+        /// List only streams whose head has this version or a higher one.
         #[arg(long, value_name = "VERSION", default_value_t = 1)]
         from: u64,
     },
@@ -104,7 +104,7 @@ enum What {
     Show {
         /// The stream: account-163082d2-….
         stream: String,
-        /// The last version to show; that of the newest commit unless given.
+        /// Show commits up to this version, instead of all.
         #[arg(long)]
         at: Option<u64>,
         /// Show the payloads of the events, and the state.
@@ -113,10 +113,10 @@ enum What {
     },
     /// Print the commits of all streams as they are appended, until Ctrl-C.
     Tail {
-        /// Only streams of this category.
+        /// Print only streams of this category.
         #[arg(long)]
         category: Option<String>,
-        /// Where to begin: `beginning`, `now`, or a time.
+        /// Begin at `beginning`, `now`, or a time.
         #[arg(long, default_value = "now")]
         from: String,
         /// Show the payloads of the events.
@@ -128,9 +128,9 @@ enum What {
     },
     /// Show every commit that one request caused, and the subscribers that have applied it.
     ///
-    /// The commits of all streams are in the order of their times. Scans the whole log.
+    /// Sorts the commits of all streams by time. Scans the whole log.
     Trace {
-        /// The correlation id: what clients send in X-Correlation-Id, and what logs have.
+        /// The correlation id, which clients send as X-Correlation-Id and functions log.
         correlation_id: String,
         /// Show the payloads of the events.
         #[arg(long)]
@@ -153,7 +153,7 @@ enum What {
     /// List every subscriber: views, subscriptions and process managers, with tables and
     /// generations.
     Subscribers,
-    /// Show how far each subscriber lags behind the log, by the streams that were written lately.
+    /// Show the lag of each subscriber behind the log, by the recently written streams.
     ///
     /// Exits with 2 if a subscriber lacks an old commit.
     Lag(views::Lag),
@@ -172,10 +172,10 @@ enum What {
     /// A commit that the subscription can apply is still applied. Without --write, print whether
     /// the commit is skipped.
     Skip(skip::Options),
-    /// Send a command of operators, such as the settlement of a stuck transfer, or list these
+    /// Send a command for operators, such as the settlement of a stuck transfer, or list these
     /// commands.
     ///
-    /// The command goes through the API, so the domain decides, and the reason is in the log.
+    /// The command goes through the API, so the domain decides, and the log has the reason.
     Command(command::Options),
     /// Sign in at the stack's user pool with a browser, and print the access token.
     ///
@@ -188,7 +188,7 @@ enum What {
     Release(release::Release),
     /// Show or change the reserved concurrency of functions.
     ///
-    /// Also shows what the account has left. A reservation of 0 stops a function.
+    /// Also shows the unreserved concurrency of the account. A reservation of 0 stops a function.
     Concurrency(concurrency::Options),
     /// Compare the deployed stack with this workspace.
     ///
@@ -202,7 +202,7 @@ enum What {
     DeadLetters(dead_letters::Options),
 }
 
-/// Refuses a category that no aggregate has: it would find nothing, for ever.
+/// Refuses a category that no aggregate has, because such a filter would never match.
 fn known_category<L: Aggregates>(category: Option<&str>) -> Result<()> {
     let known = categories::<L>();
     match category.filter(|category| !known.contains(category)) {
@@ -213,7 +213,7 @@ fn known_category<L: Aggregates>(category: Option<&str>) -> Result<()> {
     }
 }
 
-/// Whether the tool writes, and why.
+/// The options of a command that can write.
 #[derive(Debug, Args)]
 struct Writing {
     /// Write, instead of only printing the current state.
@@ -228,12 +228,12 @@ struct Writing {
 }
 
 impl Writing {
-    /// Why; empty if nothing is written.
+    /// Returns the reason; empty if `--why` is missing.
     fn why(&self) -> String {
         self.why.as_ref().map(ToString::to_string).unwrap_or_default()
     }
 
-    /// Asks, unless that is answered already.
+    /// Asks the operator, unless `--yes` answers the question.
     fn is_agreed(&self, ask: &str) -> Result<bool> {
         if self.yes {
             return Ok(true);
@@ -248,10 +248,10 @@ impl Writing {
     }
 }
 
-/// The exit code of a comparison that found something.
+/// The exit code of a command that finds a difference, or does not finish its work.
 const FOUND: u8 = 2;
 
-/// Does what the command line says. `L` are the aggregates of the workspace.
+/// Runs the command line for the aggregates `L` of the workspace, and returns the exit code.
 #[must_use]
 pub fn main<L: Aggregates>() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -268,8 +268,8 @@ pub fn main<L: Aggregates>() -> ExitCode {
     }
 }
 
-/// A text with its invisible characters escaped, line feeds left out: an error may quote a text of
-/// the stack, which must not steer a terminal.
+/// Escapes the invisible characters of a text, except line feeds. An error may quote a text of the
+/// stack, and such a text must not control the terminal.
 fn plain(text: &str) -> String {
     let escaped = |c: char| match c {
         '\n' => c.to_string(),
@@ -349,8 +349,8 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
-/// Prints the physical ids of resources: names, or the URLs of queues. Of one that is named, only
-/// that.
+/// Prints the physical ids of all resources, or of the resource with this logical id. A physical id
+/// is a name, or the URL of a queue.
 fn resources(deployment: &Deployment, id: Option<&str>, out: Out) -> Result<()> {
     let row = |(id, kind, name): (&str, &str, &str)| serde_json::json!({ "id": id, "type": kind, "name": name });
     match id {
@@ -367,14 +367,14 @@ fn resources(deployment: &Deployment, id: Option<&str>, out: Out) -> Result<()> 
     Ok(())
 }
 
-/// Prints for people or for programs.
+/// The output: tables for people, or JSON for programs.
 #[derive(Debug, Clone, Copy)]
 struct Out {
     json: bool,
 }
 
 impl Out {
-    /// Prints rows, each an object, with these fields.
+    /// Prints these fields of the rows. Each row is an object.
     fn rows(self, fields: &[&str], rows: &[Value]) {
         if self.json {
             rows.iter().for_each(|row| self.line(&row.to_string()));
@@ -398,7 +398,7 @@ impl Out {
         self.line(&table.trim_fmt());
     }
 
-    /// Prints a line. Who pipes the output into `head` wants no more of it: then the program ends.
+    /// Prints a line. Exits if the reader has closed the pipe, as `head` does.
     fn line(self, text: &str) {
         match writeln!(std::io::stdout(), "{text}") {
             Ok(()) => {}
@@ -410,8 +410,7 @@ impl Out {
         }
     }
 
-    /// A bar for people, which shows how far something is. It is not shown before a second has
-    /// passed.
+    /// Returns a progress bar for people. It appears after a second.
     fn bar(self, length: u64, template: &str) -> ProgressBar {
         if self.json {
             return ProgressBar::hidden();
@@ -424,8 +423,8 @@ impl Out {
         bar
     }
 
-    /// Shows people that something is under way, and for how long, until the value is dropped. It
-    /// is not shown before a second has passed.
+    /// Shows people a task and its elapsed time, until the value is dropped. It appears after a
+    /// second.
     fn busy(self, what: &'static str) -> ProgressBar {
         if self.json {
             return ProgressBar::hidden();
@@ -440,12 +439,12 @@ impl Out {
         bar
     }
 
-    /// Prints a value for programs, or says it to people.
+    /// Prints the value for programs, or the text for people.
     fn line_or_note(self, value: &Value, text: impl FnOnce() -> String) {
         self.line(&if self.json { value.to_string() } else { text() });
     }
 
-    /// Says something to people.
+    /// Prints a text for people only.
     fn note(self, text: &str) {
         if !self.json {
             self.line(text);

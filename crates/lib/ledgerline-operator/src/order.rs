@@ -1,4 +1,4 @@
-//! What an operator may do to `$all`: make an entry void whose commit the log does not have.
+//! The correction of `$all`: an operator makes an entry void if the log does not have its commit.
 
 use anyhow::{Context, Result, bail};
 use aws_sdk_lambda::primitives::Blob;
@@ -15,18 +15,18 @@ use crate::{
     records::{self, Record},
 };
 
-/// What is done to the order.
+/// The subcommands of `ledger order`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Order {
     /// Make an entry of `$all` void if the log does not have its commit.
     ///
-    /// Subscriptions and `GET /events` pass over a void entry. Deploy all readers of `$all` first:
-    /// a reader of an older version fails at the void entry. Without --write, say whether the log
+    /// Subscriptions and `GET /events` ignore a void entry. Deploy all readers of `$all` first: a
+    /// reader of an older version fails at the void entry. Without --write, print whether the log
     /// has the commit.
     Void(Void),
 }
 
-/// The entry.
+/// The arguments of `ledger order void`.
 #[derive(Debug, Args)]
 pub(crate) struct Void {
     /// The stream that the entry names.
@@ -38,7 +38,7 @@ pub(crate) struct Void {
     writing: Writing,
 }
 
-/// Makes the entry void, or says how it is. Returns whether it is void, or could be.
+/// Makes the entry void, or prints its state. Returns `false` if the operator declines.
 pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Result<bool> {
     let Order::Void(Void { stream, version, writing }) = order;
     let stream = StreamId::try_from(stream.clone())
@@ -68,7 +68,7 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
     if !writing.is_agreed(&format!("make the entry `{name}` of the order void, for good?"))? {
         return Ok(false);
     }
-    // The order keeps no reason: the record does, and so comes first.
+    // `$all` stores no reason. The record stores it, so the record is written first.
     let table = records::table(deployment)?;
     let what = format!("void {name}");
     let why = writing.why();
@@ -91,8 +91,8 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
     Ok(true)
 }
 
-/// The number of the first segment that names an entry. It reads the order from its beginning, at a
-/// read unit for each 4 KB.
+/// Returns the number of the first segment that names an entry. It reads the partition from its
+/// beginning, at a read unit for each 4 KB.
 async fn named_in(sequence: &impl EventLog, partition: u16, entry: &Entry) -> Result<Option<u64>> {
     let mut after = 0;
     loop {

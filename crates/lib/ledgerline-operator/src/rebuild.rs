@@ -1,7 +1,8 @@
-//! A view made again, beside the rows that are read, by the function that writes it.
+//! The rebuild of a view: its function writes a standby generation next to the active one.
 //!
-//! Everything that is known of a rebuild stands in the view's table: its generations, and how far
-//! each part of the log is. So the tool can be ended at any time, and anybody can continue.
+//! The view's table contains the whole progress of a rebuild: the generations, and the progress of
+//! each part of the log. So the tool can be killed at any time, and any operator can resume the
+//! rebuild.
 
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
@@ -28,26 +29,24 @@ use crate::{
 /// Prices of a million read and write units, in US dollars (docs/costs.md).
 pub(crate) const READS: f64 = 0.125;
 const WRITES: f64 = 0.625;
-/// The number of times that a part is asked for again after a failure, such as a function that was
-/// killed.
+/// The number of retries for a part after failures, such as a killed function.
 const MAX_FAILURES: usize = 20;
-/// The pause after each of them.
+/// The pause before each of these retries.
 const AGAIN: Duration = Duration::from_millis(500);
-/// The pause before a subscription is asked to continue, and before streams are compared again.
+/// The pause between two invocations of a subscription, and before streams are compared again.
 const LATER: Duration = Duration::from_secs(1);
 /// The number of streams that are compared at once.
 const AT_ONCE: usize = 32;
-/// The number of streams that the function makes in one invocation.
+/// The number of streams that the function rebuilds in one invocation.
 const STREAMS: usize = 20;
-/// The number of times in a row that the closing comparison asks for what is missing, and finds
-/// nothing that is nearer to the log than before.
+/// The number of rounds without progress after which the closing comparison gives up.
 const ROUNDS: usize = 10;
-/// The most streams that a switch leaves out: the history of the view names them, in one item.
+/// The most streams that a switch leaves out. The view's history names them, in one item.
 const MAX_WITHOUT: usize = 100;
-/// The number of streams that are named to people.
+/// The most streams that are printed for people.
 const NAMED: usize = 10;
 
-/// What is done with the generations of a view.
+/// The subcommands of `ledger rebuild`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Rebuild {
     /// Build the standby generation of a view, or resume it, and leave reads on the active one.
@@ -75,8 +74,8 @@ pub(crate) enum Rebuild {
     },
     /// Switch all reads back to the previous generation.
     Rollback(Of),
-    /// Delete the rows of the standby generation: the previous one, or that of a rebuild that is
-    /// given up.
+    /// Delete the rows of the standby generation: the previous one, or that of a rebuild that an
+    /// operator gives up.
     Drop(Of),
 }
 
@@ -90,7 +89,7 @@ impl Rebuild {
         }
     }
 
-    /// The number of parts that the rebuild has, as far as the command line says.
+    /// Returns the number of parts, if the command line has it.
     fn parts(&self) -> Option<i32> {
         match self {
             Self::Start { build, .. } | Self::Switch { build, .. } => build.parts,
@@ -99,7 +98,7 @@ impl Rebuild {
     }
 }
 
-/// A view.
+/// The view, and the reason for the change.
 #[derive(Debug, Args)]
 pub(crate) struct Of {
     /// The logical id of the function that writes the view, or its beginning: Balances.
@@ -108,22 +107,23 @@ pub(crate) struct Of {
     writing: Writing,
 }
 
-/// How a generation is built.
+/// The options for building a generation.
 #[derive(Debug, Args)]
 pub(crate) struct Build {
-    /// The number of parts of the log: 64, or 1 on the local stack, whose database reads the log
-    /// fastest as a whole. A rebuild that resumes needs the same number.
+    /// Split the log into this number of parts: 64, or 1 on the local stack, whose database reads
+    /// the log fastest as a whole. A rebuild that resumes needs the same number.
     #[arg(long, value_parser = value_parser!(i32).range(1..=1_000_000))]
     parts: Option<i32>,
-    /// The number of parts that are built at once.
+    /// Build this number of parts at once.
     #[arg(long, default_value_t = 4, value_parser = value_parser!(u16).range(1..))]
     workers: u16,
-    /// The most write units a second, so that the table does not throttle other writers.
+    /// Use at most this number of write units a second, so that the table does not throttle other
+    /// writers.
     #[arg(long, value_parser = value_parser!(u32).range(1..))]
     write_units: Option<u32>,
 }
 
-/// A view with what is done to it.
+/// A view, and the clients and the output for a rebuild.
 struct View<'a> {
     deployment: &'a Deployment,
     subscriber: &'a Subscriber,
@@ -131,7 +131,7 @@ struct View<'a> {
     out: Out,
 }
 
-/// Does it. Returns whether it came to its end.
+/// Runs the subcommand. Returns whether it finished its work.
 pub(crate) async fn run(
     deployment: &Deployment,
     stack: &Stack,
@@ -166,7 +166,7 @@ pub(crate) async fn run(
 }
 
 impl View<'_> {
-    /// Prints the generations, how far a rebuild is, and what a new one would cost.
+    /// Prints the generations, the progress of a rebuild, and the cost of a new one.
     async fn status(&self, generations: &Generations, parts: Option<i32>) -> Result<()> {
         let phase = |phase| match phase {
             Phase::Building => "is being made, and is written",
@@ -218,12 +218,12 @@ impl View<'_> {
         Ok(())
     }
 
-    /// The number of parts of a rebuild.
+    /// Returns the number of parts of a rebuild.
     fn parts(&self, parts: Option<i32>) -> i32 {
         parts.unwrap_or(if self.deployment.is_local { 1 } else { 64 })
     }
 
-    /// What a rebuild reads, in words.
+    /// Returns the cost of a rebuild, as text.
     async fn estimate(&self) -> Result<String> {
         let (commits, bytes) = self.deployment.size_of_log().await?;
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
@@ -235,7 +235,7 @@ impl View<'_> {
         ))
     }
 
-    /// Changes the generations.
+    /// Changes the generations, and returns the new ones.
     async fn change(
         &self,
         from: &Generations,
@@ -244,8 +244,8 @@ impl View<'_> {
         why: &str,
     ) -> Result<Generations> {
         let who = self.deployment.operator().await?;
-        // After every question and every call: the time when reads go over counts from here, and
-        // everybody must know of it before.
+        // The clock is read after the prompt and after all calls. The time of a switch counts from
+        // it, and every process must see the change by then.
         let now = Timestamp::now();
         let to = to(now)?;
         let by = Move { at: now, what: what.to_owned(), who, why: why.to_owned() };
@@ -283,7 +283,7 @@ impl View<'_> {
         Ok(true)
     }
 
-    /// Deletes the rows of the generation that is not read.
+    /// Deletes the rows of the standby generation.
     async fn drop(&self, generations: Generations, writing: &Writing) -> Result<bool> {
         let Some(other) = generations.standby.clone() else {
             bail!("{} has one generation only", self.subscriber.of_log.id)
@@ -322,15 +322,15 @@ impl View<'_> {
         Ok(true)
     }
 
-    /// Waits until no function goes by what was read of the generations before they were changed.
+    /// Waits until no function uses a copy of the generations that is older than the change.
     async fn until_everybody_knows(&self, generations: &Generations) {
         let Some(other) = &generations.standby else { return };
-        // What was read just before the change is gone by for so long, and an invocation that began
-        // at the end of that time continues with it to its own end.
+        // A process may use its copy for `FRESH`. An invocation that begins at the end of that time
+        // uses the copy until it times out.
         let invocation =
             SignedDuration::from_secs(i64::try_from(self.subscriber.timeout).unwrap_or(900));
         let left = (other.since + FRESH + invocation).duration_since(Timestamp::now());
-        // A tool whose clock was in the future may have written `since`.
+        // A tool with a clock in the future may have written `since`, so the wait has a limit.
         if let Ok(left) = Duration::try_from(left.min(FRESH + invocation)) {
             self.out.note(&format!(
                 "waiting for {} seconds, until every function knows of it",
@@ -340,8 +340,8 @@ impl View<'_> {
         }
     }
 
-    /// Builds the standby generation. With a list of streams to leave out, which may be empty,
-    /// switches reads to it.
+    /// Builds the standby generation. With a list of streams to leave out, which may be empty, it
+    /// also switches reads to this generation.
     async fn rebuild(
         &self,
         generations: Generations,
@@ -379,11 +379,11 @@ impl View<'_> {
             | SubscriberKind::LogProjector
             | SubscriberKind::ProcessManager => self.in_parts(number, build).await?,
         };
-        // A subscription does not count what it takes.
+        // A subscription does not count commits.
         if self.subscriber.of_log.kind != SubscriberKind::Subscription {
             self.out.note(&format!("built from {} commits: {}", made.commits, cost(&made)));
         }
-        // A stream that fails twice is shown once.
+        // A stream that fails twice is printed once.
         let failed: BTreeMap<_, _> =
             made.failed.iter().map(|failed| (&failed.stream, &failed.reason)).collect();
         for (stream, reason) in failed {
@@ -443,15 +443,15 @@ impl View<'_> {
         Ok(true)
     }
 
-    /// Has the function make every part of the log, some at once.
+    /// Makes the function rebuild every part of the log, several parts at once.
     async fn in_parts(&self, number: u32, build: &Build) -> Result<RebuildResponse> {
         let (commits, _) = self.deployment.size_of_log().await?;
         let bar = self
             .out
             .bar(commits, "{wide_bar} {pos} of {len} commits, {per_sec}, {eta} left; {msg}");
-        // Each worker may write its share.
+        // Each worker has the same share of the write units.
         let share = build.write_units.map(|units| f64::from(units) / f64::from(build.workers));
-        // The last answer for each part.
+        // The last response for each part.
         let answers = RefCell::new(BTreeMap::<i32, RebuildResponse>::new());
         let sum = || {
             let mut sum = RebuildResponse::default();
@@ -495,10 +495,10 @@ impl View<'_> {
         Ok(sum())
     }
 
-    /// Has a subscription continue from the beginning, until it is where the order ends.
+    /// Invokes the subscription until the generation contains all of `$all`.
     async fn in_one_order(&self, number: u32) -> Result<RebuildResponse> {
         let bar = self.out.bar(0, "{spinner} {elapsed} in one order, one after the other; {msg}");
-        // Somebody else is at it, or its time was over, as long as it is not done.
+        // An invocation is not done if another holder has the checkpoint, or if its time runs out.
         let asked = RebuildRequest { generation: number, ..RebuildRequest::default() };
         while !self.ask_again(&asked, &bar).await?.is_done {
             tokio::time::sleep(LATER).await;
@@ -507,12 +507,13 @@ impl View<'_> {
         Ok(RebuildResponse::default())
     }
 
-    /// Compares every stream with the log, as that is now, and has the function make what is
-    /// missing. Returns what is missing still: the last version in the log, and the one that is
-    /// there; and the reasons that the function gave for streams that it could not make.
+    /// Compares every stream with its head in the log, and makes the function write missing
+    /// commits. Returns the streams that still lack commits, with their heads in the log and their
+    /// versions in the view. Also returns the function's reasons for the streams that it could not
+    /// rebuild.
     ///
-    /// What is committed from now on is written into this generation by deliveries: so it is enough
-    /// that each stream reaches the head that it has now.
+    /// The heads are read once. Deliveries write later commits into this generation, so each stream
+    /// only has to reach its head of that read.
     async fn close(
         &self,
         number: u32,
@@ -529,7 +530,8 @@ impl View<'_> {
             if self.subscriber.of_log.kind == SubscriberKind::Subscription {
                 self.in_one_order(number).await?;
             } else if !is_first {
-                // What was on its way is there by now: the rest is made from the log.
+                // The first round only waits for messages in flight. Later rounds write the missing
+                // commits from the log.
                 let streams: Vec<_> = missing.keys().cloned().collect();
                 for streams in streams.chunks(STREAMS) {
                     let streams = streams.to_vec();
@@ -540,23 +542,23 @@ impl View<'_> {
                             let failed = made.failed.into_iter();
                             reasons.extend(failed.map(|failed| (failed.stream, failed.reason)));
                         }
-                        // It is seen by what is still missing.
+                        // The next comparison finds the streams that the failed invocation did not
+                        // write.
                         Err(error) => self.out.note(&format!("{error:#}")),
                     }
                 }
             }
-            // Rows are read eventually.
+            // Eventually consistent reads need some time to return the new rows.
             tokio::time::sleep(LATER).await;
             let left = self.behind(&table, missing.clone()).await?;
-            // The versions that are there only grow, and those that should be there do not change,
-            // so this comes to an end.
+            // Versions in the view only grow, and the heads stay the same, so the loop ends.
             in_vain = if left == missing { in_vain + 1 } else { 0 };
             (missing, is_first) = (left, false);
         }
         Ok((missing, reasons))
     }
 
-    /// Those of these streams that have not reached the version that they should.
+    /// Returns those of the streams whose version in the view is lower than their head.
     async fn behind(
         &self,
         table: &ViewTable,
@@ -564,14 +566,14 @@ impl View<'_> {
     ) -> Result<BTreeMap<StreamId, (u64, u64)>> {
         let looked = stream::iter(streams).map(|(stream, (head, before))| async move {
             let there = table.reached(&stream).await?;
-            // A row is read eventually, so that an older version may be read after a newer one.
+            // An eventually consistent read may return an older version after a newer one.
             Ok::<_, anyhow::Error>((stream, (head, there.max(before))))
         });
         let looked = looked.buffer_unordered(AT_ONCE);
         looked.try_filter(|(_, (head, there))| std::future::ready(there < head)).try_collect().await
     }
 
-    /// Asks the function, again and again if it fails.
+    /// Invokes the function, and retries after failures.
     async fn ask_again(
         &self,
         asked: &RebuildRequest,
@@ -597,7 +599,7 @@ impl View<'_> {
     }
 }
 
-/// The units that it took, and their price.
+/// Returns the used units and their price, as text.
 fn cost(made: &RebuildResponse) -> String {
     let dollars = (made.reads * READS + made.writes * WRITES) / 1e6;
     format!("{:.0} read units, {:.0} write units, {dollars:.4} US$", made.reads, made.writes)
