@@ -1,5 +1,5 @@
-//! How many invocations of a function may run at once: none, to stop it; a number that is kept for
-//! it; or what the account has left.
+//! The reserved concurrency of functions. A reservation of 0 stops a function. A function without
+//! one shares the unreserved concurrency of the account.
 
 use std::collections::BTreeMap;
 
@@ -13,26 +13,27 @@ use crate::{
     records::{self, Record},
 };
 
-/// The functions, and the change of their concurrency.
+/// The options of `ledger concurrency`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Logical ids of functions, or the ends of these: FanoutFunction, CommandsFunction. Without
-    /// any, all functions.
+    /// The logical ids of functions, or their ends: FanoutFunction, CommandsFunction. Without any,
+    /// all functions.
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     functions: Vec<String>,
     /// Reserve this concurrency for each function, out of the account's. 0 stops the functions:
     /// their events are retried, and reach the dead-letter queues in the end.
     #[arg(long, conflicts_with = "release", requires_all = ["functions", "write"])]
     reserve: Option<i32>,
-    /// Remove the reservation of each function, also that of the template: the function shares what
-    /// the account has left.
+    /// Remove the reservation of each function, also that of the template. The function then shares
+    /// the unreserved concurrency of the account.
     #[arg(long, requires_all = ["functions", "write"])]
     release: bool,
     #[command(flatten)]
     writing: Writing,
 }
 
-/// Shows what is reserved, or changes it. Returns whether all functions are as they should be.
+/// Prints the reservations, or changes them. Returns `false` if a change fails, or the operator
+/// declines.
 pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<bool> {
     if deployment.is_local {
         bail!("on the local stack, functions have no limits");
@@ -82,10 +83,10 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     Ok(is_done)
 }
 
-/// What is reserved for each function that is named, or for all; `None` where nothing is.
+/// Returns the reservations of the named functions, or of all; `None` for a function without one.
 ///
 /// # Errors
-/// When no function has a name that was said.
+/// When no function has one of the names.
 async fn reserved(
     deployment: &Deployment,
     named: &[String],
@@ -106,7 +107,7 @@ async fn reserved(
     Ok(reserved)
 }
 
-/// What is reserved for a function.
+/// Returns the reservation of a function.
 pub(crate) async fn reserved_for(deployment: &Deployment, id: &str) -> Result<Option<i32>> {
     let get =
         deployment.lambda.get_function_concurrency().function_name(&deployment.function(id)?.name);

@@ -1,9 +1,10 @@
-//! Dead letters: what could not be done, where it came from, and the way back.
+//! Dead letters: messages that a consumer gave up, with their sources. An operator redrives, parks
+//! or discards them.
 //!
-//! SQS's own move task does not serve all of them: the fanout's references came from no queue, and
-//! a FIFO queue may take a message that is sent again for the one that it knows. Here each message
-//! is sent first and deleted then, with a deduplication id of its own: it may come twice, which
-//! everything behind the log bears, and it is never lost.
+//! The move task of SQS does not serve all of them. The fanout's references came from no queue, and
+//! a FIFO queue may drop a redriven message as a duplicate. Here each message is sent first and
+//! deleted then, with a deduplication id of its own. So a message may arrive twice, which every
+//! subscriber accepts, and it is never lost.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,38 +34,39 @@ use crate::{
 /// The minimum and the maximum visibility timeout, in seconds, of the messages that one pass reads.
 /// The pass ends with this timeout, so that SQS does not deliver a message to it twice.
 const LOOKING: RangeInclusive<u64> = 60..=900;
-/// The messages that a pass looks at in a second, at least.
+/// The messages that a pass reads in a second, at least.
 const RATE: u64 = 50;
-/// The seconds for which messages that something is done with are kept from others. If the tool is
-/// killed, its messages, and those behind them in their streams, can be had again then.
+/// The visibility timeout, in seconds, of messages that are redriven, parked or discarded. If the
+/// tool is killed, other consumers get its messages, and those behind them in their streams, after
+/// this time.
 const ACTING: i32 = 30;
-/// The same for what goes through the fanout: to send a batch back takes minutes.
+/// The same for a redrive through the fanout: a batch takes minutes.
 const THROUGH_THE_FANOUT: i32 = 900;
-/// The number of messages that are received at once, the most that SQS gives.
+/// The number of messages that one call receives, the most that SQS returns.
 const AT_ONCE: i32 = 10;
-/// The number of times in a row that a queue must give nothing before it is taken for empty: SQS
-/// asks only some of its servers.
+/// The number of empty responses in a row after which a queue counts as empty: SQS asks only some
+/// of its servers.
 const EMPTY: usize = 2;
-/// The number of calls that are made at once to give messages back.
+/// The number of calls at once that make messages visible again.
 const CALLS: usize = 8;
-/// The most letters that are printed for people.
+/// The most dead letters that are printed for people.
 const SHOWN: usize = 50;
-/// The seconds by which clocks may differ from those of the table's stream.
+/// The seconds by which the clocks of writers may differ from the clock of the table's stream.
 const AROUND: i64 = 60;
 
 /// The options of `ledger dead-letters`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The logical id of a dead-letter queue, or its beginning: Transactions. Without it, all
+    /// The logical id of a dead-letter queue, or its beginning: Transactions. Without it, show all
     /// queues.
     queue: Option<String>,
-    /// Only the message with this id. Repeat the option per message.
+    /// Select the message with this id. Repeat the option per message.
     #[arg(long)]
     id: Vec<String>,
-    /// Only the messages about this stream.
+    /// Select the messages about this stream.
     #[arg(long)]
     stream: Option<String>,
-    /// Show their payloads.
+    /// Show the payloads of the messages.
     #[arg(long)]
     payloads: bool,
     /// Redrive the messages to their source: the queue, or the fanout.
@@ -74,10 +76,10 @@ pub(crate) struct Options {
     /// --id or --stream.
     #[arg(long, requires_all = ["write", "queue"], conflicts_with = "redrive")]
     park: bool,
-    /// Discard the messages with these ids. The operator and the reason are stored.
+    /// Discard the messages with these ids. Stores the operator and the reason.
     #[arg(long, requires_all = ["write", "queue", "id"], conflicts_with_all = ["redrive", "park", "stream"])]
     discard: bool,
-    /// The parked messages, instead of those in the queues.
+    /// Use the parked messages, instead of those in the queues.
     #[arg(long, conflicts_with = "park")]
     parked: bool,
     #[command(flatten)]
@@ -92,37 +94,37 @@ struct Queue {
     goes: Goes,
 }
 
-/// Where its messages go back to.
+/// The source to which the messages of a queue are redriven.
 #[derive(Debug, Clone)]
 enum Goes {
-    /// The queue that gave them up.
+    /// The queue that they came from.
     ToQueue(String),
-    /// The fanout, with the records of the commits that they name.
+    /// The fanout, which gets the records of the commits that the messages name.
     ToFanout,
 }
 
-/// A message.
+/// A message of a dead-letter queue, or a parked one.
 #[derive(Debug, Clone)]
 struct Letter {
     id: String,
     body: String,
     group: Option<String>,
     since: Option<Timestamp>,
-    /// The handle by which it is deleted from its queue, or `None` if it is parked.
+    /// The handle that deletes it from its queue; `None` if it is parked.
     receipt: Option<String>,
 }
 
-/// What is kept of a message that was looked at. A queue may have more messages than fit into
-/// memory with their bodies.
+/// The facts about a message that a pass read, without its body. A queue may have more messages
+/// than fit into memory with their bodies.
 struct Looked {
     since: Option<Timestamp>,
     reason: String,
     receipt: Option<String>,
-    /// What is shown of it, if it is asked for.
+    /// The row to print, if the operator selects the message.
     row: Option<Value>,
 }
 
-/// Does it. Returns whether nothing is left of what was asked for: without `--write`, whether there
+/// Runs the command. Returns whether no selected message is left; without `--write`, whether there
 /// are no dead letters.
 pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<bool> {
     let queues = queues(deployment).await?;
@@ -182,7 +184,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     Ok(is_empty)
 }
 
-/// Sends back, parks or throws away.
+/// Redrives, parks or discards messages.
 async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out) -> Result<bool> {
     if !options.redrive && !options.park && !options.discard {
         bail!("say what to do: --redrive, --park or --discard");
@@ -205,9 +207,9 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
     if !options.writing.is_agreed(&format!("{what} {which} of {from}?"))? {
         return Ok(false);
     }
-    // Before anything is done: without the table, nothing could be kept of it.
+    // The table comes first: without it, the tool could store no record.
     let kept = records::table(deployment)?;
-    // The ids of those that something was done with, and the receipts of all others.
+    // The ids of the finished messages, the failures, and the receipts of all other messages.
     let (mut done, mut failed) = (Vec::new(), Vec::<(String, anyhow::Error)>::new());
     let mut others = Vec::new();
     let mut seen = BTreeSet::new();
@@ -230,10 +232,10 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
             && !options.id.is_empty()
             && options.id.iter().all(|id| seen.contains(id))
     };
-    // A message of a stream does not overtake another one that could not be sent.
+    // A message of a stream must not overtake an earlier one that failed.
     let mut stopped = BTreeSet::new();
-    // What the fanout sets aside again at once comes back as a new message: it stays, or there
-    // would be no end.
+    // A commit that the fanout quarantines again arrives as a new message. That message stays in
+    // the queue: otherwise the loop would not end.
     let mut came_back = 0;
     let mut through_the_fanout = BTreeSet::new();
     let looped: Result<()> = async {
@@ -241,14 +243,15 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
             let mut page = std::mem::take(&mut parked);
             while !options.parked && empty < EMPTY && !is_over() {
                 let received = receive(deployment, queue, seconds).await?;
-                // A message that is delivered again brings nothing new, and is given back with its
-                // last receipt.
+                // A message that SQS delivers again is a duplicate. It becomes visible again with
+                // its last receipt.
                 let (new, again): (Vec<_>, Vec<_>) =
                     received.into_iter().partition(|letter| seen.insert(letter.id.clone()));
                 others.extend(again.into_iter().filter_map(|letter| letter.receipt));
                 empty = if new.is_empty() { empty + 1 } else { 0 };
                 page.extend(new);
-                // What names times and not commits is looked up in the log: once for all of them.
+                // A redrive through the fanout reads all messages first. Some of them name times
+                // and not commits, and one read of the log finds the commits of all of them.
                 if !is_through_the_fanout {
                     break;
                 }
@@ -256,7 +259,8 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
             if options.parked {
                 empty = EMPTY;
             } else if is_through_the_fanout && !page.is_empty() {
-                // What the fanout sets aside again comes after this.
+                // Messages that the fanout quarantines again arrive after this page, so the queue
+                // is read again.
                 empty = 0;
             }
             let in_the_log = match is_through_the_fanout {
@@ -297,8 +301,8 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
                     }
                 }
             }
-            // Of a page at a time: so it is kept, whenever the tool is ended, and however many
-            // there are. What is thrown away is kept one by one.
+            // A record for each page stays small, and a killed tool leaves the records of its
+            // pages. Each discarded message has its own record.
             if !options.discard && done.len() > before {
                 let ids = &done[before..];
                 let detail = json!({ "queue": queue.id, "ids": ids });
@@ -315,7 +319,8 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
         true => number(deployment, queue, &[QueueAttributeName::ApproximateNumberOfMessages]).await,
         false => Ok(0),
     };
-    // Whatever failed, others need not wait for the visibility timeout of what was only read.
+    // Even after a failure, others need not wait for the visibility timeout of messages that were
+    // only read.
     give_back(deployment, queue, others.into_iter()).await;
     looped?;
     let unseen = unseen?;
@@ -324,8 +329,8 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
     }
     let ids: BTreeSet<_> = done.iter().collect();
     let never: Vec<_> = options.id.iter().filter(|id| !ids.contains(id)).collect();
-    // Those that another one looks at, or that a tool had which was killed, were not given to this
-    // one, nor what is behind them in their streams.
+    // SQS does not deliver messages in flight to another tool, or to a killed one, nor the messages
+    // behind them in their streams.
     let held = if options.parked { 0 } else { number(deployment, queue, &[NOT_VISIBLE]).await? };
     let row = json!({ "done": what, "queue": queue.id, "messages": done.len(), "failed": failed.len(), "cameBack": came_back, "notFound": never.len(), "held": held });
     out.rows(&["done", "queue", "messages", "failed", "cameBack", "notFound", "held"], &[row]);
@@ -342,14 +347,14 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
     Ok(failed.is_empty() && came_back == 0 && never.is_empty() && held == 0 && unseen == 0)
 }
 
-/// The seconds for which one pass looks at so many messages.
+/// Returns the seconds that one pass has for this number of messages.
 fn pass(messages: u64) -> i32 {
     let seconds = (LOOKING.start() + messages / RATE).min(*LOOKING.end());
     i32::try_from(seconds).unwrap_or(i32::MAX)
 }
 
-/// The commits of those letters that name times: batches that the fanout gave up. The log is read
-/// once for all of them.
+/// Returns the commits of the messages that name times: batches that the fanout gave up. It reads
+/// the log once for all of them.
 async fn looked_up(
     deployment: &Deployment,
     letters: &[Letter],
@@ -364,7 +369,7 @@ async fn looked_up(
     Ok(batches.into_iter().map(|(id, _)| id).zip(found).collect())
 }
 
-/// Does with one message what is asked for, and deletes it then.
+/// Redrives, parks or discards one message, and then deletes it.
 async fn one(
     deployment: &Deployment,
     queue: &Queue,
@@ -401,7 +406,7 @@ async fn one(
     Ok(())
 }
 
-/// Sends a message back. `in_the_log` are its commits, if it names times.
+/// Redrives a message. `in_the_log` has its commits, if the message names times.
 async fn redrive(
     deployment: &Deployment,
     queue: &Queue,
@@ -411,8 +416,8 @@ async fn redrive(
     match &queue.goes {
         Goes::ToQueue(url) => {
             let send = deployment.sqs.send_message().queue_url(url).message_body(&letter.body);
-            // A FIFO queue that had this message in the last five minutes would take it for the
-            // same one, and the message would be lost.
+            // A FIFO queue that received this message in the last five minutes would drop it as a
+            // duplicate, and the message would be lost.
             let id = letter.group.as_ref().map(|_| format!("sent-back-{}", uuid::Uuid::new_v4()));
             let send =
                 send.set_message_group_id(letter.group.clone()).set_message_deduplication_id(id);
@@ -439,7 +444,7 @@ async fn redrive(
 }
 
 impl Options {
-    /// Whether the message is among those that are asked for.
+    /// Whether the operator selects the message.
     fn takes(&self, letter: &Letter) -> bool {
         (self.id.is_empty() || self.id.contains(&letter.id))
             && self
@@ -466,7 +471,7 @@ impl Letter {
         serde_json::from_str(&self.body).unwrap_or_default()
     }
 
-    /// The commits that it is about.
+    /// Returns the commits that the message is about.
     fn commits(&self) -> Vec<(StreamId, u64)> {
         let body = self.json();
         let place = |stream: &Value, version: &Value| {
@@ -484,8 +489,8 @@ impl Letter {
             .collect()
     }
 
-    /// The times of the first and of the last record of a batch that was given up, with some room
-    /// for the clocks of writers.
+    /// Returns the times of the first and the last record of a batch that the fanout gave up, with
+    /// a margin for the clocks of writers.
     fn times(&self) -> Option<(Timestamp, Timestamp)> {
         let body = self.json();
         let batch = &body["DDBStreamBatchInfo"];
@@ -497,8 +502,8 @@ impl Letter {
         ))
     }
 
-    /// Why it is here, as far as it says so. No payload is among it: functions leave values out of
-    /// their errors (rule 14).
+    /// Returns the reason why the message is a dead letter. It contains no payload: functions leave
+    /// values out of their errors (rule 14).
     fn reason(&self) -> String {
         let body = self.json();
         let text = |value: &Value| value.as_str().map(ToOwned::to_owned);
@@ -521,7 +526,7 @@ impl Letter {
     }
 }
 
-/// The dead-letter queues of the deployed template, and where their messages go back to.
+/// Returns the dead-letter queues of the deployed template, with the sources of their messages.
 async fn queues(deployment: &Deployment) -> Result<Vec<Queue>> {
     let template = deployed::template(deployment).await?;
     let urls = deployment.queues();
@@ -550,15 +555,15 @@ async fn queues(deployment: &Deployment) -> Result<Vec<Queue>> {
     Ok(found)
 }
 
-/// The number of messages, those that somebody looks at among them.
+/// Returns the number of messages, including messages in flight.
 async fn count(deployment: &Deployment, queue: &Queue) -> Result<u64> {
     number(deployment, queue, &[QueueAttributeName::ApproximateNumberOfMessages, NOT_VISIBLE]).await
 }
 
-/// Of messages that somebody looks at.
+/// The attribute with the number of messages in flight.
 const NOT_VISIBLE: QueueAttributeName = QueueAttributeName::ApproximateNumberOfMessagesNotVisible;
 
-/// The sum of these numbers of messages.
+/// Returns the sum of these numbers of messages.
 async fn number(deployment: &Deployment, queue: &Queue, of: &[QueueAttributeName]) -> Result<u64> {
     let get = deployment.sqs.get_queue_attributes().queue_url(&queue.url);
     let attributes =
@@ -574,8 +579,8 @@ async fn receive(deployment: &Deployment, queue: &Queue, seconds: i32) -> Result
     Ok(received.messages.unwrap_or_default().into_iter().map(Letter::of).collect())
 }
 
-/// All messages that the queue gives. Of one stream, a FIFO queue gives ten at most before the
-/// first of them is deleted.
+/// Reads all messages that the queue delivers. A FIFO queue delivers at most ten messages of a
+/// stream, until the first of them is deleted.
 async fn look(
     deployment: &Deployment,
     queue: &Queue,
@@ -612,8 +617,8 @@ async fn look(
     Ok(found.into_values().collect())
 }
 
-/// Lets others see the messages again at once. If that fails, SQS delivers them after the
-/// visibility timeout.
+/// Makes messages visible to others at once. If that fails, SQS delivers them after the visibility
+/// timeout.
 async fn give_back(deployment: &Deployment, queue: &Queue, receipts: impl Iterator<Item = String>) {
     let entry = |(place, receipt): (usize, String)| {
         let entry = ChangeMessageVisibilityBatchRequestEntry::builder().id(place.to_string());
@@ -628,7 +633,7 @@ async fn give_back(deployment: &Deployment, queue: &Queue, receipts: impl Iterat
     give_back.buffer_unordered(CALLS).collect::<()>().await;
 }
 
-/// The parked messages of a queue.
+/// Returns the parked messages of a queue.
 async fn parked(deployment: &Deployment, kept: &str, queue: &str) -> Result<Vec<Letter>> {
     let text = |item: &Value, name: &str| item[name].as_str().map(ToOwned::to_owned);
     let letter = |item: Value| Letter {

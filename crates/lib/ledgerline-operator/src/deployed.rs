@@ -1,5 +1,5 @@
-//! What was deployed: the template of the stack, and the manifests of its functions in it. The tool
-//! needs no workspace for them.
+//! The deployed template, and the manifests of the functions in it. The tool needs no workspace for
+//! them.
 
 use std::{fs, path::Path};
 
@@ -10,18 +10,18 @@ use serde_json::Value;
 
 use crate::{Stack, deployment::Deployment};
 
-/// What was deployed.
+/// The template of the stack, and the manifests of its functions.
 #[derive(Debug)]
 pub(crate) struct Deployed {
-    /// The template, before SAM changed it.
+    /// The template, before SAM transformed it.
     pub(crate) template: Value,
     /// The manifests, by the names of the functions' binaries.
     pub(crate) manifests: Manifests,
 }
 
 impl Deployed {
-    /// Reads both from the stack, or the manifests from the file that the operator names. Says
-    /// where they differ from those of the workspace.
+    /// Reads both from the stack, or the manifests from the file that the operator names. Prints
+    /// the functions whose manifests differ from those of the workspace.
     pub(crate) async fn read(deployment: &Deployment, stack: &Stack) -> Result<Self> {
         let template = template(deployment).await?;
         let manifests = match &stack.manifest {
@@ -39,7 +39,7 @@ impl Deployed {
     }
 }
 
-/// The template as it was deployed.
+/// Returns the template as it was deployed.
 pub(crate) async fn template(deployment: &Deployment) -> Result<Value> {
     let text = deployment.deployed_template().await?;
     Ok(Source::parse(&text, Path::new("the deployed template"))?.json())
@@ -50,7 +50,7 @@ fn of_file(path: &Path) -> Result<Manifests> {
     wire::read(&fs::read_to_string(path).with_context(place)?).with_context(place)
 }
 
-/// The manifests in a deployed template.
+/// Returns the manifests in a deployed template.
 pub(crate) fn of_stack(template: &Value) -> Result<Manifests> {
     let hint = "name the manifest.json of the deployed commit with --manifest FILE";
     let manifests = wire::in_template(template);
@@ -60,8 +60,8 @@ pub(crate) fn of_stack(template: &Value) -> Result<Manifests> {
     }
 }
 
-/// The functions whose manifests differ from those of the workspace with this template; none where
-/// there is no workspace.
+/// Returns the functions whose manifests differ from those of the workspace with this template;
+/// none if there is no workspace.
 ///
 /// # Errors
 /// When the workspace's `manifest.json` cannot be read.

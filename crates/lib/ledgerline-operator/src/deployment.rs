@@ -1,4 +1,5 @@
-//! What is deployed: functions with their environments, which name the tables and queues.
+//! The deployed stack: its resources, and its functions with their environments. The environments
+//! name the tables and the queues.
 
 use std::{
     collections::BTreeMap,
@@ -28,12 +29,12 @@ use crate::Stack;
 
 /// The logical id of the sequencer.
 pub(crate) const SEQUENCER: &str = "SequencerFunction";
-/// The name of the alias that events come to.
+/// The alias of a function's live version.
 pub(crate) const LIVE: &str = "live";
-/// The number of functions that are looked at at once.
+/// The number of functions that are read at once.
 const AT_ONCE: usize = 8;
 
-/// The resources of a stack, and clients for what they use.
+/// The resources of a stack, and clients for their services.
 pub(crate) struct Deployment {
     pub(crate) stack: String,
     pub(crate) cloudformation: aws_sdk_cloudformation::Client,
@@ -44,23 +45,24 @@ pub(crate) struct Deployment {
     pub(crate) sqs: aws_sdk_sqs::Client,
     sts: aws_sdk_sts::Client,
     pub(crate) is_local: bool,
-    /// The units that the tool has taken of the database.
+    /// The units of the database that the tool has consumed.
     pub(crate) units: Units,
-    /// By its logical id: the type of each resource, and its physical id, which is the name, or the
-    /// URL of a queue.
+    /// The type and the physical id of each resource, by its logical id. The physical id is a name,
+    /// or the URL of a queue.
     resources: BTreeMap<String, (String, String)>,
-    /// By their logical ids.
+    /// The functions, by their logical ids.
     functions: BTreeMap<String, Function>,
 }
 
-/// A function.
+/// A function of the stack.
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
     pub(crate) name: String,
-    /// The variables of the version to which events come, which an alias names: those that a
-    /// deployment wrote last may not have come to it.
+    /// The variables of the version that the alias `live` names. A deployment may have written
+    /// others that are not live.
     pub(crate) variables: BTreeMap<String, String>,
-    /// Whether that version has the variables that were deployed last, or why it is not known.
+    /// Whether the live version has the variables of the last deployment, or the reason why this is
+    /// unknown.
     pub(crate) is_newest: Result<bool, String>,
 }
 
@@ -71,8 +73,8 @@ impl Deployment {
             Some(url) => ledgerline_dynamodb::sdk_config(url),
             None => of_aws().await,
         };
-        // An invocation that is waited for may take as long as a function may, which is longer than
-        // a client waits by itself.
+        // The client waits for an invocation as long as a function may run. Its own timeout is
+        // shorter.
         let lambda =
             aws_sdk_lambda::config::Builder::from(&sdk).timeout_config(LONG.clone()).build();
         let units = Units::default();
@@ -134,7 +136,7 @@ impl Deployment {
         if newest.is_empty() {
             bail!("the stack {} has no function", self.stack);
         }
-        // The local stack runs the newest version of each.
+        // The local stack runs the newest version of each function.
         let live = stream::iter(newest).map(|(id, name, newest)| async {
             let function = if self.is_local {
                 Function { name, variables: newest, is_newest: Ok(true) }
@@ -161,19 +163,19 @@ impl Deployment {
         Ok(())
     }
 
-    /// All resources: their logical ids, types and physical ids.
+    /// Returns the logical id, the type and the physical id of each resource.
     pub(crate) fn resources(&self) -> impl Iterator<Item = (&str, &str, &str)> {
         self.resources.iter().map(|(id, (kind, name))| (id.as_str(), kind.as_str(), name.as_str()))
     }
 
-    /// The resources of a type: their logical ids, and their names, or the URLs of queues.
+    /// Returns the logical ids of the resources of a type, with their names, or the URLs of queues.
     pub(crate) fn of_type(&self, kind: &str) -> impl Iterator<Item = (&str, &str)> {
         let resources = self.resources.iter().filter(move |(_, (of, _))| of == kind);
         resources.map(|(id, (_, physical))| (id.as_str(), physical.as_str()))
     }
 
-    /// The template as it was deployed, before SAM changed it, but with the addresses of packages
-    /// in it.
+    /// Returns the template as it was deployed, before SAM transformed it. It contains the
+    /// addresses of packages.
     pub(crate) async fn deployed_template(&self) -> Result<String> {
         let get = self.cloudformation.get_template().stack_name(&self.stack);
         let template = get.template_stage(TemplateStage::Original).send().await;
@@ -181,20 +183,21 @@ impl Deployment {
         template.template_body.context("CloudFormation gives no template")
     }
 
-    /// The function with this logical id.
+    /// Returns the function with this logical id.
     pub(crate) fn function(&self, id: &str) -> Result<&Function> {
         self.functions.get(id).with_context(|| format!("{id} is not deployed"))
     }
 
-    /// The name by which an operator invokes a function: that of the version that is live. The
-    /// sequencer is invoked without an alias, because under its alias it believes each record, and
-    /// only the stream may invoke it so.
+    /// Returns the name by which an operator invokes a function: that of the live version. The
+    /// sequencer's name has no alias. Under its alias, the sequencer trusts each record, and only
+    /// the table's stream may invoke it so.
     pub(crate) fn name(&self, id: &str) -> Result<String> {
         let name = &self.function(id)?.name;
         Ok(if id == SEQUENCER { name.clone() } else { format!("{name}:{LIVE}") })
     }
 
-    /// The value of a variable that names the same thing in every function that has it.
+    /// Returns the value of a variable that has the same value in every function with this
+    /// variable.
     pub(crate) fn shared(&self, variable: &str) -> Result<&str> {
         let mut named =
             self.functions.values().filter_map(|function| function.variables.get(variable));
@@ -208,13 +211,14 @@ impl Deployment {
         Ok(DynamoDbStore::new(self.dynamodb.clone(), self.shared("COMMITS_TABLE")?))
     }
 
-    /// The number of parts in which the log is read at once. The emulated database has no index for
-    /// parts, and sorts the whole table for each page of one.
+    /// Returns the number of parts in which the log is read at once. The emulated database has no
+    /// index for parts, and sorts the whole table for each page of a part.
     pub(crate) fn parts(&self) -> i32 {
         if self.is_local { 1 } else { 8 }
     }
 
-    /// The table of `$all`, and the number of its partitions; `None` if the stack has none.
+    /// Returns the table of `$all`, and the number of its partitions; `None` if the stack has no
+    /// `$all`.
     pub(crate) fn order(&self) -> Option<(DynamoDbStore, u16)> {
         let table = self.shared("SEQUENCE_TABLE").ok()?;
         let partitions =
@@ -222,7 +226,7 @@ impl Deployment {
         Some((DynamoDbStore::new(self.dynamodb.clone(), table), partitions.unwrap_or(1)))
     }
 
-    /// Who runs the tool: the caller of AWS, or the user of this computer.
+    /// Returns the operator: the caller of AWS, or the user of this computer.
     pub(crate) async fn operator(&self) -> Result<String> {
         if self.is_local {
             return Ok(std::env::var("USER").unwrap_or_else(|_| "somebody".to_owned()));
@@ -232,7 +236,7 @@ impl Deployment {
         caller.arn.context("AWS does not name the caller")
     }
 
-    /// The number of the log's items and its bytes, as they were some hours ago.
+    /// Returns the number of the log's items, and its bytes. Both numbers are some hours old.
     pub(crate) async fn size_of_log(&self) -> Result<(u64, u64)> {
         let table =
             self.dynamodb.describe_table().table_name(self.shared("COMMITS_TABLE")?).send().await?;
@@ -242,7 +246,7 @@ impl Deployment {
         Ok((number(table.item_count), number(table.table_size_bytes)))
     }
 
-    /// The longest timeout of the functions that have this table, in seconds.
+    /// Returns the longest timeout, in seconds, of the functions that use this table.
     pub(crate) fn longest(&self, table: &str, template: &Value) -> u64 {
         let has_it = self
             .functions
@@ -260,7 +264,7 @@ impl Deployment {
         ViewTable::new(self.dynamodb.clone(), name, keys)
     }
 
-    /// The value of an output of the stack.
+    /// Returns the value of an output of the stack.
     pub(crate) async fn output(&self, name: &str) -> Result<String> {
         let stacks = self.cloudformation.describe_stacks().stack_name(&self.stack).send().await;
         let stacks =
@@ -271,23 +275,23 @@ impl Deployment {
         value.map(ToOwned::to_owned).with_context(|| format!("the stack has no output {name}"))
     }
 
-    /// The URLs of all queues of the stack, by their logical ids.
+    /// Returns the URLs of all queues of the stack, by their logical ids.
     pub(crate) fn queues(&self) -> BTreeMap<String, String> {
         self.of_type("AWS::SQS::Queue").map(|(id, url)| (id.to_owned(), url.to_owned())).collect()
     }
 
-    /// The name of the table with this logical id.
+    /// Returns the name of the table with this logical id.
     pub(crate) fn table_named(&self, id: &str) -> Option<&str> {
         self.of_type("AWS::DynamoDB::Table").find(|(table, _)| *table == id).map(|(_, name)| name)
     }
 }
 
-/// The sum of the units that the answers of the database report.
+/// The sum of the units that the responses of the database report.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Units(Arc<Mutex<f64>>);
 
 impl Units {
-    /// The units so far.
+    /// Returns the sum so far.
     pub(crate) fn taken(&self) -> f64 {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -319,13 +323,13 @@ fn variables(environment: Option<EnvironmentResponse>) -> BTreeMap<String, Strin
         .collect()
 }
 
-/// Timeouts of a client that waits for functions. Lambda ends a function after fifteen minutes.
+/// Timeouts of a client that waits for functions. Lambda stops a function after fifteen minutes.
 static LONG: LazyLock<TimeoutConfig> = LazyLock::new(|| {
     let longest = Duration::from_secs(900);
     TimeoutConfig::builder().connect_timeout(Duration::from_secs(5)).read_timeout(longest).build()
 });
 
-/// The configuration of the AWS CLI: profiles, environment, instances.
+/// Returns the configuration of the AWS CLI: profiles, environment, instances.
 async fn of_aws() -> SdkConfig {
     let provider = tls::Provider::Rustls(CryptoMode::Ring);
     let http = aws_smithy_http_client::Builder::new().tls_provider(provider).build_https();

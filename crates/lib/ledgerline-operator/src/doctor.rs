@@ -1,5 +1,5 @@
-//! What is deployed, beside what this workspace expects: first the template, whole, and then what
-//! somebody may have changed since by hand.
+//! The comparison of the deployed stack with this workspace: first the whole template, and then the
+//! resources, which an operator may have changed by hand.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,15 +31,15 @@ use crate::{
     deployment::{Deployment, Function, LIVE},
 };
 
-/// The most commits that are read, the newest ones of `$all`, to see whether this code understands
-/// them.
+/// The most commits that doctor reads, the newest ones of `$all`, to check that this code
+/// understands them.
 const NEWEST: usize = 1_000;
-/// The most segments of `$all` that are read to find them, the newest ones. A segment has one entry
-/// at least.
+/// The most segments of `$all` that doctor reads to find them, the newest ones. A segment has one
+/// entry at least.
 const SEGMENTS: u64 = 200;
-/// The commits that are read at once.
+/// The number of commits that are read at once.
 const AT_ONCE: usize = 100;
-/// The most places of a resource that are named in which the templates differ.
+/// The most differing places that are named for one resource.
 const NAMED: usize = 5;
 
 /// The options of `ledger doctor`.
@@ -51,7 +51,7 @@ pub(crate) struct Options {
     drift: bool,
 }
 
-/// What was looked at, and what is not as it should be.
+/// The differences, and the number of compared resources of each kind.
 #[derive(Debug, Default)]
 struct Findings {
     looked: Vec<(&'static str, usize)>,
@@ -63,7 +63,7 @@ impl Findings {
         self.wrong.push(json!({ "of": of, "name": name, "wrong": is.into() }));
     }
 
-    /// Notes that a resource is not there, unless it has a condition, which may not hold.
+    /// Reports a missing resource, unless it has a condition, which may not hold.
     fn absent(&mut self, of: &str, id: &str, resource: &Value) {
         if resource["Condition"].is_null() {
             self.wrong(of, id, "it is not there");
@@ -71,7 +71,7 @@ impl Findings {
     }
 }
 
-/// Looks at everything. Returns whether all is as it should be.
+/// Compares the stack with the workspace. Returns whether there is no difference.
 pub(crate) async fn run<L: Aggregates>(
     deployment: &Deployment,
     stack: &Stack,
@@ -85,7 +85,7 @@ pub(crate) async fn run<L: Aggregates>(
         Some(_) => Deployed::read(deployment, stack).await?.manifests,
         None => deployed::of_stack(&deployed)?,
     };
-    // Without a workspace, what is there is compared with what was deployed.
+    // Without a workspace, the resources are compared with the deployed template.
     let template = match stack.template.exists() {
         true => {
             let ours = Source::read(&stack.template)?.json();
@@ -142,8 +142,8 @@ pub(crate) async fn run<L: Aggregates>(
 
 // --- The template --------------------------------------------------------------------------------
 
-/// The deployed template against that of the workspace: resources with their policies, filters,
-/// alarms, indexes, parameters and what holds for all functions.
+/// Compares the deployed template with that of the workspace: resources with their policies,
+/// filters, alarms and indexes, parameters, and the settings for all functions.
 fn compare_templates(ours: &Value, deployed: &Value, findings: &mut Findings) {
     let ours = plain(ours);
     let deployed = plain(deployed);
@@ -181,8 +181,8 @@ fn compare_templates(ours: &Value, deployed: &Value, findings: &mut Findings) {
     }
 }
 
-/// A template without what differs by itself: the addresses of packages, what SAM notes in
-/// `Metadata`, and the two ways to write `Fn::GetAtt`.
+/// Returns a template in a comparable form. It lacks the addresses of packages, and `Metadata`, to
+/// which SAM adds notes. It has one spelling of `Fn::GetAtt`.
 fn plain(template: &Value) -> Value {
     match template {
         Value::Object(map) => {
@@ -195,15 +195,15 @@ fn plain(template: &Value) -> Value {
             .collect()
         }
         Value::Array(list) => list.iter().map(plain).collect(),
-        // CloudFormation takes every scalar for a text.
+        // CloudFormation treats every scalar as a text.
         Value::Bool(_) | Value::Number(_) => Value::String(template.to_string()),
-        // A text of several lines may end with one line feed more.
+        // A text of several lines may end with one more line feed.
         Value::String(text) => Value::String(text.trim_end().to_owned()),
         Value::Null => Value::Null,
     }
 }
 
-/// The places in which two values differ.
+/// Collects the places in which two values differ.
 fn differences(ours: &Value, deployed: &Value, at: String, places: &mut Vec<String>) {
     match (ours, deployed) {
         (Value::Object(one), Value::Object(other)) => {
@@ -225,8 +225,8 @@ fn differences(ours: &Value, deployed: &Value, at: String, places: &mut Vec<Stri
 
 // --- Functions -----------------------------------------------------------------------------------
 
-/// Functions that are deployed, with the variables that their manifests declare; on AWS, with the
-/// alias that events come to, and with their sources.
+/// Compares the functions with the template, and their variables with their manifests. On AWS, it
+/// also compares their aliases, reservations and event sources.
 async fn functions(
     deployment: &Deployment,
     template: &Value,
@@ -257,7 +257,7 @@ async fn functions(
             Ok(false) => findings.wrong("function", id, "events come to a version with other variables than those that were deployed last: ledger release promote, or ledger release rollback, or leave it so"),
             Err(error) => findings.wrong("function", id, format!("the alias {LIVE}, to which events come: {error}")),
         }
-        // The local stack takes the sources from the template, and limits no function.
+        // The local stack reads the sources from the template, and limits no function.
         if !deployment.is_local {
             match concurrency::reserved_for(deployment, id).await {
                 Ok(Some(0)) => findings.wrong(
@@ -279,8 +279,8 @@ async fn functions(
     Ok(())
 }
 
-/// The event source mappings of a function: as many as the template has, enabled, with their
-/// filters. Returns their number.
+/// Compares the event source mappings of a function with the template: their number, their states
+/// and their filters. Returns their number.
 async fn sources(
     deployment: &Deployment,
     id: &str,
@@ -317,7 +317,7 @@ async fn sources(
         if !["Enabled", "Enabling", "Updating", "Creating"].contains(&state) {
             findings.wrong("function", id, format!("a source of its events is {state}"));
         }
-        // A queue is known by its name; the only stream is that of the log.
+        // The name identifies a queue. The only stream is that of the log.
         let arn = mapping.event_source_arn().unwrap_or_default();
         let is_of_it = |wanted: &&&Value| match referred(&wanted["Queue"]) {
             Some(queue) => {
@@ -350,7 +350,7 @@ fn list_of_patterns(filters: &Value) -> Vec<String> {
     list(filters).into_iter().filter_map(|filter| filter["Pattern"].as_str().map(normal)).collect()
 }
 
-/// A pattern without its spaces.
+/// Returns a pattern without its white space.
 fn normal(pattern: &str) -> String {
     serde_json::from_str::<Value>(pattern)
         .map_or_else(|_| pattern.to_owned(), |pattern| pattern.to_string())
@@ -358,7 +358,8 @@ fn normal(pattern: &str) -> String {
 
 // --- Tables --------------------------------------------------------------------------------------
 
-/// Tables with their keys, indexes, streams and times to live; on AWS, with their backups.
+/// Compares the tables: keys, indexes, streams and times to live. On AWS, it also compares their
+/// backups.
 async fn tables(deployment: &Deployment, template: &Value, findings: &mut Findings) -> Result<()> {
     let mut looked = 0;
     for (id, table) in resources(template, &["AWS::DynamoDB::Table"]) {
@@ -456,7 +457,8 @@ fn list_of_keys(keys: &Value) -> Vec<String> {
 
 // --- Queues --------------------------------------------------------------------------------------
 
-/// Queues, with where they send what they give up, and after how many tries.
+/// Compares the queues: their dead-letter queues, and the number of attempts before a message goes
+/// there.
 async fn queues(deployment: &Deployment, template: &Value, findings: &mut Findings) -> Result<()> {
     let urls = deployment.queues();
     let mut looked = 0;
@@ -503,10 +505,10 @@ async fn queues(deployment: &Deployment, template: &Value, findings: &mut Findin
     Ok(())
 }
 
-// --- What begins by itself, and what CloudFormation compares -------------------------------------
+// --- Rules and drift -----------------------------------------------------------------------------
 
-/// Rules that are on: those of schedules, without which nothing begins, and those that bring states
-/// to views.
+/// Checks that the rules are enabled: those of schedules, which start functions, and those that
+/// route states to views.
 async fn rules(
     deployment: &Deployment,
     on_bus: &BTreeMap<String, Option<RuleState>>,
@@ -515,7 +517,7 @@ async fn rules(
     let mut looked = 0;
     for (id, rule) in deployment.of_type("AWS::Events::Rule") {
         looked += 1;
-        // A rule that is not on the default bus has the name of its bus before its own.
+        // The id of a rule that is not on the default bus begins with the name of its bus.
         let (bus, name) =
             rule.split_once('|').map_or((None, rule), |(bus, name)| (Some(bus), name));
         if let Some(state) = on_bus.get(name) {
@@ -539,13 +541,13 @@ async fn rules(
     Ok(())
 }
 
-/// Finds rules on the bus, also those of other stacks, that want types of events which the fanout
-/// does not put there. Returns the rules, with their states.
+/// Finds rules on the bus, also those of other stacks, that match event types which the fanout does
+/// not send. Returns the rules with their states.
 async fn bus(
     deployment: &Deployment,
     findings: &mut Findings,
 ) -> Result<BTreeMap<String, Option<RuleState>>> {
-    // Without the variable, all are sent.
+    // Without the variable, the fanout sends all types.
     let fanout = deployment.function("FanoutFunction").ok();
     let sent =
         fanout.and_then(|fanout| fanout.variables.get("BUS_EVENTS")).map_or("*", String::as_str);
@@ -562,7 +564,7 @@ async fn bus(
                     break;
                 }
             };
-            // A service makes rules of its own for an archive of the bus.
+            // A service manages the rules for an archive of the bus.
             for rule in page.rules().iter().filter(|rule| rule.managed_by().is_none()) {
                 rules.insert(rule.name().unwrap_or_default().to_owned(), rule.state().cloned());
                 let pattern =
@@ -581,14 +583,14 @@ async fn bus(
     Ok(rules)
 }
 
-/// What the pattern of a rule wants, and is not sent.
+/// Returns the problem of a rule that matches event types which the fanout does not send.
 fn unsent(pattern: &Value, sent: &BTreeSet<&str>) -> Option<String> {
     const OPEN: &str = "deploy with BusEvents=*, or name it there";
     if sent.contains("*") {
         return None;
     }
     let types = list(&pattern["detail-type"]);
-    // A pattern may match by a beginning or by something else, instead of naming types.
+    // A pattern may match a prefix or something else, instead of naming types.
     let named: Option<Vec<_>> = types.iter().map(|name| name.as_str()).collect();
     let Some(named) = named.filter(|named| !named.is_empty()) else {
         return Some(format!("it names no detail-type, and not all events are on the bus: {OPEN}"));
@@ -597,7 +599,7 @@ fn unsent(pattern: &Value, sent: &BTreeSet<&str>) -> Option<String> {
     (!missing.is_empty()).then(|| format!("{} is not put on the bus: {OPEN}", missing.join(", ")))
 }
 
-/// Has CloudFormation compare the resources with what it deployed, and waits for it.
+/// Makes CloudFormation compare the resources with their deployed form, and waits for the result.
 async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
     let client = &deployment.cloudformation;
     let begun = client.detect_stack_drift().stack_name(&deployment.stack).send().await;
@@ -605,8 +607,8 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
         .context("CloudFormation does not compare")?
         .stack_drift_detection_id
         .unwrap_or_default();
-    // Only its going on is an error that is retried; what it says instead, or that nobody may
-    // ask, ends the waiting.
+    // Only a comparison in progress is an error that is retried. Any other status, and a refused
+    // call, end the retries.
     let ask = async || {
         let status = client
             .describe_stack_drift_detection_status()
@@ -625,7 +627,7 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
     };
     let often = ConstantBuilder::default().with_delay(Duration::from_secs(2)).with_max_times(300);
     let status = ask.retry(often).sleep(tokio::time::sleep).await?;
-    // Some resources could not be compared; those that could be are worth knowing.
+    // CloudFormation may fail to compare some resources. The results for the others are reported.
     if let Some(reason) =
         status.context("how far CloudFormation is cannot be read")?.detection_status_reason
     {
@@ -658,8 +660,8 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
 
 // --- The log -------------------------------------------------------------------------------------
 
-/// Whether this code reads the newest commits, which newer code may have written. Returns the types
-/// of events that none of them has, each with its category.
+/// Checks that this code reads the newest commits, which newer code may have written. Returns the
+/// event types that none of them has, each with its category.
 async fn readable<L: Aggregates>(
     deployment: &Deployment,
     findings: &mut Findings,
@@ -678,7 +680,7 @@ async fn readable<L: Aggregates>(
             entries.extend(page.into_iter().flat_map(|segment| segment.entries));
         }
         let voids = void_entries(&sequence, partition).await?;
-        // A version whose entry was void has a second one.
+        // A version with a void entry may have a second entry.
         let mut names = BTreeSet::new();
         let entries: Vec<_> =
             entries.iter().rev().filter(|entry| names.insert(*entry)).take(NEWEST).collect();
@@ -712,7 +714,7 @@ async fn readable<L: Aggregates>(
     Ok(unseen)
 }
 
-/// The types of events of these aggregates, each with its category.
+/// Returns the event types of these aggregates, each with its category.
 fn types<L: Aggregates>() -> BTreeSet<String> {
     struct Types(BTreeSet<String>);
     impl Visitor for Types {

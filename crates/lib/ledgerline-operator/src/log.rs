@@ -1,4 +1,4 @@
-//! What is in the log: one stream, all of them as they come, or what one request caused.
+//! Commits of the log: those of one stream, of all streams as they are appended, or of one request.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -17,10 +17,10 @@ use crate::{
     subscribers::{Subscriber, subscribers},
 };
 
-/// The fields of a commit that are printed.
+/// The printed fields of a commit.
 const FIELDS: [&str; 6] = ["stream", "version", "at", "events", "correlation", "data"];
 
-/// A commit, without what is in its events unless that is wanted (rule 14).
+/// Returns the row of a commit. It contains payloads only if the operator wants them (rule 14).
 fn row(commit: &Commit, payloads: bool) -> Value {
     let mut types: Vec<_> = commit.events.iter().map(|event| event.event_type.as_str()).collect();
     if types.is_empty() {
@@ -37,7 +37,7 @@ fn row(commit: &Commit, payloads: bool) -> Value {
     row
 }
 
-/// Prints a stream up to a version, and the state there.
+/// Prints a stream up to a version, and the state at that version.
 pub(crate) async fn show<L: Aggregates>(
     deployment: &Deployment,
     stream: &StreamId,
@@ -68,7 +68,7 @@ pub(crate) async fn show<L: Aggregates>(
     let rows: Vec<_> = commits.iter().map(|commit| row(commit, payloads)).collect();
     let fields = if payloads { &FIELDS[1..] } else { &FIELDS[1..5] };
     out.rows(fields, &rows);
-    // A state that lacks events would be shown as if it were that of the stream.
+    // The fold of a stream with a hole is not the stream's state, so no state is printed.
     if let Some(version) = hole(&commits) {
         bail!(
             "version {version} is missing: the log has a hole, and no state is shown (docs/runbook.md)"
@@ -85,7 +85,7 @@ pub(crate) async fn show<L: Aggregates>(
     Ok(())
 }
 
-/// The first version that these commits of a stream, which begin with the first one, lack.
+/// Returns the first version from 1 on that these commits of a stream lack.
 fn hole(commits: &[Commit]) -> Option<u64> {
     (1..)
         .zip(commits)
@@ -114,7 +114,7 @@ impl Visitor for StateOf<'_> {
     }
 }
 
-/// Prints commits as they come.
+/// Prints commits as they are appended.
 pub(crate) async fn tail(
     deployment: &Deployment,
     category: Option<String>,
@@ -179,7 +179,7 @@ fn line(row: &Value, out: Out) -> String {
     format!("{}  {} v{}  {}{data}", text("at"), text("stream"), row["version"], text("events"))
 }
 
-/// Prints every commit with this correlation id.
+/// Prints every commit with this correlation id, and the subscribers that have applied it.
 pub(crate) async fn trace(
     deployment: &Deployment,
     stack: &Stack,
@@ -193,7 +193,7 @@ pub(crate) async fn trace(
     for (stream, version) in log.correlated(id).await? {
         match log.get(&stream, version).await {
             Ok(commit) => commits.extend(commit),
-            // One that is damaged does not hide the others (rule 11).
+            // A damaged commit does not hide the others (rule 11).
             Err(StoreError::Corrupt { reason, .. }) => {
                 rows.push(json!({ "stream": stream, "version": version, "events": format!("cannot be read: {reason}") }));
             }
@@ -208,14 +208,14 @@ pub(crate) async fn trace(
     commits.sort_by_key(|commit| commit.at);
     let subscribers = subscribers(deployment, stack).await?;
     for commit in &commits {
-        // What follows the stream, by whether it has come to this commit.
+        // The subscribers of the stream that have applied the commit, and those that have not.
         let (mut there, mut not_yet) = (Vec::new(), Vec::new());
         for Subscriber { of_log, .. } in
             subscribers.iter().filter(|subscriber| subscriber.of_log.takes(&commit.stream))
         {
             let is_there = match of_log.table.reached(&commit.stream).await {
                 Ok(reached) => reached >= commit.version,
-                // Who cannot read its own position has not come to it.
+                // A subscriber that cannot read its own position has not applied the commit.
                 Err(TableError::Row(_)) => false,
                 Err(error) => return Err(error.into()),
             };

@@ -1,5 +1,5 @@
-//! An operator's token, by the authorization code: a browser signs the operator in at the user
-//! pool's pages, and comes back with a code to this computer (RFC 8252, 7.3; RFC 7636).
+//! The access token of an operator, by the authorization code flow. A browser signs the operator in
+//! at the user pool's pages, and brings a code to this computer (RFC 8252, 7.3; RFC 7636).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -26,26 +26,26 @@ use crate::{Out, deployed, deployment::Deployment, https};
 
 /// The logical id of the client of the user pool.
 const CLIENT: &str = "OperatorClient";
-/// The address to which the client lets people come back: `CallbackURLs` in the template.
-/// `localhost`, because Cognito takes no other name without HTTPS.
+/// The redirect address of the client: `CallbackURLs` in the template. It is `localhost`, because
+/// Cognito accepts no other name without HTTPS.
 const CALLBACK: &str = "http://localhost:8976/";
-/// The addresses that `localhost` may stand for.
+/// The addresses of `localhost`.
 const LISTEN: [&str; 2] = ["127.0.0.1:8976", "[::1]:8976"];
-/// The time that people have to sign in.
+/// The longest time that a sign-in may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The options of `ledger login`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The secret of the client `OperatorClient` (docs/runbook.md, "Operators").
+    /// Authenticate with this secret of the client `OperatorClient` (docs/runbook.md, "Operators").
     #[arg(long, env = "LEDGER_CLIENT_SECRET", hide_env_values = true)]
     client_secret: String,
-    /// The URL of the sign-in pages. By default, it is the output `SignInUrl` of the stack.
+    /// Use the sign-in pages at this URL. The default is the output `SignInUrl` of the stack.
     #[arg(long, env = "LEDGER_SIGN_IN_URL")]
     sign_in_url: Option<String>,
 }
 
-/// Prints the token of the operator who signs in.
+/// Signs the operator in, and prints the access token.
 pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<()> {
     if deployment.is_local {
         bail!("the local stack has no sign-in: set LEDGER_TOKEN to any name");
@@ -62,7 +62,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     https::is_private(
         &pages.parse().context("the URL of the sign-in pages is not valid: set --sign-in-url")?,
     )?;
-    // Each has 122 random bits; a verifier has 43 characters at least.
+    // Each text has 122 random bits. A verifier must have at least 43 characters.
     let random = || uuid::Uuid::new_v4().simple().to_string();
     let state = random();
     let verifier = random() + &random();
@@ -102,13 +102,14 @@ fn form(fields: &[(&str, &str)]) -> String {
     form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
 }
 
-/// The scopes that the template's client offers: the user's identity and operators' commands.
+/// Returns the scopes that the template's client offers: the user's identity and operators'
+/// commands.
 fn scopes(template: &Value) -> String {
     let offered = list(&template["Resources"][CLIENT]["Properties"]["AllowedOAuthScopes"]);
     offered.into_iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
 }
 
-/// The query of the page on which people sign in.
+/// Returns the query of the sign-in page.
 fn asked(client: &str, scopes: &str, state: &str, verifier: &str) -> String {
     let challenge = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(verifier));
     form(&[
@@ -122,7 +123,7 @@ fn asked(client: &str, scopes: &str, state: &str, verifier: &str) -> String {
     ])
 }
 
-/// Listens where the browser comes back to. A computer without IPv6 has one of the addresses only.
+/// Listens at the redirect address. A computer without IPv6 has only one of the two addresses.
 async fn listen() -> Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
     let mut failure = None;
@@ -142,10 +143,10 @@ async fn listen() -> Result<Vec<TcpListener>> {
     }
 }
 
-/// What the browser comes back with: a code, or why there is none.
+/// The channel for the result of a sign-in: a code, or the reason why there is none.
 type Came = mpsc::Sender<Result<String, String>>;
 
-/// The code with which the browser comes back.
+/// Waits for the redirect of the browser, and returns its code.
 async fn code(listeners: Vec<TcpListener>, state: String) -> Result<String> {
     let (came, mut comes) = mpsc::channel(1);
     let pages = Router::new().route("/", get(back)).with_state((state, came));
@@ -157,14 +158,14 @@ async fn code(listeners: Vec<TcpListener>, state: String) -> Result<String> {
         })
         .collect();
     let code = comes.recv().await.context("the page to come back to is gone")?;
-    // The page is shown before its server ends.
+    // The browser needs time to show the page before the server stops.
     tokio::time::sleep(Duration::from_millis(200)).await;
     serving.iter().for_each(tokio::task::JoinHandle::abort);
     code.map_err(|error| anyhow::anyhow!("the user pool refused: {error}"))
 }
 
-/// The page to which the browser comes back. Another site cannot know the state: its request is
-/// refused and changes nothing.
+/// Handles the redirect. Another site cannot know the state, so its request is refused and changes
+/// nothing.
 async fn back(
     State((state, came)): State<(String, Came)>,
     Query(query): Query<BTreeMap<String, String>>,
@@ -192,7 +193,7 @@ mod tests {
 
     /// The example of RFC 7636, appendix B.
     #[test]
-    fn the_page_is_asked_for_a_code_that_only_this_program_can_use() {
+    fn the_sign_in_request_has_a_challenge_for_this_program_only() {
         let query = asked(
             "client-1",
             "openid ledgerline/operate",
@@ -205,12 +206,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_page_that_knows_the_state_brings_a_code() {
-        // Given a page to come back to,
+    async fn a_redirect_without_the_state_is_refused() {
+        // Given a page at the redirect address,
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let code = tokio::spawn(code(vec![listener], "right".to_owned()));
-        // when somebody else opens it, and then the user pool does,
+        // when another site opens it, and then the user pool does,
         let open = |query: &'static str| async move {
             let request =
                 Request::get(format!("http://{address}/?{query}")).body(String::new()).unwrap();
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_is_told() {
+    async fn the_error_has_the_reason_why_the_user_pool_refused() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let code = tokio::spawn(code(vec![listener], "s".to_owned()));

@@ -1,4 +1,4 @@
-//! What functions logged, and how the API answered.
+//! The logs of functions, and the access log of the API.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -7,28 +7,29 @@ use serde_json::{Value, json};
 
 use crate::{Out, deployment::Deployment};
 
-/// What is an error of a function, or of Lambda: a crash, or a function that ran out of time.
+/// The pattern of failures: errors of a function, and crashes and timeouts that Lambda reports.
 ///
-/// Source: the schema reference of Lambda's Telemetry API, `Status`: success, failure, error, timeout.
+/// Source: the schema reference of Lambda's Telemetry API, `Status`: success, failure, error,
+/// timeout.
 const FAILURES: &str = concat!(
     r#"{ $.level = "ERROR" || $.record.status = "timeout""#,
     r#" || $.record.status = "error" || $.record.status = "failure" }"#
 );
 
-/// The lines that are looked for.
+/// The options of `ledger logs`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// A phrase, such as a correlation id or a stream, or a pattern of CloudWatch Logs: { $.level =
-    /// "WARN" }. Without it, every line.
+    /// Show only lines with this phrase, such as a correlation id or a stream, or with this pattern
+    /// of CloudWatch Logs: { $.level = "WARN" }. Without it, show every line.
     pattern: Option<String>,
-    /// Only failures: errors, crashes and timeouts.
+    /// Show only failures: errors, crashes and timeouts.
     #[arg(long, conflicts_with = "pattern")]
     failures: bool,
-    /// The access log of the API, a line for each request, instead of the functions' log. A
+    /// Show the access log of the API, a line for each request, instead of the functions' log. A
     /// pattern: { $.status >= 500 }.
     #[arg(long, conflicts_with = "failures")]
     access: bool,
-    /// The age of the oldest line: 15m, 6h, 2d.
+    /// Show lines up to this age: 15m, 6h, 2d.
     #[arg(long, default_value = "1h")]
     since: String,
 }
@@ -42,7 +43,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     let pattern = match &options.pattern {
         _ if options.failures => Some(FAILURES.to_owned()),
         Some(pattern) if pattern.starts_with(['{', '"', '[']) => Some(pattern.clone()),
-        // A phrase is in quotation marks for CloudWatch, which would otherwise look for its words.
+        // CloudWatch searches for the words of a phrase, unless the phrase is in quotation marks.
         Some(phrase) => Some(format!("\"{phrase}\"")),
         None => None,
     };
@@ -66,10 +67,10 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     Ok(())
 }
 
-/// A time such as 15m, 6h or 2d.
+/// Parses a duration such as 15m, 6h or 2d.
 fn back(text: &str) -> Result<SignedDuration> {
     let span = text.parse::<Span>().ok();
-    // A day has 24 hours: nobody here asks for the day before a clock was changed.
+    // A day has 24 hours here, because a change of the clocks hardly matters in a search.
     let time = span.and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()).ok());
     match time {
         Some(time) => Ok(time.abs()),

@@ -1,4 +1,5 @@
-//! The heads of all streams against everything that is made of them.
+//! The comparison of the heads of all streams with every subscriber, and the repair of the
+//! differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,41 +22,42 @@ use crate::{
     subscribers::{Subscriber, subscribers},
 };
 
-/// The number of streams that are mended at once.
+/// The number of streams that are repaired at once.
 const AT_ONCE: usize = 32;
-/// The age in seconds from which a missing commit counts, unless the operator gives one.
+/// The default age, in seconds, from which a missing commit counts.
 const YOUNGER: u64 = 300;
-/// The most streams of a kind that are printed for people.
+/// The most differences of a kind that are printed for people.
 const SHOWN: usize = 20;
-/// The longest name of a group of a FIFO queue. The fanout gives longer streams a group of another
-/// name.
+/// The longest id of a message group in a FIFO queue. The fanout gives longer streams a group with
+/// another id.
 const MAX_GROUP: usize = 128;
 
-/// The streams and subscribers that are compared.
+/// The options of a comparison.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Only streams that `$all` has since this time. This finds no holes, and no commit without an
-    /// entry in `$all`.
+    /// Compare only streams with entries in `$all` since this time. This finds no holes, and no
+    /// commit without an entry in `$all`.
     #[arg(long)]
     pub(crate) since: Option<Timestamp>,
-    /// Only this subscriber, a logical id of a function, or `$all`. Repeat the option per
+    /// Compare only this subscriber: the logical id of a function, or `$all`. Repeat the option per
     /// subscriber.
     #[arg(long)]
     pub(crate) only: Vec<String>,
-    /// Ignore commits of the last so many seconds, which may be under way: 300 unless given.
+    /// Ignore commits that are younger than this many seconds, and may be in transit. The default
+    /// is 300.
     #[arg(long)]
     pub(crate) younger: Option<u64>,
 }
 
-/// What is done with the commits that subscribers lack.
+/// The repair of subscribers that lack commits.
 pub(crate) struct Repair<'o> {
-    /// Whether process managers act on the commits that they lack.
+    /// Whether process managers get the commits that they lack, and act on them.
     pub(crate) act: bool,
     pub(crate) writing: &'o Writing,
 }
 
-/// Compares, prints the differences, and repairs them, if that is wanted. Returns whether none is
-/// left.
+/// Compares the subscribers with the log, prints the differences, and repairs them if the operator
+/// asks for it. Returns whether none is left.
 pub(crate) async fn run(
     deployment: &Deployment,
     stack: &Stack,
@@ -63,7 +65,7 @@ pub(crate) async fn run(
     repair: Option<Repair<'_>>,
     out: Out,
 ) -> Result<bool> {
-    // Before anything is read: what is committed from now on is too young.
+    // The clock is read before the log, so all later commits are too young.
     let until = Timestamp::now()
         - SignedDuration::from_secs(i64::try_from(options.younger.unwrap_or(YOUNGER))?);
     let subscribers = subscribers(deployment, stack).await?;
@@ -111,7 +113,7 @@ pub(crate) async fn run(
     repair_all(deployment, &found, &queues, &repair, out).await
 }
 
-/// What is missing to whom, in words.
+/// Returns the number of these differences for each subscriber, as text.
 fn counted(wanted: &[&Difference]) -> String {
     let mut counts = BTreeMap::<&str, usize>::new();
     wanted.iter().for_each(|missing| *counts.entry(&missing.who).or_default() += 1);
@@ -184,8 +186,8 @@ fn print(found: &Found, in_part: bool, out: Out) {
     }
 }
 
-/// Sends each what it lacks. Returns whether nothing is left to somebody: nothing was left out,
-/// failed, or is ahead, and the log has no hole.
+/// Sends each subscriber the commits that it lacks. Returns `false` if a subscriber still lacks
+/// commits, is ahead or unreadable, or the log has a hole.
 async fn repair_all(
     deployment: &Deployment,
     found: &Found,
@@ -193,15 +195,14 @@ async fn repair_all(
     &Repair { act, writing }: &Repair<'_>,
     out: Out,
 ) -> Result<bool> {
-    // One call wakes a subscription, whatever it lacks.
+    // A subscription needs one invocation for all commits that it lacks.
     let mut woken = BTreeSet::new();
     let is_wanted = |missing: &&Difference| match missing.kind {
         Some(SubscriberKind::ProcessManager) => act,
         Some(SubscriberKind::Subscription) => woken.insert(missing.who.clone()),
         Some(SubscriberKind::StateProjector | SubscriberKind::LogProjector) | None => true,
     };
-    // A state that was forgotten leaves a tombstone once more, and one whose row was lost has a row
-    // again.
+    // A forgotten stream gets a tombstone again, and a lost row is written again.
     let wanted: Vec<_> = found.missing.iter().chain(&found.forgotten).filter(is_wanted).collect();
     let to_act = found
         .missing
@@ -219,7 +220,8 @@ async fn repair_all(
     {
         return Ok(false);
     }
-    // Nothing that could not be sent again is lost if the stack has no table for it.
+    // A stack without the table gets no record. Nothing is lost by that: the commits can be sent
+    // again.
     let what = format!("send {counts}");
     let why = writing.why();
     records::keep_if_possible(
@@ -232,7 +234,7 @@ async fn repair_all(
     let sent = stream::iter(others)
         .map(|missing| async move { (missing, send(deployment, queues, missing).await) });
     let mut sent: Vec<_> = sent.buffer_unordered(AT_ONCE).collect().await;
-    // One after the other, because there is one head.
+    // `$all` has one head, so these are sent one after the other.
     for missing in ordered {
         sent.push((missing, sequence(deployment, found, missing).await));
     }
@@ -255,7 +257,7 @@ async fn repair_all(
     Ok(failed == 0 && !is_left)
 }
 
-/// Sends what is missing to a function.
+/// Sends a subscriber the commits of a stream that it lacks.
 async fn send(
     deployment: &Deployment,
     queues: &BTreeMap<String, String>,
@@ -267,7 +269,7 @@ async fn send(
             invoke(deployment, &missing.who, &json!({ "source": "ledger" })).await
         }
         Some(SubscriberKind::LogProjector | SubscriberKind::ProcessManager) => {
-            // One that a rule of the bus wakes has a queue for its failures, which is no FIFO
+            // A subscriber behind a rule of the bus has a queue for its failures, which is no FIFO
             // queue.
             match queues.get(&missing.who).filter(|queue| queue.ends_with(".fifo")) {
                 Some(queue) => queue_head(deployment, queue, missing).await,
@@ -278,7 +280,7 @@ async fn send(
     }
 }
 
-/// Invokes a function with the head of a stream, as the fanout or a rule of the bus does.
+/// Invokes a subscriber with the head of a stream, as the fanout or a rule of the bus does.
 async fn hand_over_state(deployment: &Deployment, missing: &Difference) -> Result<()> {
     let commit = deployment.log()?.get(&missing.stream, missing.head).await?;
     let commit =
@@ -286,8 +288,8 @@ async fn hand_over_state(deployment: &Deployment, missing: &Difference) -> Resul
     invoke(deployment, &missing.who, &state_of(&commit)?).await
 }
 
-/// Puts the head of a stream into the queue of one consumer, which reads from the log what it lacks
-/// before it.
+/// Puts the head of a stream into the queue of a subscriber. The subscriber reads the earlier
+/// commits that it lacks from the log.
 async fn queue_head(deployment: &Deployment, queue: &str, missing: &Difference) -> Result<()> {
     if missing.stream.as_str().len() > MAX_GROUP {
         bail!(
@@ -298,8 +300,8 @@ async fn queue_head(deployment: &Deployment, queue: &str, missing: &Difference) 
     let reference = Reference { stream: missing.stream.clone(), version: missing.head };
     let body = serde_json::to_string(&reference)?;
     let send = deployment.sqs.send_message().queue_url(queue).message_body(body);
-    // The queue may have seen the commit itself in the last five minutes: this message is another
-    // one.
+    // The queue may have received this commit in the last five minutes, so this message has another
+    // deduplication id.
     let send = send.message_deduplication_id(format!("reconcile-{}", uuid::Uuid::new_v4()));
     send.message_group_id(missing.stream.as_str()).send().await?;
     Ok(())

@@ -1,5 +1,5 @@
-//! What operators did, by whom and why, and the messages that they put aside: one table, which no
-//! function reads or writes.
+//! The records of operators' actions, and the parked messages: one table, which no function reads
+//! or writes.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::deployment::Deployment;
 
-/// The partition with the messages that were put aside.
+/// The partition with the parked messages.
 const PARKED: &str = "parked";
 
-/// Something that was done.
+/// The record of an operator's action.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     /// The command of the tool.
@@ -24,22 +24,21 @@ pub(crate) struct Record {
     pub(crate) detail: Value,
 }
 
-/// The name of the table.
+/// Returns the name of the table.
 pub(crate) fn table(deployment: &Deployment) -> Result<&str> {
     deployment.table_named(OPERATIONS).with_context(|| {
         format!("the stack has no `{OPERATIONS}` for the records of operators: run `cargo xtask new operators`, and deploy the stack")
     })
 }
 
-/// Keeps a record.
+/// Writes a record.
 pub(crate) async fn keep(deployment: &Deployment, table: &str, record: Record) -> Result<()> {
     let now = Timestamp::now();
     let key = key(record.kind, &format!("{now}#{}", uuid::Uuid::new_v4()));
     put(deployment, table, key, now, &record, None).await
 }
 
-/// Keeps a record, if the stack has the table: for what is done to nothing that could be lost by
-/// it.
+/// Writes a record if the stack has the table. This is for actions that cannot lose data.
 pub(crate) async fn keep_if_possible(deployment: &Deployment, record: Record) -> Result<()> {
     match table(deployment) {
         Ok(table) => keep(deployment, table, record).await,
@@ -50,19 +49,19 @@ pub(crate) async fn keep_if_possible(deployment: &Deployment, record: Record) ->
     }
 }
 
-/// A message of a dead-letter queue that is put aside.
+/// A message of a dead-letter queue that an operator parks.
 pub(crate) struct ParkedMessage<'a> {
     /// The logical id of the queue.
     pub(crate) queue: &'a str,
     /// The id of the message.
     pub(crate) id: &'a str,
-    /// What is known of it.
+    /// Its queue, id, group and time.
     pub(crate) detail: Value,
-    /// Its body, as it is.
+    /// Its body, unchanged.
     pub(crate) body: &'a str,
 }
 
-/// Puts a message aside.
+/// Parks a message.
 pub(crate) async fn park(
     deployment: &Deployment,
     table: &str,
@@ -75,7 +74,7 @@ pub(crate) async fn park(
         .await
 }
 
-/// Takes a message from those that were put aside.
+/// Deletes a parked message.
 pub(crate) async fn unpark(
     deployment: &Deployment,
     table: &str,
@@ -87,7 +86,7 @@ pub(crate) async fn unpark(
     Ok(())
 }
 
-/// The messages that were put aside, each with who did it, when and why.
+/// Returns the parked messages, each with the operator, the time and the reason.
 pub(crate) async fn parked(deployment: &Deployment, table: &str) -> Result<Vec<(Value, Record)>> {
     let query = deployment.dynamodb.query().table_name(table).consistent_read(true);
     let query =

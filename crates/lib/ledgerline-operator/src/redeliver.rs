@@ -1,5 +1,5 @@
-//! Commits that go to subscribers again. A subscriber may get a commit twice, so any commit can be
-//! redelivered at any time.
+//! The redelivery of commits. A subscriber may get a commit twice, so any commit can be redelivered
+//! at any time.
 
 use std::collections::BTreeMap;
 
@@ -20,39 +20,39 @@ use crate::{
 
 /// The most records of one invocation.
 const RECORDS: usize = 10;
-/// The bytes after which an invocation has enough: it may have 6 MB, and one more record has half a
-/// megabyte at most.
+/// The size in bytes from which an invocation gets no more records. Lambda accepts 6 MB, and one
+/// more record has half a megabyte at most.
 const BYTES: usize = 4_000_000;
 /// The number of streams that are sent at once.
 const AT_ONCE: usize = 4;
 
-/// The commits that are redelivered.
+/// The options of `ledger redeliver`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The stream.
+    /// The stream to redeliver.
     #[arg(required_unless_present_any = ["since", "all", "missing"], conflicts_with_all = ["since", "all", "missing"])]
     stream: Option<String>,
-    /// The first version of the stream.
+    /// Begin with this version of the stream.
     #[arg(long, default_value_t = 1, requires = "stream")]
     from: u64,
-    /// The last version; that of the newest commit unless given.
+    /// End with this version, instead of the head.
     #[arg(long, requires = "stream")]
     to: Option<u64>,
-    /// With --since, instead of one stream: the streams written until this time.
+    /// With --since, redeliver the streams with commits up to this time, instead of one stream.
     #[arg(long, requires = "since", conflicts_with = "missing")]
     until: Option<Timestamp>,
-    /// Every stream from its first version, instead of one stream.
+    /// Redeliver every stream from its first version, instead of one stream.
     #[arg(long, conflicts_with_all = ["since", "missing"])]
     all: bool,
-    /// Put the commits into `$all`, and send them to no subscriber: for a log that is older than
-    /// `$all`.
+    /// Put the commits into `$all`, and send them to no subscriber. Needed for a log that is older
+    /// than `$all`.
     #[arg(long, conflicts_with = "missing")]
     order: bool,
     /// Send each subscriber only the commits that it lacks, as `ledger reconcile` finds them. With
-    /// --since, only of streams that `$all` has since that time.
+    /// --since, compare only streams with entries in `$all` since that time.
     #[arg(long)]
     missing: bool,
-    /// With --missing: let process managers, too, act on the commits that they lack. A new process
+    /// With --missing, let process managers act on the commits that they lack. A new process
     /// manager then acts on every commit of the log.
     #[arg(long, requires_all = ["missing", "write"])]
     act: bool,
@@ -62,7 +62,8 @@ pub(crate) struct Options {
     writing: Writing,
 }
 
-/// Redelivers commits, or prints how many that would be. Returns whether all of them were accepted.
+/// Redelivers commits, or prints their number. Returns `false` if a stream fails, or the operator
+/// declines.
 pub(crate) async fn run(
     deployment: &Deployment,
     stack: &Stack,
@@ -106,7 +107,7 @@ pub(crate) async fn run(
             (stream, first, taken)
         }
     });
-    // The order has one head, for which sequencers would race.
+    // `$all` has one head, at which concurrent sequencers would conflict.
     let at_once = if options.order { 1 } else { AT_ONCE };
     let sent: Vec<_> = sent.buffer_unordered(at_once).collect().await;
     bar.finish_and_clear();
@@ -125,7 +126,7 @@ pub(crate) async fn run(
 }
 
 impl Options {
-    /// The streams, each with its first and its last version.
+    /// Returns the streams, each with its first and its last version.
     async fn streams(&self, deployment: &Deployment) -> Result<BTreeMap<StreamId, (u64, u64)>> {
         let log = deployment.log()?;
         if let Some(since) = self.compared.since.or(self.all.then_some(Timestamp::UNIX_EPOCH)) {
@@ -145,8 +146,8 @@ impl Options {
     }
 }
 
-/// Hands the records of these commits to a reader of the table's stream, as the stream would, in as
-/// many invocations as it takes.
+/// Invokes a reader of the table's stream with the records of these commits, as the stream would,
+/// in several invocations if needed.
 pub(crate) async fn hand_over(
     deployment: &Deployment,
     to: &str,
@@ -154,8 +155,8 @@ pub(crate) async fn hand_over(
 ) -> Result<()> {
     let log = deployment.log()?;
     let name = deployment.name(to)?;
-    // A queue takes the same message only once in five minutes: each time has a number of its own,
-    // so that its messages are not the same.
+    // A FIFO queue drops a message that it received in the last five minutes. The id of this run
+    // makes its messages different.
     let run = uuid::Uuid::new_v4();
     let (mut records, mut bytes) = (Vec::new(), 0);
     for (place, (stream, version)) in commits.iter().enumerate() {

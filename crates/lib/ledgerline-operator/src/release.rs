@@ -34,37 +34,37 @@ pub(crate) enum Release {
     Promote(Writing),
 }
 
-/// The versions that become live again.
+/// The options of `ledger release rollback`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The file with the output of `ledger release list --json` from before the deployment.
+    /// Roll back to the versions in this file, the output of `ledger release list --json` from
+    /// before the deployment.
     #[arg(long, required_unless_present = "before", conflicts_with = "before")]
     to: Option<PathBuf>,
-    /// The time when the deployment began: each function goes to its highest version from before
-    /// this time.
+    /// Roll back to the versions of this time, at which the deployment began. A function with a
+    /// younger live version gets its highest version from before this time.
     #[arg(long)]
     before: Option<Timestamp>,
     #[command(flatten)]
     writing: Writing,
 }
 
-/// A function, by its logical id, and the version to which events come.
+/// A function, by its logical id, and its live version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Live {
     function: String,
     version: String,
 }
 
-/// What the alias of a function names.
+/// The alias of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Alias {
     version: String,
-    /// Whether a part of the events goes to another version, as in the middle of a deployment in
-    /// steps.
+    /// Whether a part of the events goes to another version, as in a canary deployment.
     is_split: bool,
 }
 
-/// What the aliases name, by the logical ids of the functions.
+/// Returns the aliases, by the logical ids of the functions.
 async fn live(deployment: &Deployment) -> Result<BTreeMap<String, Alias>> {
     if deployment.is_local {
         bail!("the local stack has one version of each function, the newest");
@@ -81,7 +81,8 @@ async fn live(deployment: &Deployment) -> Result<BTreeMap<String, Alias>> {
     Ok(aliases)
 }
 
-/// Does it. Returns whether every function has the wanted version.
+/// Runs the subcommand. Returns `false` if a function does not get the wanted version, or the
+/// operator declines.
 pub(crate) async fn run(deployment: &Deployment, release: &Release, out: Out) -> Result<bool> {
     match release {
         Release::List => list(deployment, out).await.map(|()| true),
@@ -98,7 +99,8 @@ async fn list(deployment: &Deployment, out: Out) -> Result<()> {
     Ok(())
 }
 
-/// Makes earlier versions live. Returns whether all of them are.
+/// Makes earlier versions live. Returns `false` if a function keeps another version, or the
+/// operator declines.
 async fn roll_back(deployment: &Deployment, options: &Options, out: Out) -> Result<bool> {
     let live = live(deployment).await?;
     let (wanted, cannot) = match (&options.to, options.before) {
@@ -130,7 +132,7 @@ async fn roll_back(deployment: &Deployment, options: &Options, out: Out) -> Resu
     Ok(move_all(deployment, moves).await? && cannot.is_empty())
 }
 
-/// Those that are not where they should be, or only with a part of their events.
+/// Returns the functions whose alias names another version, or splits the events between two.
 fn moves(wanted: Vec<Live>, live: &BTreeMap<String, Alias>) -> Result<Vec<Live>> {
     let mut moves = Vec::new();
     for wanted in wanted {
@@ -145,7 +147,7 @@ fn moves(wanted: Vec<Live>, live: &BTreeMap<String, Alias>) -> Result<Vec<Live>>
     Ok(moves)
 }
 
-/// Publishes a version of each function as it is configured now, and lets events come to it.
+/// Publishes a version of each function as it is configured, and makes it live.
 async fn promote(deployment: &Deployment, writing: &Writing, out: Out) -> Result<bool> {
     let live = live(deployment).await?;
     let what = format!("publish {} functions", live.len());
@@ -164,8 +166,7 @@ async fn promote(deployment: &Deployment, writing: &Writing, out: Out) -> Result
     let mut published = Vec::new();
     for function in live.into_keys() {
         let name = &deployment.function(&function)?.name;
-        // A function that has not changed since its last version gets no new one: AWS gives that
-        // again.
+        // AWS publishes no new version of an unchanged function, and returns its last one.
         let version = deployment.lambda.publish_version().function_name(name).send().await;
         let version = version.with_context(|| format!("{function} is not published"))?.version;
         published.push(Live { function, version: version.unwrap_or_default() });
@@ -175,13 +176,13 @@ async fn promote(deployment: &Deployment, writing: &Writing, out: Out) -> Result
     move_all(deployment, published).await
 }
 
-/// Moves the aliases, each with all of its events. Returns whether all were moved; those that were
-/// not are named.
+/// Moves the aliases, each with all of its events. Returns whether all moves succeeded, and prints
+/// the functions whose moves failed.
 async fn move_all(deployment: &Deployment, moves: Vec<Live>) -> Result<bool> {
     let mut is_done = true;
     for Live { function, version } in moves {
         let name = &deployment.function(&function)?.name;
-        // A deployment in steps leaves a part of the events to another version: that ends here.
+        // A canary deployment sends a part of the events to another version. This update ends that.
         let routing = AliasRoutingConfiguration::builder()
             .set_additional_version_weights(Some(HashMap::new()))
             .build();
@@ -194,7 +195,7 @@ async fn move_all(deployment: &Deployment, moves: Vec<Live>) -> Result<bool> {
     Ok(is_done)
 }
 
-/// What somebody wrote down, a function a line.
+/// Reads a saved list of versions, one function per line.
 fn written_down(file: &Path) -> Result<Vec<Live>> {
     let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let read = |(place, line): (usize, &str)| {
@@ -208,8 +209,8 @@ fn written_down(file: &Path) -> Result<Vec<Live>> {
     Ok(list)
 }
 
-/// Of each function whose version is of this time or younger: its highest version from before; and
-/// the functions that have none.
+/// Returns the version of each function from before this time, as [`at_or_before`] chooses it. Also
+/// returns the functions without such a version.
 async fn from_before(
     deployment: &Deployment,
     live: &BTreeMap<String, Alias>,
@@ -239,12 +240,13 @@ async fn from_before(
     Ok((found, cannot))
 }
 
-/// Lambda writes an offset without a colon: 2026-11-23T10:00:00.000+0000.
+/// Parses a time of Lambda. Its offset has no colon: 2026-11-23T10:00:00.000+0000.
 fn modified(text: &str) -> Option<Timestamp> {
     text.parse().ok().or_else(|| Timestamp::strptime("%Y-%m-%dT%H:%M:%S%.f%z", text).ok())
 }
 
-/// The version that is live, if it is from before a time, or else the highest one that is.
+/// Returns the live version if it is from before a time, or else the highest version from before
+/// it.
 fn at_or_before(versions: &BTreeMap<u64, Timestamp>, live: &str, before: Timestamp) -> Option<u64> {
     let number = live.parse().ok().filter(|live| versions.get(live).is_some_and(|at| *at < before));
     let highest = || versions.iter().rev().find(|(_, at)| **at < before).map(|(number, _)| *number);

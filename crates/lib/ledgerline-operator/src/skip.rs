@@ -1,4 +1,4 @@
-//! A commit that a subscription cannot apply, passed over.
+//! The skip of a commit that a subscription cannot apply.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -14,7 +14,7 @@ use crate::{
     subscribers::{named, subscribers},
 };
 
-/// The commit.
+/// The options of `ledger skip`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// The logical id of the subscription, or its beginning: Bookings.
@@ -29,7 +29,7 @@ pub(crate) struct Options {
 }
 
 /// Skips the commit with `--write`; without it, prints whether the commit is skipped. Returns
-/// `false` only if the operator does not agree.
+/// `false` only if the operator declines.
 pub(crate) async fn run(
     deployment: &Deployment,
     stack: &Stack,
@@ -76,7 +76,7 @@ pub(crate) async fn run(
     let what = format!("skip {stream} {version}");
     let why = writing.why();
     let detail = json!({ "view": of_log.id, "stream": stream, "version": version });
-    // The view keeps the last changes only: the record is for good.
+    // The view stores only its last changes, but the record stays.
     let record = Record { kind: "subscriptions", what: what.clone(), why: why.clone(), detail };
     records::keep(deployment, records::table(deployment)?, record).await?;
     let by = Move { at: Timestamp::now(), what, who: deployment.operator().await?, why };

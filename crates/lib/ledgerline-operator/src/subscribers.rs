@@ -1,4 +1,5 @@
-//! What follows the log: views, subscriptions and process managers, each a function with a table.
+//! The subscribers of a stack: views, subscriptions and process managers, each a function with a
+//! table.
 
 use anyhow::{Context, Result, bail};
 use ledgerline::manifest::{Action, SubscriberKind};
@@ -11,21 +12,20 @@ use crate::{
     deployment::{Deployment, Function},
 };
 
-/// Something that follows the log, and what the tool has to know of its function.
+/// A subscriber, and the properties of its function that the tool needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Subscriber {
-    /// The function with its table, at the generation of its rows that was read when the tool
-    /// began.
+    /// The function with its table, at the generation that was active when the tool began.
     pub(crate) of_log: reconcile::Subscriber,
-    /// URL of the queue that it takes from, if there is one.
+    /// The URL of its queue, if it has one.
     pub(crate) queue: Option<String>,
-    /// The seconds that an invocation of any function may take that reads or writes the table.
+    /// The longest timeout, in seconds, of all functions that use the table.
     pub(crate) timeout: u64,
     /// Whether its view can be rebuilt from the log.
     pub(crate) can_be_made_again: bool,
 }
 
-/// The subscribers of the stack, by the manifests of its functions.
+/// Returns the subscribers of the stack, by the manifests of its functions.
 pub(crate) async fn subscribers(deployment: &Deployment, stack: &Stack) -> Result<Vec<Subscriber>> {
     let Deployed { template, manifests } = Deployed::read(deployment, stack).await?;
     let queues = deployment.queues();
@@ -71,7 +71,7 @@ pub(crate) async fn subscribers(deployment: &Deployment, stack: &Stack) -> Resul
     Ok(subscribers)
 }
 
-/// The one with this name: a logical id, or the beginning of one.
+/// Returns the subscriber with this logical id, or the only one whose id begins with this name.
 pub(crate) fn named<'f>(subscribers: &'f [Subscriber], name: &str) -> Result<&'f Subscriber> {
     let begins: Vec<_> =
         subscribers.iter().filter(|subscriber| subscriber.of_log.id.starts_with(name)).collect();

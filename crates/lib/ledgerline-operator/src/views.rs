@@ -1,4 +1,4 @@
-//! What follows the log: what it is, and how far it is.
+//! The lists of all subscribers: with their tables and generations, and with their lags.
 
 use std::collections::BTreeMap;
 
@@ -22,10 +22,11 @@ use crate::{
 /// The options of `ledger lag`.
 #[derive(Debug, Args)]
 pub(crate) struct Lag {
-    /// Only streams that `$all` has since this time, instead of those of the last hour.
+    /// Compare only streams with entries in `$all` since this time, instead of those of the last
+    /// hour.
     #[arg(long)]
     since: Option<Timestamp>,
-    /// All streams. Scans the whole log.
+    /// Compare all streams. Scans the whole log.
     #[arg(long, conflicts_with = "since")]
     all: bool,
     /// Exit with 2 if a subscriber lacks a commit that is older than this many seconds.
@@ -42,7 +43,7 @@ fn kind(kind: SubscriberKind) -> &'static str {
     }
 }
 
-/// The messages in the queue of a subscriber: those that wait, and those that are worked on.
+/// Returns the numbers of waiting messages and of messages in flight in the queue of a subscriber.
 async fn waiting(deployment: &Deployment, subscriber: &Subscriber) -> Result<Option<(u64, u64)>> {
     let Some(url) = &subscriber.queue else { return Ok(None) };
     let names =
@@ -61,7 +62,7 @@ async fn waiting(deployment: &Deployment, subscriber: &Subscriber) -> Result<Opt
     Ok(Some((waiting.unwrap_or(0), taken.unwrap_or(0))))
 }
 
-/// Prints everything that follows the log.
+/// Prints every subscriber with its table and its generations.
 pub(crate) async fn list(deployment: &Deployment, stack: &Stack, out: Out) -> Result<()> {
     let mut rows = Vec::new();
     for subscriber in subscribers(deployment, stack).await? {
@@ -85,7 +86,8 @@ pub(crate) async fn list(deployment: &Deployment, stack: &Stack, out: Out) -> Re
     Ok(())
 }
 
-/// Prints how far each subscriber is. Returns whether nobody lacks an old commit.
+/// Prints the lag of each subscriber. Returns `false` if a subscriber lacks an old commit, is ahead
+/// or is unreadable.
 pub(crate) async fn lag(
     deployment: &Deployment,
     stack: &Stack,
@@ -120,16 +122,16 @@ pub(crate) async fn lag(
     let busy = out.busy("comparing the subscribers with the log");
     let found = comparison.run().await?;
     drop(busy);
-    // By subscriber: the commits that it lacks, and the time of the oldest one.
+    // The number of commits that each subscriber lacks, and the time of the oldest one.
     let mut lacks = BTreeMap::<&str, (u64, Option<Timestamp>)>::new();
     let limit = now - SignedDuration::from_secs(options.older.into());
-    // Who is ahead, or cannot read its position, does not get on by waiting.
+    // A subscriber that is ahead, or cannot read its position, does not recover by itself.
     let mut is_well = found.ahead.is_empty() && found.unreadable.is_empty();
     for missing in &found.missing {
         let (commits, oldest) = lacks.entry(&missing.who).or_default();
         *commits += missing.head - missing.found;
         let at = log.time_of(&missing.stream, missing.found + 1).await?;
-        // A commit that has no time is a hole, or damaged.
+        // A commit without a time is a hole, or damaged.
         is_well &= at.is_some_and(|at| at >= limit);
         *oldest = [*oldest, at].into_iter().flatten().min();
     }

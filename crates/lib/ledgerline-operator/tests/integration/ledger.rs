@@ -395,7 +395,7 @@ async fn streams_commits_and_traces_are_shown_without_payloads() {
     // none.
     let bare = ledger.command().args(["--local", "show", "--help"]).output();
     let help = String::from_utf8(bare.unwrap().stdout).unwrap();
-    assert!(help.contains("The last version to show"), "the help of show: {help}");
+    assert!(help.contains("Show commits up to this version"), "the help of show: {help}");
     for wrong in [
         &["show", "tank-nothing"][..],
         &["show", "nothing"],
