@@ -1,4 +1,5 @@
-//! The operator's tool with the aggregates of the application on which the libraries are tested.
+//! The operator's tool with the aggregates of the tank application, on which the libraries are
+//! tested.
 
 use std::process::ExitCode;
 

@@ -11,7 +11,7 @@ use ledgerline_testing::{
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-/// A message in a dead-letter queue.
+/// Sends a message to a dead-letter queue.
 async fn dead_letter(client: &aws_sdk_sqs::Client, to: &str, group: Option<&str>, body: &Value) {
     let fifo = if group.is_some() { ".fifo" } else { "" };
     let url = queue(client, &format!("{to}{fifo}")).await;
@@ -24,7 +24,7 @@ async fn dead_letter(client: &aws_sdk_sqs::Client, to: &str, group: Option<&str>
         .unwrap();
 }
 
-/// Every kind of dead letter is redriven to its source, and its subject is repaired by that.
+/// A redrive sends every kind of dead letter to its source, and so repairs the rows.
 #[tokio::test]
 async fn dead_letters_are_counted_redriven_and_parked() {
     let stack = LocalStack::start(None).await;
@@ -38,7 +38,7 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     let ledger = Tool::at(&stack);
     assert_eq!(ledger.run(&["dead-letters"]).0, 0, "there are none");
 
-    // Their rows are deleted, as if the commits had never arrived.
+    // The rows of three tanks are deleted, as if their commits had never arrived.
     let dynamodb =
         aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let sqs = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
@@ -85,7 +85,7 @@ async fn dead_letters_are_counted_redriven_and_parked() {
         BTreeSet::from([
             ("LevelsDeadLetterQueue", 1, "1: the table is unavailable"),
             ("FanoutDeadLetterQueue", 1, "1: it could not be read"),
-            // Of a stream, the emulated queue shows one message at a time.
+            // The emulated queue delivers one message of a stream at a time.
             ("ReadingsDeadLetterQueue", 2, &*format!("1: {failed}")),
         ])
     );
@@ -97,7 +97,7 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     let (_, with) = ledger.run(&["dead-letters", "Readings", "--payloads"]);
     assert!(format!("{with:?}").contains("TankFilled"), "{with:?}");
 
-    // One is parked, and redriven later.
+    // The messages of a stream are parked, and redriven later.
     let id = letters[0]["id"].as_str().unwrap().to_owned();
     let sure = ["--write", "--yes", "--why", "a test"];
     let act = |arguments: &[&str]| ledger.run(&[&["dead-letters"], arguments, &sure].concat());
@@ -123,7 +123,7 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     assert_eq!(ledger.run(&["dead-letters"]).0, 0);
     assert!(ledger.run(&["dead-letters", "--parked"]).1.is_empty());
 
-    // A useless message is thrown away, by its id alone, and the operator is recorded.
+    // An operator discards a useless message by its id, and the action is recorded.
     dead_letter(&sqs, "FanoutDeadLetterQueue", None, &json!({ "nothing": "useful" })).await;
     assert_eq!(act(&["Fanout", "--redrive"]).0, 2, "it names no commit, and stays");
     let (_, listed) = ledger.run(&["dead-letters", "Fanout"]);
@@ -135,7 +135,7 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     let done: BTreeSet<_> =
         records.iter().map(|record| record["what"].as_s().unwrap().clone()).collect();
     assert!(done.contains(&format!("throw away: {id}")) && done.len() == 5, "{done:?}");
-    // A commit that the fanout can never pass on comes back once, and the tool says so.
+    // The fanout quarantines a damaged commit again after a redrive, and the tool reports that.
     stack.damage("tank-damaged").await;
     eventually("it is set aside", async || {
         (ledger.run(&["dead-letters", "Fanout"]).0 == 2).then_some(())
@@ -159,14 +159,14 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     }
 }
 
-/// The URL of a queue.
+/// Returns the URL of a queue.
 async fn queue(client: &aws_sdk_sqs::Client, name: &str) -> String {
     client.get_queue_url().queue_name(table(name)).send().await.unwrap().queue_url.unwrap()
 }
 
-/// The incident of the runbook: a commit cannot be applied, and those behind it in its stream wait.
-/// They become dead letters, others flow; the cause is found and mended; the messages go back,
-/// though the tool is killed at it.
+/// The incident of the runbook: a subscriber cannot apply a commit, and the later commits of its
+/// stream wait. They become dead letters, and other streams continue. The operator repairs the
+/// cause and redrives the messages, and the tool is killed during the redrive.
 #[tokio::test]
 async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_cause_is_repaired()
 {
@@ -180,7 +180,7 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
     let aws = ledgerline_dynamodb::sdk_config(&stack.aws_url());
     let sqs = aws_sdk_sqs::Client::new(&aws);
     let dynamodb = aws_sdk_dynamodb::Client::new(&aws);
-    // Two tries in two seconds, and not ninety in an hour and a half.
+    // Two attempts in two seconds, instead of ninety in an hour and a half.
     let url = queue(&sqs, "ReadingsQueue.fifo").await;
     let get = sqs.get_queue_attributes().queue_url(&url).attribute_names(Name::RedrivePolicy);
     let policy = get.send().await.unwrap().attributes.unwrap()[&Name::RedrivePolicy].clone();
@@ -191,7 +191,7 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
         .queue_url(&url)
         .attributes(Name::RedrivePolicy, policy.to_string());
     set.attributes(Name::VisibilityTimeout, "1").send().await.unwrap();
-    // The position of one tank is changed by hand. No commit of it can be applied any more.
+    // The position of one tank is changed by hand, so no commit of this tank can be applied.
     let position = async |value: AttributeValue| {
         let update = dynamodb.update_item().table_name(table("ReadingsTable"));
         let update = update.key("tankId", AttributeValue::S(format!("tank-{poisoned}")));
@@ -209,13 +209,13 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
     }
     settled(&stack, &healthy).await;
 
-    // Find: the queue, the first commit of the stream, the reason in the logs, and the commit
-    // itself.
+    // The operator finds the queue, the first commit of the stream, the reason in the logs, and the
+    // commit itself.
     let ledger = Tool::at(&stack);
     let stream = format!("tank-{poisoned}");
     let listed = eventually("all of them are dead letters", async || {
         // Other tanks are filled meanwhile. Their messages also wake the emulated queue, which does
-        // not wake by itself when a message may be retried.
+        // not wake by itself for a retry.
         fill(&stack, &healthy, 1).await;
         let (_, listed) = ledger.run(&["dead-letters", "Readings"]);
         listed.first().is_some_and(|count| count["messages"] == FILLS).then_some(listed)
@@ -231,7 +231,8 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
     let unreadable = stack.get(&format!("/tanks/{poisoned}/readings")).await;
     assert_eq!(unreadable.status, StatusCode::INTERNAL_SERVER_ERROR, "of this tank alone");
 
-    // Repair the position, and redrive them. The tool is killed when the first one is on its way.
+    // The operator repairs the position, and redrives the messages. The tool is killed when it has
+    // redriven the first one.
     position(AttributeValue::N("1".into())).await;
     let send_back = [
         "dead-letters",
@@ -243,7 +244,7 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
         "the position is repaired",
     ];
     let mut tool = ledger.start(&send_back);
-    // Without a pause between two looks: there are only a few to send.
+    // The loop has no pause, because the tool has only a few messages to send.
     let records = async || {
         let records = dynamodb.scan().table_name(table("OperationsTable")).send().await.unwrap();
         records.count
@@ -257,7 +258,7 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
     eventually(
         "the others are sent, when those that the killed tool had can be had again",
         async || {
-            // As long as some are left, it does not say that all is done.
+            // While messages are left, the tool does not report success.
             let is_done = ledger.run(&send_back).0 == 0;
             let is_empty = ledger.run(&["dead-letters"]).0 == 0;
             assert!(is_empty || !is_done, "it says that all is done");

@@ -1,4 +1,4 @@
-//! The operator's tool against a local stack: what it shows, and what it finds and mends.
+//! The operator's tool against a local stack: its output, its comparisons and its repairs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,8 +31,8 @@ async fn missing_commits_are_found_and_sent_to_the_subscriber_that_lacks_them() 
     });
     assert!(clean.await.is_empty());
 
-    // The row of one tank and the newest row of two others are lost, as if their last messages had
-    // been; a row shows more than the log has.
+    // The row of one tank and the newest rows of two others are lost, as if their last messages
+    // were lost. The row of another tank is ahead of the log.
     let client = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let text = |text: &str| AttributeValue::S(text.to_owned());
     let delete =
@@ -71,7 +71,7 @@ async fn missing_commits_are_found_and_sent_to_the_subscriber_that_lacks_them() 
     let only = ledger.found(&["--only", log]);
     assert_eq!(only, (2, BTreeSet::from([missing(log, 1, 3), missing(log, 2, 3)])));
     assert_eq!(ledger.run(&["reconcile", "--only", "Nobody"]).0, 1);
-    // What is young is left alone, and without --yes nobody who is not there is asked.
+    // Young commits are ignored. Without --yes and without a terminal, the tool does not write.
     assert_eq!(ledger.run(&["reconcile", "--only", log]).0, 0);
     assert_eq!(ledger.run(&["reconcile"]).0, 2, "what is ahead is not on its way");
     assert_eq!(
@@ -85,7 +85,7 @@ async fn missing_commits_are_found_and_sent_to_the_subscriber_that_lacks_them() 
     );
     assert_eq!(ledger.found(&[]), (2, expected));
 
-    // What is ahead is left to somebody, so that it does not end well.
+    // The row ahead of the log is not repaired, so the exit code is 2.
     assert_eq!(
         ledger
             .run(&[
@@ -135,14 +135,14 @@ async fn lag_is_shown_and_commits_are_redelivered() {
         let row = rows.into_iter().find(|row| row["who"] == "LevelsProjectorFunction").unwrap();
         (code, row["missing"].clone(), row["commits"].clone())
     };
-    // What `lag` does not find in the order, it does not look at.
+    // `lag` compares only streams with entries in `$all`.
     eventually("the order has both commits", async || {
         let events = stack.get("/events").await.body;
         (events["commits"].as_array().unwrap().len() == 2).then_some(())
     })
     .await;
     assert_eq!(lag(&[]), (0, json!(0), json!(0)));
-    // The row is lost. Nothing is old yet.
+    // The row is lost, and its commits are still young.
     let client = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let delete = client.delete_item().table_name(table("LevelsTable"));
     delete.key("tankId", AttributeValue::S(id.clone())).send().await.unwrap();
@@ -153,7 +153,7 @@ async fn lag_is_shown_and_commits_are_redelivered() {
     .await;
     assert_eq!(lag(&["--since", "2120-01-01T00:00:00Z"]), (0, json!(0), json!(0)));
 
-    // Without --write, it is said what would be sent.
+    // Without --write, the tool prints the number of commits that it would send.
     let stream = format!("tank-{id}");
     for arguments in
         [&["redeliver", &stream][..], &["redeliver", "--since", "2020-01-01T00:00:00Z"]]
@@ -187,7 +187,7 @@ async fn lag_is_shown_and_commits_are_redelivered() {
     }
 }
 
-/// What `doctor` finds: of what, which one, and what is wrong.
+/// Runs `doctor`. Returns its exit code, and the name and the difference of each finding.
 fn wrong(ledger: &Tool, arguments: &[&str]) -> (i32, BTreeSet<(String, String)>) {
     let (code, printed) = ledger.run(&[&["doctor"], arguments].concat());
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -196,13 +196,13 @@ fn wrong(ledger: &Tool, arguments: &[&str]) -> (i32, BTreeSet<(String, String)>)
 }
 
 #[tokio::test]
-async fn doctor_finds_what_is_deployed_differently_or_was_changed_by_hand() {
+async fn doctor_finds_differences_of_templates_and_manual_changes() {
     let stack = LocalStack::start(None).await;
     install(&stack, 1_000).await;
     let ledger = Tool::at(&stack);
     assert_eq!(wrong(&ledger, &[]), (0, BTreeSet::new()));
 
-    // Somebody changes things by hand.
+    // An operator changes resources by hand.
     let sdk = ledgerline_dynamodb::sdk_config(&stack.aws_url());
     let dynamodb = aws_sdk_dynamodb::Client::new(&sdk);
     let sqs = aws_sdk_sqs::Client::new(&sdk);
@@ -217,16 +217,15 @@ async fn doctor_finds_what_is_deployed_differently_or_was_changed_by_hand() {
     let arn = "arn:aws:sqs:us-east-1:000000000000:tanks-HaulDeadLetterQueue.fifo";
     let policy = json!({ "deadLetterTargetArn": arn, "maxReceiveCount": 3 }).to_string();
     set.attributes(Name::RedrivePolicy, policy).send().await.unwrap();
-    // Another team listens to what is not put on the bus.
+    // The rule of another team matches an event type that the fanout does not send.
     let events = aws_sdk_eventbridge::Client::new(&sdk);
     let pattern = json!({ "source": ["tanks.tank"], "detail-type": ["Filled"] }).to_string();
     let rule =
         events.put_rule().name("theirs").event_bus_name("tanks-events").event_pattern(pattern);
     rule.send().await.unwrap();
-    // And a commit comes that this code does not understand.
+    // The log gets a commit that this code does not understand.
     stack.damage("tank-damaged").await;
-    // The workspace has another timeout than what is deployed, one function more, and one variable
-    // less.
+    // The workspace has another timeout than the stack, one table more, and one table less.
     let template = std::fs::read_to_string(workspace().join("template.yaml")).unwrap();
     let template = template.replacen("      Timeout: 900\n", "      Timeout: 899\n", 1);
     let template = template.replacen("  OperationsTable:\n", "  ExtraOperationsTable:\n", 1);
@@ -270,7 +269,7 @@ async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
         get.key("tankId", AttributeValue::S(id.to_owned())).send().await.unwrap().item
     };
     let untouched = row(&other).await;
-    // The row shows the right version and a wrong level: no redelivery changes it.
+    // The row has the right version and a wrong level, so no redelivery changes it.
     let update = client.update_item().table_name(table("LevelsTable"));
     let update = update.key("tankId", AttributeValue::S(id.clone()));
     let update = update.update_expression("SET #level = :wrong");
@@ -293,7 +292,7 @@ async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
     let shown = stack.get(&format!("/tanks/{id}?minVersion=3")).await;
     assert_eq!((shown.version(), &shown.body["level"]), (3, &json!(1_000)));
     assert_eq!(row(&other).await, untouched);
-    // A replay whose state is lost is found and sent, as every other commit.
+    // A lost row is repaired after a commit without events, as after every other commit.
     let delete = client.delete_item().table_name(table("LevelsTable"));
     delete.key("tankId", AttributeValue::S(id.clone())).send().await.unwrap();
     let repair = ["redeliver", "--missing", "--younger", "0", "--only", "LevelsProjectorFunction"];
@@ -304,7 +303,7 @@ async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
         (ledger.found(&[]) == (0, BTreeSet::new())).then_some(())
     })
     .await;
-    // Nothing but a command of operators goes this way.
+    // `ledger command` sends only commands for operators.
     let (code, commands) = ledger.run(&["command"]);
     let commands: Vec<_> = commands.iter().map(|row| row["command"].as_str().unwrap()).collect();
     assert_eq!((code, &*commands), (0, &["POST /tanks/{id}/replays"][..]));
@@ -314,8 +313,8 @@ async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
         &["command", "POST", "/tanks/163082d2-b005-45d7-9eb6-aa1f83efd55d/replays", "--api", api][..],
         &["command", "POST", &fills, "--body", r#"{"amount":1}"#, "--api", api],
         &["command", "POST", &path, "--body", "30", "--api", api],
-        // The API of a local stack at another address is not known, and a token is not sent in the
-        // clear.
+        // The tool does not know the API of a local stack at another address, and sends no token in
+        // the clear.
         &["command", "POST", &path],
         &["command", "POST", &path, "--api", "http://example.com", "--token", "t"],
         &["command", "POST"],
@@ -362,15 +361,14 @@ async fn streams_commits_and_traces_are_shown_without_payloads() {
     })
     .await;
     let (_, with) = ledger.run(&["trace", "the-delivery", "--payloads"]);
-    // A time, or an id, may have the same digits.
+    // The search includes the type, because a time or an id may have the same digits.
     let has_level = |rows: &[Value]| format!("{rows:?}").contains("Number(970)");
     assert!(!has_level(&traced) && has_level(&with), "{with:?}");
 
     let tank = format!("tank-{from}");
     let (_, shown) = ledger.run(&["show", &tank, "--at", "2", "--payloads"]);
     assert_eq!((shown.len(), &shown[2]["state"]["level"]), (3, &json!(1_000)));
-    // Of the log of functions, everything that has this phrase; and there are no versions of
-    // functions here.
+    // `ledger logs` finds every line of the functions' log that has this phrase.
     let (code, logged) = ledger.run(&["logs", &format!("haul-{haul}"), "--since", "5m"]);
     assert!(
         code == 0 && logged.iter().any(|line| line["said"]["message"] == "fanout"),
@@ -379,7 +377,7 @@ async fn streams_commits_and_traces_are_shown_without_payloads() {
     assert_eq!(ledger.run(&["logs", "--failures"]), (0, Vec::new()));
     let (code, shown) = ledger.run(&["show", &tank]);
     assert_eq!((code, shown.len(), shown[2]["data"].is_null()), (0, 3, true));
-    // The order is later than the log by a second.
+    // `$all` lags behind the log by a second.
     eventually("the tail has the commits of both tanks", async || {
         let (_, tail) =
             ledger.run(&["tail", "--from", "beginning", "--once", "--category", "tank"]);
@@ -391,8 +389,8 @@ async fn streams_commits_and_traces_are_shown_without_payloads() {
     let routes: Vec<_> = lines.iter().map(|line| line["said"]["route"].as_str()).collect();
     assert_eq!((code, routes.contains(&Some("POST /tanks"))), (0, true), "{lines:?}");
 
-    // Without an address, it is the one that the local stack has by default; the subcommand is
-    // none.
+    // Without a value, `--local` is the default address. The option does not take the subcommand as
+    // its value.
     let bare = ledger.command().args(["--local", "show", "--help"]).output();
     let help = String::from_utf8(bare.unwrap().stdout).unwrap();
     assert!(help.contains("Show commits up to this version"), "the help of show: {help}");
@@ -404,6 +402,7 @@ async fn streams_commits_and_traces_are_shown_without_payloads() {
         &["tail", "--from", "yesterday"],
         &["--stack", "other", "streams"],
         &["logs", "--since", "yesterday"],
+        // A local stack has no versions of functions, and no limits.
         &["release", "list"],
         &["concurrency"],
         &["resources", "Nothing"],
@@ -412,8 +411,8 @@ async fn streams_commits_and_traces_are_shown_without_payloads() {
     }
 }
 
-/// An entry is final, and one without a commit stops every subscription: so what only claims to be
-/// a commit gets no entry, and an operator can make an entry void.
+/// A forged record gets no entry in `$all`, and an operator can make a wrong entry void. Entries
+/// are final, and an entry without a commit stops every subscription.
 #[tokio::test]
 async fn a_forged_record_gets_no_entry_and_a_wrong_entry_can_be_made_void() {
     // Given a tank with a row in the stock,
@@ -437,7 +436,7 @@ async fn a_forged_record_gets_no_entry_and_a_wrong_entry_can_be_made_void() {
         eventually(&what, async || (last().await == number).then_some(())).await;
     };
     counted(1).await;
-    // when an operator sends a record of a commit that the log does not have, as if the stream did,
+    // when an operator sends a record of a commit that the log lacks, as the stream would,
     invoke("SequencerFunction", "tank-forged").await;
     fill(&stack, &id, 1).await;
     // then it gets no entry.
@@ -445,7 +444,7 @@ async fn a_forged_record_gets_no_entry_and_a_wrong_entry_can_be_made_void() {
     let clean = async || (ledger.found(&[]) == (0, BTreeSet::new())).then_some(());
     eventually("nothing is missing or ahead", clean).await;
 
-    // When such an entry is there nevertheless, as a faulty program leaves it,
+    // When `$all` has such an entry nevertheless, because of a faulty program,
     invoke("SequencerFunction:live", "tank-wrong").await;
     fill(&stack, &id, 1).await;
     let ahead = (2, BTreeSet::from([("ahead".into(), "$all".into(), "tank-wrong".into(), 7)]));
@@ -468,7 +467,7 @@ async fn a_forged_record_gets_no_entry_and_a_wrong_entry_can_be_made_void() {
     assert_eq!(last().await, 2);
     assert_eq!(void("tank-wrong", "7", &sure).1[0]["is"], "void");
     assert_eq!(void("tank-wrong", "7", &sure).1[0]["is"], "void already");
-    // and every reader goes past it.
+    // and every reader continues after it.
     counted(3).await;
     eventually("nothing is missing or ahead", clean).await;
     let events = stack.get("/events?limit=100").await.body;

@@ -1,4 +1,4 @@
-//! The operator's tool at a local stack of the application of tanks, in one binary: cargo runs test
+//! The operator's tool on a local stack of the tank application, in one binary: cargo runs test
 //! binaries one after another, and most of these tests wait for a stack.
 
 #![allow(

@@ -17,14 +17,14 @@ use reqwest::StatusCode;
 use serde_json::json;
 
 const TANKS: usize = 12;
-/// The number of tanks that are written to meanwhile.
+/// The number of tanks that clients write to during the rebuild.
 const WRITTEN: usize = 6;
 
 fn text(text: &str) -> AttributeValue {
     AttributeValue::S(text.to_owned())
 }
 
-/// Changes rows as a projector with a bug would have written them: levels and amounts of readings
+/// Changes rows as a faulty projector would have written them: levels, and amounts of readings,
 /// that are a thousand too high.
 async fn spoil(client: &Client, ids: &[String]) {
     for id in ids {
@@ -42,7 +42,7 @@ async fn spoil(client: &Client, ids: &[String]) {
     }
 }
 
-/// The number of items of a table by the generation that they belong to.
+/// Returns the number of items of a table, by their generation.
 async fn generations(client: &Client, id: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     let mut items = client.scan().table_name(table(id)).into_paginator().items().send();
@@ -66,7 +66,7 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     }
     let client = Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     spoil(&client, &ids).await;
-    // Nothing says so: the rows show the versions that they should.
+    // No comparison finds the wrong rows, because they have the right versions.
     let ledger = Tool::at(&stack);
     eventually(
         "nothing is missing, in the order of everything neither, which is a second behind",
@@ -74,8 +74,7 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     )
     .await;
     assert_eq!(stack.get(&format!("/tanks/{}", ids[0])).await.body["level"], 2_000);
-    // Reconciling, and delivering everything again, would change nothing: the rows are as new as
-    // the log.
+    // A repair or a redelivery would change nothing: the rows have the same versions as the log.
 
     let ends = AtomicBool::new(false);
     let right_ones = AtomicUsize::new(0);
@@ -85,8 +84,8 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    // Nobody sees a failure, or an older version than before, or, once the rows are right, a wrong
-    // one.
+    // A read never fails, never shows an older version than an earlier read, and never shows a
+    // wrong level after a right one.
     let read = async |id: &String| {
         let (mut version, mut is_right, mut reads) = (0, false, 0);
         while !ends.load(Ordering::Relaxed) {
@@ -110,8 +109,8 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     let killed = async {
         let mut killed = 0_u64;
         while !ends.load(Ordering::Relaxed) {
-            // On a slow machine, a second may be too short for any part: after as many kills as are
-            // asked for, the pauses grow, or the tool gives up in the end.
+            // On a slow machine, a second may be too short for any part. So the pauses grow after
+            // the required number of kills: otherwise the tool would give up.
             tokio::time::sleep(Duration::from_millis(1_000 + 100 * killed.saturating_sub(11)))
                 .await;
             stack.kill_instances("levels-projector");
@@ -125,7 +124,7 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
         let arguments = |view| {
             ["rebuild", "switch", view, "--write", "--yes", "--why", "wrong rows", "--parts", "3"]
         };
-        // The tool itself is killed as soon as it has begun.
+        // The tool itself is killed as soon as its rebuild has begun.
         for (view, id) in views.into_iter().zip(["LevelsTable", "ReadingsTable"]) {
             let mut first = ledger.start(&arguments(view));
             eventually("it has begun", async || {
@@ -135,7 +134,7 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
             first.kill().unwrap();
             first.wait().unwrap();
         }
-        // The old rows are read until then: those of tanks without a writer are wrong.
+        // Reads still use the old rows, which are wrong for tanks without a writer.
         assert!(right_ones.load(Ordering::Relaxed) <= WRITTEN);
         let both = views.map(|view| Tool::end(ledger.start(&arguments(view))));
         for (code, printed) in futures::future::join_all(both).await {
@@ -164,20 +163,20 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     })
     .await;
 
-    // There are two rows of each tank in the table and in its index, and one in the list.
+    // Each tank has two rows in the table and in its index, and one in the list.
     let listed = stack.get("/tanks?limit=200").await.body["tanks"].as_array().unwrap().clone();
     let listed: BTreeSet<_> = listed.iter().map(|tank| tank["tankId"].as_str().unwrap()).collect();
     assert_eq!(listed, ids.iter().map(String::as_str).collect());
     let first = stack.get("/tanks?limit=5").await.body;
     let cursor = first["cursor"].as_str().unwrap();
 
-    // One can go back to the old rows, which are wrong, and as new as the others.
+    // A rollback returns to the old rows, which are wrong, and as new as the others.
     let (code, _) =
         ledger.run(&["rebuild", "rollback", views[0], "--write", "--yes", "--why", "a try"]);
     assert_eq!(code, 0);
     let last = &ids[TANKS - 1];
     assert_eq!(stack.get(&format!("/tanks/{last}")).await.body["level"], 2_000);
-    // A list that was begun before resumes where it stopped.
+    // A list that began before the rollback resumes where it stopped.
     let mut all = first["tanks"].as_array().unwrap().clone();
     let rest = stack.get(&format!("/tanks?limit=200&cursor={cursor}")).await.body;
     all.extend(rest["tanks"].as_array().unwrap().iter().cloned());
@@ -209,7 +208,7 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
         );
     }
 
-    // Who did what, and why, is kept; and what is not possible is refused.
+    // The operators and their reasons are stored, and impossible changes are refused.
     let (_, status) = ledger.run(&["rebuild", "switch", "Levels"]);
     let done: Vec<_> = status.iter().filter_map(|line| line["what"].as_str()).collect();
     assert_eq!(done, ["begin", "switch", "back", "drop", "dropped"]);
@@ -236,12 +235,12 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
 }
 
 /// The number of tanks, of clients that write to them at once, and of commits that each tank has at
-/// least before its views are rebuilt.
+/// least when the rebuilds begin.
 const BUSY: (usize, usize, usize) = (40, 64, 12);
 
-/// 64 clients write as fast as they are answered, and each second a function is killed in the
-/// middle of its work, while four views are rebuilt: one of states, two of the log, and one in the
-/// order of `$all`. Afterwards each is the fold of the log, and no litre moved twice.
+/// 64 clients send commands without a pause, and each second a function is killed at work, while
+/// four views are rebuilt: one of states, two of the log, and one of `$all`. At the end, each view
+/// is the fold of the log, and no litre has moved twice.
 #[tokio::test]
 async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
     const KILLED: [&str; 5] =
@@ -252,14 +251,14 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
     let filled = ids.iter().flat_map(|id| std::iter::repeat_n(id, commits - 2));
     let fills = stream::iter(filled).map(async |id| {
         let filled = fill(&stack, id, 1).await;
-        // A command that lost several races is not repeated: it may be one fewer.
+        // A command that lost several races is not retried, so a tank may have one commit fewer.
         assert!(is_an_answer(filled.status), "{filled:?}");
     });
     fills.buffer_unordered(16).collect::<()>().await;
     let ledger = Tool::at(&stack);
 
-    // Half of the tanks are not written to any more once the switch is decided. What came to them
-    // just before it has to be in the new rows: no later commit fills a gap.
+    // Clients stop writing to half of the tanks once the switch is decided. The new rows must
+    // contain the last commits before the switch, because no later commit fills a gap.
     let ends = AtomicBool::new(false);
     let is_decided = AtomicBool::new(false);
     let write = async |client: usize| {
@@ -276,8 +275,8 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
                 0 => fill(&stack, from, 3).await,
                 1 | 2 => draw(&stack, from, 2).await,
                 _ => {
-                    // One of nine goes to a tank that does not exist, and comes back; one of nine
-                    // is refused.
+                    // One of nine hauls goes to a tank that does not exist, and is returned. One of
+                    // nine is refused.
                     let nobody = uuid::Uuid::new_v4().to_string();
                     let to = if turn % 9 == 0 || from == to { &nobody } else { to };
                     let amount = if turn % 9 == 1 { 1_000_000_000 } else { 5 };
@@ -304,7 +303,7 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
         let sure = ["rebuild", "switch", view, "--write", "--yes", "--why", "a test"];
         Tool::end(ledger.start(&[&sure, more].concat()))
     };
-    // The stock is waited for later: its function may take a minute, for which the tool waits.
+    // The test awaits the rebuild of the stock last, because its function may take a minute.
     let stock = tokio::spawn(rebuild("Stock", &[]));
     let rebuilt = async {
         let views = [
@@ -326,7 +325,7 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
             let found =
                 query.expression_attribute_values(":g", text("$generations")).send().await.unwrap();
             let is_decided = format!("{:?}", found.items()).contains("\"switch\"");
-            // A rebuild that ended without a switch says below why.
+            // The results below have the reason of a rebuild that ended without a switch.
             (is_decided || ends.load(Ordering::Relaxed)).then_some(())
         })
         .await;
@@ -347,12 +346,12 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
     let [levels, readings, fills] = units.collect::<Vec<_>>().try_into().unwrap();
     eprintln!("[commits, reads, writes]: {levels:?}, {readings:?}, {fills:?}");
     let rows = tanks as f64;
-    // A row and its places in two indexes are three units. A tank whose commits are in two pages is
-    // written once more, at two units. The number of commits does not matter.
+    // A row and its items in two indexes cost three units. A tank whose commits are in two pages is
+    // written once more, for two units. The number of commits does not matter.
     assert!(levels[0] >= 10.0 * rows && levels[2] <= 5.0 * rows, "{levels:?}");
-    // One for each row, and one for the position of each first commit.
+    // One unit for each row, and one for the position of each first commit.
     assert!(readings[2] <= readings[0], "{readings:?}");
-    // A transaction takes two units for each row, and for the sum and the position of each batch.
+    // A transaction costs two units for each row, and for the sum and the position of each batch.
     assert!(fills[2] <= 3.0 * fills[0], "{fills:?}");
 
     let ended = litres_moved_once(&stack).await;
@@ -370,7 +369,7 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
     assert_eq!(ledger.run(&["reconcile", "--younger", "0"]).0, 0);
 }
 
-/// Whether a command was done or refused: a client that gets one of these answers continues.
+/// Whether a client continues after this status: the command was accepted, refused, or lost races.
 fn is_an_answer(status: StatusCode) -> bool {
     status.is_success() || matches!(status, StatusCode::CONFLICT | StatusCode::SERVICE_UNAVAILABLE)
 }

@@ -1,4 +1,4 @@
-//! Lost last commits among many streams: each is found and mended, no other row is touched, and the
+//! Lost last commits among many streams: each is found and repaired, no other row changes, and the
 //! read units are counted.
 
 use std::{
@@ -28,7 +28,7 @@ const VIEWS: [(&str, Option<&str>, &str); 2] = [
 
 type Item = BTreeMap<String, String>;
 
-/// All rows of a table, by their keys.
+/// Returns all rows of a table, by their keys.
 async fn rows(
     client: &Client,
     (id, sort, _): (&str, Option<&str>, &str),
@@ -39,7 +39,7 @@ async fn rows(
         let item = item.unwrap();
         let key = |name: &str| item[name].as_s().unwrap().clone();
         let keys = [key("tankId"), sort.map_or_else(String::new, key)];
-        // The attributes of an item come in any order.
+        // The attributes of an item have no order, so they are sorted.
         rows.insert(
             keys,
             item.iter().map(|(name, value)| (name.clone(), format!("{value:?}"))).collect(),
@@ -48,7 +48,7 @@ async fn rows(
     rows
 }
 
-/// Copies tanks in the data of a stopped stack until there are so many streams of two commits.
+/// Copies tanks in the data of a stopped stack, up to this number of streams with two commits.
 fn copy(data: &Path, streams: usize) {
     let database = services::open(data).unwrap();
     database.enable_bulk_loading().unwrap();
@@ -57,8 +57,9 @@ fn copy(data: &Path, streams: usize) {
     assert_eq!(copy_streams(&database, "tank", &tables, 2 * streams).unwrap(), 2 * streams);
 }
 
-/// The newest row is taken from so many of so many streams, half of them in each of two views.
-async fn lost_last_commits_are_found_and_mended(streams: usize, lost: usize) {
+/// Deletes the newest rows of this many streams, half of them in each of two views, and repairs
+/// them.
+async fn lost_last_commits_are_found_and_repaired(streams: usize, lost: usize) {
     let data = tempfile::tempdir().unwrap();
     let stack = LocalStack::start_busy(Some(data.path())).await;
     for amount in [100, 200] {
@@ -78,7 +79,7 @@ async fn lost_last_commits_are_found_and_mended(streams: usize, lost: usize) {
     let half = lost / 2;
     let mut expected = BTreeSet::new();
     for (place, (id, sort, who)) in VIEWS.into_iter().enumerate() {
-        // Streams from everywhere, and others in each view.
+        // Streams from the whole log, and different ones in each view.
         let ids = before[0].keys().map(|[id, _]| id).skip(place).step_by(streams / half).take(half);
         let newest = ids.map(|id| {
             before[place].range([id.clone(), String::new()]..).rfind(|row| row.0[0] == *id)
@@ -121,8 +122,9 @@ async fn lost_last_commits_are_found_and_mended(streams: usize, lost: usize) {
     took("they are found");
     eprintln!("{reads} read units for {streams} streams");
     assert_eq!((code, found == expected), (2, true), "exactly those are found");
-    // Of each stream, the level takes half a unit, and the newest reading with its position takes
-    // one. The commits, of half a KB, take less than a tenth, and each difference is read again.
+    // For each stream, its level costs half a unit, and its newest reading with its position costs
+    // one. The commits, of half a KB, cost less than a tenth of that, and each difference is read
+    // again.
     let least = 1.5 * streams as f64;
     assert!((least..=least * 1.25).contains(&reads), "{reads} for {streams} streams");
 
@@ -145,23 +147,23 @@ async fn lost_last_commits_are_found_and_mended(streams: usize, lost: usize) {
 
 #[tokio::test]
 async fn lost_last_commits_among_many_streams_are_repaired_and_no_other_row_is_touched() {
-    lost_last_commits_are_found_and_mended(10_000, 100).await;
+    lost_last_commits_are_found_and_repaired(10_000, 100).await;
 }
 
-/// The same at its full size: `cargo test --profile fast -p ledgerline-operator --test integration
-/// reconcile -- --ignored --nocapture`.
+/// The same test at its full size: `cargo test --profile fast -p ledgerline-operator --test
+/// integration reconcile -- --ignored --nocapture`.
 #[tokio::test]
 #[ignore = "it takes minutes"]
 async fn a_thousand_lost_commits_among_a_hundred_thousand_streams_are_repaired() {
-    lost_last_commits_are_found_and_mended(100_000, 1_000).await;
+    lost_last_commits_are_found_and_repaired(100_000, 1_000).await;
 }
 
 /// The tables of the subscribers.
 const BEHIND: [&str; 5] =
     ["LevelsTable", "ReadingsTable", "FillsTable", "StockTable", "HaulPositionsTable"];
 
-/// The items behind the log that concern none of these streams. The checkpoint of the stock, which
-/// moves with any of them, is left out.
+/// Returns the items of subscribers that are about none of these streams. It leaves out the
+/// checkpoint of the stock, which moves with any stream.
 async fn others(client: &Client, about: &[&String]) -> Vec<Value> {
     let mut others = Vec::new();
     for id in BEHIND {
@@ -177,11 +179,11 @@ async fn others(client: &Client, about: &[&String]) -> Vec<Value> {
     others
 }
 
-/// The incident of the runbook: everything behind the log fails for longer than the stream keeps
-/// its records, and the queues are lost with the power. No subscriber has heard of the commits of
-/// that time, not even the sequencer.
+/// The incident of the runbook: all subscribers fail for longer than the stream stores its records,
+/// and a power cut loses the queues. No subscriber gets the commits of that time, not even the
+/// sequencer.
 #[tokio::test]
-async fn commits_that_no_subscriber_heard_of_for_a_day_are_repaired_and_nothing_else_is_touched() {
+async fn commits_of_a_days_outage_are_repaired_in_every_subscriber_and_no_other_row_changes() {
     let data = tempfile::tempdir().unwrap();
     let stack = LocalStack::start_busy(Some(data.path())).await;
     let mut ids = join_all((0..5).map(|_| install(&stack, 1_000))).await;
@@ -193,7 +195,7 @@ async fn commits_that_no_subscriber_heard_of_for_a_day_are_repaired_and_nothing_
     })
     .await;
 
-    // Given an outage of everything behind the log, commands are answered as ever,
+    // Given an outage of all subscribers, commands still succeed,
     for of in [".fifo", ":live", "events", "SequenceTable"] {
         let outage = json!({ "of": of, "seconds": 3_600 });
         let begun =
@@ -235,7 +237,7 @@ async fn commits_that_no_subscriber_heard_of_for_a_day_are_repaired_and_nothing_
     expected.extend(to_act.iter().cloned());
     assert_eq!(ledger.found(&[]), (2, expected));
 
-    // When the tool is killed as soon as it sends, and so are functions that it sends to,
+    // When the tool is killed as soon as it sends, and so are the functions that it invokes,
     let records = async || {
         let records = client.scan().table_name(table("OperationsTable")).send().await.unwrap();
         records.items.unwrap_or_default().len()
@@ -264,7 +266,7 @@ async fn commits_that_no_subscriber_heard_of_for_a_day_are_repaired_and_nothing_
     assert_eq!(ledgerline_testing::tank::whole_log(&stack, "haul").await.len(), 4);
     settled(&stack, &ids[0]).await;
 
-    // and those too, if it is told to.
+    // and a run with `--act` repairs those too.
     is_killed(&["--act"]).await;
     eventually("nothing is missing", async || {
         let (_, left) = ledger.repaired(&[&write[..], &["--act"]].concat());
