@@ -1,5 +1,5 @@
-//! Runs the application of tanks on a local stack under load, while processes are killed and
-//! services fail for a while, and then checks that nothing is lost or doubled: `cargo xtask soak`.
+//! Runs the tank application on a local stack under load, while processes are killed and services
+//! fail for a while. Then it checks that nothing is lost or doubled: `cargo xtask soak`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
 
@@ -34,13 +34,13 @@ use uuid::Uuid;
 /// lost or doubled.
 #[derive(Debug, Parser)]
 struct Options {
-    /// The length of the soak in minutes.
+    /// Run for this number of minutes.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=1_440))]
     minutes: u64,
-    /// The seed of all random choices. The order of what runs at once does not depend on it.
+    /// Use this seed for all random choices. The order of concurrent work does not depend on it.
     #[arg(long, env = SEED)]
     seed: Option<u64>,
-    /// The number of clients at once.
+    /// Run this number of clients at once.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=64))]
     clients: u64,
     /// Move the clock of the stack and its functions too, by up to ten minutes either way, with
@@ -57,7 +57,7 @@ const REBUILT: [&str; 3] = ["Levels", "Readings", "Stock"];
 
 /// The clock of the stack, its services and its functions.
 struct Clock {
-    /// The file in which libfaketime reads how far off the clock is.
+    /// The file from which libfaketime reads the offset of the clock.
     offset: PathBuf,
     environment: Vec<(&'static str, OsString)>,
 }
@@ -71,8 +71,8 @@ impl Clock {
             ("LD_PRELOAD", library.into()),
             ("FAKETIME_TIMESTAMP_FILE", offset.clone().into()),
             ("FAKETIME_CACHE_DURATION", "1".into()),
-            // The monotonic clock does not move, so that a deadline in five seconds stays a
-            // deadline in five seconds.
+            // The monotonic clock does not move, so that a timeout of five seconds still takes five
+            // seconds.
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
             ("NO_FAKE_STAT", "1".into()),
         ];
@@ -85,9 +85,9 @@ impl Clock {
         !self.environment.is_empty()
     }
 
-    /// Sets the clock this number of seconds ahead of the clock outside.
+    /// Sets the clock this number of seconds ahead of the real clock.
     fn set(&self, seconds: i64) -> Result<()> {
-        // The file is replaced at once: with half a number, a reader would have another time.
+        // A rename replaces the file at once: a reader of half a number would have another time.
         let new = self.offset.with_extension("new");
         fs::write(&new, format!("{seconds:+}"))?;
         Ok(fs::rename(new, &self.offset)?)
@@ -127,12 +127,12 @@ const SERVICES: [&str; 12] = [
 /// The number of tanks.
 const TANKS: usize = 20;
 
-/// The memory and the descriptors that the stack's process may have at the end: twice those that it
-/// has after an hour.
+/// The limits of the memory and the descriptors of the stack's process at the end: twice the values
+/// after an hour.
 const MEMORY_KB: u64 = 600_000;
 const DESCRIPTORS: usize = 1_000;
 
-/// A fault that the stack meets.
+/// A fault that the soak injects.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     Restart,
@@ -144,7 +144,8 @@ enum Fault {
 }
 
 impl Fault {
-    /// One fault of each kind, in any order, so that even a soak of two minutes has them all.
+    /// Returns one fault of each kind, in any order, so that even a soak of two minutes has them
+    /// all.
     fn each(clock: &Clock) -> Vec<Self> {
         let mut faults: Vec<_> = FUNCTIONS.map(Self::Kill).to_vec();
         faults.extend(SERVICES.map(|service| Self::Outage(service, fastrand::u64(5..15))));
@@ -191,24 +192,23 @@ async fn main() -> ExitCode {
 /// The data that the clients share.
 struct World {
     http: Client,
-    /// The address of the stack, which is another one after each restart.
+    /// The address of the stack, which changes with each restart.
     url: RwLock<String>,
-    /// The address of its services.
+    /// The address of the stack's services.
     aws: RwLock<String>,
     tanks: Vec<String>,
-    /// The litres that were filled in minus those that were drawn, as far as they were
-    /// acknowledged.
+    /// The acknowledged litres: those filled in minus those drawn.
     litres: AtomicI64,
     hauls: RwLock<Vec<String>>,
     commands: AtomicU64,
-    /// The number of retries: the answer left the outcome open, and the command was sent once more
-    /// with its idempotency key.
+    /// The number of retries: the response left the outcome open, and the client sent the command
+    /// again with its idempotency key.
     retries: AtomicU64,
     ends: AtomicBool,
 }
 
 impl World {
-    /// Sends a command until its outcome is certain, and returns the status of the answer.
+    /// Sends a command until its outcome is certain, and returns the status of the response.
     async fn command(&self, path: &str, body: &Value) -> Result<u16> {
         let key = Uuid::new_v4().to_string();
         let mut quiet = Quiet::new(Duration::from_secs(900));
@@ -242,8 +242,8 @@ impl World {
 
     async fn client(self: Arc<Self>) -> Result<()> {
         while !self.ends.load(Ordering::Relaxed) {
-            // The load is steady and not high: the machine needs time for the functions that start
-            // again, and room for an hour's data.
+            // The load is steady and not high: the machine needs time for the functions that
+            // restart, and room for an hour's data.
             tokio::time::sleep(Duration::from_millis(fastrand::u64(50..250))).await;
             let tank = &self.tanks[fastrand::usize(..TANKS)];
             let amount = fastrand::i64(1..100);
@@ -279,9 +279,9 @@ impl World {
         stack.aws_url().clone_into(&mut self.aws.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Rebuilds the views in turn, and drops the previous generation. A tool that fails, as when
-    /// the stack is killed, is started again and resumes. Returns how often reads switched to a new
-    /// generation, how often the tool failed, and its last error.
+    /// Rebuilds the views in turn, and drops the previous generations. If the tool fails, as after
+    /// a kill of the stack, it is started again and resumes. Returns the number of switches, the
+    /// number of failures, and the last error.
     async fn rebuild(self: Arc<Self>) -> Result<(u32, u32, String)> {
         let mut switched = 0;
         let mut failed = 0;
@@ -295,7 +295,7 @@ impl World {
                     let aws = self.aws.read().unwrap_or_else(PoisonError::into_inner).clone();
                     let mut ledger =
                         tokio::process::Command::from(ledgerline_testing::command("ledger"));
-                    // The tool takes the name of the stack from samconfig.toml there.
+                    // The tool reads the name of the stack from samconfig.toml in this folder.
                     let ledger = ledger.current_dir(workspace());
                     let ledger = ledger.arg(format!("--local={aws}")).args(["rebuild", verb, view]);
                     let ledger = ledger.args(["--write", "--yes", "--why", "a soak"]);
@@ -485,8 +485,8 @@ async fn settle(world: &World, stack: &LocalStack) -> Result<usize> {
     Ok(letters.len())
 }
 
-/// Compares the levels with the litres that were acknowledged, the rows of every view with the log,
-/// and checks that hauls have ended and that no queue holds a message.
+/// Compares the levels with the acknowledged litres, and the rows of every view with the log.
+/// Checks that hauls have ended and that no queue has a message.
 async fn compare(world: &World, stack: &LocalStack) -> Result<()> {
     let store = stack.store();
     let mut sum = 0;
@@ -554,7 +554,7 @@ async fn compare(world: &World, stack: &LocalStack) -> Result<()> {
     Ok(())
 }
 
-/// The litres that were filled into a tank, as the active generation of the fills has them.
+/// Returns the litres that were filled into a tank, from the active generation of the fills.
 async fn sum_of_fills(fills: &LogRows, tank: &str) -> Result<i64> {
     // The sort key of the sum is greater than that of any amount.
     let query = PageQuery { newest_first: true, ..PageQuery::of(tank, 1, None) };

@@ -1,4 +1,4 @@
-//! The HTTP API, wherever it runs.
+//! The HTTP API, local or deployed.
 
 use std::{
     collections::BTreeMap,
@@ -9,24 +9,24 @@ use std::{
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
-/// The time after which a test that nothing happens to fails. Requests have it as well: API Gateway
-/// and the local stack answer each of them after 30 seconds at the latest.
+/// The time without progress after which a test fails. It is also the timeout of requests: API
+/// Gateway and the local stack respond within 30 seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The API as one of its users.
+/// The API for one of its users.
 #[derive(Debug, Clone)]
 pub struct Api {
     /// Its URL, without a slash at the end.
     pub url: String,
-    /// The caller's token; without it, a local stack takes the development user.
+    /// The caller's token. Without it, a local stack uses the development user.
     pub token: Option<String>,
     http: reqwest::Client,
 }
 
-/// The answer to a request.
+/// The response to a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// HTTP status.
+    /// The HTTP status.
     pub status: StatusCode,
     /// The headers, by their names in lower case.
     pub headers: BTreeMap<String, String>,
@@ -35,14 +35,14 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The `ETag` header.
+    /// Returns the `ETag` header.
     #[must_use]
     pub fn etag(&self) -> Option<&str> {
         self.headers.get("etag").map(String::as_str)
     }
 
-    /// The version in the `ETag` of an answer to a query: 3 in `"3.9f86d081"`. `None` for any other
-    /// tag.
+    /// Returns the version in the `ETag` of a response to a query: 3 in `"3.9f86d081"`. Returns
+    /// `None` for any other tag.
     #[must_use]
     pub fn etag_version(&self) -> Option<u64> {
         let (version, hash) = self.etag()?.strip_prefix('"')?.strip_suffix('"')?.split_once('.')?;
@@ -50,13 +50,13 @@ impl Answer {
         version.parse().ok().filter(|_| is_hash)
     }
 
-    /// The version in the body.
+    /// Returns the version in the body.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.body["version"].as_u64().unwrap_or_else(|| panic!("no version in {self:?}"))
     }
 
-    /// The end of the problem's type.
+    /// Returns the last part of the problem's type.
     #[must_use]
     pub fn problem(&self) -> &str {
         assert_eq!(self.headers["content-type"], "application/problem+json");
@@ -65,7 +65,7 @@ impl Answer {
 }
 
 impl Api {
-    /// The API at this URL, as the user of this token.
+    /// Creates the API at this URL, for the user of this token.
     #[must_use]
     pub fn new(url: String, token: Option<String>) -> Self {
         Self { url, token, http: ledgerline_local::http_client() }
@@ -79,8 +79,8 @@ impl Api {
         headers: &[(&str, &str)],
         body: String,
     ) -> Answer {
-        // A deployment takes a limited number of requests a second, and answers others with 429:
-        // they are sent again.
+        // A deployment accepts a limited number of requests a second, and refuses others with 429.
+        // The client retries these.
         loop {
             let answer = self.call_once(method.clone(), path, headers, body.clone()).await;
             if answer.status != StatusCode::TOO_MANY_REQUESTS {
@@ -126,7 +126,7 @@ impl Api {
         self.call(Method::POST, path, headers, body.to_string()).await
     }
 
-    /// Reads a path.
+    /// Gets a path.
     pub async fn get(&self, path: &str) -> Answer {
         self.call(Method::GET, path, &[], String::new()).await
     }
@@ -135,9 +135,9 @@ impl Api {
 /// The number of lines of progress that the local stacks of this process have printed.
 static DONE: AtomicU64 = AtomicU64::new(0);
 
-/// Notes a line that a local stack printed. A line counts if an event got through a hop behind the
-/// log, or was given up there. Requests come from the test itself, and a function that fails is
-/// invoked again and again: if their lines counted, a wait might never end.
+/// Counts a line that a local stack printed, if it is progress: a hop behind the log finished an
+/// event, or gave it up. Requests come from the test itself, and a failing function is invoked
+/// again and again: if their lines counted, a wait might never end.
 pub(super) fn note(line: &str) {
     let mut words = line.split_whitespace();
     let is_time = words.next().is_some_and(|word| word.parse::<jiff::civil::Time>().is_ok());
@@ -153,12 +153,11 @@ pub(super) fn note(line: &str) {
     }
 }
 
-/// Waits until a condition holds, and fails when nothing happens any more.
+/// Waits until a condition holds, and fails if the stacks make no progress.
 ///
-/// The wait fails if no event gets through any local stack of this process for two minutes. How
-/// many seconds a condition takes depends on the machine and its load, so no wait ends because of
-/// their total. Beside a writer, events get through for ever: the wait fails after 50,000 looks,
-/// each of which takes as long as the load makes it.
+/// The wait fails if no local stack of this process makes progress for two minutes. It has no limit
+/// in seconds, because the duration depends on the machine and its load. A writer at the same time
+/// makes progress for ever. So the wait also fails after 50,000 checks.
 pub async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
     let mut quiet = Quiet::new(PATIENCE);
     let mut done = None;
@@ -174,10 +173,10 @@ pub async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T 
     panic!("events get through, and not after {MOST_LOOKS} looks: {what}");
 }
 
-/// The most looks of a wait: some twenty minutes on an idle machine.
+/// The most checks of a wait: some twenty minutes on an idle machine.
 const MOST_LOOKS: u32 = 50_000;
 
-/// A time in which nothing happens.
+/// A period without a change.
 #[derive(Debug)]
 pub struct Quiet {
     since: Instant,
@@ -186,17 +185,17 @@ pub struct Quiet {
 }
 
 impl Quiet {
-    /// The looks that a quiet time has at least. A look is a request or a program on the same
-    /// machine: where one takes longer because of the machine's load, so does everything else.
+    /// The least number of checks in a quiet period. A check is a request or a program on the same
+    /// machine, and load slows it down like all other work.
     const LOOKS: u32 = 100;
 
-    /// A quiet time that begins, and is over after this duration.
+    /// Begins a quiet period, which is over after this duration.
     #[must_use]
     pub fn new(patience: Duration) -> Self {
         Self { since: Instant::now(), looks: 0, patience }
     }
 
-    /// Notes a look, and whether anything had changed at it. The result says whether the quiet time
+    /// Counts a check, and begins again if something has changed. Returns whether the quiet period
     /// is over.
     pub fn is_over(&mut self, changed: bool) -> bool {
         if changed {

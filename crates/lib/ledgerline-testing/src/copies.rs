@@ -1,4 +1,5 @@
-//! Copies of streams in the data of a stopped stack, which then holds as much as after a long time.
+//! Copies of streams in the data of a stopped stack, which then has as much data as after a long
+//! time.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +16,10 @@ const BATCH: usize = 10_000;
 /// Copies the streams of a category under new ids until the log has this many commits of the
 /// category, and returns their number.
 ///
-/// The items of these tables (by their names) that contain the id of a stream are copied with it:
-/// the import writes no records of a table's stream, so no projector would write the rows of a
-/// copy. A view of `$all` must not be among the tables, because a copy of its row would have the
-/// place of the row itself.
+/// The items of these tables (by their names) that contain the id of a stream are copied with it.
+/// The import writes no records of a table's stream, so no projector would write the rows of a
+/// copy. A view of `$all` must not be among the tables, because a copied row would have the key of
+/// the original.
 ///
 /// # Errors
 /// When the log has no stream of the category, or the database fails.
@@ -74,7 +75,7 @@ pub fn copy_streams(
     Ok(commits)
 }
 
-/// All items of a table.
+/// Returns all items of a table.
 fn items(database: &Database, table: &str) -> Result<Vec<Value>> {
     let (mut all, mut after) = (Vec::new(), Value::Null);
     loop {

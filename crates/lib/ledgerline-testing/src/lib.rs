@@ -70,9 +70,9 @@ use ledgerline_sam::{build, template};
 /// The folder of the application of tanks.
 const TANKS: &str = ledgerline_tank::FOLDER;
 
-/// The folder with the template that the tests of the package run: the nearest one with a
-/// `template.yaml`, in the package or above it. The packages beside this one are libraries, which
-/// are tested on the application of tanks.
+/// Returns the folder of the template that the package's tests run: the nearest one with a
+/// `template.yaml`, in the package or above it. The packages beside this one are libraries, and
+/// their tests run the tank application.
 #[must_use]
 pub fn workspace() -> PathBuf {
     nearest_workspace().expect("cargo runs this, in a folder below one with a template.yaml")
@@ -86,14 +86,13 @@ fn nearest_workspace() -> Option<PathBuf> {
     package.ancestors().find(|folder| folder.join("template.yaml").exists()).map(Path::to_owned)
 }
 
-/// Whether the tests run the application of tanks.
+/// Whether the tests run the tank application.
 fn runs_tanks() -> bool {
     workspace() == Path::new(TANKS)
 }
 
-/// A program of the workspace. It is built when it is asked for the first time, because its sources
-/// do not change while tests run. `local` and `ledger` of the application of tanks know its
-/// aggregates.
+/// Returns the path of a program of the workspace. The first call builds it, because its sources do
+/// not change while tests run. `local` and `ledger` of the tank application have its aggregates.
 pub fn program(name: &str) -> PathBuf {
     static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,7 +102,8 @@ pub fn program(name: &str) -> PathBuf {
                 let mut local = build::build(&workspace(), &["tank-local"]).unwrap();
                 built.extend(local.remove("tank-local").map(|program| (name.to_owned(), program)));
             }
-            // The operator's tool stands above this package: a binary here could not have it.
+            // This package does not depend on the operator's tool, so the program is an example of
+            // the tool's package.
             ("ledger", true) => {
                 let program = build::build_example(&workspace(), "tank-ledger").unwrap();
                 built.insert(name.to_owned(), program);
@@ -114,8 +114,8 @@ pub fn program(name: &str) -> PathBuf {
     built[name].clone()
 }
 
-/// A program of the workspace, for another process. It finds the functions of the workspace built,
-/// and does not ask cargo for them.
+/// Returns a command that runs a program of the workspace in another process. The program finds the
+/// functions of the workspace built, and does not call cargo.
 pub fn command(name: &str) -> Command {
     static FUNCTIONS: LazyLock<PathBuf> = LazyLock::new(|| {
         let workspace = workspace();
@@ -138,12 +138,12 @@ pub fn command(name: &str) -> Command {
     command
 }
 
-/// The template of the application of tanks, and the tables that only tests have.
+/// The template of the tank application, and the tables that only tests have.
 const TANK_TABLES: [(&str, &str); 2] =
     [("template.yaml", ledgerline_tank::TEMPLATE), ("tables.yaml", include_str!("tables.yaml"))];
 
-/// DynamoDB in memory with these tables, by their logical ids in the template of the workspace, of
-/// the application of tanks, or in `tables.yaml`.
+/// Starts DynamoDB in memory with these tables. Their logical ids are those of the template of the
+/// workspace, of the tank application, or of `tables.yaml`.
 ///
 /// The tables have no streams, because no test reads them here, and the emulator's bookkeeping for
 /// them grows with every write.
@@ -153,7 +153,7 @@ pub async fn dynamodb(tables: &[&str]) -> DynamoDb {
     dynamodb
 }
 
-/// The same without a port, for tests that bring their own wire.
+/// Creates a database with these tables and without a port, for tests that bring their own wire.
 #[must_use]
 pub fn database(tables: &[&str]) -> Database {
     let database = Database::memory().expect("DynamoDB starts");
@@ -193,7 +193,7 @@ fn create_tables(database: &Database, tables: &[&str]) {
     }
 }
 
-/// The name of the table with this logical id.
+/// Returns the name of the table with this logical id.
 #[must_use]
 pub fn table(id: &str) -> String {
     let stack =
@@ -201,29 +201,28 @@ pub fn table(id: &str) -> String {
     format!("{}-{id}", stack.as_deref().unwrap_or(template::STACK))
 }
 
-/// Counts every request that goes over the wire, retries included, and the capacity that the
-/// answers report.
+/// Counts every request on the wire, including retries, and the capacity that the responses report.
 #[derive(Debug, Clone, Default)]
 pub struct Wire(Arc<Mutex<Vec<Call>>>);
 
-/// One request.
+/// A request on the wire.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     /// The operation, such as `Query`.
     pub operation: String,
-    /// Capacity units that it consumed.
+    /// The capacity units that it consumed.
     pub units: f64,
-    /// The bytes of its answer.
+    /// The bytes of its response.
     pub bytes: usize,
 }
 
 impl Wire {
-    /// The requests since the last time.
+    /// Returns the requests since the last call.
     pub fn take(&self) -> Vec<Call> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The operations of the requests since the last time.
+    /// Returns the operations of the requests since the last call.
     #[must_use]
     pub fn operations(&self) -> Vec<String> {
         self.take().into_iter().map(|call| call.operation).collect()
@@ -260,7 +259,8 @@ impl Intercept for Wire {
         let answer = context.response().body().bytes().unwrap_or_default();
         let units = ledgerline_dynamodb::consumed(answer);
         if let Some(call) = self.0.lock().unwrap_or_else(PoisonError::into_inner).last_mut() {
-            // Of calls at once, the last one has the units and bytes of all: their sum is right.
+            // With concurrent calls, the last one has the units and bytes of all. Their sum is
+            // right.
             call.units += units;
             call.bytes += answer.len();
         }
@@ -268,8 +268,8 @@ impl Intercept for Wire {
     }
 }
 
-/// The end of a program after some of its calls, as all others see it: its later calls are never
-/// sent.
+/// A crash of a program after some of its calls, as all other programs see it: the later calls are
+/// never sent.
 #[derive(Debug, Clone)]
 pub struct Crash(Arc<AtomicUsize>);
 
@@ -281,13 +281,13 @@ impl Default for Crash {
 }
 
 impl Crash {
-    /// Sends only this many calls from now on.
+    /// Sends only this many more calls.
     pub fn after(&self, calls: usize) {
         self.0.store(calls, Ordering::SeqCst);
     }
 
-    /// Sends every call from now on. The result is whether the allowed calls were used up, as they
-    /// are whenever a call was not sent.
+    /// Sends every call again. Returns whether the allowed calls were used up, which is the case
+    /// after every unsent call.
     pub fn recover(&self) -> bool {
         self.0.swap(usize::MAX, Ordering::SeqCst) == 0
     }
@@ -319,7 +319,7 @@ pub struct Ses {
 }
 
 impl Ses {
-    /// Starts it, and returns its URL.
+    /// Starts the service, and returns its URL.
     pub async fn start(&self) -> String {
         let listener =
             tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
@@ -342,17 +342,17 @@ impl Ses {
         url
     }
 
-    /// Refuses this many mails from now on, with this status and code.
+    /// Refuses the next `mails` mails with this status and code.
     pub fn refuse(&self, mails: usize, status: u16, code: &'static str) {
         *self.refusals.lock().unwrap_or_else(PoisonError::into_inner) = vec![(status, code); mails];
     }
 
-    /// Waits for this time before the answer to every mail.
+    /// Waits for this time before the response to every mail.
     pub fn pause(&self, pause: Duration) {
         *self.pause.lock().unwrap_or_else(PoisonError::into_inner) = pause;
     }
 
-    /// The mails that it took.
+    /// Returns the mails that it accepted.
     #[must_use]
     pub fn mails(&self) -> Value {
         let Json(mails) = self.mailbox.mails(None);

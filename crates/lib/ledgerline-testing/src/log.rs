@@ -10,7 +10,7 @@ use ledgerline_dynamodb::DynamoDbStore;
 
 use super::{Wire, dynamodb, table};
 
-/// A store on a real wire, whose calls are counted.
+/// Returns a store on a real wire, and the counter of its calls.
 pub async fn counted() -> (DynamoDbStore, Wire) {
     let dynamodb = dynamodb(&["CommitsTable", "RequestsTable"]).await;
     let wire = Wire::default();
@@ -18,13 +18,13 @@ pub async fn counted() -> (DynamoDbStore, Wire) {
     (DynamoDbStore::new(Client::from_conf(config.build()), table("CommitsTable")), wire)
 }
 
-/// The cache of an instance that has just started.
+/// Returns the cache of a cold instance.
 #[must_use]
 pub fn cold<A: Aggregate>() -> Cache<A> {
     Cache::new(NonZeroUsize::new(10).unwrap())
 }
 
-/// Sends a command as a command function does. The result is the version afterwards, or the error.
+/// Sends a command as a command function does. Returns the version after the command, or the error.
 ///
 /// # Errors
 /// The message that the caller gets.
@@ -54,7 +54,7 @@ pub async fn send<A: Aggregate>(
     }
 }
 
-/// All commits of a stream, the oldest first.
+/// Returns all commits of a stream, the oldest first.
 pub async fn commits(store: &DynamoDbStore, stream: &StreamId) -> Vec<Commit> {
     let mut commits = Vec::new();
     while let Some(commit) = store.get(stream, commits.len() as u64 + 1).await.unwrap() {
@@ -63,7 +63,7 @@ pub async fn commits(store: &DynamoDbStore, stream: &StreamId) -> Vec<Commit> {
     commits
 }
 
-/// The types of the events, commit by commit.
+/// Returns the types of the events, commit by commit.
 #[must_use]
 pub fn event_types(commits: &[Commit]) -> Vec<Vec<&str>> {
     commits

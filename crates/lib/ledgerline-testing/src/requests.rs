@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use super::{Answer, LocalStack, workspace};
 use ledgerline_sam::template::{self, Event};
 
-/// The requests to each route.
+/// The number of requests to each route.
 const REQUESTS: usize = 60;
 /// The name of a parameter that no route has.
 const UNKNOWN: &str = "zzz";
 const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
 
-/// Names that some route may have.
+/// Names of parameters that some route may have.
 const PARAMETERS: [&str; 14] = [
     "limit",
     "cursor",
@@ -70,7 +70,7 @@ const HEADERS: [(&str, &[&str]); 4] = [
 ];
 
 /// Sends requests with any names, repeats, types, lengths and encodings to every route. Every
-/// answer must say what is wrong: no failure of the server, and nothing that is ignored silently.
+/// response must name the problem: the server never fails, and ignores nothing silently.
 pub async fn any_request_is_answered() {
     let seed = super::seed();
     let mut rng = Rng::with_seed(seed);
@@ -153,7 +153,7 @@ impl Request {
         local.call(method, &path, &self.headers, body).await
     }
 
-    /// What is wrong with the answer.
+    /// Returns the problem of a response, if it has one.
     fn problem(&self, answer: &Answer) -> Option<String> {
         let waits = self.query.iter().any(|(name, _)| *name == "minVersion");
         let status = answer.status.as_u16();
@@ -163,21 +163,21 @@ impl Request {
             !["category", "type"].contains(name)
                 && self.query[..place].iter().any(|(other, _)| other == name)
         });
-        // A path with a character that no route takes is not one of the API's.
+        // A path with a character that no route accepts is no path of the API.
         let is_elsewhere = answer.body["message"] == "Not Found";
         let expected = match status {
             503 => waits,
             500.. => false,
             400 => !answer.problem().is_empty(),
             _ if is_elsewhere => true,
-            // What is said in the query is never dropped.
+            // A route must not ignore a part of the query.
             _ => !has_unknown && !is_repeated,
         };
         (!expected).then(|| format!("{self:?} is answered {status} {}", answer.body))
     }
 }
 
-/// Any JSON: fields that some command may have, with values that it may not.
+/// Returns any JSON: fields that some command may have, with values that it may not.
 fn any_json(rng: &mut Rng, depth: usize) -> Value {
     const FIELDS: [&str; 14] = [
         "id",

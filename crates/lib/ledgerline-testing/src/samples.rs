@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::{LocalStack, workspace};
 use ledgerline_sam::samples::{Sample, has, samples};
 
-/// Sends every sample event of the workspace to its function, and compares the answers with those
-/// in `tests/answers`. All events with another answer are named at once.
+/// Sends every sample event of the workspace to its function, and compares the responses with those
+/// in `tests/answers`. The failure names all events with another response.
 pub async fn samples_are_answered() {
     let local = LocalStack::start(None).await;
     let http = ledgerline_local::http_client();

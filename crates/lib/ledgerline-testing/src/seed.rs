@@ -1,20 +1,20 @@
-//! The seed of the random choices that tests make.
+//! The seed of the random choices in tests.
 
 use std::{env, process::Command, sync::LazyLock};
 
 /// The variable with the seed.
 pub const SEED: &str = "LEDGERLINE_SEED";
 
-/// The seed of all random choices of a run of tests.
+/// Returns the seed of all random choices of a run of tests.
 ///
-/// It is the number in `LEDGERLINE_SEED`, and without that variable the first 32 bits of the id of
-/// the commit that git has checked out. Each change is therefore tested with other seeds, and all
-/// runs on one commit have the same seed. The seed is 1 where git has no commit.
+/// It is the number in `LEDGERLINE_SEED`. Without that variable, it is the first 32 bits of the id
+/// of the commit that git has checked out. So each change is tested with another seed, and all runs
+/// on one commit have the same seed. If git has no commit, the seed is 1.
 #[must_use]
 pub fn seed() -> u64 {
     static FOUND: LazyLock<u64> = LazyLock::new(|| {
         let given = env::var(SEED).ok();
-        // Another seed than the given one would repeat nothing.
+        // A default in place of a wrong seed would not repeat the run.
         let given = given.map(|seed| seed.parse().expect("LEDGERLINE_SEED is a whole number"));
         given.or_else(of_commit).unwrap_or(1)
     });
@@ -30,8 +30,8 @@ fn of_id(commit: &str) -> Option<u64> {
     u64::from_str_radix(commit.get(..8)?, 16).ok()
 }
 
-/// The command that repeats the test `test` of the package under test with this seed and these
-/// other variables.
+/// Returns the command that repeats the test `test` of the package under test with this seed and
+/// these other variables.
 #[must_use]
 pub fn again(seed: u64, variables: &str, test: &str) -> String {
     let package = env::var("CARGO_PKG_NAME").map(|name| format!(" -p {name}")).unwrap_or_default();

@@ -1,6 +1,6 @@
-//! The sessions in the documents: every command is run against the local stack, and its answer must
-//! be the one that is printed there, except for times and random values. `UPDATE_SESSIONS=1` writes
-//! the answers into the documents.
+//! The sessions in the documents. Every command runs against the local stack, and its output must
+//! equal the output in the document, except for times and random values. `UPDATE_SESSIONS=1` writes
+//! the output into the documents.
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
@@ -9,19 +9,19 @@ use serde_json::Value;
 
 use super::{LocalStack, eventually};
 
-/// The same for the README of the application whose functions the tests are about.
+/// Checks the sessions in the README of the application with the functions under test.
 pub async fn session_of_application_is_real() {
     let functions = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this");
     sessions_are_real(&Path::new(&functions).join("../README.md")).await;
 }
 
-/// A command and what is printed below it.
+/// A command, and its output in the document.
 struct Step {
     command: String,
     printed: String,
 }
 
-/// A `curl` of a document.
+/// A `curl` command of a document.
 #[derive(Debug, Default)]
 struct Curl {
     method: Option<String>,
@@ -52,7 +52,7 @@ impl Curl {
         curl
     }
 
-    /// The text that the command prints against this stack.
+    /// Runs the command against this stack, and returns its output.
     async fn run(&self, local: &LocalStack) -> String {
         let url = self
             .url
@@ -78,7 +78,7 @@ impl Curl {
     }
 }
 
-/// The blocks of a document whose commands are all `curl`, or set a variable.
+/// Returns the blocks of a document that have only `curl` commands and assignments of variables.
 fn sessions(text: &str) -> Vec<Vec<Step>> {
     let mut sessions = Vec::new();
     for block in text.split("```console\n").skip(1) {
@@ -114,8 +114,8 @@ fn is_assignment(command: &str) -> bool {
     })
 }
 
-/// The printed lines without the values that are different each time: times, new ids, and values
-/// that follow from them.
+/// Returns the lines of an output without the values that are different each time: times, new ids,
+/// and values that depend on these.
 fn comparable(printed: &str) -> Vec<String> {
     fn blank(value: &mut Value) {
         match value {
@@ -154,8 +154,8 @@ fn comparable(printed: &str) -> Vec<String> {
         .collect()
 }
 
-/// Runs the sessions of a document against a local stack of their own, and compares what is
-/// printed.
+/// Runs the sessions of a document against a local stack of their own, and compares the output with
+/// the document.
 pub async fn sessions_are_real(path: &Path) {
     let document = path.display();
     let mut text = std::fs::read_to_string(path).unwrap();
@@ -163,7 +163,7 @@ pub async fn sessions_are_real(path: &Path) {
     let local = LocalStack::start(None).await;
     let mut variables = BTreeMap::<String, String>::new();
     let mut commands = 0;
-    // The place up to which the document is up to date.
+    // The end of the updated part of the document.
     let mut written = 0;
     for step in sessions(&text).into_iter().flatten() {
         let mut command = step.command.replace("\\\n", " ");
@@ -181,8 +181,8 @@ pub async fn sessions_are_real(path: &Path) {
         commands += 1;
         let curl = Curl::parse(&words[1..]);
         if update {
-            // Reads are eventually consistent: without the pause, the first answer might be an old
-            // one.
+            // Reads are eventually consistent: without the pause, the first response might be
+            // stale.
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
             let printed = curl.run(&local).await.trim_end().to_owned();
             let old = format!("$ {}\n{}", step.command, step.printed);

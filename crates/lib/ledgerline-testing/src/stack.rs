@@ -22,20 +22,20 @@ use super::{
 };
 use ledgerline_sam::template;
 
-/// The turns that running stacks hold, so that several run at once: most tests wait for most of
-/// their time. A stack has a process for each function. With more of them on two cores, it would be
-/// chance whether a function meets the deadlines that Lambda and its own client have for it.
+/// The turns that running stacks hold. Several stacks run at once, because most tests mostly wait.
+/// A stack has a process for each function. With more stacks on two cores, functions would meet the
+/// deadlines of Lambda and of their clients only by chance.
 static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(ALL as usize)));
 const ALL: u32 = 3;
 const ONE: u32 = 1;
 
-/// A local stack that runs for a test. It ends with the value.
+/// A local stack for one test. A drop of the value kills it.
 #[derive(Debug)]
 pub struct LocalStack {
     process: Child,
     lines: Arc<Mutex<Vec<String>>>,
     api: Api,
-    /// Dropped last, when the process has ended.
+    /// Dropped last, when the process has exited.
     turns: OwnedSemaphorePermit,
 }
 
@@ -48,24 +48,24 @@ impl Deref for LocalStack {
 }
 
 impl LocalStack {
-    /// Starts the program `local` of the workspace and waits until it says that it is ready.
+    /// Starts the program `local` of the workspace, and waits until it prints that it is ready.
     pub async fn start(data: Option<&Path>) -> Self {
         Self::start_with(data, &[], &[], ONE).await
     }
 
-    /// The same for a test that keeps the machine busy: no other stack runs beside it, but the
-    /// quiet rest of a busy one.
+    /// Starts a stack for a test that loads the machine. No other stack runs at the same time,
+    /// except one after [`quiet_from_now`](Self::quiet_from_now).
     pub async fn start_busy(data: Option<&Path>) -> Self {
         Self::start_with(data, &[], &[], ALL).await
     }
 
-    /// The same, with these variables in the environment of the program.
+    /// Starts a stack with these variables in the environment of the program.
     pub async fn start_in(data: &Path, environment: &[(&str, OsString)]) -> Self {
         Self::start_with(Some(data), &[], environment, ONE).await
     }
 
-    /// The same, with these arguments of the program. With `--logs`, it keeps what the functions
-    /// write to their logs.
+    /// Starts a stack with these arguments of the program. With `--logs`, the value stores the logs
+    /// of the functions.
     pub async fn start_as(arguments: &[&str]) -> Self {
         Self::start_with(None, arguments, &[], ONE).await
     }
@@ -81,8 +81,8 @@ impl LocalStack {
         let mut command = super::command("local");
         command.current_dir(&workspace).args(["--port", "0", "--aws-address", "127.0.0.1:0"]);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
-        // A message that failed is delivered again as soon as Lambda allows, because a minute's
-        // wait would prove nothing more.
+        // The visibility timeout is as short as Lambda allows, because a wait of a minute for a
+        // retry would prove nothing more.
         let template = template::tree(&workspace.join("template.yaml")).unwrap();
         if !template["Parameters"]["QueueVisibilityTimeout"].is_null() {
             command.args(["--parameter-overrides", "QueueVisibilityTimeout=10"]);
@@ -122,7 +122,8 @@ impl LocalStack {
         this
     }
 
-    /// Gives the turns away: the rest of the test is quiet, and a busy stack may run beside it.
+    /// Releases the turns: the rest of the test is quiet, and a busy stack may run at the same
+    /// time.
     pub fn quiet_from_now(&mut self) {
         let all = self.turns.num_permits();
         drop(self.turns.split(all));
@@ -137,14 +138,14 @@ impl LocalStack {
         self.lines.lock().unwrap().iter().find_map(|line| pick(line))
     }
 
-    /// The sum of what a function measured under this name: in each line is a number, or the
+    /// Returns the sum of a function's measurements under this name. Each line has a number, or the
     /// largest of several times.
     pub fn measured(&self, function: &str, name: &str) -> f64 {
         self.values(function, name).iter().sum()
     }
 
-    /// The number of lines in which a function measured something under this name. Of times, the
-    /// sum says nothing: one slow commit has as many milliseconds as many fast ones.
+    /// Returns the number of lines with a measurement of a function under this name. A sum of times
+    /// proves nothing: one slow commit has as many milliseconds as many fast ones.
     pub fn measured_lines(&self, function: &str, name: &str) -> usize {
         self.values(function, name).len()
     }
@@ -158,14 +159,14 @@ impl LocalStack {
         written.filter_map(|line| line[name].as_f64()).collect()
     }
 
-    /// The lines that functions logged and that a filter pattern of CloudWatch Logs finds.
+    /// Returns the lines of the functions' log that match a filter pattern of CloudWatch Logs.
     pub async fn logged(&self, pattern: &str) -> Vec<Value> {
         let lines = self.lines_of("FunctionLogs", pattern, Timestamp::UNIX_EPOCH).await;
         lines.into_iter().map(|(_, line)| line).collect()
     }
 
-    /// The lines of a log group that a filter pattern finds, from this time on, each with the name
-    /// of its stream: that of the function's binary.
+    /// Returns the lines of a log group from this time on that match a filter pattern. Each has the
+    /// name of its log stream, which is the function's binary.
     pub async fn lines_of(
         &self,
         group: &str,
@@ -186,7 +187,8 @@ impl LocalStack {
         found["events"].as_array().unwrap().iter().map(line).collect()
     }
 
-    /// The hops that the stack printed: the time of day in UTC, the name and the text of each.
+    /// Returns the hops that the stack printed: the time of day in UTC, the name and the text of
+    /// each.
     pub fn hops(&self) -> Vec<(civil::Time, String, String)> {
         let hop = |line: &String| {
             let (time, rest) = line.split_once("  ")?;
@@ -196,8 +198,8 @@ impl LocalStack {
         self.lines.lock().unwrap().iter().filter_map(hop).collect()
     }
 
-    /// Makes a resource fail for so many seconds, as `POST /outages` does. The answer is `failed`
-    /// or `throttled`.
+    /// Makes a resource fail for this number of seconds, as `POST /outages` does. `answer` is
+    /// `failed` or `throttled`.
     pub async fn begin_outage(&self, of: &str, answer: &str, seconds: u32) {
         let outage = json!({ "of": of, "answer": answer, "seconds": seconds });
         let request = ledgerline_local::http_client().post(format!("{}/outages", self.aws_url()));
@@ -205,28 +207,29 @@ impl LocalStack {
         assert!(begun.status().is_success(), "{begun:?}");
     }
 
-    /// Invokes a function by its logical id, and returns what it answers, or the error.
+    /// Invokes a function by its logical id, and returns its response or its error.
     pub async fn invoke(&self, function: &str, event: &Value) -> Value {
         let url = format!("{}/2015-03-31/functions/{function}/invocations", self.aws_url());
         let request = ledgerline_local::http_client().post(url).json(event);
         request.send().await.unwrap().json().await.unwrap()
     }
 
-    /// Kills the instances of a function that run now, as the kernel would when memory is short.
-    /// The function is named by its binary. Returns how many lines had been printed by then.
+    /// Kills the running instances of a function, as the kernel would when memory is short.
+    /// `function` is the name of the binary. Returns the number of lines that the stack has printed
+    /// by then.
     pub fn kill_instances(&self, function: &str) -> usize {
         let marker = format!(" {function} started (pid ");
         let lines = self.lines.lock().unwrap();
-        // With another name, a test would kill nobody and not notice it.
+        // With a wrong name, a test would kill no process and not notice it.
         assert!(
             lines.iter().any(|line| line.contains(&marker)),
             "no binary named {function} was started"
         );
         let pids = lines.iter().filter_map(|line| line.split_once(&marker)?.1.strip_suffix(')'));
         for pid in pids {
-            // The pid may be that of another program by now. Without /proc this cannot be seen, but
-            // the pid is most likely still ours. That another stack's instance of the same function
-            // has got it is less likely still.
+            // Another program may have the pid. Without /proc the test cannot see this, but most
+            // likely the pid is still that of an instance. Least likely, it is an instance of the
+            // same function in another stack.
             let executable = std::fs::read_link(format!("/proc/{pid}/exe"));
             if !cfg!(target_os = "linux")
                 || executable.is_ok_and(|executable| executable.ends_with(function))
@@ -239,36 +242,36 @@ impl LocalStack {
         lines.len()
     }
 
-    /// Whether the function finished anything after this many lines.
+    /// Whether the function finished any work after this many lines.
     pub fn worked_since(&self, function: &str, line: usize) -> bool {
         self.lines.lock().unwrap()[line..]
             .iter()
             .any(|line| line.contains(function) && line.contains(" ms"))
     }
 
-    /// Whether an invocation of the function was cut off by the end of its process.
+    /// Whether the exit of its process cut off an invocation of the function.
     pub fn was_cut_off(&self, function: &str) -> bool {
         let marker = format!(" {function} failed: Runtime.ExitError");
         self.lines.lock().unwrap().iter().any(|line| line.contains(&marker))
     }
 
-    /// Ends the stack as a power cut would.
+    /// Kills the stack, as a power cut would.
     pub fn kill(mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
-    /// The URL of the HTTP API.
+    /// Returns the URL of the HTTP API.
     pub fn url(&self) -> &str {
         &self.api.url
     }
 
-    /// The id of the stack's own process.
+    /// Returns the id of the stack's own process.
     pub fn process_id(&self) -> u32 {
         self.process.id()
     }
 
-    /// The URL of the emulated services, as the program prints it.
+    /// Returns the URL of the emulated services, as the program prints it.
     pub fn aws_url(&self) -> String {
         let url = self.find(|line| {
             let rest = line.trim().strip_prefix("AWS ")?.trim();
@@ -281,18 +284,18 @@ impl LocalStack {
         ledgerline_dynamodb::sdk_config(&self.aws_url())
     }
 
-    /// The log itself, read from the emulated DynamoDB.
+    /// Returns the log itself, read from the emulated DynamoDB.
     pub fn store(&self) -> DynamoDbStore {
         self.streams("CommitsTable")
     }
 
-    /// The streams in the table with this logical id.
+    /// Returns the streams in the table with this logical id.
     pub fn streams(&self, id: &str) -> DynamoDbStore {
         DynamoDbStore::new(aws_sdk_dynamodb::Client::new(&self.aws()), table(id))
     }
 
-    /// Inserts an item into the log that is no commit. A statement inserts it, because the table's
-    /// policy denies `PutItem` to everybody (rule 3).
+    /// Inserts an item that is no commit into the log. A statement inserts it, because the table's
+    /// policy denies `PutItem` to every caller (rule 3).
     pub async fn damage(&self, stream: &str) {
         let client = aws_sdk_dynamodb::Client::new(&self.aws());
         let statement = format!(
@@ -306,7 +309,7 @@ impl LocalStack {
         insert.send().await.unwrap();
     }
 
-    /// The first message in the fanout's dead-letter queue, if there is one.
+    /// Returns the first message in the fanout's dead-letter queue, if there is one.
     pub async fn dead_letter(&self) -> Option<Value> {
         let client = aws_sdk_sqs::Client::new(&self.aws());
         let name = table("FanoutDeadLetterQueue");
@@ -315,8 +318,8 @@ impl LocalStack {
         serde_json::from_str(received.messages?.first()?.body()?).ok()
     }
 
-    /// The messages in all dead-letter queues, at most ten of each: the queue's URL and the
-    /// message.
+    /// Returns the messages in all dead-letter queues, at most ten of each, with the URLs of their
+    /// queues.
     pub async fn dead_letters(&self) -> Vec<(String, String)> {
         let client = aws_sdk_sqs::Client::new(&self.aws());
         let queues = client.list_queues().send().await.unwrap().queue_urls.unwrap_or_default();
@@ -331,8 +334,8 @@ impl LocalStack {
         letters
     }
 
-    /// The queues that have messages, waiting or being processed, and the number of them, without
-    /// the dead-letter queues.
+    /// Returns the queues with messages, waiting or in flight, and their numbers of messages. It
+    /// leaves out the dead-letter queues.
     pub async fn under_way(&self) -> Vec<(String, u64)> {
         let client = aws_sdk_sqs::Client::new(&self.aws());
         let queues = client.list_queues().send().await.unwrap().queue_urls.unwrap_or_default();
@@ -342,7 +345,7 @@ impl LocalStack {
                 .get_queue_attributes()
                 .queue_url(&url)
                 .attribute_names(aws_sdk_sqs::types::QueueAttributeName::All);
-            // A queue that does not answer may have messages.
+            // A queue without a response may have messages.
             let messages: u64 = get.send().await.map_or(1, |answer| {
                 let attributes = answer.attributes.unwrap_or_default();
                 let counts = attributes
@@ -357,7 +360,7 @@ impl LocalStack {
         under_way
     }
 
-    /// The position of a process manager in a stream, from its table with this logical id.
+    /// Returns the position of a process manager in a stream, from its table with this logical id.
     pub async fn position(&self, id: &str, stream: &str) -> Option<u64> {
         let client = aws_sdk_dynamodb::Client::new(&self.aws());
         let get = client.get_item().table_name(table(id)).consistent_read(true);
@@ -367,7 +370,7 @@ impl LocalStack {
         get.send().await.unwrap().item?["position"].as_n().ok()?.parse().ok()
     }
 
-    /// The commits of a stream as the fanout gets them from the table's stream.
+    /// Returns the commits of a stream as the fanout gets them from the table's stream.
     pub async fn stream_records(&self, stream: &str) -> Vec<Value> {
         let client = aws_sdk_dynamodb::Client::new(&self.aws());
         let query = client.query().table_name(table("CommitsTable")).consistent_read(true);
@@ -392,7 +395,7 @@ impl LocalStack {
     }
 }
 
-/// A value as DynamoDB writes it on the wire, as far as commits have it.
+/// Returns a value in the wire format of DynamoDB, for the types of values that commits have.
 #[expect(clippy::wildcard_enum_match_arm, reason = "commits hold nothing else")]
 fn wire_format(value: &AttributeValue) -> Value {
     match value {
@@ -414,7 +417,7 @@ impl Drop for LocalStack {
         let _ = self.process.kill();
         let _ = self.process.wait();
         if std::thread::panicking() {
-            // The failure is the last that one reads, and not the hundreds of lines before it.
+            // The lines go to a file, so that the failure is the last output of the test.
             let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner).join("\n");
             let file =
                 std::env::temp_dir().join(format!("ledgerline-stack-{}.log", self.process.id()));

@@ -28,12 +28,12 @@ pub async fn install(api: &Api, level: i64) -> String {
     id
 }
 
-/// Fills this amount in.
+/// Fills this amount into a tank.
 pub async fn fill(api: &Api, id: &str, amount: i64) -> Answer {
     api.post(&format!("/tanks/{id}/fills"), json!({ "amount": amount })).await
 }
 
-/// Draws this amount.
+/// Draws this amount from a tank.
 pub async fn draw(api: &Api, id: &str, amount: i64) -> Answer {
     api.post(&format!("/tanks/{id}/draws"), json!({ "amount": amount })).await
 }
@@ -46,7 +46,7 @@ pub async fn haul(api: &Api, from: &str, to: &str, amount: i64) -> String {
     requested.body["haulId"].as_str().unwrap().to_owned()
 }
 
-/// The rows of a list, page by page.
+/// Reads a list page by page, and returns its rows.
 pub async fn list(api: &Api, path: &str, name: &str) -> Vec<Value> {
     let mut rows = Vec::new();
     let mut cursor = String::new();
@@ -61,19 +61,19 @@ pub async fn list(api: &Api, path: &str, name: &str) -> Vec<Value> {
     }
 }
 
-/// The commits of a tank, the oldest first.
+/// Returns the commits of a tank, the oldest first.
 pub async fn log(stack: &LocalStack, id: &str) -> Vec<Commit> {
     crate::commits(&stack.store(), &Tank::stream(id).unwrap()).await
 }
 
-/// The version and the state of a tank, from the log.
+/// Returns the version and the state of a tank, from the log.
 pub async fn state(stack: &LocalStack, id: &str) -> (u64, State) {
     let stream = Tank::stream(id).unwrap();
     let loaded = load::<Tank>(&stack.store(), &stream, None, Consistency::Strong).await.unwrap();
     (loaded.version, loaded.state)
 }
 
-/// The commits of a category, stream by stream, each stream in its order.
+/// Returns the commits of a category, stream by stream, each stream in its order.
 pub async fn whole_log(stack: &LocalStack, category: &str) -> Vec<Commit> {
     let store = stack.store();
     let mut commits = Vec::new();
@@ -128,8 +128,8 @@ pub async fn settled(stack: &LocalStack, id: &str) {
     .await;
 }
 
-/// The rows of a tank in the active generation of the fills: the sort key of each, and its amount
-/// or the sum.
+/// Returns the rows of a tank in the active generation of the fills: the sort key of each, and its
+/// amount or the sum.
 async fn fills(stack: &LocalStack, id: &str) -> Vec<Value> {
     let client = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let table = LogRows::new(client, table("FillsTable"), FILLS);
@@ -149,9 +149,9 @@ async fn fills(stack: &LocalStack, id: &str) -> Vec<Value> {
     }
 }
 
-/// Waits until every haul has ended. Checks in the log that each haul moved its litres once: out of
-/// the first tank and into the second, or back, or not at all; and that no litre came or went by
-/// itself. Returns how many hauls ended in which phase.
+/// Waits until every haul has ended, and checks in the log that each haul moved its litres once. A
+/// haul moves them from the first tank to the second, or returns them, or is refused. No litre may
+/// appear or disappear by itself. Returns the number of hauls in each final phase.
 pub async fn litres_moved_once(stack: &LocalStack) -> BTreeMap<String, usize> {
     let ended = eventually("every haul has ended", async || {
         let commits = whole_log(stack, Haul::CATEGORY).await;

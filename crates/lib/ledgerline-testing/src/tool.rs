@@ -15,13 +15,13 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// The tool at this stack.
+    /// Returns the tool for this stack.
     #[must_use]
     pub fn at(stack: &LocalStack) -> Self {
         Self { url: stack.aws_url() }
     }
 
-    /// The program without any argument.
+    /// Returns the command that runs the program, without any argument.
     #[must_use]
     pub fn command(&self) -> Command {
         let mut ledger = super::command("ledger");
@@ -29,7 +29,7 @@ impl Tool {
         ledger
     }
 
-    /// Starts it with these arguments, at the stack.
+    /// Starts the tool with these arguments, at the stack.
     #[must_use]
     pub fn start(&self, arguments: &[&str]) -> Child {
         let mut ledger = self.command();
@@ -37,13 +37,12 @@ impl Tool {
         ledger.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// Waits for the end of the program. Returns its exit code and the values that it printed, one
-    /// a line.
+    /// Waits until the program exits. Returns its exit code and the printed values, one per line.
     pub async fn end(child: Child) -> (i32, Vec<Value>) {
         tokio::task::spawn_blocking(|| printed(child)).await.unwrap()
     }
 
-    /// Compares every subscriber with the log, commits of the last minutes included. Returns the
+    /// Compares every subscriber with the log, including commits of the last minutes. Returns the
     /// exit code and the differences.
     #[must_use]
     pub fn found(&self, arguments: &[&str]) -> (i32, Differences) {
@@ -51,8 +50,8 @@ impl Tool {
         (code, differences(&printed))
     }
 
-    /// Redelivers what each subscriber lacks, commits of the last minutes included. Returns the
-    /// exit code and the differences that were there.
+    /// Redelivers the commits that each subscriber lacks, including those of the last minutes.
+    /// Returns the exit code and the differences that it found.
     #[must_use]
     pub fn repaired(&self, arguments: &[&str]) -> (i32, Differences) {
         let (code, printed) =
@@ -60,7 +59,7 @@ impl Tool {
         (code, differences(&printed))
     }
 
-    /// Runs it with these arguments. Returns its exit code and the values that it printed, one a
+    /// Runs the tool with these arguments. Returns its exit code and the printed values, one per
     /// line.
     #[must_use]
     pub fn run(&self, arguments: &[&str]) -> (i32, Vec<Value>) {
@@ -72,7 +71,7 @@ impl Tool {
 /// and the version that the subscriber has.
 pub type Differences = BTreeSet<(String, String, String, u64)>;
 
-/// The differences that a comparison printed.
+/// Returns the differences that a comparison printed.
 #[must_use]
 pub fn differences(printed: &[Value]) -> Differences {
     let text = |value: &Value| value.as_str().unwrap().to_owned();

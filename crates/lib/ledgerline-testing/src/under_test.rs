@@ -1,9 +1,9 @@
-//! The applications as their users see them: over HTTP, wherever they run.
+//! The applications as their users see them: over HTTP, local or deployed.
 //!
 //! Without `BASE_URL`, tests run against the program that `cargo run -p local` runs. With it, they
 //! run against the deployment at this URL: `BASE_URL=https://… TOKEN=… OTHER_TOKEN=… READ_TOKEN=…
-//! cargo test --workspace --test scenario`, with access tokens of two users who may read and write,
-//! and one with the scope for reading only.
+//! cargo test --workspace --test scenario`. The tokens are access tokens of two users who may read
+//! and write, and of one user with the scope for reading only.
 
 use std::{env, ops::Deref};
 
@@ -34,7 +34,7 @@ impl UnderTest {
         }
     }
 
-    /// The same API, for somebody whose token lets them read only.
+    /// Returns the same API for a user with a token for reading only.
     #[must_use]
     pub fn reader(&self) -> Api {
         let scopes = format!("openid {}", scope("read"));
@@ -42,14 +42,14 @@ impl UnderTest {
         self.with(&claims, "READ_TOKEN", "an access token for reading only")
     }
 
-    /// The same API, for a program that reads the events of everybody.
+    /// Returns the same API for a program that reads the events of all users.
     #[must_use]
     pub fn reader_of_events(&self) -> Api {
         let claims = json!({ "sub": "program", "client_id": "EventsReaderClient", "scope": scope("events") });
         self.with(&claims, "EVENTS_TOKEN", "a token of the client EventsReaderClient")
     }
 
-    /// The same API, for an operator.
+    /// Returns the same API for an operator.
     #[must_use]
     pub fn operator(&self) -> Api {
         let scopes = format!("openid {}", scope("operate"));
@@ -59,7 +59,8 @@ impl UnderTest {
         self.with(&claims, "OPERATOR_TOKEN", "the token of an operator")
     }
 
-    /// The same API, for a user outside the group of operators who signed in as operators do.
+    /// Returns the same API for a user outside the group of operators who signed in as operators
+    /// do.
     #[must_use]
     pub fn no_operator(&self) -> Api {
         let scopes = format!("openid {}", scope("operate"));
@@ -71,8 +72,8 @@ impl UnderTest {
         )
     }
 
-    /// The same API, for a caller whose token has these claims on a local stack, and is in this
-    /// variable elsewhere.
+    /// Returns the same API for another caller. On a local stack, the caller's token has these
+    /// claims. Elsewhere, this variable has the token.
     fn with(&self, claims: &Value, variable: &str, what: &str) -> Api {
         let token = match self {
             // The local stack verifies no signature, so a token of claims alone is enough.
@@ -84,13 +85,13 @@ impl UnderTest {
         Api::new(self.url.clone(), Some(token))
     }
 
-    /// The id of the user who calls.
+    /// Returns the id of the calling user.
     #[must_use]
     pub fn me(&self) -> String {
         subject(self).unwrap_or_else(|| "developer".to_owned())
     }
 
-    /// The same API, for somebody else.
+    /// Returns the same API for another user.
     #[must_use]
     pub fn stranger(&self) -> Api {
         let token = match self {
@@ -103,7 +104,7 @@ impl UnderTest {
     }
 }
 
-/// A scope of the workspace's API.
+/// Returns a scope of the workspace's API.
 fn scope(name: &str) -> String {
     let template =
         Source::read(&workspace().join("template.yaml")).expect("the template can be read").json();
@@ -121,13 +122,14 @@ impl Deref for UnderTest {
     }
 }
 
-/// An id that no earlier run used: a deployment keeps what tests created.
+/// Returns an id that no earlier run used, because a deployment still has the data of earlier
+/// tests.
 #[must_use]
 pub fn fresh_id() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-/// The subject of a caller's token, if it is a real one.
+/// Returns the subject of a caller's token; `None` if the token is not a real one.
 #[must_use]
 pub fn subject(api: &Api) -> Option<String> {
     let claims = BASE64_URL_SAFE_NO_PAD.decode(api.token.as_ref()?.split('.').nth(1)?).ok()?;

@@ -1,5 +1,5 @@
-//! Counts the instructions of the command function of tanks, and of the core by itself:
-//! instructions do not depend on the load of the machine, and seconds do.
+//! Counts the instructions of the command function of tanks, and of the core alone. Instructions do
+//! not depend on the load of the machine, and seconds do.
 //!
 //! `TANK_COMMANDS` names another build of the function, to compare with.
 
@@ -28,16 +28,16 @@ use tempfile::NamedTempFile;
 
 use crate::secured::{behind_tls, environment, sample};
 
-/// The instructions from the start, with its connection, to the first answer. docs/sizes.md has
-/// these figures.
+/// The instructions from the start to the first response, including the connection. docs/sizes.md
+/// has these figures.
 const START: u64 = 5_400_500;
-/// The instructions of another command to the same tank, which the instance has in its cache.
+/// The instructions of another command to the same tank, whose state the instance has cached.
 const WARM: u64 = 779_500;
-/// The most memory that was resident after twenty more commands, in KB.
+/// The highest resident memory after twenty more commands, in KB.
 const RESIDENT: u64 = 8_100;
 
-/// The work of the example `work`, the instructions for each event, command, record or commit of
-/// it, and the number of these that are counted.
+/// The kinds of work of the example `work`. Each has the instructions for one event, command,
+/// record or commit, and the number of these that are counted.
 const WORK: [(&str, u64, u64); 13] = [
     ("decode", 2_320, 1_000),
     ("decode-without-note", 1_670, 1_000),
@@ -54,29 +54,31 @@ const WORK: [(&str, u64, u64); 13] = [
     ("logged", 542_500, 100),
 ];
 
-/// The folder with the function and the example `work` as they are deployed. Cargo builds both at
-/// once, because the last crate of each keeps one core busy.
+/// The folder with the release builds of the function and the example `work`. Cargo builds both at
+/// once, because the last crate of each occupies one core.
 static RELEASE: LazyLock<PathBuf> = LazyLock::new(|| {
     let mut cargo = build::cargo();
     cargo.args(["build", "--release", "--package", "ledgerline-tank"]);
     cargo.args(["--bin", "tank-commands", "--example", "work"]);
     assert!(cargo.current_dir(workspace()).status().unwrap().success());
-    // The build for release is beside the build that this test belongs to.
+    // The release build is beside the build of this test.
     Path::new(env!("CARGO_BIN_EXE_tank-local")).ancestors().nth(2).unwrap().join("release")
 });
 
-/// The most memory, in KB, that was resident in the function after a start and this number of
-/// commands. The first of them installs the tank that the others fill. `prefix` is the program that
-/// runs the function, if any. The second part of the result is the id of the function's process,
-/// which has a signal to terminate.
+/// Returns the highest resident memory of the function, in KB, after a start and this number of
+/// commands. Also returns the id of the function's process, which has received a signal to
+/// terminate.
+///
+/// The first command installs the tank that the others fill. `prefix` is the program that runs the
+/// function, if any.
 async fn resident(prefix: &str, program: &Path, commands: usize) -> (u64, String) {
     let services = dynamodb(&["CommitsTable", "RequestsTable"]).await;
     let tls = behind_tls(&services.url, (Duration::ZERO, Duration::ZERO)).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("tank-commands");
     let pid = folder.path().join("pid");
-    // The function runs in a session of its own: if it were killed with the script, callgrind would
-    // not write its counts.
+    // The function runs in a session of its own. A kill together with the script would keep
+    // callgrind from writing its counts.
     let run = format!(
         "#!/bin/sh\nPATH=/usr/local/bin:/usr/bin:/bin\nsetsid {prefix} {} &\necho $! > {}\nwait\n",
         program.display(),
@@ -99,13 +101,13 @@ async fn resident(prefix: &str, program: &Path, commands: usize) -> (u64, String
     (resident, pid)
 }
 
-/// The instructions of a start and of this number of commands.
+/// Returns the instructions of a start and of this number of commands.
 async fn instructions(program: &Path, commands: usize) -> u64 {
     let folder = tempfile::tempdir().unwrap();
     let clock = folder.path().join("slow_clock.so");
     let counts = folder.path().join("counts");
-    // Otherwise the machine's speed would decide whether a start makes one connection or two:
-    // slow_clock.c says why.
+    // Without the slow clock, the machine's speed would decide whether a start makes one connection
+    // or two (slow_clock.c).
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/slow_clock.c");
     let mut compiler = Command::new("cc");
     compiler.args(["-O2", "-shared", "-fPIC", source, "-o"]).arg(&clock);
@@ -117,7 +119,8 @@ async fn instructions(program: &Path, commands: usize) -> u64 {
     );
     let (_, pid) = resident(&valgrind, program, commands).await;
     loop {
-        // callgrind writes when the function ends, and takes as long for it as the machine is slow.
+        // callgrind writes its counts when the function exits, which takes longer on a slow
+        // machine.
         let had_ended = has_ended(&pid);
         if let Some(counted) = counted(&counts) {
             return counted;
@@ -127,8 +130,8 @@ async fn instructions(program: &Path, commands: usize) -> u64 {
     }
 }
 
-/// Whether a process has ended. It is a zombie until its parent has waited for it. Its first thread
-/// may be one while another thread still writes the counts, so all threads are asked.
+/// Whether a process has exited. It is a zombie until its parent has waited for it. Its first
+/// thread may be a zombie while another thread still writes the counts, so all threads are checked.
 fn has_ended(pid: &str) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads.into_iter().all(|thread| {
@@ -138,13 +141,13 @@ fn has_ended(pid: &str) -> bool {
     })
 }
 
-/// The count of callgrind, once it has been written.
+/// Returns the count of callgrind, once the file contains it.
 fn counted(counts: &Path) -> Option<u64> {
     let text = fs::read_to_string(counts).unwrap_or_default();
     Some(text.lines().find_map(|line| line.strip_prefix("totals: "))?.trim().parse().unwrap())
 }
 
-/// The instructions of this work.
+/// Returns the instructions of this work.
 fn work(program: &Path, what: &str, times: u64) -> u64 {
     let counts = NamedTempFile::new().unwrap();
     let mut valgrind = Command::new("valgrind");
@@ -154,8 +157,8 @@ fn work(program: &Path, what: &str, times: u64) -> u64 {
     counted(counts.path()).unwrap()
 }
 
-/// The least of three counts, because the instructions that the system's scheduling adds are not
-/// the function's.
+/// Returns the least of three counts, because the system's scheduling adds instructions that are
+/// not the function's.
 async fn least(program: &Path, commands: usize) -> u64 {
     let mut counts = Vec::new();
     for _ in 0..3 {
@@ -192,8 +195,8 @@ fn the_core_takes_no_more_instructions_than_its_budget() {
     let program = RELEASE.join("examples/work");
     for (what, may, times) in WORK {
         let each = |what| (work(&program, what, 100 + times) - work(&program, what, 100)) / times;
-        // A load without the making of the database's answer, and a fold also without the SDK's
-        // reading of it.
+        // The count of `load` excludes the building of the database's response. The count of `fold`
+        // also excludes the SDK's parsing of it.
         let counted = match what {
             "load" => each("load") - each("page"),
             "fold" => each("load") - each("items"),

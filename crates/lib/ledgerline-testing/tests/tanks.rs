@@ -1,5 +1,4 @@
-//! The application of tanks, whole: its sample events, and requests that no well-behaved client
-//! sends.
+//! The whole tank application: its sample events, and requests that no well-behaved client sends.
 
 #[tokio::test]
 async fn sample_events_are_answered() {

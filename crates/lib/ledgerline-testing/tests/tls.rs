@@ -1,8 +1,8 @@
-//! A function and its services with TLS between them, as on AWS. Almost all other tests do without
+//! A function and its services with TLS between them, as on AWS. Almost all other tests run without
 //! TLS.
 //!
-//! `TANK_COMMANDS` names another build of the function, such as a script that runs that for arm64:
-//! `exec qemu-aarch64 -L /usr/aarch64-linux-gnu
+//! `TANK_COMMANDS` names another build of the function, such as a script that runs the build for
+//! arm64: `exec qemu-aarch64 -L /usr/aarch64-linux-gnu
 //! target/aarch64-unknown-linux-gnu/debug/tank-commands`.
 
 #![allow(
@@ -22,9 +22,9 @@ use serde_json::Value;
 
 use crate::secured::{Slowness, behind_tls, environment, sample};
 
-/// The answer to the sample that installs a tank. The instance reaches its tables by TLS only. It
-/// trusts the certificate `trusted`, or without one the authority that signed the services'
-/// certificate.
+/// Returns the response to the sample that installs a tank. The instance reaches its tables by TLS
+/// only. It trusts the certificate `trusted`, or without one the authority that signed the
+/// services' certificate.
 async fn installed(slowness: Slowness, trusted: Option<&str>) -> anyhow::Result<Value> {
     let services = dynamodb(&["CommitsTable", "RequestsTable"]).await;
     let tls = behind_tls(&services.url, slowness).await?;

@@ -12,9 +12,9 @@ use ledgerline_testing::{copy_streams, workspace};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The folder that the local stack was started with as `--data`. The stack must not run.
+    /// The folder of the local stack's `--data`. The stack must not run.
     data: PathBuf,
-    /// The least number of commits of tanks in the log after the copy.
+    /// Copy until the log has at least this number of commits of tanks.
     #[arg(long, default_value_t = 1_000_000)]
     commits: usize,
 }
@@ -28,7 +28,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let database = services::open(&options.data)?;
     let template =
         template::load(&workspace().join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1")?;
-    // A copy of a row of `$all` would have the place of the row itself.
+    // A copied row of `$all` would have the key of the original.
     let is_ordered =
         |table: &&str| table.ends_with("SequenceTable") || table.ends_with("StockTable");
     let tables = template.tables.iter().map(|table| table.name.as_str());

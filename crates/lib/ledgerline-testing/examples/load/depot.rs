@@ -1,4 +1,4 @@
-//! The tanks under load: fills, and the two views of them.
+//! The tanks under load: fills, and their two views.
 
 use std::{
     collections::BTreeMap,
@@ -19,13 +19,13 @@ use serde_json::{Value, json};
 use url::Url;
 use uuid::Uuid;
 
-/// After this time without a change, a command that a view does not show counts as lost.
+/// The time without a change after which a command that a view does not show counts as lost.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The number of tanks that are installed, compared and waited for at once.
+/// The number of tanks that are installed, compared and awaited at once.
 const AT_ONCE: usize = 16;
 
-/// The tanks of a run, and the versions that were acknowledged.
+/// The tanks of a run, and their acknowledged versions.
 #[derive(Debug)]
 pub(super) struct Depot {
     http: Client,
@@ -42,7 +42,7 @@ impl Depot {
         tanks: u64,
         clients: u64,
     ) -> Result<Self> {
-        // No proxy and no redirection: nothing leaves this machine.
+        // The client uses no proxy and no redirection, so that nothing leaves this machine.
         let http = Client::builder()
             .no_proxy()
             .redirect(Policy::none())
@@ -81,7 +81,7 @@ impl Depot {
         Ok(version)
     }
 
-    /// Waits until a view shows this version: 1 is the level, 2 the readings.
+    /// Waits until a view shows this version. View 1 is the level, and view 2 the readings.
     pub(super) async fn shows(&self, tank: usize, view: usize, version: u64) -> Result<()> {
         let (id, _) = &self.tanks[tank];
         let path = match view {
@@ -112,7 +112,7 @@ impl Depot {
         }
     }
 
-    /// Waits until both views show all that was acknowledged.
+    /// Waits until both views show all acknowledged versions.
     pub(super) async fn all_shown(&self) -> Result<()> {
         let tanks = stream::iter(0..self.tanks.len()).map(|tank| async move {
             let version = self.tanks[tank].1.load(Ordering::Relaxed);
@@ -160,7 +160,7 @@ impl Depot {
         ))
     }
 
-    /// The whole stream, oldest first.
+    /// Returns the whole stream, oldest first.
     async fn commits(&self, stream: &StreamId) -> Result<Vec<Commit>> {
         let mut commits = BTreeMap::new();
         let mut up_to = u64::MAX >> 1;
@@ -175,7 +175,7 @@ impl Depot {
         }
     }
 
-    /// All readings as they are shown, oldest first.
+    /// Returns all readings as the API shows them, oldest first.
     async fn readings(&self, id: &str) -> Result<Vec<Value>> {
         let mut all = Vec::new();
         let mut cursor = String::new();
@@ -211,7 +211,7 @@ impl Depot {
     }
 }
 
-/// The fields of a reading that are compared.
+/// Returns the fields of a reading that are compared.
 fn compared(row: &Value) -> Value {
     json!([row["version"], row["amount"], row["level"], row["at"]])
 }

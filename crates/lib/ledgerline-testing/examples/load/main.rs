@@ -27,8 +27,7 @@ use url::{Host, Url};
 enum Task {
     /// Send commands to a running local stack, and then compare its views with the log.
     Run(Options),
-    /// Copy the tanks in the data of a stopped local stack, until its log is as long as after a
-    /// long time.
+    /// Copy the tanks in the data of a stopped local stack, as if it had run for a long time.
     Copy(copy::Options),
 }
 
@@ -47,10 +46,10 @@ async fn main() -> ExitCode {
     }
 }
 
-/// The commands that are sent.
+/// The commands to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Scenario {
-    /// Fills of tanks that are chosen at random.
+    /// Fills of random tanks.
     Fills,
     /// Fills of one tank: every command races with all others.
     OneTank,
@@ -58,34 +57,35 @@ enum Scenario {
 
 #[derive(Debug, Args)]
 struct Options {
-    /// The commands that are sent.
+    /// Send these commands.
     #[arg(default_value = "fills")]
     scenario: Scenario,
-    /// The address of the local stack's HTTP API, on this machine.
+    /// Send to this address of the local stack's HTTP API, on this machine.
     #[arg(long, default_value = "http://127.0.0.1:3000")]
     url: Url,
-    /// The address of its AWS services, from which the log is read.
+    /// Read the log from this address of the stack's AWS services.
     #[arg(long, default_value = "http://127.0.0.1:4566")]
     aws_url: Url,
-    /// The number of clients at once. Each sends its next command when the last one is answered.
+    /// Run this number of clients at once. Each sends its next command after the response to the
+    /// last one.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     clients: u64,
-    /// The commands a second, however long the answers take, with at most `--clients` at once.
-    /// Without it, each client sends without a pause.
+    /// Send this number of commands a second, with at most `--clients` at once, even if responses
+    /// are slow. Without it, each client sends without a pause.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     rate: Option<u64>,
-    /// The number of tanks that are filled.
+    /// Fill this number of tanks.
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     tanks: u64,
-    /// The number of seconds for which commands are sent.
+    /// Send commands for this number of seconds.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=7_200))]
     seconds: u64,
-    /// The number of seconds that each line of the progress covers.
+    /// Print a line of progress for each interval of this number of seconds.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=7_200))]
     interval: u64,
 }
 
-/// The time between two commands whose way to the views is watched.
+/// The pause between two commands whose time to the views is measured.
 const LOOK: Duration = Duration::from_millis(250);
 
 async fn run(options: Options) -> Result<()> {
@@ -157,8 +157,8 @@ async fn run(options: Options) -> Result<()> {
     Ok(())
 }
 
-/// Refuses addresses of other machines: with a mistyped address, the load would go to a server of
-/// others.
+/// Refuses addresses of other machines, because a mistyped address would send the load to another
+/// server.
 fn require_loopback(url: &Url) -> Result<()> {
     let loopback = match url.host() {
         Some(Host::Ipv4(address)) => IpAddr::V4(address).is_loopback(),
@@ -172,7 +172,7 @@ fn require_loopback(url: &Url) -> Result<()> {
     Ok(())
 }
 
-/// The measurements.
+/// The measurements of a run.
 #[derive(Debug, Default)]
 struct Load {
     answered: AtomicU64,
@@ -199,7 +199,7 @@ impl Load {
     fn failed(&self, error: &anyhow::Error) {
         let mut errors = lock(&self.errors);
         errors.push(format!("{error:#}"));
-        // A stack that was stopped fails thousands of times a second.
+        // A stopped stack fails thousands of times a second.
         if errors.len() >= 1_000 {
             self.stopped.store(true, Ordering::Relaxed);
         }
@@ -214,8 +214,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sends the commands of one client. With a pace, the time of a command counts from when it was
-/// due, so that a stall is seen in every command that it held up.
+/// Sends the commands of one client. With a pace, the time of a command counts from its due time,
+/// so that a stall shows in every command that it delays.
 async fn client_runs(
     depot: Arc<Depot>,
     load: Arc<Load>,
@@ -249,7 +249,7 @@ async fn send(depot: &Depot, load: &Load, from: Instant) {
     }
 }
 
-/// Watches a command now and then until both views show it.
+/// Sends a command from time to time, and measures the times until both views show it.
 async fn look(depot: Arc<Depot>, load: Arc<Load>, end: Instant) {
     while load.runs_until(end) {
         let tank = depot.any_tank();
@@ -272,7 +272,7 @@ async fn look(depot: Arc<Depot>, load: Arc<Load>, end: Instant) {
     }
 }
 
-/// Prints how many commands were answered in each interval, and returns their numbers a second.
+/// Prints the number of answered commands in each interval, and returns the numbers per second.
 async fn progress(load: &Load, started: Instant, end: Instant, interval: Duration) -> Vec<f64> {
     let mut rates = Vec::new();
     let (mut from, mut before) = (started, 0);
@@ -285,7 +285,7 @@ async fn progress(load: &Load, started: Instant, end: Instant, interval: Duratio
             "  {:>5} s  {rate:>6.0} commands a second, {answered} in all",
             (to - started).as_secs()
         );
-        // A last interval that is shorter cannot be compared with the others.
+        // A shorter last interval cannot be compared with the others.
         if to - from == interval {
             rates.push(rate);
         }

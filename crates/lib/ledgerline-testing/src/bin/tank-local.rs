@@ -1,9 +1,9 @@
-//! The local stack of the application on which the libraries are tested.
+//! The local stack of the tank application, on which the libraries are tested.
 
 use std::process::ExitCode;
 
-/// The allocator of the program `local`: the C library's gives memory back and takes it again, a
-/// fifth of the stack's time.
+/// The allocator of the program `local`. The allocator of the C library returns memory and requests
+/// it again, which takes a fifth of the stack's time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

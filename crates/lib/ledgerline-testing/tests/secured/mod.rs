@@ -20,13 +20,13 @@ use tokio_rustls::{
 };
 
 /// The time in which no handshake completes before a client gives up, and the duration of each
-/// handshake after that.
+/// later handshake.
 pub(crate) type Slowness = (Duration, Duration);
 
 /// A service behind TLS.
 pub(crate) struct Tls {
     url: String,
-    /// The certificate of the authority that signed the service's.
+    /// The certificate of the authority that signed the service's certificate.
     authority: NamedTempFile,
 }
 
@@ -66,8 +66,8 @@ pub(crate) async fn behind_tls(url: &str, (stuck, handshake): Slowness) -> anyho
     Ok(Tls { url: format!("https://localhost:{port}"), authority: file })
 }
 
-/// The environment of the function from the template, with this service in place of AWS. The
-/// function trusts the authority that signed the service's certificate, or the certificate
+/// Returns the environment of the function from the template, with this service in place of AWS.
+/// The function trusts the authority that signed the service's certificate, or the certificate
 /// `trusted` in its place.
 pub(crate) fn environment(
     tls: &Tls,
@@ -96,7 +96,7 @@ pub(crate) fn environment(
     Ok(environment)
 }
 
-/// A sample event of the function.
+/// Returns a sample event of the function.
 pub(crate) fn sample(name: &str) -> anyhow::Result<Vec<u8>> {
     Ok(fs::read(workspace().join(format!("events/tank-commands/{name}.json")))?)
 }
