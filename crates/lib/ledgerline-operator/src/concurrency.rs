@@ -21,7 +21,7 @@ pub(crate) struct Options {
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     functions: Vec<String>,
     /// Reserve this concurrency for each function, out of the account's. 0 stops the functions:
-    /// their events are retried, and reach the dead-letter queues in the end.
+    /// their events are retried, and then become dead letters.
     #[arg(long, conflicts_with = "release", requires_all = ["functions", "write"])]
     reserve: Option<i32>,
     /// Remove the reservation of each function, also that of the template. The function then shares

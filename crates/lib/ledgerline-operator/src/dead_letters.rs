@@ -40,7 +40,7 @@ const RATE: u64 = 50;
 /// tool is killed, other consumers get its messages, and those behind them in their streams, after
 /// this time.
 const ACTING: i32 = 30;
-/// The same for a redrive through the fanout: a batch takes minutes.
+/// The visibility timeout, in seconds, for a redrive through the fanout: a batch takes minutes.
 const THROUGH_THE_FANOUT: i32 = 900;
 /// The number of messages that one call receives, the most that SQS returns.
 const AT_ONCE: i32 = 10;
@@ -489,8 +489,8 @@ impl Letter {
             .collect()
     }
 
-    /// Returns the times of the first and the last record of a batch that the fanout gave up, with
-    /// a margin for the clocks of writers.
+    /// Returns the times of the first and the last record of a batch that the fanout gave up. They
+    /// have a margin for the clocks of writers.
     fn times(&self) -> Option<(Timestamp, Timestamp)> {
         let body = self.json();
         let batch = &body["DDBStreamBatchInfo"];

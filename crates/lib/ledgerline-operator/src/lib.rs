@@ -140,8 +140,8 @@ enum What {
     /// the log.
     ///
     /// Scans the whole log, and reads each stream's row or position in each view. Exits with 2 if a
-    /// commit is missing, a subscriber is ahead of the log, or the log has a hole. `ledger
-    /// redeliver --missing` repairs what is missing.
+    /// commit is missing, a subscriber is ahead of the log or unreadable, or the log has a hole.
+    /// `ledger redeliver --missing` delivers missing commits.
     Reconcile(reconcile::Options),
     /// Rebuild a view from the whole log, online.
     ///
@@ -155,13 +155,13 @@ enum What {
     Subscribers,
     /// Show the lag of each subscriber behind the log, by the recently written streams.
     ///
-    /// Exits with 2 if a subscriber lacks an old commit.
+    /// Exits with 2 if a subscriber lacks an old commit, is ahead of the log or is unreadable.
     Lag(views::Lag),
-    /// Send commits to subscribers again.
+    /// Redeliver commits to subscribers.
     ///
-    /// A subscriber that has a commit already skips it. With --missing, each subscriber gets only
-    /// the commits that it lacks; otherwise the commits go through the fanout to all of them.
-    /// Without --write, print what would be sent.
+    /// A subscriber ignores a commit that it has already applied. With --missing, each subscriber
+    /// gets only the commits that it lacks. Otherwise the fanout sends the commits to all of them.
+    /// Without --write, print the planned redelivery.
     Redeliver(redeliver::Options),
     /// Correct `$all`: make wrong entries void.
     #[command(subcommand)]
@@ -198,7 +198,7 @@ enum What {
     /// Count dead letters by queue, age and reason, show those of a queue, and redrive, park or
     /// discard them.
     ///
-    /// Exits with 2 while there are any.
+    /// Exits with 2 if there are any, or if an action leaves some of the selected ones.
     DeadLetters(dead_letters::Options),
 }
 

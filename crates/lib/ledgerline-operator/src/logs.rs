@@ -19,8 +19,8 @@ const FAILURES: &str = concat!(
 /// The options of `ledger logs`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Show only lines with this phrase, such as a correlation id or a stream, or with this pattern
-    /// of CloudWatch Logs: { $.level = "WARN" }. Without it, show every line.
+    /// Show only lines with this phrase, such as a correlation id or a stream. A pattern of
+    /// CloudWatch Logs is possible too: { $.level = "WARN" }. Without it, show every line.
     pattern: Option<String>,
     /// Show only failures: errors, crashes and timeouts.
     #[arg(long, conflicts_with = "pattern")]

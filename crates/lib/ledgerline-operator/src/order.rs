@@ -1,4 +1,4 @@
-//! The correction of `$all`: an operator makes an entry void if the log does not have its commit.
+//! The correction of `$all`: an operator makes an entry void if the log lacks its commit.
 
 use anyhow::{Context, Result, bail};
 use aws_sdk_lambda::primitives::Blob;

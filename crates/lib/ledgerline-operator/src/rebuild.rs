@@ -56,8 +56,7 @@ pub(crate) enum Rebuild {
         #[command(flatten)]
         build: Build,
     },
-    /// Build what the standby generation lacks, compare it with the log, and switch all reads to
-    /// it.
+    /// Complete the standby generation, compare it with the log, and switch all reads to it.
     ///
     /// Starts the rebuild if there is none. The previous generation stays until `ledger rebuild
     /// drop`.

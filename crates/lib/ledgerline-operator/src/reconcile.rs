@@ -307,8 +307,8 @@ async fn queue_head(deployment: &Deployment, queue: &str, missing: &Difference) 
     Ok(())
 }
 
-/// What makes a state projector fold a stream from the log: its newest commit, without what is in
-/// its events, and without a state.
+/// Returns an event that makes a state projector fold a stream from the log: the stream's newest
+/// commit, without payloads and without a state.
 fn state_of(commit: &Commit) -> Result<Value> {
     let without =
         |event: &RecordedEvent| RecordedEvent { data: "null".to_owned(), ..event.clone() };
@@ -318,8 +318,8 @@ fn state_of(commit: &Commit) -> Result<Value> {
     Ok(json!({ "states": [last] }))
 }
 
-/// Hands the records of the versions that `$all` has no entry of to the sequencer, as the table's
-/// stream would.
+/// Invokes the sequencer with the records of the versions without an entry in `$all`, as the
+/// table's stream would.
 async fn sequence(deployment: &Deployment, found: &Found, missing: &Difference) -> Result<()> {
     let has_entry =
         |version: &u64| found.seen.get(&missing.stream).is_some_and(|seen| seen.has(*version));
@@ -328,7 +328,7 @@ async fn sequence(deployment: &Deployment, found: &Found, missing: &Difference) 
     let log = deployment.log()?;
     let mut commits = Vec::new();
     for version in versions {
-        // A version that the log does not have is a hole, which is said elsewhere.
+        // A version that the log lacks is a hole, which the comparison reports.
         if log.has(&missing.stream, version).await? {
             commits.push((missing.stream.clone(), version));
         }

@@ -1,4 +1,4 @@
-//! Releases: the live version of each function, the way back to earlier ones, and new versions.
+//! Releases: the live version of each function, rollbacks to earlier versions, and new versions.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -182,7 +182,7 @@ async fn move_all(deployment: &Deployment, moves: Vec<Live>) -> Result<bool> {
     let mut is_done = true;
     for Live { function, version } in moves {
         let name = &deployment.function(&function)?.name;
-        // A canary deployment sends a part of the events to another version. This update ends that.
+        // A canary deployment sends a part of the events to another version. The update stops that.
         let routing = AliasRoutingConfiguration::builder()
             .set_additional_version_weights(Some(HashMap::new()))
             .build();

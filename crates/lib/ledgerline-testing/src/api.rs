@@ -137,7 +137,7 @@ static DONE: AtomicU64 = AtomicU64::new(0);
 
 /// Counts a line that a local stack printed, if it is progress: a hop behind the log finished an
 /// event, or gave it up. Requests come from the test itself, and a failing function is invoked
-/// again and again: if their lines counted, a wait might never end.
+/// repeatedly. If their lines counted, a wait might never end.
 pub(super) fn note(line: &str) {
     let mut words = line.split_whitespace();
     let is_time = words.next().is_some_and(|word| word.parse::<jiff::civil::Time>().is_ok());
@@ -195,8 +195,7 @@ impl Quiet {
         Self { since: Instant::now(), looks: 0, patience }
     }
 
-    /// Counts a check, and begins again if something has changed. Returns whether the quiet period
-    /// is over.
+    /// Counts a check. A change restarts the quiet period. Returns whether the period is over.
     pub fn is_over(&mut self, changed: bool) -> bool {
         if changed {
             *self = Self::new(self.patience);

@@ -1,5 +1,5 @@
-//! The operator's tool on a local stack of the tank application, in one binary: cargo runs test
-//! binaries one after another, and most of these tests wait for a stack.
+//! The operator's tool on a local stack of the tank application. The tests are in one binary: cargo
+//! runs test binaries one after another, and most of these tests wait for a stack.
 
 #![allow(
     clippy::unwrap_used,

@@ -238,9 +238,9 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
 /// least when the rebuilds begin.
 const BUSY: (usize, usize, usize) = (40, 64, 12);
 
-/// 64 clients send commands without a pause, and each second a function is killed at work, while
-/// four views are rebuilt: one of states, two of the log, and one of `$all`. At the end, each view
-/// is the fold of the log, and no litre has moved twice.
+/// 64 clients send commands without a pause, and each second a function is killed at work.
+/// Meanwhile four views are rebuilt: one of states, two of the log, and one of `$all`. At the end,
+/// each view is the fold of the log, and no litre has moved twice.
 #[tokio::test]
 async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
     const KILLED: [&str; 5] =

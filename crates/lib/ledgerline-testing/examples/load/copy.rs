@@ -1,4 +1,4 @@
-//! Copies tanks in the data of a stopped local stack, so that it holds as much as after a long
+//! Copies tanks in the data of a stopped local stack, which then has as much data as after a long
 //! time.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Instant};
