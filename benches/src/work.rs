@@ -124,7 +124,7 @@ async fn our_commands(times: u32) -> Result<()> {
             creates: n % COMMITS == 0,
             ..Execution::new(&stream, &command, &context, &id, &meta)
         };
-        execute(&store, &cache, &execution).await?;
+        execute(&store, &cache, &MemoryStore::HOST, &execution).await?;
     }
     Ok(())
 }

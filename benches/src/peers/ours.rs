@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow, bail};
 use async_trait::async_trait;
 use aws_sdk_dynamodb::Client;
 use ledgerline::{
-    Aggregate, Cache, Consistency, ExecuteError, Execution, Ledger, Outcome, Refusal, execute, load,
+    Aggregate, Cache, Consistency, ExecuteError, Execution, Idempotency, Outcome, Refusal, execute, load,
 };
 use ledgerline_dynamodb::DynamoDbStore;
 
@@ -51,7 +51,7 @@ impl Process {
             Ok((state, version)) => serde_json::json!({ "version": version, "account": state }).to_string(),
             Err(refusal) => refusal.to_string(),
         };
-        let ledger = key.map(|key| Ledger {
+        let idempotency = key.map(|key| Idempotency {
             key,
             fingerprint: "credit 1",
             older_fingerprint: None,
@@ -60,8 +60,8 @@ impl Process {
         });
         let creates = matches!(command, Command::Open);
         let execution =
-            Execution { creates, ledger, ..Execution::new(&stream, &command, &context, &id, &meta) };
-        execute(&self.store, &self.cache, &execution).await
+            Execution { creates, idempotency, ..Execution::new(&stream, &command, &context, &id, &meta) };
+        execute(&self.store, &self.cache, &DynamoDbStore::HOST, &execution).await
     }
 }
 
