@@ -1,4 +1,5 @@
-//! The starter is embedded, and cargo does not see by itself that a file of it is new.
+//! Rebuilds the package after a change in the folder of the embedded starter. Without this, cargo
+//! does not notice a new file there.
 
 fn main() {
     println!("cargo::rerun-if-changed=starter");

@@ -1,6 +1,7 @@
-//! The deployment, proven on a third party's emulator of AWS with its IAM evaluation on: the real
-//! `sam build` and `sam deploy` of the template as it is, then the scenario over HTTP. `e2e/*.py`
-//! adds what the emulator lacks, and docs/emulator.md lists it.
+//! `cargo xtask e2e`: tests the deployment on a third party's emulator of AWS, with its IAM
+//! evaluation on. It runs the real `sam build` and `sam deploy` of the unchanged template, and then
+//! the scenario over HTTP. `e2e/*.py` adds the features that the emulator lacks; docs/emulator.md
+//! lists them.
 
 use std::{
     collections::BTreeMap,
@@ -48,8 +49,8 @@ pub(crate) fn run(build: bool) -> Result<()> {
         "CAPABILITY_IAM",
         "--parameter-overrides",
         &architecture,
-        // The emulator is slow, which proves nothing about the product: with these values, a read
-        // waits longer, a failed message is delivered again sooner, and no request is throttled.
+        // The emulator is slow, which proves nothing about the product. With these values, a read
+        // waits longer, SQS redelivers a failed message sooner, and no request is throttled.
         "ReadYourWriteTimeout=5000",
         "QueueVisibilityTimeout=10",
         "RequestsPerSecond=1000",
@@ -58,7 +59,7 @@ pub(crate) fn run(build: bool) -> Result<()> {
 
     let Routes { url, routes } = emulator.deployment("routes")?;
     routes.iter().for_each(|route| println!("  {route}"));
-    // The documents' commands need it, and Python's packages have it not.
+    // The commands in the documents need `jq`, and the installed Python packages do not contain it.
     if Command::new("jq").arg("--version").output().is_err() {
         bail!("the commands of the documents need jq: install it (apt-get install jq)");
     }
@@ -68,7 +69,8 @@ pub(crate) fn run(build: bool) -> Result<()> {
         tokens.keys().cloned().collect::<Vec<_>>().join(", ")
     );
     let mut scenario = cargo();
-    // One test after the other: the emulator is one process, which 64 clients keep busy enough.
+    // Run one test after the other: the emulator is one process, and 64 clients are enough load for
+    // it.
     scenario.args([
         "test",
         "--quiet",
@@ -81,7 +83,7 @@ pub(crate) fn run(build: bool) -> Result<()> {
     tools::run(scenario.env("BASE_URL", &url).envs(&tokens))?;
 
     invoke_samples(&emulator)?;
-    // The attempts come last, because they change who may take the writer's role.
+    // The attempts come last, because they change which principals may assume the writer's role.
     println!("Attempts to change a commit or an answer:");
     let denials: BTreeMap<String, Attempts> = emulator.deployment("denials")?;
     for (who, attempts) in &denials {
@@ -101,8 +103,8 @@ pub(crate) fn run(build: bool) -> Result<()> {
     operators(&emulator)
 }
 
-/// A role of an operator: its credentials, as variables of the environment, and what it tried and
-/// must be denied.
+/// A role of an operator: its credentials as environment variables, and the outcomes of attempts
+/// that must be denied.
 #[derive(Deserialize)]
 struct Operator {
     credentials: BTreeMap<String, String>,
@@ -111,8 +113,8 @@ struct Operator {
     stream: String,
 }
 
-/// What the tool reads and writes for whoever has its policies, and what these policies deny.
-/// Nothing is tried if the template has none.
+/// Tests the operator's tool with the policies for it: the reads and writes that they allow, and
+/// the attempts that they deny. Without such policies in the template, this tests nothing.
 fn operators(emulator: &Emulator) -> Result<()> {
     let operators: BTreeMap<String, Operator> = emulator.deployment("operators")?;
     for (who, Operator { credentials, tried, stream }) in &operators {
@@ -138,7 +140,7 @@ fn operators(emulator: &Emulator) -> Result<()> {
             &["concurrency"],
         ];
         for arguments in reads {
-            // A comparison that found something ends with 2.
+            // A comparison with findings exits with 2.
             let started = Instant::now();
             let (code, printed) = emulator.ledger(credentials, arguments)?;
             if code != Some(0) && (code != Some(2) || arguments == ["doctor"]) {
@@ -173,8 +175,9 @@ fn operators(emulator: &Emulator) -> Result<()> {
     if operators.is_empty() { Ok(()) } else { drift(emulator) }
 }
 
-/// Who may, sends commits to the order once more, and makes a wrong entry of it void; the entry of
-/// a commit that the log has stays.
+/// Tests `ledger redeliver --order` and `ledger order void`. An operator who `may` write redelivers
+/// commits to `$all`, and voids a wrong entry. No operator voids the entry of a commit that the log
+/// has.
 fn order(
     emulator: &Emulator,
     credentials: &BTreeMap<String, String>,
@@ -205,9 +208,9 @@ fn order(
     Ok(())
 }
 
-/// Who may, stops functions and lets them run again; meanwhile, that they are stopped is found.
-/// Others are refused, here already the record of it: for the sake of the emulator, they have the
-/// right to stop functions.
+/// Tests `ledger concurrency`. An operator who `may` write stops a function and starts it again;
+/// meanwhile, `ledger doctor` reports the stopped function. The command of another operator fails
+/// at its record: for the emulator's sake, the role has the right to stop functions.
 fn stop(emulator: &Emulator, credentials: &BTreeMap<String, String>, may: bool) -> Result<()> {
     let sure = ["--write", "--yes", "--why", "a try of the deployment"];
     let concurrency = |to: &[&str]| {
@@ -229,12 +232,12 @@ fn stop(emulator: &Emulator, credentials: &BTreeMap<String, String>, may: bool) 
     Ok(())
 }
 
-/// What was changed by hand is found: the roles that the attempts let themselves take, and nothing
-/// else.
+/// Tests that `ledger doctor --drift` finds changes that were made by hand: the roles whose trust
+/// policies the attempts changed, and no other resource.
 fn drift(emulator: &Emulator) -> Result<()> {
     let administrator = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
     let administrator = administrator.map(|name| (name.to_owned(), "test".to_owned())).into();
-    // In the workspace, what is deployed is its template and its manifests.
+    // The stack was deployed from the template and the manifests of this workspace.
     let template = env::current_dir()?.join("template.yaml").display().to_string();
     let (code, printed) =
         emulator.ledger(&administrator, &["doctor", "--drift", "--template", &template])?;
@@ -282,7 +285,7 @@ struct Routes {
     routes: Vec<String>,
 }
 
-/// The results of attempts to change a commit or a remembered answer.
+/// The results of attempts to change a commit or an idempotency record.
 #[derive(Deserialize)]
 struct Attempts {
     tried: BTreeMap<String, String>,
@@ -294,8 +297,8 @@ struct Attempts {
 impl Attempts {
     fn check(&self, who: &str) -> Result<()> {
         for (what, outcome) in &self.tried {
-            // Only the reason is printed: the rest of the emulator's sentence says who asked for
-            // what, as the line does.
+            // Print only the reason: the line already names the caller and the action, which the
+            // emulator's sentence repeats.
             let reason =
                 [" because ", " with "].iter().find_map(|word| Some(outcome.rsplit_once(word)?.1));
             let denied = outcome.starts_with("denied");
@@ -329,8 +332,8 @@ impl Attempts {
 /// Invokes every function with every sample event.
 fn invoke_samples(emulator: &Emulator) -> Result<()> {
     let functions: BTreeMap<String, String> = emulator.deployment("functions")?;
-    // The samples create aggregates, whose ids must be new here. They are, because the stack was
-    // just deployed.
+    // The samples create aggregates, whose ids must be new here. They are new, because the stack
+    // was just deployed.
     let mut wrong = Vec::new();
     for sample in samples(Path::new("."))? {
         let function = functions.get(&sample.function).context("the function is deployed")?;
@@ -350,8 +353,8 @@ fn invoke_samples(emulator: &Emulator) -> Result<()> {
     Ok(())
 }
 
-/// The processor time of a process in seconds, as Linux counts it in hundredths; 0 where there is
-/// no `/proc`.
+/// Returns the processor time of a process in seconds, which Linux counts in hundredths. Without
+/// `/proc`, returns 0.
 fn processor_seconds(process: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // The name of the program, in parentheses, may have spaces.
@@ -359,14 +362,14 @@ fn processor_seconds(process: u32) -> u64 {
     fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum::<u64>() / 100
 }
 
-/// The emulator and its address. Its process ends when the value is dropped.
+/// The running emulator and its address. Dropping the value kills the process.
 struct Emulator {
     process: Child,
     python: PathBuf,
     url: String,
     /// The program of the operator's tool.
     ledger: PathBuf,
-    /// An empty folder, in which the tool runs.
+    /// An empty folder, the current folder of the tool.
     empty: PathBuf,
 }
 
@@ -375,8 +378,8 @@ impl Emulator {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let url = format!("http://127.0.0.1:{port}");
         let log = Path::new("target/e2e.log");
-        // The emulator leaves the files that it unpacks. They are in this folder, so that the next
-        // run replaces them.
+        // The emulator leaves the files that it unpacks. It unpacks them into this folder, so that
+        // the next run replaces them.
         let files = env::current_dir()?.join("target/e2e");
         let _ = std::fs::remove_dir_all(&files);
         let empty = files.join("empty");
@@ -390,7 +393,7 @@ impl Emulator {
             .env("MINISTACK_HOST", "127.0.0.1")
             .env("BIND_HOST", "127.0.0.1")
             .env("TMPDIR", &files)
-            // The functions inherit this variable, and so find the emulator.
+            // The functions inherit this variable, which leads them to the emulator.
             .env("AWS_ENDPOINT_URL", &url)
             .env("PATH", env::join_paths([python.to_owned()].into_iter().chain(paths()))?)
             .stdout(File::create(log)?)
@@ -406,7 +409,7 @@ impl Emulator {
                 bail!("the emulator ended with {status}: see target/e2e.err.log");
             }
             let now = processor_seconds(this.process.id());
-            // An idle program that polls takes less.
+            // An idle program that polls uses less processor time.
             if now > worked {
                 (since, worked) = (Instant::now(), now);
             }
@@ -418,7 +421,7 @@ impl Emulator {
         Ok(this)
     }
 
-    /// A program that calls the emulator instead of AWS.
+    /// Returns a command for a program that calls the emulator instead of AWS.
     fn program(&self, bin: &Path, name: &str) -> Command {
         let mut command = tools::program(bin, name);
         command
@@ -429,16 +432,16 @@ impl Emulator {
         command
     }
 
-    /// One of the commands of `e2e/deployment.py`.
+    /// Runs a command of `e2e/deployment.py`, and parses its output.
     fn deployment<T: DeserializeOwned>(&self, command: &str) -> Result<T> {
         let mut python = self.program(&self.python, "python");
         let printed = tools::output(python.args([DEPLOYMENT, command]))?;
         serde_json::from_str(&printed).with_context(|| format!("{command} printed {printed}"))
     }
 
-    /// Runs the operator's tool with these credentials: the program alone, in an empty folder and
-    /// without cargo, as on a machine of an on-call engineer. The result is its exit code, and what
-    /// it printed.
+    /// Runs the operator's tool with these credentials, and returns its exit code and output. As on
+    /// the computer of an on-call engineer, the program runs alone: in an empty folder and without
+    /// cargo.
     fn ledger(
         &self,
         credentials: &BTreeMap<String, String>,

@@ -22,7 +22,7 @@ use clap::Parser;
 use ledgerline::{Aggregate, Aggregates, Visitor, manifest::Manifests};
 use ledgerline_sam::{build::cargo, check, grants::resources, samples::EVENTS, template::Source};
 
-/// Checks of this workspace, and things that are laid down in it.
+/// Check this workspace, and create parts in it.
 #[derive(Debug, Parser)]
 #[command(name = "xtask")]
 enum Task {
@@ -33,11 +33,11 @@ enum Task {
         /// if a generated block is stale.
         #[arg(long)]
         check: bool,
-        /// Also write a sample event for each function and route that has none, with the answer
-        /// that it is likely to get. Nothing is overwritten.
+        /// Also write a sample event for each function and route that has none, with its likely
+        /// answer. Existing samples stay as they are.
         #[arg(long, conflicts_with = "check")]
         samples: bool,
-        /// The template. Its `manifest.json` is beside it.
+        /// The template. Its `manifest.json` is in the same folder.
         #[arg(long, default_value = "template.yaml")]
         template: PathBuf,
     },
@@ -47,7 +47,8 @@ enum Task {
     /// manifest declares, and no more. Aggregates read every stored shape. Each part that can fail
     /// has dead letters and alarms.
     Check {
-        /// The template whose permissions and alarms are checked: the source, or the output of SAM.
+        /// The template to check: the source, or the output of SAM. In the output of SAM, only the
+        /// permissions are checked.
         #[arg(long, default_value = "template.yaml")]
         template: PathBuf,
     },
@@ -59,7 +60,7 @@ enum Task {
     ///
     /// The first run installs the linters.
     Lint,
-    /// Put load on a local stack for an hour, and check that no commit is lost or doubled.
+    /// Put load on a local stack for an hour, and check that no commit is lost or duplicated.
     ///
     /// Meanwhile, functions are killed and services have outages. Only for work on ledgerline
     /// itself.
@@ -76,7 +77,7 @@ enum Task {
         /// Invoke the result of the last `sam build` for this machine.
         #[arg(long)]
         no_build: bool,
-        /// Arguments that are passed on to `sam local invoke`, such as --skip-pull-image.
+        /// More arguments for `sam local invoke`, such as --skip-pull-image.
         #[arg(last = true)]
         sam_arguments: Vec<String>,
     },
@@ -92,8 +93,9 @@ enum Task {
     },
 }
 
-/// Whether a crate must reach no AWS, no Lambda and no async runtime, by itself or through its
-/// dependencies (rule 12). The library of the template is one: `cargo xtask` builds it in seconds.
+/// Whether a crate must reach no AWS, no Lambda and no async runtime, directly or through its
+/// dependencies (rule 12). `ledgerline-sam`, the library of the template, is such a crate, so that
+/// `cargo xtask` builds it in seconds.
 fn is_pure(package: &Package) -> bool {
     let pure = ["crates/lib/ledgerline", "crates/lib/ledgerline-sam", "crates/applications"];
     let folder = folder(package);
@@ -101,7 +103,7 @@ fn is_pure(package: &Package) -> bool {
         || folder.ends_with("model") && is_of_an_application(package)
 }
 
-/// The folder that a package is in.
+/// Returns the folder of a package.
 fn folder(package: &Package) -> &Path {
     package.manifest_path.parent().map_or(Path::new(""), |folder| folder.as_std_path())
 }
@@ -117,11 +119,12 @@ fn is_a_library(package: &Package) -> bool {
     folder(package).parent().is_some_and(|libraries| libraries.ends_with("crates/lib"))
 }
 
-/// Does what the command line says, in the workspace of the current folder. `L` are the aggregates
-/// of the workspace.
+/// Runs the command line of `cargo xtask` in the workspace of the current folder. `L` lists the
+/// aggregates of the workspace.
 pub fn main<L: Aggregates>() -> ExitCode {
     let task = Task::parse();
-    // The path of a new workspace is relative to the current folder, so that must not change.
+    // The path of a new workspace is relative to the current folder, so the current folder must not
+    // change.
     let is_workspace = matches!(&task, Task::New(part) if part.kind == new::Kind::Workspace);
     let entered = if is_workspace { Ok(()) } else { enter_workspace() };
     let done = entered.and_then(|()| match task {
@@ -149,8 +152,8 @@ pub fn main<L: Aggregates>() -> ExitCode {
     }
 }
 
-/// Lays down a workspace of its own, with a small application, in this folder, which must be new or
-/// empty. Its last part is the name of the application.
+/// Creates a workspace with a small application in this folder, which must be new or empty. The
+/// last part of the folder's path is the name of the application.
 ///
 /// # Errors
 /// When the name is not allowed, the folder is not empty, or a file cannot be written.
@@ -158,11 +161,11 @@ pub fn new_workspace(folder: &Path) -> Result<()> {
     new::workspace::lay_down(folder)
 }
 
-/// The package whose example the soak is.
+/// The package that has the soak as an example.
 const SOAKED: &str = "ledgerline-testing";
 
-/// Runs the soak. It runs the application on which the libraries are tested, which a workspace that
-/// uses the libraries does not have.
+/// Runs the soak. The soak needs the test application of the libraries, which only ledgerline's own
+/// repository has.
 fn soak(metadata: &Metadata, arguments: &[String]) -> Result<()> {
     if !metadata.workspace_packages().iter().any(|package| package.name.as_str() == SOAKED) {
         bail!(
@@ -175,7 +178,7 @@ fn soak(metadata: &Metadata, arguments: &[String]) -> Result<()> {
     )
 }
 
-/// Goes to the folder with the workspace's manifest.
+/// Makes the root of the workspace the current folder.
 fn enter_workspace() -> Result<()> {
     let root = MetadataCommand::new().no_deps().exec()?.workspace_root;
     std::env::set_current_dir(&root).with_context(|| root.to_string())
@@ -191,8 +194,8 @@ fn check<L: Aggregates>(template: &Path) -> Result<()> {
     problems.extend(category_problems(&ledgerline::categories::<L>()));
     problems.extend(shape_problems::<L>(metadata.workspace_root.as_std_path())?);
     let source = Source::read(template)?;
-    // The output of SAM has Lambda's own functions instead of these, without what the checks of the
-    // wiring read.
+    // The output of SAM has Lambda's own functions instead, without the properties that the checks
+    // of the wiring read.
     let is_written = resources(&source.json(), &["AWS::Serverless::Function"]).next().is_some();
     problems.extend(if is_written {
         let root = metadata.workspace_root.as_std_path();
@@ -225,8 +228,8 @@ fn category_problems(categories: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Stored events and states that the aggregates cannot read, by the files in `model/shapes` of this
-/// workspace.
+/// Returns a problem for each aggregate that has no file in `model/shapes`, or that cannot read a
+/// stored event or state in its file.
 fn shape_problems<L: Aggregates>(root: &Path) -> Result<Vec<String>> {
     struct Check<'r> {
         root: &'r Path,
@@ -258,7 +261,8 @@ fn shape_problems<L: Aggregates>(root: &Path) -> Result<Vec<String>> {
     Ok(check.problems)
 }
 
-/// Routes that no sample event in this workspace shows, and samples that cannot be read.
+/// Returns the problems with sample events (rule 13): a sample is missing or unreadable, or no
+/// sample event shows a route.
 #[must_use]
 pub fn sample_problems(source: &Source, manifests: &Manifests, root: &Path) -> Vec<String> {
     let samples = match ledgerline_sam::samples::of(source, root) {
@@ -276,7 +280,7 @@ pub fn sample_problems(source: &Source, manifests: &Manifests, root: &Path) -> V
         .collect()
 }
 
-/// The paths from a pure crate to AWS or to a runtime.
+/// Returns the dependency paths from pure crates to AWS or to a runtime.
 fn impurities(metadata: &Metadata) -> Vec<String> {
     let is_impure = |name: &str| {
         ["aws-", "aws_", "lambda-", "lambda_"].iter().any(|begin| name.starts_with(begin))
@@ -285,15 +289,16 @@ fn impurities(metadata: &Metadata) -> Vec<String> {
     reached(metadata, is_pure, is_impure, "rule 12")
 }
 
-/// The paths from programs for operators and developers to the emulator, which takes minutes to
-/// build.
+/// Returns the dependency paths from the programs of operators and developers to the emulator. The
+/// emulator takes minutes to build, so these programs must build without it.
 fn emulated(metadata: &Metadata) -> Vec<String> {
     let small = ["ledger", "ledgerline-operator", "ledgerline-tools", "xtask"];
     let is_small = |package: &Package| small.contains(&package.name.as_str());
     reached(metadata, is_small, |name| name == "ledgerline-local", "no emulator")
 }
 
-/// The paths from these packages of the workspace to a package that they must not reach.
+/// Returns a problem for each forbidden package that a package of the workspace reaches, with a
+/// dependency path to the forbidden one. `from` selects the packages of the workspace.
 fn reached(
     metadata: &Metadata,
     from: impl Fn(&Package) -> bool,
@@ -339,8 +344,8 @@ fn reached(
     problems
 }
 
-/// Dependencies of the libraries on applications, those of tests included: the libraries must work
-/// with any application.
+/// Returns the dependencies of the libraries on applications, including those of tests. The
+/// libraries must work with any application.
 fn upwards(metadata: &Metadata) -> Vec<String> {
     let packages = metadata.workspace_packages();
     let applications: BTreeSet<&str> = packages
@@ -360,12 +365,14 @@ fn upwards(metadata: &Metadata) -> Vec<String> {
         .collect()
 }
 
-/// Crates that the functions, `local` or `proofs` use with other features than the tests.
-/// Cargo compiles each of them, and all crates that depend on them, once for each set of features,
-/// which takes minutes of every first build. `xtask` is left out: it has few dependencies, and with
-/// the features of all others it would need theirs.
+/// Returns the crates that the functions, `local` or `proofs` use with other features than the
+/// tests. Cargo compiles such a crate and its dependents once for each set of features, which costs
+/// minutes in every first build.
+///
+/// `xtask` is exempt: it has few dependencies, and the features of the other packages would add the
+/// dependencies of those packages.
 fn compiled_twice() -> Result<Vec<String>> {
-    // A package may have several sets of features: build scripts and macros have one of their own.
+    // A package may have several sets of features, because build scripts and macros have their own.
     let features = |arguments: &[&str]| -> Result<BTreeSet<(String, String)>> {
         let mut cargo = cargo();
         cargo
@@ -399,7 +406,7 @@ fn compiled_twice() -> Result<Vec<String>> {
     Ok(problems)
 }
 
-/// Functions that lack their binary, their resource in the template, or their sample events (rule
+/// Returns the functions that lack a binary, a resource in the template, or sample events (rule
 /// 13).
 fn mismatches(metadata: &Metadata) -> Result<Vec<String>> {
     let root = metadata.workspace_root.as_std_path();
@@ -434,7 +441,7 @@ fn mismatches(metadata: &Metadata) -> Result<Vec<String>> {
     Ok(problems)
 }
 
-/// Folders with at least one sample event.
+/// Returns the names of the folders with at least one sample event.
 fn sample_folders(events: &Path) -> Result<BTreeSet<String>> {
     let mut folders = BTreeSet::new();
     for entry in fs::read_dir(events).with_context(|| events.display().to_string())? {
@@ -458,7 +465,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_that_changed_under_its_old_number_is_a_problem() {
+    fn a_changed_event_with_the_old_schema_number_is_a_problem() {
         let root = tempfile::tempdir().unwrap();
         let shapes = root.path().join("crates/apps/water/model/shapes");
         fs::create_dir_all(&shapes).unwrap();
@@ -468,7 +475,7 @@ mod tests {
         );
         fs::write(shapes.join("tank.json"), SHAPES).unwrap();
         assert_eq!(problems(), "");
-        // As if the code had renamed the field.
+        // This file no longer fits the code, as after a renamed field in the code.
         fs::write(
             shapes.join("tank.json"),
             SHAPES.replace(r#""amount": 5000"#, r#""litres": 5000"#),
@@ -483,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_without_the_application_of_tanks_has_no_soak() {
+    fn a_workspace_without_the_test_application_refuses_the_soak() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("src")).unwrap();
         fs::write(root.path().join("src/lib.rs"), "").unwrap();

@@ -1,5 +1,6 @@
-//! The linters of others, for the template and the dependencies. The reason for each rule that is
-//! switched off is in `.cfn-lint-serverless.yaml`, `.checkov.yaml` and `deny.toml`.
+//! `cargo xtask lint`: runs third-party linters on the template and the dependencies.
+//! `.cfn-lint-serverless.yaml`, `.checkov.yaml` and `deny.toml` have the reason for each disabled
+//! rule.
 
 use std::{fs, path::Path, process::Command};
 
@@ -8,11 +9,11 @@ use ledgerline::Aggregates;
 
 use crate::{check, tools};
 
-/// SAM's own transformation, as a deployment does it.
+/// The script that runs SAM's own transformation, as a deployment does.
 const PROCESS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/process.py");
 
-/// Fails if an advisory is about a dependency. The database of advisories is on the network: if it
-/// cannot be fetched, and was not fetched before, nothing is checked, and the output says so.
+/// Fails if an advisory is about a dependency. The database of advisories is on the network. If it
+/// cannot be fetched, and no earlier copy exists, the function checks nothing and says so.
 fn advisories(deny: &Path) -> Result<()> {
     let output = Command::new(deny).args(["check", "advisories"]).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -28,7 +29,7 @@ fn advisories(deny: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The application on which the libraries are tested, where they are developed.
+/// The template of the libraries' test application. Only ledgerline's own repository has it.
 const TANKS: &str = "crates/lib/ledgerline-tank/template.yaml";
 
 pub(crate) fn run<L: Aggregates>() -> Result<()> {
@@ -43,12 +44,12 @@ pub(crate) fn run<L: Aggregates>() -> Result<()> {
         tools::run_silent(tools::program(&cfn_lint, "cfn-lint").args([
             "--config-file",
             ".cfn-lint-serverless.yaml",
-            // The list of rules in the template itself counts too.
+            // Apply the list of rules in the template, too.
             "--merge-configs",
             template,
         ]))?;
     }
-    // Checkov sees only the body of a loop, so it gets the template with the loops written out.
+    // Checkov sees only the body of a loop, so it gets the template with expanded loops.
     let expanded = "target/expanded.json";
     let template = ledgerline_sam::template::tree(Path::new("template.yaml"))?;
     fs::write(expanded, serde_json::to_string_pretty(&template)?)?;
@@ -56,7 +57,7 @@ pub(crate) fn run<L: Aggregates>() -> Result<()> {
     let found =
         tools::output(checkov.args(["--config-file", ".checkov.yaml", "--file", expanded]))?;
     print!("{found}");
-    // Checkov ends with success even if it cannot read the template.
+    // Checkov exits with success even if it cannot read the template.
     if !found.contains("Passed checks: ") || found.contains("Passed checks: 0") {
         bail!("checkov did not check anything");
     }
@@ -64,7 +65,7 @@ pub(crate) fn run<L: Aggregates>() -> Result<()> {
     tools::run_silent(Command::new(&deny).args(["check", "licenses", "bans", "sources"]))?;
     advisories(&deny)?;
 
-    // The permissions are checked again, because SAM adds to them.
+    // Check the permissions again, because SAM adds some.
     let processed = Path::new("target/processed.json");
     let python =
         tools::output(tools::program(&sam, "python").args([PROCESS, "template.yaml", expanded]))?;

@@ -1,9 +1,9 @@
-//! `cargo xtask new`: lays down an aggregate, a projector, a query or a process manager that
-//! compiles, passes its tests and deploys, to continue from: new files, one line in each list of
-//! modules, and the entries in `template.yaml`. Or a whole workspace with an aggregate, a projector
-//! of each kind and a query.
+//! `cargo xtask new`: creates a part of a workspace, such as an aggregate, a projector, a query or
+//! a process manager. The part compiles, passes its tests and deploys, as a start for more code. It
+//! consists of new files, one line in each list of modules, and the entries in `template.yaml`.
 //!
-//! The texts are those of the [`starter`], with other names.
+//! The command also creates a whole workspace with an aggregate, a projector of each kind and a
+//! query. All texts are those of the [`starter`], with other names.
 
 mod change;
 mod facts;
@@ -33,17 +33,18 @@ use self::{
 };
 use crate::{tools, wire};
 
-/// The kind of thing that is laid down.
+/// The kind of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// A module of a model, and the function that takes its commands.
+    /// An aggregate in a model, and the function that handles its commands.
     Aggregate,
     /// A read model, and the function that writes it.
     Projector,
-    /// A function that acts on events.
+    /// A function that reacts to events.
     ProcessManager,
-    /// A function that applies the commits of all streams in one order to a read model. The first
-    /// subscription brings `$all` with it: the sequencer, and the function for `GET /events`.
+    /// A function that applies the commits of all streams, in the order of `$all`, to a read model.
+    /// The first subscription also creates `$all`: the sequencer, and the function for `GET
+    /// /events`.
     Subscription,
     /// A function that answers from a read model.
     Query,
@@ -51,8 +52,7 @@ pub(crate) enum Kind {
     /// reconciler. A workspace has one such part, without a name. The part adds `$all` if the
     /// workspace lacks it.
     Operators,
-    /// A workspace of its own, with a small application. Its name is the folder, which must be new
-    /// or empty.
+    /// A workspace with a small application. Its name is the folder, which must be new or empty.
     Workspace,
 }
 
@@ -65,42 +65,43 @@ pub(crate) enum Via {
     Bus,
 }
 
-/// What is laid down.
+/// The arguments of `cargo xtask new`.
 #[derive(Debug, Args)]
 pub(crate) struct Part {
-    /// The kind of thing that is laid down.
+    /// The kind of the part.
     pub(crate) kind: Kind,
-    /// Its name: lower-case words with dashes. For a workspace it is the folder, whose last part is
-    /// such a name. `operators` has none.
+    /// The name: lower-case words with dashes. For a workspace, this is the folder, whose last part
+    /// is such a name. `operators` has no name.
     name: Option<String>,
-    /// The application of a new aggregate. If the application does not exist, it is created too.
+    /// The application of a new aggregate. If the application does not exist, the command creates
+    /// it.
     #[arg(long = "in", value_name = "APPLICATION")]
     application: Option<String>,
-    /// The category of the aggregate that a projector, subscription, query or process manager is
-    /// about.
+    /// The aggregate of a projector, subscription, query or process manager, by its category.
     #[arg(long, value_name = "CATEGORY")]
     of: Option<String>,
-    /// A projector that inserts a row for each event, from the log, instead of states; or a query
-    /// of the rows of a projector of the log.
+    /// Create a projector that inserts a row for each event, from the log instead of states. Or
+    /// create a query for the rows of such a projector.
     #[arg(long)]
     log: bool,
-    /// A projector that adds up values of events, from the log.
+    /// Create a projector that adds up values of events, from the log.
     #[arg(long, conflicts_with = "log")]
     sums: bool,
-    /// The source of a projector's states: the fanout, which is the cheapest, or the bus, which
-    /// other consumers can use too.
+    /// The source of a projector's states: the fanout, which is cheapest, or the bus, which other
+    /// consumers can use too.
     #[arg(long, value_name = "SOURCE", conflicts_with_all = ["log", "sums"])]
     via: Option<Via>,
-    /// A query that also lists the rows with one value of this field, with the index that it needs.
+    /// Create a query that also lists the rows with one value of this field, and the index for the
+    /// list.
     #[arg(long, value_name = "FIELD", conflicts_with = "log")]
     by: Option<String>,
-    /// A process manager that sends commands to the aggregate with this category.
+    /// Create a process manager that sends commands to the aggregate with this category.
     #[arg(long, value_name = "CATEGORY")]
     commands: Option<String>,
 }
 
 impl Part {
-    /// Fails at an option that is not for this kind of thing.
+    /// Fails if an option is not for this kind of part.
     fn check(&self) -> Result<()> {
         let Self { kind, application, of, log, sums, via, by, commands, .. } = self;
         let of_log = matches!(kind, Kind::Projector | Kind::Query);
@@ -136,7 +137,7 @@ impl Part {
         self.via == Some(Via::Bus)
     }
 
-    /// The name in the starter.
+    /// Returns the name of the part in the starter from which the new part is copied.
     fn in_starter(&self) -> &'static str {
         match self.kind {
             Kind::Aggregate => AGGREGATE,
@@ -153,7 +154,7 @@ impl Part {
     }
 }
 
-/// The new names, and the facts about the aggregate of a part.
+/// The new names of a part, and the facts about its aggregate.
 struct Plan {
     names: Names,
     facts: Option<Facts>,
@@ -191,7 +192,8 @@ impl Plan {
             .name(APPLICATION, &known.application)
             .aggregate(AGGREGATE, &known.name, &known.of_type, category)
             .name(part.in_starter(), name);
-        // A view on the bus has the words of a view of states.
+        // A projector on the bus is copied from the text of both state views: `STATES` and
+        // `ON_BUS`.
         let names = if part.is_on_bus() { names.name(STATES, name) } else { names };
         let names = match part.by.as_deref() {
             Some(field) => with_field(names, name, field)?,
@@ -205,7 +207,7 @@ impl Plan {
     }
 }
 
-/// The names with a field by which rows are listed.
+/// Adds the field by which a query lists rows to the names.
 fn with_field(names: Names, view: &str, field: &str) -> Result<Names> {
     let is_of_field = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if !field.starts_with(|c: char| c.is_ascii_lowercase()) || !field.chars().all(is_of_field) {
@@ -218,7 +220,7 @@ fn with_field(names: Names, view: &str, field: &str) -> Result<Names> {
         })
         .map(|c| if c == '_' { '-' } else { c })
         .collect();
-    // The view has the words of both views of states.
+    // Such a query is copied from the text of both state views: `STATES` and `LISTED`.
     Ok(names
         .name("by-created-by", &format!("by-{dashed}"))
         .text("byCreatedBy", &by(&dashed))
@@ -226,12 +228,12 @@ fn with_field(names: Names, view: &str, field: &str) -> Result<Names> {
         .name(STATES, view))
 }
 
-/// The name of the index of this field.
+/// Returns the name of the index of this field.
 fn by(dashed: &str) -> String {
     format!("by{}", names::upper_camel(dashed))
 }
 
-/// The names with the aggregate that a process manager sends commands to.
+/// Adds the aggregate to which a process manager sends commands to the names.
 fn with_commanded<L: Aggregates>(
     names: Names,
     of: &Known,
@@ -255,7 +257,7 @@ fn with_commanded<L: Aggregates>(
     Ok(names.aggregate(COMMANDED, &known.name, &known.of_type, commanded))
 }
 
-/// Lays something down in the workspace that is the current folder.
+/// Creates a part in the workspace of the current folder, or a new workspace.
 pub(crate) fn run<L: Aggregates>(part: &Part) -> Result<()> {
     part.check()?;
     if part.kind == Kind::Workspace {
@@ -268,8 +270,8 @@ pub(crate) fn run<L: Aggregates>(part: &Part) -> Result<()> {
     let mut change = Change::new(root, names.clone());
     lay_down(part, plan.facts.as_ref(), &mut change)?;
     let replaced = change.make()?;
-    // The loops make resources from the function's manifest, and one of them may have the name
-    // already. The workspace must build before that is known.
+    // The loops create resources from the function's manifest. The manifest, and so a resource
+    // whose name is taken, is known only after the workspace builds.
     if let Err(error) =
         finish(root).and_then(|()| wire::run(Path::new(TEMPLATE), wire::Mode::Write))
     {
@@ -282,7 +284,7 @@ pub(crate) fn run<L: Aggregates>(part: &Part) -> Result<()> {
     Ok(())
 }
 
-/// Lays down a part. `facts` are those of the aggregate that it is about.
+/// Adds a part to the change. `facts` are those of the part's aggregate.
 fn lay_down(part: &Part, facts: Option<&Facts>, change: &mut Change) -> Result<()> {
     let facts = || facts.context("give --of CATEGORY");
     match part.kind {
@@ -304,7 +306,7 @@ fn lay_down(part: &Part, facts: Option<&Facts>, change: &mut Change) -> Result<(
     }
 }
 
-/// Formats the code. Where a line breaks depends on the length of the name in it.
+/// Formats the code, because the length of a new name changes where lines break.
 fn finish(root: &Path) -> Result<()> {
     let mut cargo = std::process::Command::new("cargo");
     if root != Path::new("") {
@@ -313,7 +315,7 @@ fn finish(root: &Path) -> Result<()> {
     tools::run(cargo.arg("fmt"))
 }
 
-/// What to do next, one line for each thing.
+/// Returns the next steps of the user, one line each.
 fn next_steps(part: &Part, names: &Names) -> String {
     let application = names.rename(&format!("crates/apps/{APPLICATION}"));
     let name = part.name.as_deref().unwrap_or_default();

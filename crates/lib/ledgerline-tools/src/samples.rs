@@ -1,4 +1,5 @@
-//! `sam local invoke` of every function with every sample event, against a local stack of its own.
+//! `cargo xtask samples`: runs `sam local invoke` for every function with every sample event, on a
+//! local stack of its own.
 
 use std::{
     fs::File,
@@ -16,13 +17,13 @@ use serde_json::Value;
 
 use crate::tools;
 
-/// The address at which containers find this machine: on Linux by Docker's bridge, with Docker
-/// Desktop as if they ran on it.
+/// The address at which containers reach this machine. On Linux, Docker's bridge has this address.
+/// With Docker Desktop, containers use the address that programs on the machine use.
 const DEFAULT_ADDRESS: &str =
     if cfg!(target_os = "linux") { "172.17.0.1:4566" } else { "127.0.0.1:4566" };
 
-/// Invokes all functions with all samples, and prints the answers. `sam_arguments` are passed on,
-/// such as `--skip-pull-image`.
+/// Invokes all functions with all samples, and prints the answers. `sam_arguments`, such as
+/// `--skip-pull-image`, go to SAM unchanged.
 pub(crate) fn run(address: Option<&str>, build: bool, sam_arguments: &[String]) -> Result<()> {
     let sam = tools::sam()?;
     let address = address.unwrap_or(DEFAULT_ADDRESS);
@@ -56,7 +57,7 @@ pub(crate) fn run(address: Option<&str>, build: bool, sam_arguments: &[String]) 
     Ok(())
 }
 
-/// A running local stack. Its process ends when the value is dropped.
+/// A running local stack. Dropping the value kills its process.
 pub(crate) struct Local(Child);
 
 impl Local {
@@ -82,7 +83,7 @@ impl Local {
         lines
             .find(|line| line.starts_with("Ready"))
             .ok_or_else(|| anyhow!("the local stack did not start"))?;
-        // The stack prints more lines. It would stop at a full pipe if nobody read them.
+        // Read the other lines of the stack: at a full pipe, the stack would block.
         std::thread::spawn(move || lines.for_each(drop));
         Ok(this)
     }

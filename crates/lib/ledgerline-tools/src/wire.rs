@@ -1,4 +1,5 @@
-//! `cargo xtask wire`: the manifests of all functions, and what follows from them in the template.
+//! `cargo xtask wire`: writes the manifests of all functions, and the blocks that it generates from
+//! them in the template.
 
 use std::{fs, path::Path};
 
@@ -12,22 +13,22 @@ use ledgerline_sam::{
 
 use crate::new;
 
-/// What is done with the manifests.
+/// The mode of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Write `manifest.json` and the generated blocks of the template.
     Write,
     /// Write these, and sample events for the functions and routes that have none.
     WriteSamples,
-    /// Compare `manifest.json` and the generated blocks with them, and write nothing.
+    /// Compare the manifests with `manifest.json` and the generated blocks, and write nothing.
     Check,
 }
 
-/// Builds the functions of a template, and writes or compares `manifest.json` beside it and its
-/// generated blocks.
+/// Builds the functions of a template. Then writes, or compares, the generated blocks of the
+/// template and the `manifest.json` in its folder.
 pub(crate) fn run(template: &Path, mode: Mode) -> Result<()> {
     let source = match Source::read(template) {
-        // What a merge left in a block may be no YAML.
+        // After a merge, the text in a generated block may not be YAML.
         Err(_) if mode != Mode::Check => {
             let text =
                 fs::read_to_string(template).with_context(|| template.display().to_string())?;
@@ -55,8 +56,8 @@ pub(crate) fn run(template: &Path, mode: Mode) -> Result<()> {
     Ok(())
 }
 
-/// Writes `manifest.json` and the generated blocks of the template, where they differ. Returns what
-/// is written.
+/// Writes `manifest.json` and the generated blocks of the template, where they differ. Returns the
+/// names of the written files and blocks.
 pub(crate) fn write(
     template: &Path,
     source: &Source,

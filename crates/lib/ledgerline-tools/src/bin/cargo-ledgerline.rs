@@ -1,4 +1,4 @@
-//! `cargo ledgerline new shop`: a new workspace, for users without a clone of this repository.
+//! `cargo ledgerline new shop`: creates a workspace, for users without a clone of this repository.
 
 #![expect(clippy::print_stderr, reason = "this is a program for people")]
 

@@ -1,4 +1,4 @@
-//! The files that a new part of a workspace brings and changes.
+//! The files that a new part adds to a workspace, and the files that it changes.
 
 use std::{
     collections::BTreeMap,
@@ -20,15 +20,15 @@ use super::{
     template::{TEMPLATE, with_even_headings, with_listed, with_loop, with_section},
 };
 
-/// The library of the functions that are of no application.
+/// The library of the functions that belong to no application.
 const FANOUT: &str = "crates/fanout/src/lib.rs";
-/// The line before the functions of a package.
+/// The line before the list of a package's functions.
 const DECLARED: &str = "ledgerline_lambda::handlers! {";
 
-/// The files that were written, with what they had. New files had nothing.
+/// The written files with their previous texts. New files had none.
 pub(super) type Replaced = BTreeMap<PathBuf, Option<String>>;
 
-/// Gives files what they had, and removes new ones with the folders that they leave empty.
+/// Restores the previous texts of files. Removes new files, and the folders that become empty.
 ///
 /// # Errors
 /// The first failure. The other files are restored nevertheless.
@@ -46,42 +46,42 @@ pub(super) fn restore(root: &Path, replaced: Replaced) -> Result<()> {
                 .and(Err(error).with_context(|| format!("{} is not restored", path.display())));
         }
         let folders = path.ancestors().skip(1).take_while(|folder| *folder != root);
-        // Only an empty folder can be removed so.
+        // `remove_dir` removes empty folders only.
         _ = folders.map(fs::remove_dir).find(Result::is_err);
     }
     restored
 }
 
-/// Everything that is about to be written. All of it is checked before the first file is written,
-/// so that a name that is taken leaves nothing half laid down.
+/// The planned changes of a workspace. All of them are checked before the first file is written, so
+/// that a taken name leaves no incomplete part behind.
 pub(super) struct Change {
-    /// The workspace.
+    /// The root folder of the workspace.
     root: PathBuf,
-    /// The names of what is laid down.
+    /// The names of the new part.
     names: Names,
     files: BTreeMap<PathBuf, String>,
-    /// A file that was laid down twice.
+    /// A file that the part adds twice.
     twice: Option<PathBuf>,
     /// Loops that the template must have. `cargo xtask wire` writes their lists.
     loops: Vec<&'static str>,
-    /// Lists in other files: the file, what the lines of the list begin with, and the new one.
+    /// Lines for sorted lists in other files: the file, the beginning of every line in the list,
+    /// and the new line.
     sorted: Vec<(PathBuf, &'static str, String)>,
-    /// Lists in other files: the file, the line before the list, and the new line.
+    /// Lines for lists in other files: the file, the line before the list, and the new line.
     followed: Vec<(PathBuf, &'static str, String)>,
-    /// Packages of which each application has a line in the manifest: the package, and the new
-    /// line.
+    /// Lines for manifests that have a line for each application: the package, and the new line.
     applications: Vec<(&'static str, String)>,
-    /// Functions of packages: the library of the package, and the line that declares the function.
+    /// Functions for packages: the library of the package, and the line that declares the function.
     declared: Vec<(PathBuf, String)>,
-    /// The file of an application's proofs, and what it tries in addition.
+    /// Calls for the proofs of an application: the file of the proofs, and the new call.
     tried: Vec<(PathBuf, String)>,
-    /// The file of an application's proofs, and a history for it.
+    /// Histories for the proofs of an application: the file of the proofs, and the new history.
     histories: Vec<(PathBuf, String)>,
-    /// Sections of the template, each with its application.
+    /// Sections for the template: the application, and the new section.
     sections: Vec<(String, String)>,
-    /// Files, each with the beginning of a line, and a text that is put before it.
+    /// Insertions: the file, the beginning of a line, and the text to insert before that line.
     inserted: Vec<(PathBuf, String, String)>,
-    /// Files, each with a text, and the text that takes its place.
+    /// Replacements: the file, the old text, and the new text.
     replaced: Vec<(PathBuf, String, String)>,
 }
 
@@ -105,12 +105,12 @@ impl Change {
         }
     }
 
-    /// The names of what is laid down.
+    /// Returns the names of the new part.
     pub(super) fn names(&self) -> &Names {
         &self.names
     }
 
-    /// A text of the starter with the new names.
+    /// Returns a text of the starter with the new names.
     pub(super) fn named(&self, text: &str) -> String {
         self.names.rename(text)
     }
@@ -120,7 +120,7 @@ impl Change {
         self.root.join(self.named(path)).exists()
     }
 
-    /// The text of a file of the workspace.
+    /// Reads a file of the workspace.
     pub(super) fn read(&self, path: &str) -> Result<String> {
         let path = self.named(path);
         fs::read_to_string(self.root.join(&path)).with_context(|| path)
@@ -131,7 +131,7 @@ impl Change {
         Ok(self.read(TEMPLATE)?.contains(&format!("\n  {id}:\n")))
     }
 
-    /// Adds a file with this text. The path is of the starter.
+    /// Adds a file with this text. `path` is the path in the starter.
     pub(super) fn file(&mut self, path: &str, text: String) {
         let path = PathBuf::from(self.named(path));
         if self.files.insert(path.clone(), text).is_some() {
@@ -139,7 +139,7 @@ impl Change {
         }
     }
 
-    /// Adds files of the starter.
+    /// Adds files of the starter, with the new names.
     pub(super) fn copy(&mut self, paths: &[String]) -> Result<()> {
         for path in paths {
             self.file(path, self.named(starter::file(path)?));
@@ -147,7 +147,7 @@ impl Change {
         Ok(())
     }
 
-    /// Adds files of the starter that are lists, without what is in them.
+    /// Adds files of the starter that contain lists, without the lines of these lists.
     pub(super) fn copy_empty(&mut self, paths: &[String]) -> Result<()> {
         for path in paths {
             self.file(path, self.named(&starter::without_parts(path)?));
@@ -161,13 +161,13 @@ impl Change {
         self.file(&format!("{ANSWERS}/{function}/{case}.json"), sample.answers);
     }
 
-    /// Puts a text before the first line of a file that begins like this.
+    /// Inserts a text before the first line of a file that begins with `before`.
     pub(super) fn inserted(&mut self, path: &str, before: &str, text: &str) {
         let text = self.named(text);
         self.inserted.push((path.into(), before.to_owned(), text));
     }
 
-    /// Puts a text into a file in place of another one.
+    /// Replaces a text in a file.
     pub(super) fn replaced(&mut self, path: &str, old: &str, new: &str) {
         let texts = (self.named(path).into(), self.named(old), self.named(new));
         self.replaced.push(texts);
@@ -178,8 +178,8 @@ impl Change {
         self.loops.extend(loops);
     }
 
-    /// Adds a line of the starter to a list, in its alphabetical place, so that the changes of two
-    /// people at the same time rarely conflict. All lines of the list begin alike.
+    /// Adds a line of the starter to a list, in alphabetical order, so that concurrent changes of
+    /// two developers rarely conflict. All lines of the list begin with `begins`.
     pub(super) fn sorted(&mut self, path: &str, begins: &'static str, text: &str) -> Result<()> {
         let line = self.named(starter::line(path, &format!("{}{text}", begins.trim_start()))?);
         let indent = &begins[..begins.len() - begins.trim_start().len()];
@@ -192,12 +192,12 @@ impl Change {
         self.sorted(path, "pub mod ", &format!("{module};"))
     }
 
-    /// Adds a line of the starter to the list in a file that follows the line `after`, in its
-    /// alphabetical place.
+    /// Adds a line of the starter to the list after the line `after` of a file, in alphabetical
+    /// order.
     pub(super) fn followed(&mut self, path: &str, after: &'static str, text: &str) -> Result<()> {
         let line = self.named(starter::line(path, text)?);
         let indent = &after[..after.len() - after.trim_start().len()];
-        // What is in a body is indented by four more.
+        // The content of a body is indented by four more columns.
         let more = if after.ends_with('{') { "    " } else { "" };
         self.followed.push((path.into(), after, format!("{indent}{more}{line}")));
         Ok(())
@@ -215,8 +215,8 @@ impl Change {
         self.declared(&format!("{}/src/lib.rs", starter::FUNCTIONS), function)
     }
 
-    /// Declares a function that is of no application. Where the functions have no library, it is
-    /// laid down.
+    /// Declares a function that belongs to no application. Adds the library of these functions if
+    /// the workspace lacks it.
     pub(super) fn fanout(&mut self, function: &str) -> Result<()> {
         let library = Path::new(FANOUT);
         if !self.root.join(library).exists() && !self.files.contains_key(library) {
@@ -231,7 +231,8 @@ impl Change {
         Ok(())
     }
 
-    /// Adds something that the proofs of the application try: the call with this text.
+    /// Adds a call to the proofs of the application: the line of the starter that contains this
+    /// text.
     pub(super) fn tried(&mut self, text: &str) -> Result<()> {
         let path = format!("{}/tests/proofs.rs", starter::FUNCTIONS);
         let line = self.named(starter::line(&path, text)?);
@@ -239,7 +240,7 @@ impl Change {
         Ok(())
     }
 
-    /// Adds the history of an aggregate, of which the proofs of the application make commits.
+    /// Adds the history of an aggregate, from which the proofs of the application make commits.
     pub(super) fn history(&mut self, title: &str) -> Result<()> {
         let path = format!("{}/tests/proofs.rs", starter::FUNCTIONS);
         let history =
@@ -254,14 +255,14 @@ impl Change {
         self.sections.push((self.named(starter::APPLICATION), section));
     }
 
-    /// Writes all of it. The result is what the files had.
+    /// Writes all changes. Returns the previous texts of the files.
     pub(super) fn make(self) -> Result<Replaced> {
         let taken = self.files.keys().find(|path| self.root.join(path).exists());
         if let Some(taken) = self.twice.as_ref().or(taken) {
             bail!("{} is there already: choose another name", taken.display());
         }
         let mut texts = Texts { root: self.root, new: self.files, changed: BTreeMap::new() };
-        // What lists are in comes before the lines of the lists.
+        // Insert first: an inserted text may contain a list that gets lines below.
         for (path, begins, new) in &self.inserted {
             texts.edit(path, |text| with_inserted(text, begins, new))?;
         }
@@ -275,8 +276,7 @@ impl Change {
         for (application, section) in &self.sections {
             texts.edit(template, |text| with_section(text, application, section))?;
         }
-        // If the name is taken, some resource is in the template twice, which is an error of
-        // parsing.
+        // With a taken name, the template has a resource twice, which is a parse error.
         texts.edit(template, |text| {
             Source::parse(text, template).context("choose another name")?;
             Ok(text.to_owned())
@@ -305,7 +305,7 @@ impl Change {
     }
 }
 
-/// The texts of files that are about to be written, by their paths.
+/// The texts to write, by the paths of their files.
 struct Texts {
     root: PathBuf,
     new: BTreeMap<PathBuf, String>,
@@ -313,7 +313,7 @@ struct Texts {
 }
 
 impl Texts {
-    /// Edits a file: a new one, or one of the workspace.
+    /// Edits a new file, or a file of the workspace.
     fn edit(&mut self, path: &Path, edit: impl FnOnce(&str) -> Result<String>) -> Result<()> {
         let edited = match self.new.get(path).or(self.changed.get(path)) {
             Some(text) => edit(text),
@@ -332,7 +332,7 @@ impl Texts {
 
     fn write(self) -> Result<Replaced> {
         let mut replaced = Replaced::new();
-        // Cargo and `cargo xtask wire` write these files after that.
+        // Cargo and `cargo xtask wire` write these files afterwards.
         for lock in ["Cargo.lock", FILE] {
             replaced.insert(lock.into(), fs::read_to_string(self.root.join(lock)).ok());
         }
@@ -351,7 +351,7 @@ impl Texts {
     }
 }
 
-/// The text with this text before the first line that begins like this.
+/// Returns the text with `new` before the first line that begins with `begins`.
 fn with_inserted(text: &str, begins: &str, new: &str) -> Result<String> {
     let place = text.find(&format!("\n{begins}"));
     let (before, after) =
@@ -359,7 +359,7 @@ fn with_inserted(text: &str, begins: &str, new: &str) -> Result<String> {
     Ok([before, new, after].concat())
 }
 
-/// The text with one text in place of another.
+/// Returns the text with `new` instead of the first `old`.
 fn with_replaced(text: &str, old: &str, new: &str) -> Result<String> {
     if !text.contains(old) {
         bail!("it does not have {}", old.trim());
@@ -367,9 +367,9 @@ fn with_replaced(text: &str, old: &str, new: &str) -> Result<String> {
     Ok(text.replacen(old, new, 1))
 }
 
-/// The text with one more line in the list of lines that begin like this, in its alphabetical
-/// place. The first line of a list stands after the documentation of the file, or, if it is
-/// indented, in the body of `fn visit`.
+/// Returns the text with one more line in the list of lines that begin with `begins`, in
+/// alphabetical order. The first line of a list goes after the documentation of the file, or, if
+/// the line is indented, into the body of `fn visit`.
 fn with_line(text: &str, begins: &str, new: &str) -> String {
     let mut lines: Vec<&str> = text.lines().collect();
     let listed = || lines.iter().enumerate().filter(|(_, line)| line.starts_with(begins));
@@ -390,7 +390,7 @@ fn with_line(text: &str, begins: &str, new: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The proofs of an application with one more thing to try, in its alphabetical place.
+/// Returns the proofs of an application with one more call, in alphabetical order.
 fn with_tried(proofs: &str, what: &str) -> Result<String> {
     let new = format!("        {what}");
     let mut lines: Vec<&str> = proofs.lines().collect();
@@ -400,15 +400,15 @@ fn with_tried(proofs: &str, what: &str) -> Result<String> {
         .iter()
         .position(|line| *line == "}")
         .context("the function does not end")?;
-    // A call may take several lines. The further ones do not begin with a dot, so they do not
-    // count.
+    // A call may take several lines. Only its first line begins with a dot, so only that line
+    // counts.
     let later = |line: &&str| line.trim_start().starts_with('.') && line.trim_start() > what;
     let place = lines[starts..starts + ends].iter().position(later).unwrap_or(ends);
     lines.insert(starts + place, &new);
     Ok(lines.join("\n") + "\n")
 }
 
-/// The proofs of an application with one more history, before the tests.
+/// Returns the proofs of an application with one more history, before the tests.
 fn with_history(proofs: &str, history: &str) -> Result<String> {
     const TESTS: &str = "ledgerline_proofs::application_tests!";
     let (before, after) =
@@ -416,8 +416,8 @@ fn with_history(proofs: &str, history: &str) -> Result<String> {
     Ok(format!("{before}{history}\n{TESTS}{after}"))
 }
 
-/// The library of a package with one more function, in its alphabetical place. The first one brings
-/// the list with it.
+/// Returns the library of a package with one more function, in alphabetical order. The first
+/// function brings the list with it.
 fn with_declared(library: &str, line: &str) -> Result<String> {
     if library.lines().any(|line| line == DECLARED) {
         return with_listed(library, DECLARED, &format!("    {line}"));
@@ -425,7 +425,7 @@ fn with_declared(library: &str, line: &str) -> Result<String> {
     Ok(format!("{}\n\n{DECLARED}\n    {line}\n}}\n", library.trim_end()))
 }
 
-/// A manifest with one more application among its dependencies, in its alphabetical place.
+/// Returns a manifest with one more application among its dependencies, in alphabetical order.
 fn with_application(list: &str, line: &str) -> Result<String> {
     let is_one = |listed: &&str| listed.contains("path = \"../apps/");
     let after = list.lines().filter(is_one).find(|listed| *listed > line);

@@ -1,4 +1,4 @@
-//! What is known of an aggregate of the workspace.
+//! The names of an aggregate of the workspace, and a sample event and state of it.
 
 use std::{fs, path::Path};
 
@@ -17,7 +17,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// The aggregate with this category.
+    /// Returns the names of the aggregate with this category.
     pub(super) fn of<L: Aggregates>(category: &str) -> Result<Self> {
         struct Find<'a>(&'a str, Option<Known>);
         impl Visitor for Find<'_> {
@@ -42,7 +42,7 @@ impl Known {
     }
 }
 
-/// An event and a state that may be in the log.
+/// A sample event and a sample state of an aggregate.
 pub(crate) struct Facts {
     /// The category of the streams.
     pub(crate) category: String,
@@ -59,7 +59,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Those of an aggregate of the workspace in this folder, from its file of shapes.
+    /// Reads the facts about an aggregate of the workspace `root` from its file of shapes.
     pub(crate) fn read(root: &Path, category: &str) -> Result<Self> {
         let applications = root.join("crates/apps");
         let folders =
@@ -75,8 +75,8 @@ impl Facts {
         Self::of(category, &text).with_context(|| file.display().to_string())
     }
 
-    /// Those in a file of shapes: the newest shape of its first event, and the newest one of the
-    /// state.
+    /// Returns the facts in a file of shapes: the newest shape of the first event, and the newest
+    /// shape of the state.
     pub(super) fn of(category: &str, shapes: &str) -> Result<Self> {
         let shapes: Value = serde_json::from_str(shapes)?;
         let of = |kind: &str| shapes[kind].as_array().cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The names of what is laid down, in place of those of the starter.
+//! The names of a new part, which replace the names of the starter.
 
 use anyhow::{Result, bail};
 
@@ -11,8 +11,8 @@ const KEYWORDS: [&str; 51] = [
     "unsafe", "unsized", "use", "virtual", "where", "while", "yield",
 ];
 
-/// Types that the modules that are laid down define or name. A type of the same name would clash
-/// with them.
+/// Types that the modules of a new part define or name. A type with the same name would clash with
+/// them.
 const TYPES: [&str; 55] = [
     "Aggregate",
     "Application",
@@ -71,9 +71,8 @@ const TYPES: [&str; 55] = [
     "Write",
 ];
 
-/// Packages of a workspace, those that the packages of an application name, and names by which the
-/// resources of `$all` and of operators would be there twice. Nothing that is laid down may have
-/// such a name.
+/// Names that no part may have: packages of a workspace, and packages that an application depends
+/// on. With some other names, the resources of `$all` and of operators would exist twice.
 const PACKAGES: [&str; 29] = [
     "alloc",
     "anyhow",
@@ -106,7 +105,7 @@ const PACKAGES: [&str; 29] = [
     "xtask",
 ];
 
-/// Fails if a thing cannot have this name.
+/// Fails if a part cannot have this name.
 pub(super) fn check(name: &str) -> Result<()> {
     let lower = |part: &str| {
         part.starts_with(|c: char| c.is_ascii_lowercase())
@@ -127,13 +126,13 @@ pub(super) fn check(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The words of the starter, and the words that take their place. A name of the starter has two
-/// words, so that each form of it is told from the others: `stock-item`, `stock_item`, `StockItem`,
-/// `STOCK_ITEM`, `stock item`.
+/// The words of the starter, and their replacements. A name of the starter has two words, so that
+/// each form of it differs from the others: `stock-item`, `stock_item`, `StockItem`, `STOCK_ITEM`,
+/// `stock item`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Names(Vec<(String, String)>);
 
-/// The forms of a name that need no English.
+/// Returns the forms of a name that need no English grammar.
 fn forms(name: &str) -> [String; 6] {
     let words = name.replace('-', " ");
     let snake = snake(name);
@@ -141,27 +140,28 @@ fn forms(name: &str) -> [String; 6] {
 }
 
 impl Names {
-    /// Puts one text in the place of another.
+    /// Replaces one text by another.
     pub(super) fn text(mut self, from: &str, to: &str) -> Self {
         self.0.push((from.to_owned(), to.to_owned()));
-        // The longest text comes first: `stock items` is not `stock item` and an `s`.
+        // The longest text comes first, so that `stock items` is not taken for `stock item` and an
+        // `s`.
         self.0.sort_by_key(|(from, _)| std::cmp::Reverse(from.len()));
         self
     }
 
-    /// Puts a name in the place of another, in all forms.
+    /// Replaces a name by another, in all forms.
     pub(super) fn name(self, from: &str, to: &str) -> Self {
         let pairs = forms(from).into_iter().zip(forms(to));
         pairs.fold(self, |names, (from, to)| names.text(&from, &to))
     }
 
-    /// Puts an aggregate in the place of another: the name of its module, that of its type, and the
+    /// Replaces an aggregate by another: the name of its module, the name of its type, and the
     /// category of its streams.
     pub(super) fn aggregate(self, from: &str, name: &str, of_type: &str, category: &str) -> Self {
         let from_words = from.replace('-', " ");
         let words = name.replace('-', " ");
         let from_category = from.replace('-', "");
-        // Of two texts for one, the first counts: the type may have another name than its module.
+        // The first replacement of a text wins: the type may have another name than its module.
         self.text(&upper_camel(from), of_type)
             .name(from, name)
             .text(&plural(from), &plural(name))
@@ -174,7 +174,8 @@ impl Names {
             .text(&with_article(&from_category), &with_article(category))
     }
 
-    /// The text with the new words. A word is replaced where it begins: `restock-items` stays.
+    /// Returns the text with the new words. A word is replaced only where it begins:
+    /// `restock-items` stays.
     pub(super) fn rename(&self, text: &str) -> String {
         let mut renamed = String::with_capacity(text.len());
         let mut before = None;
@@ -202,7 +203,7 @@ fn snake(words: &str) -> String {
     words.replace([' ', '-'], "_")
 }
 
-/// The text with a capital at its beginning.
+/// Returns the text with a capital first letter.
 fn capital(text: &str) -> String {
     let mut chars = text.chars();
     chars
@@ -211,7 +212,8 @@ fn capital(text: &str) -> String {
         .unwrap_or_default()
 }
 
-/// The plural of an English noun, or of words that end with one: `purchase orders`, `categories`.
+/// Returns the plural of an English noun, or of words that end with one: `purchase orders`,
+/// `categories`.
 fn plural(words: &str) -> String {
     let is_vowel = |c: char| "aeiou".contains(c);
     match words.strip_suffix('y') {
@@ -223,7 +225,7 @@ fn plural(words: &str) -> String {
     }
 }
 
-/// An English noun with its article: `an appointment`.
+/// Returns an English noun with its article: `an appointment`.
 fn with_article(word: &str) -> String {
     let article = if word.starts_with(|c| "aeiou".contains(c)) { "an" } else { "a" };
     format!("{article} {word}")
@@ -278,7 +280,7 @@ mod tests {
             names.rename("stock_item::{State, StockItem}, \"stockitem\""),
             "account::{State, BankAccount}, \"bankaccount\""
         );
-        // What a new name has in common with the starter is not replaced again.
+        // A new name that is also a name of the starter is not replaced a second time.
         let names =
             Names::default().name("stock-cards", "stock-diary").name("stock-diary", "stock-cards");
         assert_eq!(names.rename("stock-cards StockDiary"), "stock-diary StockCards");

@@ -1,5 +1,5 @@
-//! What a part of a workspace consists of: files of the starter, lines in lists, and sections of
-//! the template. Paths and texts here are those of the starter.
+//! The content of each kind of part: files of the starter, lines in lists, and sections of the
+//! template. Paths and texts here are those of the starter.
 
 use anyhow::{Context, Result, bail};
 use ledgerline_sam::{grants::scope_prefix, template::Source};
@@ -18,15 +18,15 @@ use super::{
 
 /// The package with the list of applications.
 const APPLICATIONS: &str = "crates/applications";
-/// The line before the applications.
+/// The line before the list of applications.
 const VISITED: &str = "    fn visit(visitor: &mut impl Visitor) {";
 /// The development binary, with the list of packages that have functions.
 const HANDLERS: &str = "crates/handlers";
-/// The line before these packages.
+/// The line before the list of these packages.
 const HANDLED: &str = "    // One line for each package with functions.";
 
-/// The names that a workspace has chosen for what clients and operators see: the beginning of each
-/// scope, and the namespace of the metrics.
+/// Adds the workspace's own names that clients and operators see: the prefix of each scope, the
+/// source of the events on the bus, and the namespace of the metrics.
 pub(super) fn own_names(names: Names, source: &Source) -> Names {
     let template = source.json();
     let namespace =
@@ -44,8 +44,7 @@ pub(super) fn own_names(names: Names, source: &Source) -> Names {
     )
 }
 
-/// An application without anything in it. `licensed` says whether the workspace has a licence,
-/// which each package then names.
+/// Adds an empty application. If the workspace has a licence (`licensed`), each package names it.
 fn application(change: &mut Change, licensed: bool) -> Result<()> {
     for package in [MODEL, FUNCTIONS] {
         let manifest = format!("{package}/Cargo.toml");
@@ -62,7 +61,7 @@ fn application(change: &mut Change, licensed: bool) -> Result<()> {
     change.copy_empty(&lists)?;
     change.application(APPLICATIONS, "north-depot = ")?;
     change.followed(&format!("{APPLICATIONS}/src/lib.rs"), VISITED, "north_depot::All")?;
-    // A workspace without a development binary has no list of its packages.
+    // A workspace without a development binary has no list of packages with functions.
     if change.has(HANDLERS) {
         change.application(HANDLERS, "north-depot-functions = ")?;
         change.followed(
@@ -100,15 +99,15 @@ pub(super) fn aggregate(change: &mut Change) -> Result<()> {
     Ok(())
 }
 
-/// Adds a sample event of the starter, and the answers to it.
+/// Adds a sample event of the starter, and its answers.
 fn copy_sample(change: &mut Change, function: &str, case: &str) -> Result<()> {
     let sample = samples::of_starter(change.names(), function, case)?;
     change.sample(function, case, sample);
     Ok(())
 }
 
-/// A view: its module, its function, and the shapes of its rows. In the row of the starter, these
-/// fields get the values of the actual aggregate.
+/// Adds a view: its module, its function, and the shapes of its rows. In the row of the starter,
+/// `fields` get the values of the actual aggregate.
 fn view(change: &mut Change, view: &str, function: &str, fields: &[(&str, &Value)]) -> Result<()> {
     let module = view.replace('-', "_");
     change.copy(&[
@@ -127,7 +126,7 @@ fn view(change: &mut Change, view: &str, function: &str, fields: &[(&str, &Value
     Ok(())
 }
 
-/// A projector that the fanout invokes with states.
+/// Adds a projector that the fanout invokes with states.
 pub(super) fn state_projector(change: &mut Change, facts: &Facts) -> Result<()> {
     let sample = samples::state(change.names(), facts)?;
     of_states(change, facts, sample)?;
@@ -136,7 +135,7 @@ pub(super) fn state_projector(change: &mut Change, facts: &Facts) -> Result<()> 
     Ok(())
 }
 
-/// A projector that a rule of the bus invokes with the states that entries carry.
+/// Adds a projector that a rule of the bus invokes with the states in events.
 pub(super) fn bus_projector(change: &mut Change, facts: &Facts) -> Result<()> {
     let sample = samples::entry(change.names(), facts)?;
     of_states(change, facts, sample)?;
@@ -145,7 +144,7 @@ pub(super) fn bus_projector(change: &mut Change, facts: &Facts) -> Result<()> {
     Ok(())
 }
 
-/// What every projector of states has.
+/// Adds the files that every state projector has.
 fn of_states(change: &mut Change, facts: &Facts, sample: samples::Sample) -> Result<()> {
     let module = STATES.replace('-', "_");
     change.copy(&[
@@ -163,7 +162,7 @@ fn of_states(change: &mut Change, facts: &Facts, sample: samples::Sample) -> Res
     Ok(())
 }
 
-/// A projector that inserts a row for each event.
+/// Adds a projector that inserts a row for each event.
 pub(super) fn log_projector(change: &mut Change, facts: &Facts) -> Result<()> {
     view(change, LOG, "projector", &[("event", &facts.event.as_str().into())])?;
     change.tried("\"StockJournalTable\"")?;
@@ -172,7 +171,7 @@ pub(super) fn log_projector(change: &mut Change, facts: &Facts) -> Result<()> {
     queued(change, "stock-journal-projector", facts)
 }
 
-/// A projector that adds up.
+/// Adds a projector that adds up values of events.
 pub(super) fn sums_projector(change: &mut Change, facts: &Facts) -> Result<()> {
     view(change, SUMS, "projector", &[("entry", &facts.event.as_str().into())])?;
     change.tried("\"StockTotalsTable\"")?;
@@ -180,7 +179,7 @@ pub(super) fn sums_projector(change: &mut Change, facts: &Facts) -> Result<()> {
     queued(change, "stock-totals-projector", facts)
 }
 
-/// Adds what a function behind a FIFO queue of commits needs: the queue, and a sample message.
+/// Adds the queue and a sample message for a function behind a FIFO queue of commits.
 fn queued(change: &mut Change, function: &str, facts: &Facts) -> Result<()> {
     change.loops(&["Queues"]);
     let sample = samples::commit(change.names(), function, facts)?;
@@ -188,8 +187,8 @@ fn queued(change: &mut Change, function: &str, facts: &Facts) -> Result<()> {
     Ok(())
 }
 
-/// Adds a module to the list of modules of this kind in the functions of an application. If the
-/// list is not there, it is laid down too.
+/// Adds a module to the list of modules of this kind in the functions of an application. Adds the
+/// list if the application lacks it.
 fn module_of(change: &mut Change, kind: &str, module: &str) -> Result<()> {
     let list = format!("{FUNCTIONS}/src/{kind}.rs");
     change.copy(&[format!("{FUNCTIONS}/src/{kind}/{module}.rs")])?;
@@ -200,7 +199,7 @@ fn module_of(change: &mut Change, kind: &str, module: &str) -> Result<()> {
     change.module(&list, module)
 }
 
-/// The function that answers from a view: [`STATES`], [`LOG`], or [`LISTED`].
+/// Adds the function that answers from a view: [`STATES`], [`LOG`], or [`LISTED`].
 fn query(change: &mut Change, view: &str, cases: &[&str]) -> Result<()> {
     let module = view.replace('-', "_");
     let list = format!("{FUNCTIONS}/src/queries/{module}.rs");
@@ -222,7 +221,8 @@ fn query(change: &mut Change, view: &str, cases: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Fails unless the view is there, and is written from states or from the log.
+/// Fails unless the workspace has this view of the aggregate, written from states or, with `log`,
+/// from the log.
 fn has_view(change: &Change, view: &str, log: bool, lay_it_down: &str) -> Result<()> {
     let path = format!("{MODEL}/src/views/{}.rs", view.replace('-', "_"));
     let name = change.named(view);
@@ -262,8 +262,8 @@ pub(super) fn log_query(change: &mut Change) -> Result<()> {
     query(change, LOG, &["get"])
 }
 
-/// The function that answers from a view of states, and lists its rows by a field, with the index
-/// that this needs. The view must be as it is laid down, or have no index yet.
+/// Adds the function that answers from a state view and lists its rows by a field, and the index
+/// for the list. The view must have no index, and its table must be unchanged.
 pub(super) fn listed_query(change: &mut Change, field: &str) -> Result<()> {
     has_view(change, LISTED, false, &change.named("projector stock-owners --of stockitem"))?;
     if field == "id" {
@@ -282,7 +282,7 @@ pub(super) fn listed_query(change: &mut Change, field: &str) -> Result<()> {
         let rows = change.named(&rows);
         bail!("no row in {rows} has the text {field}: choose one of {}", texts.join(", "));
     }
-    // The table of the view as it is laid down, and as it is with the index.
+    // The table of the view as it was created, and the table with the index.
     let as_listed = |text: &str| Names::default().name(STATES, LISTED).rename(text);
     let table = |name: &str| {
         template::part(&format!("  {name}Table:\n"), &[&format!("  {name}ProjectorFunction:\n")])
@@ -303,12 +303,12 @@ pub(super) fn listed_query(change: &mut Change, field: &str) -> Result<()> {
     query(change, LISTED, &["get", "list"])
 }
 
-/// A process manager that reacts to commits.
+/// Adds a process manager that reacts to commits.
 pub(super) fn process_manager(change: &mut Change, facts: &Facts) -> Result<()> {
     reacts(change, REACTS, "Stock notices: a process manager", facts)
 }
 
-/// A process manager that sends the commands that are due to another aggregate.
+/// Adds a process manager that sends due commands to another aggregate.
 pub(super) fn commanding(change: &mut Change, facts: &Facts) -> Result<()> {
     let commanded = format!("{MODEL}/src/price_tag.rs");
     let create = change.named("Create(PriceTagName)");
@@ -331,7 +331,7 @@ fn reacts(change: &mut Change, name: &str, heading: &str, facts: &Facts) -> Resu
     queued(change, name, facts)
 }
 
-/// A view of all streams in one order. With the first one, the order is laid down too.
+/// Adds a view of all streams in the order of `$all`. The first such view also adds `$all`.
 pub(super) fn subscription(change: &mut Change, facts: &Facts) -> Result<()> {
     if !change.has_resource("SequencerFunction")? {
         order(change)?;
@@ -342,7 +342,8 @@ pub(super) fn subscription(change: &mut Change, facts: &Facts) -> Result<()> {
     Ok(())
 }
 
-/// The policies and the table of operators, and the reconciler.
+/// Adds the policies and the table of operators, and the reconciler. Adds `$all` if the workspace
+/// lacks it.
 pub(super) fn operators(change: &mut Change) -> Result<()> {
     // A template with only one of the two sections needs the other one.
     for (id, other) in
@@ -367,11 +368,11 @@ pub(super) fn operators(change: &mut Change) -> Result<()> {
     of_runbook(change, &starter::OF_OPERATORS)
 }
 
-/// The order of all commits: the function that writes it, and the one that shows it.
+/// Adds `$all`: the sequencer, and the function for `GET /events`.
 fn order(change: &mut Change) -> Result<()> {
     let parameter = template::part(template::PARAMETER, &["  "])?;
     change.inserted(TEMPLATE, "  QueueVisibilityTimeout:", &parameter);
-    // A template that is older than the groups of its parameters has none.
+    // A template of an earlier version has no groups of parameters.
     let delivery = "      - Label: { default: Delivery }";
     if change.read(TEMPLATE)?.contains(delivery) {
         let group = template::part(template::GROUP, &["      - ", "  Ledgerline:"])?;
@@ -391,14 +392,14 @@ fn order(change: &mut Change) -> Result<()> {
     Ok(())
 }
 
-/// Adds a client of the user pool, puts it into the audience of the API, and adds the scope that it
-/// may ask for. `which` is the place of both in the lists of the starter.
+/// Adds a client of the user pool, its entry in the audience of the API, and the scope that it may
+/// request. `which` is the index of both in the lists of the starter.
 fn client_and_scope(change: &mut Change, which: usize, client: &str) -> Result<()> {
     let audience = template::part(template::AUDIENCES[which], &["                    ", "      "])?;
     let scope = template::part(template::SCOPES[which], &["          {", "        ]"])?;
     change.inserted(TEMPLATE, template::AFTER_CLIENTS, client);
     change.inserted(TEMPLATE, "                    !If [HasOtherAudiences,", &audience);
-    // In an older template, the list does not end in a line of its own.
+    // In an older template, the end of the list has no line of its own.
     let write = "{ ScopeName: write, ScopeDescription: Send commands to what is one's own }";
     change.replaced(
         TEMPLATE,
@@ -408,7 +409,7 @@ fn client_and_scope(change: &mut Change, which: usize, client: &str) -> Result<(
     Ok(())
 }
 
-/// Adds functions to those of no application.
+/// Adds functions that belong to no application.
 fn of_fanout(change: &mut Change, functions: &[&str]) -> Result<()> {
     let manifest = "crates/fanout/Cargo.toml";
     for function in functions {

@@ -1,5 +1,5 @@
-//! Sample events for functions, and the answers to them: those of the starter, with other names and
-//! the values of other aggregates.
+//! Sample events for functions, and their answers. They are copies of the starter's samples, with
+//! other names and the values of other aggregates.
 
 use std::{
     collections::BTreeSet,
@@ -26,13 +26,13 @@ use super::{
 /// The id in the sample events.
 const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
 
-/// The texts of a sample event and of the answers to it.
+/// The texts of a sample event and of its answers.
 pub(super) struct Sample {
     pub(super) event: String,
     pub(super) answers: String,
 }
 
-/// A sample of the starter.
+/// Returns a sample of the starter.
 pub(super) fn of_starter(names: &Names, function: &str, case: &str) -> Result<Sample> {
     let read = |folder: &str| {
         Ok::<_, anyhow::Error>(
@@ -42,7 +42,7 @@ pub(super) fn of_starter(names: &Names, function: &str, case: &str) -> Result<Sa
     Ok(Sample { event: read(EVENTS)?, answers: read(ANSWERS)? })
 }
 
-/// A sample of the starter, with changes in the event.
+/// Returns a sample of the starter with a changed event.
 fn changed(
     names: &Names,
     function: &str,
@@ -59,7 +59,7 @@ fn pretty(value: &impl Serialize) -> Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
-/// The row of a view of states.
+/// Returns the row of a state view.
 pub(super) fn row(facts: &Facts) -> Value {
     let mut row = facts.state.clone();
     row["id"] = json!(ID);
@@ -67,7 +67,7 @@ pub(super) fn row(facts: &Facts) -> Value {
     row
 }
 
-/// What a projector of states gets from the fanout.
+/// Returns a sample of the states that the fanout sends to a state projector.
 pub(super) fn state(names: &Names, facts: &Facts) -> Result<Sample> {
     changed(names, "stock-cards-projector", "changed", |event| {
         set_state(&mut event["states"][0], facts);
@@ -75,7 +75,7 @@ pub(super) fn state(names: &Names, facts: &Facts) -> Result<Sample> {
     })
 }
 
-/// What a projector of states gets from the bus.
+/// Returns a sample of the event that the bus sends to a state projector.
 pub(super) fn entry(names: &Names, facts: &Facts) -> Result<Sample> {
     changed(names, &format!("{ON_BUS}-projector"), "changed", |event| {
         event["detail-type"] = json!(facts.event);
@@ -84,7 +84,7 @@ pub(super) fn entry(names: &Names, facts: &Facts) -> Result<Sample> {
     })
 }
 
-/// The names with the `source` of entries about the aggregate on the bus.
+/// Adds the `source` of the aggregate's events on the bus to the names.
 pub(super) fn with_event_source(names: Names, template: &Value) -> Names {
     let category = names.rename("stockitem");
     match event_source(template) {
@@ -95,7 +95,8 @@ pub(super) fn with_event_source(names: Names, template: &Value) -> Names {
     }
 }
 
-/// Puts the state of an aggregate and its last event into an entry.
+/// Puts the state of an aggregate and its last event into an event of the bus or an entry of the
+/// fanout.
 fn set_state(entry: &mut Value, facts: &Facts) {
     entry["aggregate"] = facts.state.clone();
     entry["aggregate"]["lastKnownVersion"] = json!(1);
@@ -106,7 +107,8 @@ fn set_state(entry: &mut Value, facts: &Facts) {
     last["payload"] = facts.payload.clone();
 }
 
-/// What a function behind a FIFO queue of commits gets. The function is one of the starter.
+/// Returns a sample message for a function behind a FIFO queue of commits. `function` is a function
+/// of the starter.
 pub(super) fn commit(names: &Names, function: &str, facts: &Facts) -> Result<Sample> {
     changed(names, function, "commit", |event| {
         let body = &mut event["Records"][0]["body"];
@@ -121,8 +123,8 @@ pub(super) fn commit(names: &Names, function: &str, facts: &Facts) -> Result<Sam
     })
 }
 
-/// Writes samples for the functions and routes of a template that have none, beside the template,
-/// and overwrites nothing. Returns the paths of the events.
+/// Writes samples for the functions and routes of a template that have none, under the folder
+/// `root` of the template. Overwrites nothing. Returns the paths of the events.
 pub(crate) fn write_missing(
     root: &Path,
     source: &template::Source,
@@ -147,7 +149,7 @@ pub(crate) fn write_missing(
     Ok(written)
 }
 
-/// Writes a sample, and overwrites nothing: if another route has a sample of this name, it gets a
+/// Writes a sample, and overwrites nothing: if the name of a sample is taken, the new one gets a
 /// number. Returns the path of the event.
 fn write_sample(root: &Path, function: &str, case: &str, sample: &Sample) -> Result<PathBuf> {
     let paths = |name: &str| {
@@ -164,21 +166,21 @@ fn write_sample(root: &Path, function: &str, case: &str, sample: &Sample) -> Res
     Ok(event)
 }
 
-/// What the samples of a workspace have in common.
+/// The data that all samples of a workspace share.
 struct Workspace<'w> {
     template: &'w Value,
-    /// The beginning of each scope.
+    /// The prefix of each scope.
     scope: &'w str,
-    /// A category of its aggregates, if there is one.
+    /// The category of one aggregate, if the workspace has one.
     category: Option<&'w str>,
 }
 
-/// What the samples of a function have.
+/// The existing samples of a function.
 #[derive(Default)]
 struct Known {
     events: usize,
     routes: BTreeSet<String>,
-    /// The last step of its answers.
+    /// The highest step number in its answers.
     last: usize,
 }
 
@@ -214,7 +216,7 @@ fn json_files(folder: &Path) -> Result<Vec<Value>> {
 }
 
 impl Workspace<'_> {
-    /// The samples that a function lacks, by their cases.
+    /// Returns the samples that a function lacks, by their cases.
     fn missing(
         &self,
         function: &str,
@@ -227,7 +229,7 @@ impl Workspace<'_> {
                 category.context("the function takes the commits of no category")?,
             )
         };
-        // The queue of a function is named like this.
+        // The name of the function's queue.
         let name = function.strip_suffix("-projector").unwrap_or(function);
         let names = |category: &str| self.names(category).name("stock-journal", name);
         let one = |case: &str, sample: Result<Sample>| Ok(vec![(case.to_owned(), sample?)]);
@@ -278,15 +280,16 @@ impl Workspace<'_> {
         })
     }
 
-    /// The names of the workspace, and of an aggregate that is known by its category alone.
+    /// Returns the names of the workspace, and those of an aggregate of which only the category is
+    /// known.
     fn names(&self, category: &str) -> Names {
         let names = Names::default().text(APPLICATION, self.scope);
         names.aggregate(AGGREGATE, category, &upper_camel(category), category)
     }
 }
 
-/// A request to a route, and the answer that it is likely to get: a command without a body is 400
-/// in most cases, and the test of the samples says if it is not.
+/// Returns a sample request to a route, and its likely answer. A command with an empty body usually
+/// gets 400; if not, the test of the samples says so.
 fn request(endpoint: &Endpoint, step: usize, scope: &str) -> Result<(String, Sample)> {
     let (method, path) =
         endpoint.route.split_once(' ').context("a route is a method and a path")?;

@@ -1,6 +1,6 @@
 //! The starter: a workspace with one application, `north-depot`, that has one part of each kind.
-//! It is compiled and tested by itself. Everything that is laid down is copied from it, with other
-//! names.
+//! Every new part is a copy of a part of the starter, with other names. The starter is compiled and
+//! tested by itself.
 //!
 //! Its manifests are named `_Cargo.toml`: cargo packages no folder that has a `Cargo.toml` of its
 //! own.
@@ -10,25 +10,25 @@ use include_dir::{Dir, include_dir};
 
 static STARTER: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/starter");
 
-/// The application.
+/// The name of the application.
 pub(super) const APPLICATION: &str = "north-depot";
-/// The folders of its packages: the model, the functions.
+/// The folders of the application's packages: the model, the functions.
 pub(super) const MODEL: &str = "crates/apps/north-depot/model";
 pub(super) const FUNCTIONS: &str = "crates/apps/north-depot/functions";
-/// The aggregate, and the one that only a process manager sends commands to.
+/// The aggregate, and the aggregate that gets commands only from a process manager.
 pub(super) const AGGREGATE: &str = "stock-item";
 pub(super) const COMMANDED: &str = "price-tag";
-/// The view of states, and one that is listed by a field of its rows.
+/// The state view, and the state view that a query lists by a field of the rows.
 pub(super) const STATES: &str = "stock-cards";
 pub(super) const LISTED: &str = "stock-owners";
-/// The view of states that a rule of the bus delivers.
+/// The state view that gets its states from a rule of the bus.
 pub(super) const ON_BUS: &str = "stock-signs";
-/// The view of the log that inserts a row for each event, and the one that adds up.
+/// The log view that inserts a row for each event, and the log view that adds up.
 pub(super) const LOG: &str = "stock-journal";
 pub(super) const SUMS: &str = "stock-totals";
-/// The view of all streams in one order.
+/// The view of a subscription.
 pub(super) const ORDERED: &str = "stock-diary";
-/// The process manager, and the one that sends commands.
+/// The process manager that reacts to commits, and the process manager that sends commands.
 pub(super) const REACTS: &str = "stock-notices";
 pub(super) const COMMANDS: &str = "stock-labels";
 
@@ -49,12 +49,12 @@ const PARTS: [&str; 13] = [
     "reconciler",
 ];
 
-/// The sections of the runbook about the order of all commits, and those for operators.
+/// The sections of the runbook about `$all`, and those for operators.
 pub(super) const OF_THE_ORDER: [&str; 3] =
     ["Sequencer behind", "Subscription behind", "Void an entry"];
 pub(super) const OF_OPERATORS: [&str; 2] = ["Operators", "Not reconciled"];
 
-/// The path of a file of a workspace in the starter.
+/// Returns the path in the starter of a workspace's file.
 fn path_of(path: &str) -> String {
     match path.strip_suffix("Cargo.toml") {
         Some(folder) => format!("{folder}_Cargo.toml"),
@@ -62,13 +62,13 @@ fn path_of(path: &str) -> String {
     }
 }
 
-/// The text of a file.
+/// Returns the text of a file.
 pub(super) fn file(path: &str) -> Result<&'static str> {
     let file = STARTER.get_file(path_of(path)).and_then(|file| file.contents_utf8());
     file.with_context(|| format!("the starter has no {path}"))
 }
 
-/// The paths of all files, as a workspace has them.
+/// Returns the paths of all files, as a workspace has them.
 pub(super) fn paths() -> Vec<String> {
     fn add(folder: &Dir<'_>, paths: &mut Vec<String>) {
         let files = folder.files().map(|file| file.path().display().to_string());
@@ -82,20 +82,20 @@ pub(super) fn paths() -> Vec<String> {
     paths
 }
 
-/// The first line of a file that has this text, without what is around it.
+/// Returns the first line of a file that contains this text, without its indent.
 pub(super) fn line(path: &str, text: &str) -> Result<&'static str> {
     let line = file(path)?.lines().find(|line| line.contains(text));
     Ok(line.with_context(|| format!("{path} of the starter has no line with {text}"))?.trim())
 }
 
-/// The part of a file from the line that begins with one text to before the next line that begins
-/// with one of the others.
+/// Returns the part of a file from the line that begins with `begins` up to the next line that
+/// begins with one of `ends`.
 pub(super) fn between(path: &str, begins: &str, ends: &[&str]) -> Result<&'static str> {
     cut(file(path)?, begins, ends)
         .with_context(|| format!("{path} of the starter has no line {begins}"))
 }
 
-/// See [`between`].
+/// Returns a part of a text, like [`between`].
 pub(super) fn cut<'t>(text: &'t str, begins: &str, ends: &[&str]) -> Option<&'t str> {
     let start = if text.starts_with(begins) { 0 } else { text.find(&format!("\n{begins}"))? + 1 };
     let after = start + begins.len();
@@ -103,7 +103,7 @@ pub(super) fn cut<'t>(text: &'t str, begins: &str, ends: &[&str]) -> Option<&'t 
     Some(&text[start..ends.min().map_or(text.len(), |end| after + end + 1)])
 }
 
-/// A section of the runbook.
+/// Returns a section of the runbook.
 pub(super) fn runbook(heading: &str) -> Result<&'static str> {
     between("docs/runbook.md", &format!("## {heading}\n"), &["## "])
 }
@@ -114,7 +114,7 @@ fn is_of_a_part(text: &str) -> bool {
     PARTS.iter().any(is_named) || text.contains("stockitem.json") || text.contains("pricetag.json")
 }
 
-/// The files that every workspace has, with their texts: without a part, and without an
+/// Returns the files that every workspace has, with their texts. These texts contain no part and no
 /// application.
 pub(super) fn base() -> Result<Vec<(String, String)>> {
     let of_application =
@@ -126,7 +126,7 @@ pub(super) fn base() -> Result<Vec<(String, String)>> {
         .collect()
 }
 
-/// The text of a file without the lines of parts and applications.
+/// Returns the text of a file without the lines of parts and applications.
 pub(super) fn without_parts(path: &str) -> Result<String> {
     let text = file(path)?;
     let lines = |is_left: &dyn Fn(&&str) -> bool| -> String {

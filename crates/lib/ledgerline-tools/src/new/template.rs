@@ -1,4 +1,4 @@
-//! What is laid down in `template.yaml`: the texts of the starter, and their places.
+//! The texts of a new part in `template.yaml`: copies from the starter, and their places.
 
 use std::path::Path;
 
@@ -9,37 +9,36 @@ use super::starter;
 
 pub(crate) const TEMPLATE: &str = "template.yaml";
 
-/// What the headings of an application's part of the template begin with, and those of its
-/// sections.
+/// The beginning of the heading of an application's part of the template, and the beginning of the
+/// headings of its sections.
 const PART: &str = "  # === ";
 const SECTION: &str = "  # --- ";
 /// The column in which each heading ends.
 const WIDTH: usize = 114;
-/// What comes before the clients of operators and readers of events.
+/// The line before the clients of operators and readers of events.
 pub(super) const CLIENTS: &str = "  # For programs that read the events of everybody.";
-/// The section after them.
+/// The heading of the section after these clients.
 pub(super) const AFTER_CLIENTS: &str = "  # --- What every function may do -";
 
-/// The template of the starter, with nothing in its generated blocks.
+/// Returns the template of the starter with empty generated blocks.
 fn ours() -> Result<String> {
     Ok(wire::emptied(starter::file(TEMPLATE)?, Path::new(TEMPLATE))?)
 }
 
-/// A section of the starter's template, by its heading.
+/// Returns a section of the starter's template, by its heading.
 pub(super) fn section(heading: &str) -> Result<String> {
     part(&format!("{SECTION}{heading} -"), &[SECTION, PART, "Outputs:"])
 }
 
-/// A part of the starter's template, from a line that begins with one text to before a line that
-/// begins with one of the others.
+/// Returns a part of the starter's template, from a line that begins with `begins` up to the next
+/// line that begins with one of `ends`.
 pub(super) fn part(begins: &str, ends: &[&str]) -> Result<String> {
     let template = ours()?;
     let part = starter::cut(&template, begins, ends);
     Ok(part.with_context(|| format!("the starter has no {}", begins.trim()))?.to_owned())
 }
 
-/// The text of the starter's template without its application, loops, operators and order of all
-/// commits.
+/// Returns the starter's template without its application, loops, operators and `$all`.
 pub(super) fn without_parts() -> Result<String> {
     let mut template = ours()?;
     let parts = [
@@ -65,19 +64,19 @@ pub(super) fn without_parts() -> Result<String> {
     Ok(template)
 }
 
-/// The parameter of the order of all commits, and its group.
+/// The parameter of `$all`, and its group.
 pub(super) const PARAMETER: &str = "  SequencePartitions:";
 pub(super) const GROUP: &str = "      - Label: { default: \"Order of all commits\" }";
 /// The scopes of readers of events and of operators.
 pub(super) const SCOPES: [&str; 2] =
     ["          { ScopeName: events,", "          { ScopeName: operate,"];
-/// Their clients, in the audience of the API.
+/// The clients of readers of events and of operators, in the audience of the API.
 pub(super) const AUDIENCES: [&str; 2] = [
     "                    !If [HasOwnUsers, !Ref EventsReaderClient,",
     "                    !If [HasOwnUsers, !Ref OperatorClient,",
 ];
 
-/// The text with headings that end in one column.
+/// Returns the text with headings that end in the same column.
 pub(super) fn with_even_headings(text: &str) -> String {
     let even = |line: &str| {
         let dash = if line.starts_with(PART) { '=' } else { '-' };
@@ -94,8 +93,8 @@ pub(super) fn with_even_headings(text: &str) -> String {
     text.lines().map(even).collect()
 }
 
-/// A text with one more line in the list that follows the line `after`, in its alphabetical place.
-/// The list ends with the first line that is indented less.
+/// Returns the text with one more line in the list after the line `after`, in alphabetical order.
+/// The list ends before the first line that is indented less.
 pub(super) fn with_listed(text: &str, after: &str, new: &str) -> Result<String> {
     let begins = &new[..new.len() - new.trim_start().len()];
     let mut lines: Vec<&str> = text.lines().collect();
@@ -108,8 +107,8 @@ pub(super) fn with_listed(text: &str, after: &str, new: &str) -> Result<String> 
     Ok(lines.join("\n") + "\n")
 }
 
-/// The template with one more section in the part of the application, in its alphabetical place, as
-/// the part is among the others.
+/// Returns the template with one more section in the part of the application. Sections and parts
+/// are in alphabetical order.
 pub(super) fn with_section(template: &str, application: &str, section: &str) -> Result<String> {
     let heading = |line: &str, begins: &str| {
         let heading = line.strip_prefix(begins)?;
@@ -142,11 +141,12 @@ pub(super) fn with_section(template: &str, application: &str, section: &str) -> 
     Ok(format!("{}\n{new}{section}{}\n", before.join("\n"), after.join("\n")))
 }
 
-/// The section of the template that the loops are in.
+/// The heading of the section with the loops.
 const ALIKE: &str = "  # --- What is alike -";
 
-/// The template with this loop, which is laid down with an empty list if it is missing: no linter
-/// takes an empty list, so a loop goes with its last name. `cargo xtask wire` writes the list.
+/// Returns the template with this loop. A missing loop is added with an empty list, and `cargo
+/// xtask wire` writes the list. A template can lack a loop because linters reject empty lists, so
+/// the loop disappears with the last name in its list.
 pub(super) fn with_loop(template: &str, looped: &str) -> Result<String> {
     let key = format!("  Fn::ForEach::{looped}:");
     if template.lines().any(|line| line == key) {
@@ -253,7 +253,7 @@ mod tests {
         assert!(after.contains("\n\n  # Functions that take the commands"), "{after}");
     }
 
-    /// One more view costs a reader its section. What is elsewhere is generated.
+    /// Each view adds its section to the template. All other lines for the view are generated.
     #[test]
     fn a_projector_costs_at_most_22_lines() {
         for heading in ["Stock cards: a state projector", "Stock journal: a log projector"] {
@@ -263,8 +263,7 @@ mod tests {
         }
     }
 
-    /// What stands in the template of the workspace in which the libraries are developed, after one
-    /// text and before another.
+    /// Returns the part of this repository's template between two texts.
     fn of_this_workspace(after: &str, before: &str) -> String {
         let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../template.yaml");
         let ours = std::fs::read_to_string(ours).unwrap();
@@ -272,26 +271,26 @@ mod tests {
         rest.split_once(before).unwrap().0.to_owned()
     }
 
-    /// Where the libraries are developed: `$all` is the one that a new
-    /// subscription brings with it, but for the subscriptions in it.
+    /// In ledgerline's own repository, the section for `$all` is the one that a first subscription
+    /// adds to a new workspace. Only the subscriptions in generated blocks differ.
     #[test]
-    fn the_order_of_this_workspace_is_that_of_a_new_one() {
+    fn this_repository_has_the_section_of_all_of_a_new_workspace() {
         let order = of_ours(&section("One order of everything").unwrap());
         let ours = of_this_workspace("  # --- One order of everything", "  # --- Operators -");
         let (_, order) = order.split_once("  # --- One order of everything").unwrap();
         assert_eq!(by_hand(&ours), by_hand(order));
     }
 
-    /// A text for a new workspace, with the names of this one.
+    /// Returns a text for a new workspace, with the names of this repository.
     fn of_ours(text: &str) -> String {
         text.replace("north-depot/${AWS::StackName}", "Ledgerline/${AWS::StackName}")
             .replace("north-depot/", "ledgerline/")
     }
 
-    /// Where the libraries are developed: what operators need is what a new workspace gets by its
-    /// command, but for what follows the log.
+    /// In ledgerline's own repository, the sections for operators are those that a new workspace
+    /// gets with its part for operators. Only the subscribers in generated blocks differ.
     #[test]
-    fn the_part_for_operators_of_this_workspace_is_that_of_a_new_one() {
+    fn this_repository_has_the_sections_for_operators_of_a_new_workspace() {
         let reconciling = section("Reconciling").unwrap();
         let operators = of_ours(&(section("Operators").unwrap() + &reconciling));
         let ours = of_this_workspace("  # --- Operators -", "  # --- Watching -");
@@ -299,7 +298,7 @@ mod tests {
         assert_eq!(by_hand(&ours), by_hand(operators));
     }
 
-    /// A part of a template without what is in its generated blocks.
+    /// Returns a part of a template without the content of its generated blocks.
     fn by_hand(text: &str) -> String {
         let mut is_generated = false;
         let lines = text.lines().filter(|line| {
@@ -311,10 +310,10 @@ mod tests {
         lines.collect::<Vec<_>>().join("\n")
     }
 
-    /// Where the libraries are developed: the loops of the template there are those of a new
-    /// workspace, with other names in their lists. One whose list would be empty is not there.
+    /// In ledgerline's own repository, the loops of the template are those of a new workspace, with
+    /// other names in their lists. The template has no loop whose list would be empty.
     #[test]
-    fn the_loops_of_this_workspace_are_those_of_a_new_one() {
+    fn this_repository_has_the_loops_of_a_new_workspace() {
         let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../template.yaml");
         let ours = std::fs::read_to_string(ours).unwrap();
         let mut known = 0;

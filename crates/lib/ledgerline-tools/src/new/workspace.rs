@@ -1,5 +1,5 @@
-//! A workspace of its own: the programs, the template, and one small application with an aggregate,
-//! a view of each kind and a query.
+//! A new workspace: the programs, the template, and one small application with an aggregate, a view
+//! of each kind and a query.
 
 use std::{fs, path::Path};
 
@@ -41,8 +41,8 @@ const FUNCTIONS: [&str; 5] = [
     "stock-journal-projector",
 ];
 
-/// Lays it down in this folder, which must be new or empty. Its last part is the name of the
-/// application.
+/// Creates a workspace in this folder, which must be new or empty. The last part of the folder's
+/// path is the name of the application.
 pub(crate) fn lay_down(folder: &Path) -> Result<()> {
     if folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
         bail!("{} is there already: choose another folder", folder.display());
@@ -72,7 +72,7 @@ pub(crate) fn lay_down(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lays down a small workspace: an aggregate, a view of states with a query, a view of the log.
+/// Creates a small workspace: an aggregate, a state view with a query, and a log view.
 fn small(folder: &Path, names: &Names) -> Result<()> {
     base(folder, names)?;
     let mut change = Change::new(folder, names.clone());
@@ -85,8 +85,8 @@ fn small(folder: &Path, names: &Names) -> Result<()> {
     let mut change = Change::new(folder, names.clone());
     parts::state_query(&mut change)?;
     change.make()?;
-    // To build the functions takes minutes in a new workspace. A test compares these manifests
-    // with what they print.
+    // The functions are not built here, because that takes minutes in a new workspace. A test
+    // compares these manifests with the manifests that the functions print.
     let manifests: Manifests = serde_json::from_str(starter::file("manifest.json")?)?;
     let manifests: Manifests =
         manifests.into_iter().filter(|(name, _)| FUNCTIONS.contains(&name.as_str())).collect();
@@ -97,7 +97,7 @@ fn small(folder: &Path, names: &Names) -> Result<()> {
     Ok(())
 }
 
-/// Lays down what every workspace has.
+/// Writes the files that every workspace has.
 fn base(folder: &Path, names: &Names) -> Result<()> {
     let libraries = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     for (path, text) in starter::base()? {
@@ -111,7 +111,7 @@ fn base(folder: &Path, names: &Names) -> Result<()> {
         fs::write(&file, names.rename(&text)).with_context(|| file.display().to_string())?;
     }
     make_executable(&folder.join(".ci/run"))?;
-    // The same versions of dependencies as those that the libraries were tested with.
+    // Use the versions of dependencies with which the libraries were tested.
     let lock = libraries.join("../../Cargo.lock");
     if lock.exists() {
         fs::copy(lock, folder.join("Cargo.lock"))?;
@@ -119,8 +119,8 @@ fn base(folder: &Path, names: &Names) -> Result<()> {
     Ok(())
 }
 
-/// The manifest with the dependencies on the libraries: by path where their sources are beside this
-/// one's, else by version.
+/// Returns the manifest with the dependencies on the libraries: by path if their sources are next
+/// to this package, otherwise by version.
 fn with_libraries(manifest: &str, libraries: &Path, folder: &Path) -> String {
     let beside = libraries.join("ledgerline/Cargo.toml").exists();
     let line = |line: &str| {
@@ -129,7 +129,7 @@ fn with_libraries(manifest: &str, libraries: &Path, folder: &Path) -> String {
         if beside {
             let path = libraries.join(name);
             let path = path.canonicalize().unwrap_or(path);
-            // No path leads from one drive to another.
+            // On another drive, the libraries need an absolute path.
             let path = pathdiff::diff_paths(&path, folder).unwrap_or(path);
             format!("{name} = {{ path = {:?} }}\n", path.display().to_string())
         } else {
@@ -163,10 +163,9 @@ pub(crate) mod tests {
         folder
     });
 
-    /// Operators and a first subscription bring the order of all commits with them, whichever comes
-    /// first.
+    /// The part for operators and the first subscription both add `$all`, in either order.
     #[test]
-    fn operators_and_subscriptions_bring_the_order_with_them() {
+    fn operators_and_subscriptions_add_all_in_either_order() {
         let shapes = starter::file(&format!("{MODEL}/shapes/stockitem.json")).unwrap();
         let facts = &Facts::of("stockitem", shapes).unwrap();
         let laid_down = |kinds: [Kind; 2]| -> Vec<String> {
@@ -188,8 +187,8 @@ pub(crate) mod tests {
         assert_eq!(first, laid_down([Kind::Subscription, Kind::Operators]));
     }
 
-    /// The starter is what its parts come to, so that what is laid down is what is compiled and
-    /// tested there.
+    /// All parts together make the starter. So the code that `cargo xtask new` writes is the code
+    /// that is compiled and tested there.
     #[test]
     fn the_parts_of_the_starter_make_the_starter() {
         let folder = tempfile::tempdir().unwrap();
@@ -209,17 +208,17 @@ pub(crate) mod tests {
         lay_down(&|change| parts::sums_projector(change, facts));
         lay_down(&parts::state_query);
         lay_down(&parts::log_query);
-        // The view that is listed begins as any other view of states.
+        // The view with a list begins like every state view.
         let mut listed = Change::new(folder, names.clone().name(STATES, starter::LISTED));
         parts::state_projector(&mut listed, facts).unwrap();
         listed.make().unwrap();
         lay_down(&|change| parts::listed_query(change, "createdBy"));
-        // So does the view on the bus.
+        // The view on the bus begins like every state view, too.
         let mut on_bus = Change::new(folder, names.clone().name(STATES, starter::ON_BUS));
         parts::bus_projector(&mut on_bus, facts).unwrap();
         on_bus.make().unwrap();
         lay_down(&|change| parts::process_manager(change, facts));
-        // The aggregate that only a process manager sends commands to is laid down by nothing.
+        // No command adds the aggregate that gets commands only from a process manager.
         let commanded =
             [format!("{MODEL}/src/price_tag.rs"), format!("{MODEL}/shapes/pricetag.json")];
         lay_down(&|change| change.copy(&commanded));
@@ -254,7 +253,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Where the libraries are developed: what this workspace has is what a new one begins with.
+    /// A new workspace begins with the same common files as ledgerline's own repository.
     #[test]
     fn a_new_workspace_has_the_same_common_files_as_this_one() {
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
@@ -274,7 +273,7 @@ pub(crate) mod tests {
             let read = |root: &Path| fs::read_to_string(root.join(path)).unwrap();
             assert_eq!(read(&WORKSPACE), read(&here), "{path}");
         }
-        // The lists name the applications of each.
+        // These files differ in the list of applications.
         for (path, listed) in [
             ("crates/applications/src/lib.rs", "::All::visit(visitor);"),
             ("crates/handlers/src/main.rs", "::HANDLERS,"),
@@ -286,7 +285,7 @@ pub(crate) mod tests {
             assert_eq!(without(read(&WORKSPACE)), without(read(&here)), "{path}");
             assert!(read(&WORKSPACE).contains("    shop"), "{path}");
         }
-        // Each dependency, lint and profile is one of ours.
+        // This repository has each dependency, lint and profile of a new workspace.
         let ours = fs::read_to_string(here.join("Cargo.toml")).unwrap();
         let theirs = fs::read_to_string(WORKSPACE.join("Cargo.toml")).unwrap();
         let rest = theirs.split_once("applications = ").unwrap().1;
@@ -295,7 +294,7 @@ pub(crate) mod tests {
         }
         let profiles = |manifest: &str| manifest.split_once("[profile.dev]").unwrap().1.to_owned();
         assert_eq!(profiles(&theirs), profiles(&ours));
-        // And each entry of the runbook, but for names.
+        // This repository has each heading of the new workspace's runbook.
         let runbook = |root: &Path| fs::read_to_string(root.join("docs/runbook.md")).unwrap();
         let headings = |text: &str| -> Vec<String> {
             text.lines().filter(|line| line.starts_with("## ")).map(ToOwned::to_owned).collect()
