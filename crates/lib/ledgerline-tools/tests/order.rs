@@ -1,5 +1,5 @@
-//! Slips in the wiring of `$all` and of a subscription, each made once in the template of the
-//! application of tanks (docs/wiring.md).
+//! Slips in the wiring of `$all` and of a subscription, each made once in the template of the test
+//! application (docs/wiring.md).
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -10,7 +10,7 @@ use ledgerline_testing::workspace;
 
 use self::by_hand::{by_hand, unwrapped};
 
-/// A text in the template, the text that takes its place, and what must be said.
+/// Slips: a text in the template, the text that replaces it, and the problem that must be reported.
 const SLIPS: [(&str, &str, &str); 24] = [
     (
         "                    - !If [HasOwnUsers, !Ref OperatorClient, !Ref AWS::NoValue]\n",
@@ -135,7 +135,7 @@ const SLIPS: [(&str, &str, &str); 24] = [
 ];
 
 #[test]
-fn slips_in_the_wiring_of_the_order_are_noticed() {
+fn slips_in_the_wiring_of_all_and_of_a_subscription_are_reported() {
     let root = workspace();
     let path = root.join("template.yaml");
     let template = unwrapped(&std::fs::read_to_string(&path).unwrap());

@@ -1,5 +1,5 @@
-//! Slips in the wiring of a new workspace, each made once. A slip that no check notices shows only
-//! on AWS, when an event or a commit does not arrive, or a failure stays unnoticed.
+//! Slips in the wiring of a new workspace, each made once. Without a check, a slip shows only on
+//! AWS: an event or a commit does not arrive, or a failure raises no alarm.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 
@@ -24,7 +24,7 @@ static SHOP: LazyLock<PathBuf> = LazyLock::new(|| {
     folder
 });
 
-/// The problems of this template, with these manifests of the functions.
+/// Returns the problems of this template, with these manifests of the functions.
 fn said(template: &str, manifests: &Value) -> Vec<String> {
     let path = SHOP.join("template.yaml");
     let source = match Source::parse(template, &path) {
@@ -42,16 +42,17 @@ fn template() -> String {
     unwrapped(&fs::read_to_string(SHOP.join("template.yaml")).unwrap())
 }
 
-/// The manifests of its functions. The test of the starter compares them with what the functions
-/// print.
+/// Returns the manifests of the workspace's functions. The test of the starter compares them with
+/// the manifests that the functions print.
 fn manifests() -> Value {
     serde_json::from_str(&fs::read_to_string(SHOP.join("manifest.json")).unwrap()).unwrap()
 }
 
 #[test]
-fn of_what_is_laid_down_nothing_is_said() {
+fn a_new_workspace_has_no_problems() {
     assert_eq!(said(&template(), &manifests()), Vec::<String>::new());
-    // A workspace that is older than generated blocks has none, and the same lines written by hand.
+    // A workspace of an earlier version has no generated blocks, and has the same lines written by
+    // hand.
     assert_eq!(said(&by_hand(&template()), &manifests()), Vec::<String>::new());
 }
 
@@ -59,10 +60,10 @@ fn of_what_is_laid_down_nothing_is_said() {
 /// reported.
 type Slip = (&'static str, &'static str, &'static str);
 
-/// What is said of a policy whose holder could act as any caller.
+/// The problem of a policy whose holder could act as any caller.
 const DIRECT: &str = "it allows a direct lambda:InvokeFunction of ItemCommandsFunction, and its event says who calls: add the condition lambda:InvokedViaFunctionUrl, and no other, or leave it out";
 
-/// Slips in the routes, and in who may call them.
+/// Slips in the routes, and in the rights to call them.
 const CALLERS: [Slip; 21] = [
     ("    - - ItemCommands\n      - ItemsQueries\n    # </generated>\n    - ${Function}Url:", "    - - ItemCommands\n      - Fanout\n    # </generated>\n    - ${Function}Url:", "the loop Urls has Fanout, which gets no URL"),
     ("Parameters: [BusEvents, ", "Parameters: [", "BusEvents: no group of AWS::CloudFormation::Interface has the parameter"),
@@ -545,7 +546,7 @@ fn slips() -> Vec<Slip> {
     [&CALLERS[..], &RIGHTS, &EVENTS, &TABLES, &SAFEGUARDS, &ALARMS].concat()
 }
 
-/// The template with a rule of the bus that brings the view its states.
+/// Returns the template with a rule of the bus that delivers states to the view.
 fn ruled() -> String {
     let without = |template: String, text: &str| {
         assert!(template.contains(text), "{text}");
@@ -579,7 +580,8 @@ fn ruled() -> String {
     template.replace(function, &format!("{others}{function}"))
 }
 
-/// The template with this slip in it; if the text is not in the template, the one with a rule.
+/// Returns the template with this slip. If the template does not contain the text of the slip, the
+/// result is made from the template with a rule.
 fn with((text, instead, _): Slip) -> String {
     let whole = [template(), ruled()].into_iter().find(|template| template.contains(text));
     let whole = whole.unwrap_or_else(|| panic!("there is no {text}"));
@@ -587,10 +589,10 @@ fn with((text, instead, _): Slip) -> String {
     format!("{before}{instead}{after}")
 }
 
-/// A page that is read from an index of keys finds no rows in it, and an index of whole rows that
-/// is read for its keys costs a write each time.
+/// An index of keys has no rows for a query of whole rows. An index of whole rows costs a write
+/// each time, although a query of keys does not need the rows.
 #[test]
-fn an_index_that_holds_something_else_than_is_read_is_noticed() {
+fn an_index_with_another_projection_than_its_query_reads_is_reported() {
     let keys = "KeySchema: [{ AttributeName: id, KeyType: HASH }]\n      TimeToLive";
     let index = |projection: &str| {
         format!(
@@ -611,14 +613,15 @@ fn an_index_that_holds_something_else_than_is_read_is_noticed() {
     }
 }
 
-/// A view may get its states by a rule of the bus instead of the fanout, as rules of others do.
+/// A view may get its states from a rule of the bus instead of the fanout, like other consumers of
+/// the bus.
 #[test]
-fn a_rule_may_bring_a_view_its_states() {
+fn a_rule_of_the_bus_may_deliver_states_to_a_view() {
     assert_eq!(said(&ruled(), &manifests()), Vec::<String>::new());
 }
 
 #[test]
-fn a_slip_in_the_template_is_noticed_and_said_with_its_line() {
+fn a_slip_in_the_template_is_reported_with_its_line() {
     let mut unnoticed = Vec::new();
     for slip @ (text, instead, says) in slips() {
         let problems = said(&by_hand(&with(slip)), &manifests());
@@ -627,7 +630,8 @@ fn a_slip_in_the_template_is_noticed_and_said_with_its_line() {
             Some(problem) if problem.contains("template.yaml:") => {}
             _ => unnoticed.push(format!("{text}\n-> {instead}\n{says}\nbut: {problems:#?}")),
         }
-        // In a generated block, all slips have one message, and what follows from a slip has none.
+        // In a generated block, all slips have the same message, and the consequences of a slip
+        // have none.
         let problems = said(&with(slip), &manifests());
         let stale = problems.iter().find(|problem| problem.contains(": the generated block `"));
         if !problems.iter().any(|problem| problem.contains(says)) && stale.is_none() {
@@ -637,8 +641,8 @@ fn a_slip_in_the_template_is_noticed_and_said_with_its_line() {
     assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n\n"));
 }
 
-/// Slips on the other side: a place in the manifests of the functions, the value that it gets, and
-/// the problem that must be reported. The template is unchanged.
+/// Slips in the manifests of the functions: a place, its new value, and the problem that must be
+/// reported. The template is unchanged.
 fn slips_in_manifests() -> Vec<(&'static str, Value, &'static str)> {
     let by_creator = json!({ "name": "byCreator", "partition": "createdBy", "sort": "name", "projection": "ALL" });
     vec![
@@ -712,17 +716,17 @@ fn slips_in_manifests() -> Vec<(&'static str, Value, &'static str)> {
     ]
 }
 
-/// The problems with this other value in the manifests of the functions.
+/// Returns the problems after this change of a value in the manifests.
 fn said_of(pointer: &str, value: Value) -> Vec<String> {
     let mut manifests = manifests();
-    // A field that is empty has no place in the text.
+    // The text of a manifest has no empty fields, so the field itself may be missing.
     let (parent, field) = pointer.rsplit_once('/').unwrap();
     manifests.pointer_mut(parent).unwrap_or_else(|| panic!("{pointer}"))[field] = value;
     said(&by_hand(&template()), &manifests)
 }
 
 #[test]
-fn a_change_of_a_manifest_is_noticed_and_said_with_its_line() {
+fn a_slip_in_a_manifest_is_reported() {
     for (pointer, value, says) in slips_in_manifests() {
         let problems = said_of(pointer, value);
         let noticed = problems.iter().any(|problem| problem.contains(says));
@@ -730,7 +734,7 @@ fn a_change_of_a_manifest_is_noticed_and_said_with_its_line() {
     }
 }
 
-/// The folders of sample events and answers, copied into this folder.
+/// Copies the folders of sample events and answers into this folder.
 fn copy_samples(to: &Path) {
     for folder in ["events", "tests/answers"] {
         for function in fs::read_dir(SHOP.join(folder)).unwrap() {
@@ -760,14 +764,14 @@ const SAMPLES: [(&[&str], &str); 5] = [
         &["tests/answers/items-queries/get.json"],
         "`tests/answers/items-queries/get.json` is missing; write",
     ),
-    // Without an event and its answers, no sample is missing, but its route has none.
+    // Without an event and its answers, no file is missing, but the route has no sample.
     (
         &["events/item-commands/rename.json", "tests/answers/item-commands/rename.json"],
         "no sample event shows POST /items/{id}/name",
     ),
 ];
 
-/// The problems of a new workspace without these files.
+/// Returns the problems of a new workspace without these files.
 fn said_without(deleted: &[&str]) -> Vec<String> {
     let source = Source::read(&SHOP.join("template.yaml")).unwrap();
     let manifests: Manifests = serde_json::from_value(manifests()).unwrap();
@@ -787,7 +791,7 @@ fn a_deleted_sample_event_or_answer_is_reported() {
 }
 
 #[test]
-fn an_entry_of_the_runbook_that_does_not_begin_with_what_to_type_is_reported() {
+fn an_entry_of_the_runbook_without_commands_at_its_beginning_is_reported() {
     let source = Source::read(&SHOP.join("template.yaml")).unwrap();
     let manifests: Manifests = serde_json::from_value(manifests()).unwrap();
     let runbook = fs::read_to_string(SHOP.join("docs/runbook.md")).unwrap();
@@ -799,9 +803,9 @@ fn an_entry_of_the_runbook_that_does_not_begin_with_what_to_type_is_reported() {
     assert!(problems.len() == 1 && problems[0].contains(says), "{problems:?}");
 }
 
-/// Changes that users may make, of which no problem is reported.
+/// Users may make these changes, so the check reports no problem.
 #[test]
-fn of_what_is_right_in_other_words_nothing_is_said() {
+fn allowed_changes_of_the_template_are_not_reported() {
     let alarm = |id: &str, metric: &str, statistic: &str| {
         format!(
             "  {id}:\n    Type: AWS::CloudWatch::Alarm\n    Properties: {{ AlarmDescription: !Sub \"See ${{RunbookUrl}}#function-errors\", \
@@ -824,8 +828,8 @@ fn of_what_is_right_in_other_words_nothing_is_said() {
             "CommitsTable, ITEMS_TABLE: !Ref ItemsTable, AWS_LAMBDA_EXEC_WRAPPER: /opt/wrapper } }"
                 .to_owned(),
         ),
-        // An alarm on a metric that the check does not know, and a second alarm on a metric that
-        // has a good one.
+        // An alarm on a metric that the check does not know, and a second alarm on a metric with a
+        // correct alarm.
         (before, alarm("FanoutSlow", "Duration", "Average") + before),
         (before, alarm("FanoutLazy", "IteratorAge", "Average") + before),
     ] {
@@ -836,7 +840,7 @@ fn of_what_is_right_in_other_words_nothing_is_said() {
 
 /// The messages in docs/wiring.md are those that the check reports.
 #[test]
-fn the_document_quotes_what_is_said() {
+fn the_document_quotes_reported_messages() {
     let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/wiring.md");
     let document = fs::read_to_string(document).unwrap();
     let in_the_template =

@@ -274,7 +274,7 @@ mod tests {
     /// In ledgerline's own repository, the section for `$all` is the one that a first subscription
     /// adds to a new workspace. Only the subscriptions in generated blocks differ.
     #[test]
-    fn this_repository_has_the_section_of_all_of_a_new_workspace() {
+    fn the_section_for_all_is_that_of_a_new_workspace() {
         let order = of_ours(&section("One order of everything").unwrap());
         let ours = of_this_workspace("  # --- One order of everything", "  # --- Operators -");
         let (_, order) = order.split_once("  # --- One order of everything").unwrap();
@@ -290,7 +290,7 @@ mod tests {
     /// In ledgerline's own repository, the sections for operators are those that a new workspace
     /// gets with its part for operators. Only the subscribers in generated blocks differ.
     #[test]
-    fn this_repository_has_the_sections_for_operators_of_a_new_workspace() {
+    fn the_sections_for_operators_are_those_of_a_new_workspace() {
         let reconciling = section("Reconciling").unwrap();
         let operators = of_ours(&(section("Operators").unwrap() + &reconciling));
         let ours = of_this_workspace("  # --- Operators -", "  # --- Watching -");
@@ -313,7 +313,7 @@ mod tests {
     /// In ledgerline's own repository, the loops of the template are those of a new workspace, with
     /// other names in their lists. The template has no loop whose list would be empty.
     #[test]
-    fn this_repository_has_the_loops_of_a_new_workspace() {
+    fn the_loops_are_those_of_a_new_workspace() {
         let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../template.yaml");
         let ours = std::fs::read_to_string(ours).unwrap();
         let mut known = 0;

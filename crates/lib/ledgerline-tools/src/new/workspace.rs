@@ -129,7 +129,7 @@ fn with_libraries(manifest: &str, libraries: &Path, folder: &Path) -> String {
         if beside {
             let path = libraries.join(name);
             let path = path.canonicalize().unwrap_or(path);
-            // On another drive, the libraries need an absolute path.
+            // No relative path leads from one drive to another.
             let path = pathdiff::diff_paths(&path, folder).unwrap_or(path);
             format!("{name} = {{ path = {:?} }}\n", path.display().to_string())
         } else {
@@ -163,9 +163,10 @@ pub(crate) mod tests {
         folder
     });
 
-    /// The part for operators and the first subscription both add `$all`, in either order.
+    /// The part for operators and the first subscription both add `$all`. The result does not
+    /// depend on which of the two comes first.
     #[test]
-    fn operators_and_subscriptions_add_all_in_either_order() {
+    fn operators_and_subscriptions_make_the_same_files_in_either_order() {
         let shapes = starter::file(&format!("{MODEL}/shapes/stockitem.json")).unwrap();
         let facts = &Facts::of("stockitem", shapes).unwrap();
         let laid_down = |kinds: [Kind; 2]| -> Vec<String> {

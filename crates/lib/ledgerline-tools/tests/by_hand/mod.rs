@@ -1,5 +1,5 @@
-/// A template that is written by hand: without the lines that make blocks generated ones. There,
-/// each slip has a message of its own.
+/// Returns a template without the marks of its generated blocks, as if it were written by hand. In
+/// such a template, each slip has its own message.
 pub(super) fn by_hand(template: &str) -> String {
     let lines = template.lines().filter(|line| {
         let line = line.trim();
@@ -8,7 +8,8 @@ pub(super) fn by_hand(template: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// A template with each flow collection in one line, so that a slip can name it.
+/// Returns a template with each flow collection on one line, so that a slip can name a whole
+/// collection.
 pub(super) fn unwrapped(template: &str) -> String {
     let mut unwrapped = String::new();
     let mut open = 0_i32;

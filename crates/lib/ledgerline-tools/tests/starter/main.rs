@@ -1,5 +1,5 @@
-//! The starter, of which everything that is laid down is a copy, and a new workspace as its user
-//! gets it: both build and pass their tests, and what is laid down in a workspace does so too.
+//! Tests of the starter, from which every new part is copied, and of a new workspace. Both build
+//! and pass their tests, and so does a workspace with new parts.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,8 +20,8 @@ use std::{
 
 use self::workspace::{Workspace, run};
 
-/// Checks that nothing else changed than these lists, the list of functions, the proofs of the
-/// application, and what `cargo xtask wire` writes.
+/// Asserts that only these lists, the list of functions, the proofs of the application, and the
+/// files that `cargo xtask wire` writes have changed.
 fn is_all(changed: &[String], lists: &[&str]) {
     let (wired, others): (Vec<_>, Vec<_>) = changed.iter().partition(|line| is_wired(line));
     let others: Vec<_> =
@@ -35,7 +35,7 @@ fn is_all(changed: &[String], lists: &[&str]) {
     assert_eq!(wired.len(), 2, "{wired:?}");
 }
 
-/// Whether a changed file is one that `cargo xtask wire` writes.
+/// Whether `cargo xtask wire` writes this changed file.
 fn is_wired(line: &str) -> bool {
     line.ends_with(" template.yaml") || line.ends_with(" manifest.json")
 }
@@ -75,10 +75,10 @@ fn a_new_workspace_builds_passes_and_grows() {
     let aggregate = ["aggregate", "purchase-order", "--in", "shop"];
     let changed = shop.lay_down(&aggregate);
     assert!(changed.contains(&format!("2 0 crates/apps/{model}/lib.rs")), "{changed:?}");
-    // The aggregates are compiled into xtask.
+    // xtask contains the aggregates, so build it with the new one.
     shop.cargo(&["build", "-p", "xtask"]);
     is_all(&shop.lay_down(&["projector", "open-orders", "--of", "purchaseorder"]), &[&views]);
-    // A query that also lists the rows needs an index, so that the table changes.
+    // A query that also lists the rows needs an index, so the table changes.
     run(&mut shop.xtask_new(&[
         "query",
         "open-orders",
@@ -99,8 +99,8 @@ fn a_new_workspace_builds_passes_and_grows() {
         &shop.lay_down(&["projector", "order-sums", "--of", "purchaseorder", "--sums"]),
         &[&views],
     );
-    // The first process manager brings a module with it: one more line in the list of modules,
-    // which is in the same file.
+    // The first process manager brings a module with it, so the same file has one more line, in its
+    // list of modules.
     let first = ["process-manager", "ship-orders", "--of", "purchaseorder"];
     let changed: Vec<_> = shop.lay_down(&first);
     let module = |line: &String| {
@@ -117,8 +117,7 @@ fn a_new_workspace_builds_passes_and_grows() {
     let commands =
         ["process-manager", "bill-orders", "--of", "purchaseorder", "--commands", "invoice"];
     is_all(&shop.lay_down(&commands), &[&managers]);
-    // The first subscription brings `$all` with it; the second one is like any
-    // other view.
+    // The first subscription also adds `$all`. The second subscription is like any other view.
     let changed = shop.lay_down(&["subscription", "diary", "--of", "purchaseorder"]);
     let others: Vec<_> = changed.iter().filter(|line| !is_wired(line)).collect();
     let library = format!("1 0 crates/apps/{functions}/lib.rs");
@@ -144,7 +143,7 @@ fn a_new_workspace_builds_passes_and_grows() {
     }
     shop.cargo(&["build", "-p", "xtask"]);
 
-    // Samples that are missing are written, and no other is changed.
+    // `cargo xtask wire --samples` writes missing samples, and changes no other sample.
     let samples =
         |function: &str| ["events", "tests/answers"].map(|of| shop.root.join(of).join(function));
     for function in [
@@ -164,7 +163,7 @@ fn a_new_workspace_builds_passes_and_grows() {
     assert!(changed.lines().all(|line| line.contains("/parcel-commands/")), "{changed}");
     shop.commit();
 
-    // A command with a wrong or taken name leaves nothing behind.
+    // A command with a wrong or taken name leaves no file behind.
     for wrong in [
         &["aggregate", "purchase-order", "--in", "shop"][..],
         &["aggregate", "cart"],
@@ -173,8 +172,8 @@ fn a_new_workspace_builds_passes_and_grows() {
         &["projector", "x", "--of", "item", "--in", "shop"],
         &["projector", "x"],
         &["projector", "x", "--of", "nothing"],
-        // Queries of a read model that is not there, is written from states, or has a query
-        // already.
+        // Queries of a read model that does not exist, that is written from states, or that has a
+        // query already.
         &["query", "x", "--of", "item"],
         &["query", "items", "--of", "item", "--log"],
         &["query", "items", "--of", "item"],
@@ -184,8 +183,7 @@ fn a_new_workspace_builds_passes_and_grows() {
         &["operators", "x"],
         &["projector"],
         &["process-manager", "sequencer", "--of", "item"],
-        // Names that are taken in the models, in the template, in Rust or in the code that is laid
-        // down.
+        // Names that are taken in the models, in the template, in Rust or in the code of new parts.
         &["aggregate", "it-em", "--in", "shop"],
         &["process-manager", "items", "--of", "item"],
         &["projector", "fanout", "--of", "item"],
@@ -211,17 +209,17 @@ fn a_new_workspace_builds_passes_and_grows() {
     }
 
     let passed = shop.passes();
-    for test in ["it_is_created_once", "every_event_is_listed", "every_event_is_looked_at"] {
+    for test in ["it_is_created_once", "every_event_is_listed", "every_event_causes_an_effect"] {
         assert!(passed.contains(test), "{passed}");
     }
     is_linted(&shop);
     fs::remove_dir_all(&shop.root).unwrap();
 }
 
-/// The linters of others find nothing, but they find a slip that `cargo xtask check` does not find:
-/// a property that only AWS reads.
+/// Asserts that the third-party linters find no problem in the workspace. The linters do find a
+/// slip that `cargo xtask check` misses: a property that only AWS reads.
 fn is_linted(shop: &Workspace) {
-    // The linters are installed in the folder of this repository, once for all workspaces.
+    // The linters are installed once for all workspaces, in the target folder of this repository.
     let tools = shop.target.join("tools");
     fs::create_dir_all(&tools).unwrap();
     fs::create_dir(shop.root.join("target")).unwrap();
@@ -244,7 +242,7 @@ fn is_linted(shop: &Workspace) {
     );
 }
 
-/// `cargo run -p local -- --watch`, as a developer uses it to try a rule out.
+/// Runs `cargo run -p local -- --watch`, as a developer does to try a change of a rule.
 #[test]
 #[ignore = "it builds the functions three times: cargo test -p ledgerline-tools --test starter an_edit -- --ignored"]
 fn an_edit_is_served_without_stopping() {
@@ -277,7 +275,7 @@ fn an_edit_is_served_without_stopping() {
     fs::remove_dir_all(&workspace.root).unwrap();
 }
 
-/// A local stack that watches the workspace.
+/// A local stack that watches the files of the workspace.
 struct Watched {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -301,7 +299,7 @@ impl Watched {
         this
     }
 
-    /// Waits for a line that contains this.
+    /// Waits for a line that contains `part`, and returns the line.
     fn line(&mut self, part: &str) -> String {
         self.lines.by_ref().map_while(Result::ok).find(|line| line.contains(part)).unwrap()
     }

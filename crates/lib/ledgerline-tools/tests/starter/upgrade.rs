@@ -1,5 +1,5 @@
-//! A workspace that an earlier version laid down takes this version by the steps of
-//! docs/upgrading.md.
+//! A test of docs/upgrading.md: its steps upgrade a workspace of an earlier version to this
+//! version.
 
 use std::{fs, process::Command};
 
@@ -29,8 +29,8 @@ impl Edited<'_> {
     }
 }
 
-/// Puts the lines of a generated block around a line and the lines below it that are indented more:
-/// the first one after the line `after` that begins with `first`.
+/// Puts the marks of a generated block around a line and the lines below it that are indented more.
+/// The first line is the first one after the line `after` that begins with `first`.
 fn with_block(template: &Edited<'_>, name: &str, after: &str, first: &str) {
     let text = template.text();
     let lines: Vec<_> = text.lines().collect();
@@ -49,7 +49,8 @@ fn with_block(template: &Edited<'_>, name: &str, after: &str, first: &str) {
     template.write(&(parts.concat().join("\n") + "\n"));
 }
 
-/// The steps of a table of answers: each line has the file, a few words, and the answer.
+/// Returns the steps in a table of answers. Each line of the table has the file, a few words, and
+/// the answer.
 fn answers(table: &str) -> Vec<(String, Value)> {
     let lines = table.lines().skip(2).enumerate();
     let row = |(place, line): (usize, &str)| {
@@ -61,7 +62,7 @@ fn answers(table: &str) -> Vec<(String, Value)> {
     lines.map(row).collect()
 }
 
-/// The steps of "One way of watching".
+/// Carries out the steps of "One way of watching" in docs/upgrading.md.
 fn watch_as_a_new_workspace_does(template: &Edited<'_>, new: &Workspace) {
     let cut = |text: &str, from: &str, to: &str| {
         let start = text.find(from).expect(from);
@@ -106,7 +107,7 @@ fn a_workspace_without_manifests_upgrades_step_by_step() {
     let edited = |path| Edited { workspace: &shop, path };
     let manifest = edited("Cargo.toml");
     let template = edited("template.yaml");
-    // The workspace names the libraries by the folder that they were in.
+    // The workspace names the libraries by their folder in that version.
     manifest.write(&manifest.text().replace("crates/lib/", "crates/rails/"));
     let moved = page.split_once("\n## Libraries in `crates/lib`\n").unwrap().1;
     let command = moved.split_once("```sh\n").unwrap().1.split_once("\n```").unwrap().0;
@@ -139,7 +140,7 @@ fn a_workspace_without_manifests_upgrades_step_by_step() {
     );
     edited("crates/handlers/Cargo.toml")
         .replace("ledgerline-local.workspace", "ledgerline-sam.workspace");
-    // Nothing in a new workspace calls what these steps rename.
+    // A new workspace calls none of the items that these steps rename.
     step(2, "`ledgerline_lambda::needs`");
     step(3, "process manager");
     step(4, "consumer of your own");
@@ -201,7 +202,7 @@ fn a_workspace_without_manifests_upgrades_step_by_step() {
             .count()
     );
 
-    // What is laid down by this version fits into the template of the earlier one.
+    // A new part of this version fits into the template of the earlier version.
     shop.cargo(&["xtask", "new", "subscription", "diary", "--of", "item"]);
     shop.cargo(&["xtask", "check"]);
     shop.cargo(&["xtask", "wire", "--check"]);

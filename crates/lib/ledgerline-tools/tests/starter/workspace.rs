@@ -1,4 +1,4 @@
-//! A workspace in the target folder, and what is done in it.
+//! A workspace in the target folder, and the commands that tests run in it.
 
 use std::{
     fs,
@@ -12,13 +12,13 @@ pub(super) struct Workspace {
 }
 
 impl Workspace {
-    /// Lays a workspace down under the target folder, with `cargo ledgerline new`, which needs no
+    /// Creates a workspace under the target folder, with `cargo ledgerline new`, which needs no
     /// clone.
     pub(super) fn new(name: &str) -> Self {
         let here =
             Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../..")).canonicalize().unwrap();
-        // The dependencies are built already in this target folder. Only the packages of the
-        // workspace are built.
+        // This target folder has the built dependencies, so cargo builds only the packages of the
+        // workspace.
         let target = here.join("target");
         let root = target.join(name).join("shop");
         let _ = fs::remove_dir_all(&root);
@@ -36,8 +36,8 @@ impl Workspace {
         this
     }
 
-    /// The workspace in this folder of the package, copied into the target folder. `libraries` is
-    /// where its manifest says that the libraries are.
+    /// Copies the workspace in `folder` of this package into the target folder. `libraries` is the
+    /// folder of the libraries in its manifest.
     pub(super) fn copied(name: &str, folder: &str, libraries: &str) -> Self {
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().unwrap();
         let workspace = here.join("../../..").canonicalize().unwrap();
@@ -55,8 +55,8 @@ impl Workspace {
     }
 
     fn set_version(&self, name: &str) {
-        // The workspace gets a version of its own, so that what is compiled of it does not replace
-        // what is compiled of this repository and of other workspaces.
+        // The workspace gets its own version, so that its compiled packages do not replace those of
+        // this repository and of other workspaces.
         let manifest = self.root.join("Cargo.toml");
         let laid_down = fs::read_to_string(&manifest).unwrap();
         let versioned = laid_down.replacen(
@@ -85,11 +85,12 @@ impl Workspace {
             .args(arguments))
     }
 
-    /// The command `cargo xtask new`, of the program that was built last. It is built again only
-    /// after a new aggregate: of all that it lays down, only aggregates are compiled into it.
+    /// Returns the command `cargo xtask new`, of the program that was built last. The program
+    /// contains the aggregates, so a test builds it again after a new aggregate, and after no other
+    /// part.
     pub(super) fn xtask_new(&self, arguments: &[&str]) -> Command {
         let mut xtask = Command::new(self.target.join("debug/xtask"));
-        // What operators need depends on what the functions say, which are built for it.
+        // `new` builds the functions for their manifests, so it needs the same target folder.
         xtask
             .current_dir(&self.root)
             .env("CARGO_TARGET_DIR", &self.target)
@@ -98,8 +99,8 @@ impl Workspace {
         xtask
     }
 
-    /// Lays something down. The result is the changed files, without new ones: the numbers of added
-    /// and removed lines, and the path.
+    /// Adds a part. Returns the changed files, without new files: the numbers of added and removed
+    /// lines, and the path.
     pub(super) fn lay_down(&self, arguments: &[&str]) -> Vec<String> {
         let before = self.written_by_hand();
         run(&mut self.xtask_new(arguments));
@@ -114,7 +115,7 @@ impl Workspace {
         changed
     }
 
-    /// The lines of the template outside of its generated blocks.
+    /// Returns the lines of the template outside of its generated blocks.
     pub(super) fn written_by_hand(&self) -> Vec<String> {
         let template = fs::read_to_string(self.root.join("template.yaml")).unwrap();
         let mut parts = template.split("# <generated ");
@@ -123,7 +124,7 @@ impl Workspace {
         [first].into_iter().chain(rest).flat_map(str::lines).map(ToOwned::to_owned).collect()
     }
 
-    /// Applies the changes in a document, one after the other. The result is their number.
+    /// Applies the diffs in a document, one after the other. Returns their number.
     pub(super) fn apply(&self, document: &Path) -> usize {
         let text = fs::read_to_string(document).unwrap();
         let blocks =
@@ -136,7 +137,8 @@ impl Workspace {
         applied.count()
     }
 
-    /// Runs the commands that the README of the workspace names, and that its CI runs.
+    /// Runs the commands that the README of the workspace names and its CI runs. Returns the output
+    /// of the tests.
     pub(super) fn passes(&self) -> String {
         self.cargo(&["fmt", "--check"]);
         self.cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
@@ -146,7 +148,8 @@ impl Workspace {
     }
 }
 
-/// Copies a folder. The manifests of the starter are not named as cargo names them.
+/// Copies a folder. A manifest named `_Cargo.toml`, as in the starter, gets the name that cargo
+/// expects.
 pub(super) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {

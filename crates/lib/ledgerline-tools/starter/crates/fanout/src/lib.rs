@@ -1,4 +1,4 @@
-//! The functions behind the `Commits` stream, and what reads `$all`.
+//! The functions that belong to no application.
 
 use applications::All;
 

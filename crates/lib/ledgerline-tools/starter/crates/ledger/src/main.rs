@@ -1,4 +1,5 @@
-//! `ledger`: looks at a stack, finds what is missing behind its log, and mends it.
+//! `ledger`: the operator's tool. It inspects a stack, finds commits that subscribers lack, and
+//! redelivers them.
 
 use std::process::ExitCode;
 

@@ -1,3 +1,3 @@
-//! The command functions, one module per aggregate: it reads the requests of its routes.
+//! The command functions, one module per aggregate. A module reads the requests of its routes.
 
 pub mod stock_item;

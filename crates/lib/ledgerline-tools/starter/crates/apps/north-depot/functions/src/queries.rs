@@ -1,4 +1,4 @@
-//! What can be asked, one module for each read model.
+//! The queries, one module for each read model.
 
 pub mod stock_cards;
 pub mod stock_journal;

@@ -1,4 +1,4 @@
-//! Stock items over HTTP, as their users have them: at `BASE_URL`, or on a local stack.
+//! A scenario of stock items over HTTP: at `BASE_URL`, or on a local stack.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -31,7 +31,7 @@ async fn a_stock_item_is_created_renamed_and_shown() {
         "not-your-stock-item"
     );
 
-    // The caller reads what was written.
+    // The caller reads its own write.
     let shown = api.get(&format!("/stock-cards/{id}?minVersion=2")).await;
     assert_eq!((shown.status, shown.etag_version()), (StatusCode::OK, Some(2)));
     assert_eq!(shown.body["name"], "Second");

@@ -1,4 +1,5 @@
-//! Price tags: printed once. No client asks for one: a process manager does, for each stock item.
+//! Price tags: each is printed once. No client creates a price tag: a process manager does, for
+//! each stock item.
 
 use ledgerline::{Aggregate, Context, Refusal, Text};
 use serde::{Deserialize, Serialize};
@@ -7,33 +8,33 @@ use serde::{Deserialize, Serialize};
 pub type PriceTagName = Text<200>;
 
 ledgerline::events! {
-    /// What happened. A shape changes only together with its number, and with an upcaster.
+    /// The stored events. A shape changes only together with its schema number and an upcaster.
     pub enum Event {
-        /// It was printed.
+        /// The price tag was printed.
         PriceTagPrinted: 1 { name: String },
     }
 }
 
-/// The text on the price tag, once it is printed.
+/// The state of a price tag.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// The text.
+    /// The text, after the price tag is printed.
     pub name: Option<String>,
 }
 
-/// What can be asked for.
+/// The commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Print it with this text.
+    /// Print the price tag with this text.
     Create(PriceTagName),
 }
 
 ledgerline::refusals! {
-    /// It is printed.
+    /// The price tag is printed already.
     EXISTS = already_exists("price-tag-exists", "this price tag is printed");
 }
 
-/// The aggregate. Its id is that of the stock item.
+/// The aggregate. A price tag has the id of its stock item.
 #[derive(Debug)]
 pub struct PriceTag;
 

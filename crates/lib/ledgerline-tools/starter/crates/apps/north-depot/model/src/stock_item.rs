@@ -11,59 +11,59 @@ pub type StockItemName = Text<200>;
 // --- Events --------------------------------------------------------------------------------------
 
 ledgerline::events! {
-    /// What happened. A shape changes only together with its number, and with an upcaster.
+    /// The stored events. A shape changes only together with its schema number and an upcaster.
     pub enum Event {
-        /// It exists from now on, and belongs to the caller.
+        /// A stock item was created. It belongs to the caller.
         StockItemCreated: 1 { name: String, created_by: Option<String> },
-        /// It has another name from now on.
+        /// The stock item got another name.
         StockItemRenamed: 1 { name: String },
     }
 }
 
 // --- State ---------------------------------------------------------------------------------------
 
-/// Whether it is there.
+/// The state of a stock item.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
-    /// Nothing happened in this stream yet.
+    /// The stream has no events.
     #[default]
     Uncreated,
-    /// It is there.
+    /// The stock item exists.
     Created(Created),
 }
 
-/// What the rules and the views need to know of it.
+/// The data of an existing stock item that rules and views need.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Created {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The subject of the caller, whose it is.
+    /// The subject of the caller who created the stock item.
     pub created_by: Option<String>,
 }
 
 // --- Decisions -----------------------------------------------------------------------------------
 
-/// What a client can ask for.
+/// The commands of clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Create it with this name.
+    /// Create the stock item with this name.
     Create(StockItemName),
-    /// Give it another name.
+    /// Give the stock item another name.
     Rename(StockItemName),
 }
 
 ledgerline::refusals! {
-    /// There is none.
+    /// No stock item has this id.
     UNKNOWN = not_found("unknown-stock-item", "there is no such stock item");
     /// The id is taken.
     EXISTS = already_exists("stock-item-exists", "this id is taken");
-    /// It belongs to somebody else.
+    /// The stock item belongs to another caller.
     NOT_YOURS = forbidden("not-your-stock-item", "the stock item belongs to somebody else");
 }
 
-/// What is there, if it is the caller's.
+/// Returns the stock item if it exists and belongs to the caller.
 fn yours<'a>(state: &'a State, context: &Context) -> Result<&'a Created, Refusal> {
     match state {
         State::Uncreated => Err(UNKNOWN),
@@ -72,7 +72,7 @@ fn yours<'a>(state: &'a State, context: &Context) -> Result<&'a Created, Refusal
     }
 }
 
-/// The aggregate. Its id is a UUID.
+/// The aggregate. The id of a stock item is a UUID.
 #[derive(Debug)]
 pub struct StockItem;
 
@@ -93,7 +93,7 @@ impl Aggregate for StockItem {
             (State::Created(it), Event::StockItemRenamed { name }) => {
                 State::Created(Created { name: name.clone(), ..it })
             }
-            // No decision ever led here.
+            // `decide` never renames a stock item that does not exist.
             (State::Uncreated, Event::StockItemRenamed { .. }) => State::Uncreated,
         }
     }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_renamed_by_who_created_it() {
+    fn only_its_creator_renames_it() {
         let renamed = Event::StockItemRenamed { name: "Second".into() };
         given::<StockItem>([created()]).when(rename("Second"), &by("ada")).then([renamed]);
         given::<StockItem>([created()]).when(rename("Second"), &by("eve")).then_refused(&NOT_YOURS);
@@ -154,11 +154,11 @@ mod tests {
     }
 
     #[test]
-    fn the_name_that_it_has_changes_nothing() {
+    fn the_same_name_adds_no_event() {
         given::<StockItem>([created()]).when(rename("First"), &by("ada")).then([]);
     }
 
-    /// A client that was told nothing sends its command again.
+    /// A client that gets no response sends its command again.
     #[test]
     fn no_command_does_anything_when_it_is_sent_again() {
         let there = fold::<StockItem>(State::Uncreated, &[created()]);

@@ -1,4 +1,4 @@
-//! The read models, one module each: its row, its key, and how it changes.
+//! The read models, one module each: the row, its key, and the code that writes it.
 
 pub mod stock_cards;
 pub mod stock_diary;

@@ -1,4 +1,4 @@
-//! Writes the row of stock cards that an event's state makes, unless the table has a newer one.
+//! Writes the row of stock cards from an event's state, unless the table has a newer one.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

@@ -1,4 +1,4 @@
-//! Takes the commands of stock items: creates and renames them.
+//! Handles the commands of stock items: creates and renames stock items.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

@@ -1,4 +1,4 @@
-//! Lists the stock journal, from the log.
+//! Writes the stock journal, from the log.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

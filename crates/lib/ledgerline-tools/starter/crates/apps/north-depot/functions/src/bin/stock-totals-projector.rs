@@ -1,4 +1,4 @@
-//! Counts the stock totals, from the log.
+//! Counts events for the stock totals, from the log.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

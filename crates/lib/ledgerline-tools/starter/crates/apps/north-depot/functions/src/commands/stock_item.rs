@@ -6,7 +6,7 @@ use north_depot::stock_item::{Command, State, StockItem, StockItemName};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// What creates one. Without an id, it gets a new one.
+/// The body of a request that creates a stock item. Without an id, the server chooses one.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Create {
@@ -21,7 +21,7 @@ struct Rename {
     name: StockItemName,
 }
 
-/// The routes.
+/// Returns the routes.
 #[must_use]
 pub fn routes() -> Vec<Route<StockItem>> {
     vec![

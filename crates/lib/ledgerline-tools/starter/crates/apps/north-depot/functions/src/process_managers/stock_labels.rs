@@ -1,4 +1,4 @@
-//! Stock labels: sends a command to a price tag when a stockitem begins.
+//! Stock labels: sends a command to a price tag after the first commit of a stockitem.
 
 use std::num::NonZeroUsize;
 
@@ -15,8 +15,9 @@ use north_depot::{
 /// The size of a warm instance's cache, in price tags.
 const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
 
-/// The command that is due after a commit: after the first one of a stream. Pure, so that it can be
-/// tested without sending it. Decode payloads here: `decode::<StockItem>(recorded)`.
+/// Returns the command that is due after a commit: one command after the first commit of a stream.
+/// This function is pure, so tests send no command. Decode payloads here:
+/// `decode::<StockItem>(recorded)`.
 ///
 /// # Errors
 /// When the command cannot have such a value.
@@ -27,7 +28,7 @@ pub fn due(commit: &Commit) -> Result<Option<Command>, Invalid> {
     Ok(Some(Command::Create(PriceTagName::new(commit.stream.id())?)))
 }
 
-/// Sends it.
+/// The process manager: sends the commands.
 #[derive(Debug)]
 pub struct StockLabels<S> {
     store: S,
@@ -35,7 +36,7 @@ pub struct StockLabels<S> {
 }
 
 impl<S> StockLabels<S> {
-    /// Works on this store.
+    /// Returns the process manager, for the streams of this store.
     #[must_use]
     pub fn new(store: S) -> Self {
         Self { store, cache: Cache::new(CACHED_STREAMS) }
@@ -47,15 +48,15 @@ impl<S: EventStore> Reaction for StockLabels<S> {
 
     const COMMANDS: &'static [&'static str] = &[PriceTag::CATEGORY];
 
-    /// May happen twice for the same commit. The command is sent once: its id is made of the commit
-    /// and the step.
+    /// A redelivered commit sends the command only once: the id of the command is made of the
+    /// commit and the step.
     async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
         let Some(command) =
             due(commit).map_err(|invalid| ApplyError::Effect(invalid.to_string()))?
         else {
             return Ok(());
         };
-        // Each stream has one of its own, with the same id.
+        // Each stream has its own price tag, with the same id.
         let stream = PriceTag::stream(commit.stream.id());
         let stream = stream.map_err(|invalid| ApplyError::Effect(invalid.to_string()))?;
         let actor = commit.meta.actor.as_deref();

@@ -1,17 +1,17 @@
-//! Stock notices: does what is due after the events of a stockitem.
+//! Stock notices: performs the effects that are due after the events of a stockitem.
 
 use ledgerline::{Aggregate, Commit};
 use ledgerline_lambda::{process_manager::Reaction, queue::ApplyError};
 use north_depot::stock_item::StockItem;
 
-/// What is due after a commit. Pure, so that it can be tested without doing it. Decode payloads
-/// here: `decode::<StockItem>(recorded)`.
+/// Returns the effects that are due after a commit. This function is pure, so tests need no
+/// effects. Decode payloads here: `decode::<StockItem>(recorded)`.
 #[must_use]
 pub fn due(commit: &Commit) -> Vec<&str> {
     commit.events.iter().map(|recorded| recorded.event_type.as_str()).collect()
 }
 
-/// Does it.
+/// The process manager: performs the effects.
 #[derive(Debug)]
 pub struct StockNotices;
 
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_event_is_looked_at() {
+    fn every_event_causes_an_effect() {
         let event =
             |name: &str| RecordedEvent { event_type: name.into(), schema: 1, data: "{}".into() };
         let commit = Commit {

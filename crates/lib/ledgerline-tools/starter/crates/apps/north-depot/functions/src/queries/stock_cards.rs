@@ -1,4 +1,4 @@
-//! What can be asked about stock cards.
+//! The queries of the view of stock cards.
 
 use ledgerline::Refusal;
 use ledgerline_lambda::queries::{Query, VisibleTo, row};
@@ -11,8 +11,8 @@ use serde_json::json;
 /// The refusal for a missing row.
 const UNKNOWN: Refusal = Refusal::not_found("unknown-stock-item", "there is no such stock item");
 
-/// The routes. Every signed-in caller sees every row: where a row is one caller's own, say so with
-/// `VisibleTo::Owner`.
+/// Returns the routes. Every signed-in caller sees every row. If a row belongs to one caller, say
+/// so with `VisibleTo::Owner`.
 #[must_use]
 pub fn routes() -> Vec<Query> {
     vec![row::<StockItem, Row>("GET /stock-cards/{id}", TABLE, UNKNOWN, VisibleTo::All, |row| {

@@ -1,4 +1,4 @@
-//! What can be asked about stock journal.
+//! The queries of the view of stock journal.
 
 use ledgerline_lambda::queries::{Query, history};
 use north_depot::{
@@ -7,9 +7,9 @@ use north_depot::{
 };
 use serde_json::json;
 
-/// The routes. Every signed-in caller sees every row: where the rows are one caller's own, write a
-/// `Query::new` that compares their owner with `request.actor()?`, and answers as if there were
-/// none.
+/// Returns the routes. Every signed-in caller sees every row. If rows belong to one caller, write a
+/// `Query::new` that compares their owner with `request.actor()?`. For other callers, let it answer
+/// as if there were no rows.
 #[must_use]
 pub fn routes() -> Vec<Query> {
     vec![history::<StockItem, Row>("GET /stock-journal/{id}", "rows", TABLE, |row| json!(row))]

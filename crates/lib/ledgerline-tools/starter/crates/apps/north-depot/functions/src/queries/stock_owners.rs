@@ -1,4 +1,4 @@
-//! What can be asked about stock owners.
+//! The queries of the view of stock owners.
 
 use ledgerline::Refusal;
 use ledgerline_lambda::{
@@ -14,8 +14,8 @@ use serde_json::json;
 /// The refusal for a missing row.
 const UNKNOWN: Refusal = Refusal::not_found("unknown-stock-item", "there is no such stock item");
 
-/// The routes. Every signed-in caller sees every row: where a row is one caller's own, say so with
-/// `VisibleTo::Owner`, and list the caller's own rows with `queries::KeyRange::own`.
+/// Returns the routes. Every signed-in caller sees every row. If a row belongs to one caller, say
+/// so with `VisibleTo::Owner`, and list the caller's own rows with `queries::KeyRange::own`.
 #[must_use]
 pub fn routes() -> Vec<Query> {
     vec![
@@ -29,7 +29,7 @@ pub fn routes() -> Vec<Query> {
     ]
 }
 
-/// The rows that have the value of the parameter.
+/// Returns the range of rows with the parameter's value.
 fn by_created_by(request: &http::HttpRequest) -> Result<queries::KeyRange, http::Problem> {
     let value = request.query("createdBy")?.filter(|value| !value.is_empty());
     value

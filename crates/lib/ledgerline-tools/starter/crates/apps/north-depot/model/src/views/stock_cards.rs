@@ -5,25 +5,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::stock_item::{State, StockItem};
 
-/// One stockitem.
+/// The row of one stockitem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// Key.
+    /// The partition key: the id of the stockitem.
     pub id: String,
-    /// What it is like.
+    /// The state.
     #[serde(flatten)]
     pub state: State,
     /// The version that the row shows.
     pub version: u64,
 }
 
-/// Where the rows are.
+/// The table of the rows.
 pub const TABLE: StateTable = StateTable { variable: "STOCK_CARDS_TABLE", key: "id", indexes: &[] };
 
 /// The view.
 pub const VIEW: StateView<StockItem, Row> = StateView { table: TABLE, row };
 
-/// The row that shows this state; `None` deletes the row.
+/// Returns the row that shows this state; `None` deletes the row.
 #[must_use]
 pub fn row(id: &str, version: u64, state: State) -> Option<Row> {
     Some(Row { id: id.to_owned(), state, version })

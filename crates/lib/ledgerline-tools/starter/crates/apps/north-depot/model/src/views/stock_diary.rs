@@ -1,4 +1,4 @@
-//! The stock diary: what happened to all stockitem streams, in one order, written from `$all`.
+//! The stock diary: the events of all stockitem streams, in the order of `$all`.
 
 use jiff::Timestamp;
 use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::stock_item::StockItem;
 
-/// Where the rows are.
+/// The table of the rows.
 pub const TABLE: LogTable =
     LogTable { variable: "STOCK_DIARY_TABLE", partition: "part", sort: "entry" };
 
@@ -14,14 +14,14 @@ pub const TABLE: LogTable =
 pub const VIEW: OrderedView<Last, ()> =
     OrderedView { table: TABLE, of: &[StockItem::CATEGORY], writes: &[Write::Put], changes };
 
-/// Rows in a partition.
+/// The number of rows in a partition.
 const PART: u64 = 100_000;
 
-/// What goes from one commit to the next: the number of the last row.
+/// The state that passes from one commit to the next: the number of the last row.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Last(pub u64);
 
-/// One event.
+/// The row of one event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
@@ -31,13 +31,13 @@ pub struct Row {
     pub entry: String,
     /// The stream.
     pub stream: String,
-    /// What happened.
+    /// The type of the event.
     pub event: String,
-    /// When it was committed.
+    /// The time of the commit.
     pub at: Timestamp,
 }
 
-/// What a commit changes: it adds a row for each of its events.
+/// Adds a row for each event of a commit.
 ///
 /// # Errors
 /// When a row cannot be written. Decode payloads here: `decode::<StockItem>(recorded)?`.

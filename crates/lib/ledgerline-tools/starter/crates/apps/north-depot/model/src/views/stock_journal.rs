@@ -1,5 +1,4 @@
-//! The stock journal: what happened to every stockitem, one row for each event, written from the
-//! log.
+//! The stock journal: one row for each event of every stockitem, written from the log.
 
 use jiff::Timestamp;
 use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write};
@@ -7,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::stock_item::StockItem;
 
-/// Where the rows are.
+/// The table of the rows.
 pub const TABLE: LogTable =
     LogTable { variable: "STOCK_JOURNAL_TABLE", partition: "owner", sort: "entry" };
 
@@ -15,7 +14,7 @@ pub const TABLE: LogTable =
 pub const VIEW: LogView =
     LogView { table: TABLE, of: &[StockItem::CATEGORY], writes: &[Write::Insert], changes };
 
-/// One event.
+/// The row of one event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
@@ -24,13 +23,13 @@ pub struct Row {
     /// Sort key: the version and the place in the commit, so that text order is the order of the
     /// log.
     pub entry: String,
-    /// What happened.
+    /// The type of the event.
     pub event: String,
-    /// When it was committed.
+    /// The time of the commit.
     pub at: Timestamp,
 }
 
-/// What a commit changes: it adds a row for each of its events.
+/// Adds a row for each event of a commit.
 ///
 /// # Errors
 /// When a row cannot be written. Decode payloads here: `decode::<StockItem>(recorded)?`.

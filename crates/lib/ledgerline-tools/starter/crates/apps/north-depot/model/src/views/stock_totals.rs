@@ -1,11 +1,11 @@
-//! The stock totals: how often each event happened to a stockitem, written from the log.
+//! The stock totals: the number of events of each type for each stockitem, written from the log.
 
 use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write};
 use serde::{Deserialize, Serialize};
 
 use crate::stock_item::StockItem;
 
-/// Where the rows are.
+/// The table of the rows.
 pub const TABLE: LogTable =
     LogTable { variable: "STOCK_TOTALS_TABLE", partition: "owner", sort: "entry" };
 
@@ -13,7 +13,7 @@ pub const TABLE: LogTable =
 pub const VIEW: LogView =
     LogView { table: TABLE, of: &[StockItem::CATEGORY], writes: &[Write::Update], changes };
 
-/// The number of events of one type.
+/// The row of one event type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
     /// Partition key: the id of the stockitem.
@@ -24,7 +24,7 @@ pub struct Row {
     pub count: i64,
 }
 
-/// What a commit changes: it adds to the row of each type, without reading it.
+/// Adds the events of a commit to the row of their type, without reading that row.
 ///
 /// # Errors
 /// When an event cannot be read. To sum amounts, decode payloads here:
