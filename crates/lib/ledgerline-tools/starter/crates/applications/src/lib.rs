@@ -1,5 +1,5 @@
-//! The applications of this workspace: one line for each, here and in `Cargo.toml`. Everything that
-//! works with all aggregates finds them by this list.
+//! The applications of this workspace: one line for each, here and in `Cargo.toml`. Code that works
+//! with all aggregates finds them in this list.
 
 #![deny(unused_crate_dependencies, reason = "an application in Cargo.toml has a line here")]
 

@@ -1,4 +1,4 @@
-//! The functions that belong to no application.
+//! The functions behind the `Commits` stream, and the reader of `$all`.
 
 use applications::All;
 

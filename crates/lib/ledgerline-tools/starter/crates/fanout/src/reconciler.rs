@@ -1,4 +1,4 @@
-//! The reconciler: compares every subscriber with the streams that were written lately.
+//! The reconciler: compares every subscriber with the streams that were written recently.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

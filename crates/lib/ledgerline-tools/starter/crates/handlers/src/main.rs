@@ -1,5 +1,6 @@
 //! The development binary: the handlers of all functions. `cargo run -p local` starts one process
-//! of it for each function, so that a build links one program. It is never shipped.
+//! of the binary for each function, so that a build links one program. No deployment contains the
+//! binary.
 
 use ledgerline_lambda::handlers::Handler;
 

@@ -1,5 +1,4 @@
-//! `ledger`: the operator's tool. It inspects a stack, finds commits that subscribers lack, and
-//! redelivers them.
+//! The program `ledger`: shows a stack, compares its subscribers with its log, and repairs them.
 
 use std::process::ExitCode;
 

@@ -1,9 +1,9 @@
-//! `cargo run -p local`: the whole of `template.yaml` on a laptop.
+//! The program `local`: runs the whole of `template.yaml` on a laptop.
 
 use std::process::ExitCode;
 
-/// A fifth of the stack's time went into the C library's, which gives memory back and takes it
-/// again all the time.
+/// Replaces the allocator of the C library, which took a fifth of the stack's processor time: it
+/// constantly returned memory to the system and requested it again.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,4 @@
-//! `cargo run --profile fast -p proofs`: tries to lose an event, and to apply one twice.
+//! The program `proofs`: tries to lose an event, and to apply one twice.
 
 use std::process::ExitCode;
 

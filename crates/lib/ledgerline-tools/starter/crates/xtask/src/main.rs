@@ -1,4 +1,4 @@
-//! `cargo xtask`: what the compiler cannot see.
+//! `cargo xtask`: the checks that the compiler cannot make, and the generators of this repository.
 
 use std::process::ExitCode;
 
