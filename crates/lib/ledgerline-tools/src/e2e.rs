@@ -210,7 +210,8 @@ fn order(
 
 /// Tests `ledger concurrency`. An operator who `may` write stops a function and starts it again;
 /// meanwhile, `ledger doctor` reports the stopped function. The command of another operator fails
-/// at its record: for the emulator's sake, the role has the right to stop functions.
+/// when it writes its record. The emulator needs roles with the right to stop functions, so the
+/// role does not refuse this by itself.
 fn stop(emulator: &Emulator, credentials: &BTreeMap<String, String>, may: bool) -> Result<()> {
     let sure = ["--write", "--yes", "--why", "a try of the deployment"];
     let concurrency = |to: &[&str]| {

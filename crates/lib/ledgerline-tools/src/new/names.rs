@@ -71,8 +71,8 @@ const TYPES: [&str; 55] = [
     "Write",
 ];
 
-/// Names that no part may have: packages of a workspace, packages that an application depends on,
-/// and names with which resources of `$all` or of operators would exist twice.
+/// Names that no part may have. Some are packages of a workspace, or packages that an application
+/// depends on. With the others, resources of `$all` or of operators would exist twice.
 const PACKAGES: [&str; 29] = [
     "alloc",
     "anyhow",

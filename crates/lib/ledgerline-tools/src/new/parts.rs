@@ -25,8 +25,8 @@ const HANDLERS: &str = "crates/handlers";
 /// The line before the list of these packages.
 const HANDLED: &str = "    // One line for each package with functions.";
 
-/// Adds the workspace's own names that clients and operators see: the prefix of each scope, the
-/// source of the events on the bus, and the namespace of the metrics.
+/// Adds the workspace's own names that clients and operators see. These are the prefix of each
+/// scope, the source of the events on the bus, and the namespace of the metrics.
 pub(super) fn own_names(names: Names, source: &Source) -> Names {
     let template = source.json();
     let namespace =

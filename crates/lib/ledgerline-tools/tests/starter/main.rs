@@ -40,8 +40,8 @@ fn is_wired(line: &str) -> bool {
     line.ends_with(" template.yaml") || line.ends_with(" manifest.json")
 }
 
-/// After a change of the functions or of the template, `cargo xtask wire` in `target/starter`
-/// writes the `manifest.json` and the `template.yaml` that the starter must have.
+/// Run `cargo xtask wire` in `target/starter` after a change of the functions or of the template.
+/// It writes the `manifest.json` and the `template.yaml` that the starter must have.
 #[test]
 #[ignore = "it builds a workspace: cargo test -p ledgerline-tools --test starter -- --ignored"]
 fn the_starter_passes() {
