@@ -10,6 +10,7 @@
 
 mod api;
 mod copies;
+pub mod lessons;
 mod log;
 mod requests;
 mod samples;

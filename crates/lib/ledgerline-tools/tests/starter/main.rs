@@ -8,6 +8,7 @@
     reason = "in a test a panic is the report"
 )]
 
+mod lessons;
 mod upgrade;
 mod workspace;
 
@@ -247,7 +248,7 @@ fn is_linted(shop: &Workspace) {
 #[ignore = "it builds the functions three times: cargo test -p ledgerline-tools --test starter an_edit -- --ignored"]
 fn an_edit_is_served_without_stopping() {
     let workspace = Workspace::new("try-watch");
-    let mut stack = Watched::start(&workspace);
+    let mut stack = Watched::start(&workspace, &["--watch"]);
     let create = |stack: &Watched| {
         stack.post("/items", r#"{"id": "5f0a3a6e-6a6d-4e0e-9d0e-0a4f0f4b2c11", "name": "First"}"#)
     };
@@ -280,20 +281,23 @@ struct Watched {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
     url: String,
+    aws: String,
 }
 
 impl Watched {
-    fn start(workspace: &Workspace) -> Self {
-        let arguments =
-            ["run", "-p", "local", "--", "--watch", "--port", "0", "--aws-address", "127.0.0.1:0"];
+    fn start(workspace: &Workspace, arguments: &[&str]) -> Self {
+        let ports = ["run", "-p", "local", "--", "--port", "0", "--aws-address", "127.0.0.1:0"];
         let mut cargo = Command::new(env!("CARGO"));
         cargo
             .current_dir(&workspace.root)
             .env("CARGO_TARGET_DIR", &workspace.target)
+            .args(ports)
             .args(arguments);
         let mut process = cargo.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let mut this = Self { process, lines, url: String::new() };
+        let mut this = Self { process, lines, url: String::new(), aws: String::new() };
+        let aws = this.line("(for AWS_ENDPOINT_URL)");
+        this.aws = aws.split_whitespace().nth(1).unwrap().to_owned();
         let ready = this.line("Ready at ");
         this.url = ready.split_once("Ready at ").unwrap().1.split_once(". ").unwrap().0.to_owned();
         this

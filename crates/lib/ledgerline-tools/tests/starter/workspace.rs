@@ -129,12 +129,14 @@ impl Workspace {
         let text = fs::read_to_string(document).unwrap();
         let blocks =
             text.split("```diff\n").skip(1).map(|block| block.split("```").next().unwrap());
+        blocks.map(|block| self.apply_change(block)).count()
+    }
+
+    /// Applies a change in git's format.
+    pub(super) fn apply_change(&self, change: &str) {
         let patch = self.root.with_extension("patch");
-        let applied = blocks.map(|block| {
-            fs::write(&patch, block).unwrap();
-            self.git(&["apply", &patch.display().to_string()]);
-        });
-        applied.count()
+        fs::write(&patch, change.to_owned() + "\n").unwrap();
+        self.git(&["apply", &patch.display().to_string()]);
     }
 
     /// Runs the commands that the README of the workspace names and its CI runs. Returns the output

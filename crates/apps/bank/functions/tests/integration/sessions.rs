@@ -1,6 +1,10 @@
 //! The sessions in the documents are real.
 
-use ledgerline_testing::{session_of_application_is_real, sessions_are_real, workspace};
+use ledgerline_testing::{
+    LocalStack, eventually,
+    lessons::{Shell, blocks},
+    session_of_application_is_real, sessions_are_real, workspace,
+};
 
 #[tokio::test]
 async fn the_session_in_the_readme_is_real() {
@@ -15,4 +19,40 @@ async fn the_session_of_the_application_is_real() {
 #[tokio::test]
 async fn the_session_in_the_order_document_is_real() {
     sessions_are_real(&workspace().join("docs/order.md")).await;
+}
+
+/// Lesson 3, as a reader types it.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_money_is_lost_when_a_reader_of_the_lesson_kills_the_process_manager() {
+    let lesson = std::fs::read_to_string(workspace().join("docs/learn/3-kill-a-function.md"));
+    let lesson = lesson.unwrap();
+    let stack = LocalStack::start(None).await;
+    let mut shell = Shell::new(workspace());
+    shell.replace("localhost:3000", stack.url());
+    // Other tests have functions of the same name.
+    shell.replace("pkill ", format!("pkill -P {} ", stack.process_id()));
+    shell.replace("--local ", format!("--local={} ", stack.aws_url()));
+    let [
+        ("sh", start),
+        ("console", open),
+        ("sh", kill),
+        ("sh", count),
+        ("console", money),
+        ("sh", ledger),
+    ] = blocks(&lesson)[..]
+    else {
+        panic!("{:?}", blocks(&lesson))
+    };
+    assert!(start.starts_with("cargo run -p local"));
+
+    shell.session(open);
+    shell.run(kill);
+    assert!(stack.hops().iter().filter(|(.., text)| text.contains("transfer started")).count() > 5);
+    eventually("every transfer is completed", async || {
+        (shell.run(count).trim() == "50 \"status\":\"completed\"").then_some(())
+    })
+    .await;
+    shell.session(money);
+    let printed = shell.run(ledger);
+    assert!(printed.contains("TransferCompleted"), "{printed}");
 }

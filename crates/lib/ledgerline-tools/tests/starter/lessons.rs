@@ -1,0 +1,66 @@
+//! A test of docs/learn: the commands of the first two lessons, as a reader types them.
+
+use std::{fs, path::Path};
+
+use ledgerline_testing::lessons::{Shell, blocks};
+
+use super::{Watched, workspace::Workspace};
+
+/// A reader in the workspace that the first lesson creates.
+struct Reader {
+    shop: Workspace,
+    shell: Shell,
+    stack: Option<Watched>,
+    edited: bool,
+}
+
+impl Reader {
+    fn take(&mut self, lesson: &str) {
+        let docs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/learn"));
+        let page = fs::read_to_string(docs.join(lesson)).unwrap();
+        for (language, text) in blocks(&page) {
+            match language {
+                "sh" => text.lines().for_each(|line| self.run(line)),
+                "diff" => {
+                    self.shop.apply_change(text);
+                    self.edited = true;
+                }
+                _ => {
+                    if std::mem::take(&mut self.edited) {
+                        self.stack.as_mut().unwrap().line("functions replaced");
+                    }
+                    self.shell.session(text);
+                }
+            }
+        }
+    }
+
+    fn run(&mut self, line: &str) {
+        if let Some(arguments) = line.strip_prefix("cargo run -p local -- ") {
+            // The reader stops the stack of the lesson before this one.
+            self.stack = None;
+            let arguments: Vec<_> = arguments.split(' ').collect();
+            let stack = Watched::start(&self.shop, &arguments);
+            self.shell.replace("localhost:3000", &*stack.url);
+            self.shell.replace("--local ", format!("--local={} ", stack.aws));
+            self.stack = Some(stack);
+        } else if !["cargo xtask new workspace ../shop", "cd ../shop"].contains(&line) {
+            let printed = self.shell.run(line);
+            assert!(!line.contains(" show ") || printed.contains("Sealed books"), "{printed}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "it builds a workspace: cargo test -p ledgerline-tools --test starter lessons -- --ignored"]
+fn the_lessons_do_what_they_say() {
+    // The packages of the test of `--watch`, so that fewer are compiled.
+    let shop = Workspace::new("try-watch");
+    let mut shell = Shell::new(&shop.root);
+    shell.replace("cargo ", format!("CARGO_TARGET_DIR={} cargo ", shop.target.display()));
+    let mut reader = Reader { shop, shell, stack: None, edited: false };
+    reader.take("1-first-aggregate.md");
+    reader.take("2-view-and-query.md");
+    drop(reader.stack);
+    fs::remove_dir_all(&reader.shop.root).unwrap();
+}
