@@ -141,7 +141,7 @@ fn wired(template: &str, manifests: &Manifests) -> String {
             Err(error) => error.to_string(),
         };
         let (_, looped) =
-            error.split_once("belongs into the loop `").unwrap_or_else(|| panic!("{error}"));
+            error.split_once("belongs in the loop `").unwrap_or_else(|| panic!("{error}"));
         let (looped, _) = looped.split_once('`').unwrap();
         template = without_loop(&template, looped);
     }

@@ -42,7 +42,7 @@ pub fn manifests(programs: &BTreeMap<String, PathBuf>) -> Result<Manifests> {
             bail!("{name} --manifest ended with {}", output.status);
         }
         let manifest: Manifest = serde_json::from_slice(&output.stdout)
-            .with_context(|| format!("{name} --manifest prints something else"))?;
+            .with_context(|| format!("{name} --manifest prints no valid manifest"))?;
         manifest.validate().with_context(|| format!("the manifest of `{name}`"))?;
         Ok((name.clone(), manifest))
     };
@@ -161,7 +161,7 @@ fn urls(source: &Source, template: &Template<'_>) -> Vec<String> {
     let missing = missing.map(|name| format!("{place}: the loop {URLS} lacks {name}"));
     let surplus = written.iter().filter(|name| !wanted.contains(name));
     let surplus = surplus.map(|name| {
-        format!("{place}: the loop {URLS} has {name}, which gets no URL: take it away")
+        format!("{place}: the loop {URLS} has {name}, which gets no URL: delete the name")
     });
     missing.chain(surplus).collect()
 }

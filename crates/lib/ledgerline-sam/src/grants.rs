@@ -102,7 +102,7 @@ pub fn read(template: &Value) -> Permissions {
             }
             if statement["Action"].is_null() || statement["Resource"].is_null() {
                 let message =
-                    format!("{id} is allowed all but something: name what it may do and on what");
+                    format!("{id} has NotAction or NotResource: name the actions and resources");
                 problems.push(problem(role, message));
             }
             for action in list(&statement["Action"]) {
@@ -148,7 +148,7 @@ fn too_much(permission: &Permission) -> Option<String> {
         return Some(format!("{function} may {action}: name the actions"));
     }
     if resource == "*" && !action.starts_with("xray:") {
-        return Some(format!("{function} may {action} on everything"));
+        return Some(format!("{function} may {action} on all resources: name the resources"));
     }
     None
 }
@@ -163,21 +163,26 @@ fn elsewhere(template: &Value) -> Vec<Problem> {
     ];
     let mut problems: Vec<_> = resources(template, &attached)
         .map(|(id, _)| {
-            problem(id, format!("{id} attaches a policy from outside: write it into the role"))
+            problem(id, format!("{id} attaches a policy: write the statements into the role"))
         })
         .collect();
     for (id, policy) in resources(template, &["AWS::IAM::ManagedPolicy"]) {
         let attaches =
             ["Roles", "Users", "Groups"].iter().any(|to| !policy["Properties"][to].is_null());
         if attaches {
-            problems.push(problem(id, format!("{id} attaches itself: name it in the roles")));
+            problems.push(problem(
+                id,
+                format!("{id} attaches itself: name it in ManagedPolicyArns of the roles"),
+            ));
         }
     }
     for (id, table) in resources(template, &["AWS::DynamoDB::Table"]) {
         let statements =
             list(&table["Properties"]["ResourcePolicy"]["PolicyDocument"]["Statement"]);
         if statements.iter().any(|statement| statement["Effect"] != "Deny") {
-            let message = format!("the policy of {id} allows something: write it into the roles");
+            let message = format!(
+                "the policy of {id} has statements that allow actions: write them into the roles"
+            );
             problems.push(problem(id, message));
         }
     }

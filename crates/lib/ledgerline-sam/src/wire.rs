@@ -448,7 +448,7 @@ mod tests {
             !matches!(manifest.source, ledgerline::manifest::Source::States { .. })
         });
         let error = wire(&TANKS, &manifests).unwrap_err().to_string();
-        assert!(error.ends_with("belongs into the loop `StateViews`: delete the loop"), "{error}");
+        assert!(error.ends_with("belongs in the loop `StateViews`: delete the loop"), "{error}");
     }
 
     #[test]

@@ -25,7 +25,7 @@ const SLIPS: [(&str, &str, &str); 24] = [
     (
         "AllowedOAuthFlows: [client_credentials]",
         "AllowedOAuthFlows: [code]",
-        "EventsReaderClient: every user of the pool would get tanks/events from it: AllowedOAuthFlows: [client_credentials]",
+        "EventsReaderClient: every user of the pool would get the scope tanks/events: write AllowedOAuthFlows: [client_credentials]",
     ),
     (
         "        OPERATORS_CLAIM: !Ref OperatorsClaim\n",
@@ -35,22 +35,22 @@ const SLIPS: [(&str, &str, &str); 24] = [
     (
         "              - !GetAtt SequencerFunction.Arn\n",
         "              - !Sub \"${SequencerFunction.Arn}:live\"\n",
-        "OperatorPolicy: it allows a direct lambda:InvokeFunction of SequencerFunction, whose records it believes without a look at the log: name it without its alias",
+        "OperatorPolicy: it allows a direct lambda:InvokeFunction of SequencerFunction, which trusts the records of such a call: name the function without its alias",
     ),
     (
         "${AWS::StackName}-*ProjectorFunction*:live",
         "${AWS::StackName}-*Function*:live",
-        "OperatorPolicy: it allows a direct lambda:InvokeFunction of TankCommandsFunction, and its event says who calls",
+        "OperatorPolicy: it allows a direct lambda:InvokeFunction of TankCommandsFunction, whose event names the caller",
     ),
     (
         "            ${StockSubscriptionFunction}:live tank\n",
         "            \n",
-        "the sequencer does not wake StockSubscriptionFunction: write ${StockSubscriptionFunction}:live tank",
+        "the sequencer does not invoke StockSubscriptionFunction: write ${StockSubscriptionFunction}:live tank",
     ),
     (
         "${StockSubscriptionFunction}:live tank",
         "${StockSubscriptionFunction}:live acount",
-        "the sequencer does not wake StockSubscriptionFunction: write ${StockSubscriptionFunction}:live tank",
+        "the sequencer does not invoke StockSubscriptionFunction: write ${StockSubscriptionFunction}:live tank",
     ),
     (
         "            ${StockSubscriptionFunction}:live tank\n",
@@ -75,7 +75,7 @@ const SLIPS: [(&str, &str, &str); 24] = [
     (
         "  SequenceTable:\n    Type: AWS::DynamoDB::Table\n    DeletionPolicy: RetainExceptOnCreate\n",
         "  SequenceTable:\n    Type: AWS::DynamoDB::Table\n",
-        "SequenceTable: its rows would be deleted with the stack: DeletionPolicy: Retain",
+        "SequenceTable: its rows would be deleted with the stack: write DeletionPolicy: Retain",
     ),
     (
         "            - Sid: TheOrderIsNeverChanged\n              Effect: Deny\n              Principal: \"*\"\n              Action:\n                - dynamodb:PutItem\n",
@@ -90,17 +90,17 @@ const SLIPS: [(&str, &str, &str); 24] = [
     (
         "Path: \"/events\"\n            Auth: { AuthorizationScopes: [tanks/events] }",
         "Path: \"/events\"\n            Auth: { AuthorizationScopes: [tanks/read] }",
-        "GET /events must want the scope tanks/events, and no other",
+        "GET /events must require the scope tanks/events, and no other",
     ),
     (
         "MetricName: SubscriptionBehind",
         "MetricName: SubscriptionLate",
-        "no alarm watches SubscriptionBehind of Function=StockSubscriptionFunction",
+        "no alarm monitors SubscriptionBehind of Function=StockSubscriptionFunction",
     ),
     (
         "MetricName: IteratorAge, Dimensions: [{ Name: FunctionName, Value: !Ref SequencerFunction }]",
         "MetricName: IteratorAge, Dimensions: [{ Name: FunctionName, Value: !Ref HaulFunction }]",
-        "no alarm watches IteratorAge of FunctionName=SequencerFunction",
+        "no alarm monitors IteratorAge of FunctionName=SequencerFunction",
     ),
     (
         "      KeySchema: [{ AttributeName: book, KeyType: HASH }, { AttributeName: entry, KeyType: RANGE }]\n",
@@ -110,12 +110,12 @@ const SLIPS: [(&str, &str, &str); 24] = [
     (
         "            LevelsProjectorFunction ${LevelsTable} tankId - tank\n",
         "",
-        "ReconcilerFunction: it compares no LevelsProjectorFunction: write LevelsProjectorFunction ${LevelsTable} tankId - tank",
+        "ReconcilerFunction: no line of FOLLOWERS compares LevelsProjectorFunction: write LevelsProjectorFunction ${LevelsTable} tankId - tank",
     ),
     (
         "${ReadingsTable} tankId entry tank",
         "${ReadingsTable} tankId - tank",
-        "nothing follows the log like this: ReadingsProjectorFunction ${ReadingsTable} tankId - tank",
+        "no subscriber has this line, so delete it: ReadingsProjectorFunction ${ReadingsTable} tankId - tank",
     ),
     (
         "                  - !GetAtt StockTable.Arn\n",
@@ -125,12 +125,12 @@ const SLIPS: [(&str, &str, &str); 24] = [
     (
         "        Daily: { Type: Schedule, Properties: { Schedule: rate(1 day) } }\n",
         "        Daily: { Type: SQS, Properties: { Queue: !GetAtt HaulQueue.Arn } }\n",
-        "ReconcilerFunction: it needs one Schedule, so that it begins by itself: Schedule: rate(1 day)",
+        "ReconcilerFunction: it needs one Schedule event: write Schedule: rate(1 day)",
     ),
     (
         "MetricName: Unreconciled",
         "MetricName: Reconciled",
-        "no alarm watches Unreconciled of Function=ReconcilerFunction",
+        "no alarm monitors Unreconciled of Function=ReconcilerFunction",
     ),
 ];
 

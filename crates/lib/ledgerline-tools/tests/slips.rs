@@ -61,24 +61,24 @@ fn a_new_workspace_has_no_problems() {
 type Slip = (&'static str, &'static str, &'static str);
 
 /// The problem of a policy whose holder could act as any caller.
-const DIRECT: &str = "it allows a direct lambda:InvokeFunction of ItemCommandsFunction, and its event says who calls: add the condition lambda:InvokedViaFunctionUrl, and no other, or leave it out";
+const DIRECT: &str = "it allows a direct lambda:InvokeFunction of ItemCommandsFunction, whose event names the caller: add the condition lambda:InvokedViaFunctionUrl, and no other, or delete the statement";
 
 /// Slips in the routes, and in the rights to call them.
 const CALLERS: [Slip; 21] = [
     ("    - - ItemCommands\n      - ItemsQueries\n    # </generated>\n    - ${Function}Url:", "    - - ItemCommands\n      - Fanout\n    # </generated>\n    - ${Function}Url:", "the loop Urls has Fanout, which gets no URL"),
     ("Parameters: [BusEvents, ", "Parameters: [", "BusEvents: no group of AWS::CloudFormation::Interface has the parameter"),
-    ("        DefaultAuthorizer: Jwt\n", "", "everybody gets in"),
+    ("        DefaultAuthorizer: Jwt\n", "", "the API accepts every request"),
     (
         "Path: \"/items\"\n            Auth: { AuthorizationScopes: [shop/write] }",
         "Path: \"/items\"\n            Auth: { Authorizer: NONE }",
-        "leave the API's default",
+        "delete it, so that the API's default applies",
     ),
     (
         "Path: \"/items\"\n            Auth: { AuthorizationScopes: [shop/write] }",
         "Path: \"/items\"\n            Auth: { AuthorizationScopes: [shop/read] }",
-        "POST /items must want the scope shop/write",
+        "POST /items must require the scope shop/write",
     ),
-    ("Path: \"/items\"\n", "Path: \"/item\"\n", "it has no route POST /item; it has: POST /items,"),
+    ("Path: \"/items\"\n", "Path: \"/item\"\n", "its code has no route POST /item; choose one of: POST /items,"),
     ("Method: GET\n            Path: \"/items/{id}\"", "Method: PUT\n            Path: \"/items/{id}\"", "Method: GET, Path: /items/{id}"),
     (
         "        PostItemsIdName:
@@ -90,15 +90,15 @@ const CALLERS: [Slip; 21] = [
             Auth: { AuthorizationScopes: [shop/write] }
 ",
         "",
-        "nothing leads to its route POST /items/{id}/name",
+        "no event has its route POST /items/{id}/name",
     ),
-    ("AuthorizationScopes: [shop/read]", "AuthorizationScopes: [shp/read]", "GET /items/{id} must want the scope shop/read"),
+    ("AuthorizationScopes: [shop/read]", "AuthorizationScopes: [shp/read]", "GET /items/{id} must require the scope shop/read"),
     ("!If [HasOwnUsers, !Ref AppClient, !Ref JwtAudience]", "!Ref JwtAudience", "AppClient: the API refuses its tokens: add it to the audience of the authorizer"),
-    ("shop/read, shop/write], CallbackURLs", "shop/write], CallbackURLs", "no client of the user pool offers the scope shop/read: AllowedOAuthScopes"),
+    ("shop/read, shop/write], CallbackURLs", "shop/write], CallbackURLs", "no client offers the scope shop/read: add it to AllowedOAuthScopes"),
     (
         "shop/read, shop/write], CallbackURLs",
         "shop/read, shop/write, shop/events], CallbackURLs",
-        "every user of the pool would get shop/events from it: AllowedOAuthFlows: [client_credentials]",
+        "every user of the pool would get the scope shop/events: write AllowedOAuthFlows: [client_credentials]",
     ),
     (
         ", Condition: { Bool: { lambda:InvokedViaFunctionUrl: \"true\" } } }]",
@@ -167,7 +167,7 @@ const CALLERS: [Slip; 21] = [
     Properties: { Action: lambda:InvokeFunction, FunctionName: !Ref ItemCommandsFunction.Alias, Principal: apigateway.amazonaws.com }
 
   # --- The event store -",
-        "Somebody: it lets another principal invoke ItemCommandsFunction: SAM writes the API's permission",
+        "Somebody: it lets another principal invoke ItemCommandsFunction: delete it, because SAM writes the API's permission",
     ),
 ];
 
@@ -247,17 +247,17 @@ const EVENTS: [Slip; 14] = [
     (
         "            ${ItemsProjectorFunction}:live item\n",
         "",
-        "nothing brings it states: add the line ${ItemsProjectorFunction}:live item",
+        "the fanout sends it no states: add the line ${ItemsProjectorFunction}:live item",
     ),
     (
         "${ItemsProjectorFunction}:live item\n",
         "${ItemsProjectorFunction}:live itme\n",
-        "ItemsProjectorFunction takes the states of item: write ${ItemsProjectorFunction}:live item",
+        "ItemsProjectorFunction needs the states of item: write ${ItemsProjectorFunction}:live item",
     ),
     (
         "${ItemsProjectorFunction}:live item\n",
         "${ItemsProjectorFunction} item\n",
-        "ItemsProjectorFunction takes the states of item: write ${ItemsProjectorFunction}:live item",
+        "ItemsProjectorFunction needs the states of item: write ${ItemsProjectorFunction}:live item",
     ),
     (
         "            ${ItemsProjectorFunction}:live item\n",
@@ -267,17 +267,17 @@ const EVENTS: [Slip; 14] = [
     (
         "        Again: { Type: SQS",
         "        Changed: { Type: EventBridgeRule, Properties: { Pattern: { source: [shop.item] } } }\n        Again: { Type: SQS",
-        "the fanout hands it the same states: take the rule away, or its line in STATE_VIEWS",
+        "the fanout sends it the same states: delete the rule, or its line in STATE_VIEWS",
     ),
     (
         "detail-type: [ItemCreated, ItemRenamed]",
         "detail-type: [ItemCreated]",
-        "the rule does not pass on ItemRenamed",
+        "the rule does not match ItemRenamed",
     ),
     (
         "detail-type: [ItemCreated, ItemRenamed]",
         "detail-type: [ItemCreated, ItemRenamed, ItemSold]",
-        "there are no such events: ItemSold; there are: ItemCreated, ItemRenamed",
+        "its aggregate has no events ItemSold; choose from: ItemCreated, ItemRenamed",
     ),
     ("source: [shop.item]", "source: [shop.itme]", "its events have the source shop.item"),
     (
@@ -289,7 +289,7 @@ const EVENTS: [Slip; 14] = [
     (
         "            ${ItemHistoryQueue} item\n",
         "            ${ItemHistoryQueue} item\n            ${FanoutDeadLetterQueue} item\n",
-        "which no function takes from",
+        "which no function reads",
     ),
     (
         "EventBusName: !Ref EventBus,\n",
@@ -299,7 +299,7 @@ const EVENTS: [Slip; 14] = [
     (
         "            ItemRenamed\n",
         "",
-        "the bus does not get ItemRenamed, which a rule of ItemsProjectorFunction wants: add them",
+        "the fanout does not send ItemRenamed to the bus, but a rule of ItemsProjectorFunction matches them: add the types to BUS_EVENTS",
     ),
     (
         "Stream: !GetAtt CommitsTable.StreamArn",
@@ -331,7 +331,7 @@ const TABLES: [Slip; 13] = [
     ("CommitsTable, ITEMS_TABLE: !Ref ItemsTable } }", "CommitsTable } }", "the variable ITEMS_TABLE is missing"),
     ("CommitsTable, ITEMS_TABLE: !Ref ItemsTable } }", "CommitsTable, ITEM_TABLE: !Ref ItemsTable } }", "it does not read the variable ITEM_TABLE"),
     ("CommitsTable, ITEMS_TABLE: !Ref ItemsTable } }", "CommitsTable, ITEMS_TABLE: !Ref RequestsTable } }", "ITEMS_TABLE names RequestsTable: the table must be named ItemsTable"),
-    ("CommitsTable, ITEMS_TABLE: !Ref ItemsTable } }", "CommitsTable, ITEMS_TABLE: shop-ItemsTable } }", "ITEMS_TABLE names no table of the template: !Ref ItemsTable"),
+    ("CommitsTable, ITEMS_TABLE: !Ref ItemsTable } }", "CommitsTable, ITEMS_TABLE: shop-ItemsTable } }", "ITEMS_TABLE names no table of the template: write !Ref ItemsTable"),
     ("        PROBLEM_TYPES: ", "        PROBLEM_TYPE: ", "the variable PROBLEM_TYPES is missing"),
     ("        PROBLEM_TYPES: ", "        PROBLEM_TYPE: ", "no function reads the variable PROBLEM_TYPE"),
     (", BatchSize: 10,", ", BatchSise: 10,", "BatchSise"),
@@ -345,7 +345,7 @@ const SAFEGUARDS: [Slip; 27] = [
     (
         "          RedrivePolicy: { deadLetterTargetArn: !GetAtt [!Sub \"${Consumer}DeadLetterQueue\", Arn], maxReceiveCount: 90 }\n",
         "",
-        "ItemHistoryQueue: a commit that never gets through",
+        "ItemHistoryQueue: a commit that always fails",
     ),
     (
         "          FifoThroughputLimit: perMessageGroupId\n",
@@ -356,17 +356,17 @@ const SAFEGUARDS: [Slip; 27] = [
     (
         "          VisibilityTimeout: !Ref QueueVisibilityTimeout\n",
         "          VisibilityTimeout: 5\n",
-        "a message would come again while",
+        "SQS redelivers a message before the function's timeout",
     ),
     (
         ",\n            DeadLetterConfig: { Arn: !GetAtt ItemsRetryQueue.Arn } } }\n",
         " } }\n",
-        "events that cannot be delivered do not come again",
+        "events that EventBridge cannot deliver are lost",
     ),
     (
         "      EventInvokeConfig: { DestinationConfig: { OnFailure: { Type: SQS, Destination: !GetAtt ItemsRetryQueue.Arn } } }\n",
         "",
-        "events that it fails at do not come again",
+        "events at which it always fails are lost",
     ),
     (
         "        Again: { Type: SQS, Properties: { Queue: !GetAtt ItemsRetryQueue.Arn, BatchSize: 1, ScalingConfig: { MaximumConcurrency: !Ref QueueConcurrency } } }\n",
@@ -381,12 +381,12 @@ const SAFEGUARDS: [Slip; 27] = [
     (
         "          RedrivePolicy: { deadLetterTargetArn: !GetAtt [!Sub \"${View}DeadLetterQueue\", Arn], maxReceiveCount: 90 }\n",
         "",
-        "ItemsRetryQueue: an event that never gets through is tried for two weeks and lost",
+        "ItemsRetryQueue: an event that always fails is retried for two weeks and lost",
     ),
     (
         "            DestinationConfig: { OnFailure: { Type: SQS, Destination: !GetAtt FanoutDeadLetterQueue.Arn } }\n",
         "",
-        "records that it gives up are lost",
+        "records that Lambda gives up are lost",
     ),
     (
         "Principal: { Service: events.amazonaws.com }",
@@ -396,7 +396,7 @@ const SAFEGUARDS: [Slip; 27] = [
     (
         "rule/${EventBus}/${AWS::StackName}-Items",
         "rule/${EventBus}/${AWS::StackName}-other",
-        "what the rule ${AWS::StackName}-Items cannot deliver",
+        "the events that the rule ${AWS::StackName}-Items cannot deliver",
     ),
     (
         ", FunctionResponseTypes: [ReportBatchItemFailures], ScalingConfig",
@@ -411,12 +411,12 @@ const SAFEGUARDS: [Slip; 27] = [
     (
         "            MaximumRetryAttempts: 10000\n",
         "",
-        "without MaximumRetryAttempts, one record stops its shard",
+        "without a limit in MaximumRetryAttempts, one poison pill stops its shard",
     ),
     (
         "'{\"eventName\": [\"INSERT\"]}'",
         "'{\"eventName\": [\"INSERT\", \"REMOVE\"]}'",
-        "only new commits are passed on",
+        "the stream must pass on only new commits",
     ),
     ("StreamViewType: NEW_IMAGE", "StreamViewType: KEYS_ONLY", "StreamViewType: \"NEW_IMAGE\""),
     (
@@ -426,7 +426,7 @@ const SAFEGUARDS: [Slip; 27] = [
         "  CommitsTable:
     Type: AWS::DynamoDB::Table
     DeletionPolicy: Delete",
-        "CommitsTable: its rows would be deleted with the stack: DeletionPolicy: Retain",
+        "CommitsTable: its rows would be deleted with the stack: write DeletionPolicy: Retain",
     ),
     (
         "      StreamSpecification: { StreamViewType: NEW_IMAGE }
@@ -453,7 +453,7 @@ const SAFEGUARDS: [Slip; 27] = [
     (
         "Filters: [{ Pattern: '{\"eventName\": [\"INSERT\"]}' }]",
         "Filters: [{ Pattern: '{\"eventName\": [\"INSERT\"]}' }, { Pattern: '{\"eventName\": [\"REMOVE\"]}' }]",
-        "only new commits are passed on: one filter",
+        "the stream must pass on only new commits: write one filter",
     ),
     (
         "      DeletionProtectionEnabled: !If [IsProd, true, false]\n      AttributeDefinitions: [{ AttributeName: stream",
@@ -463,12 +463,12 @@ const SAFEGUARDS: [Slip; 27] = [
     (
         "DEAD_LETTER_QUEUE: !Ref FanoutDeadLetterQueue",
         "DEAD_LETTER_QUEUE: !Ref ItemHistoryQueue",
-        "it must be the queue in DestinationConfig of the stream",
+        "DEAD_LETTER_QUEUE must be the queue in DestinationConfig of the stream",
     ),
     (
         ", ScalingConfig: { MaximumConcurrency: !Ref QueueConcurrency }",
         "",
-        "it may take all of the account's concurrency",
+        "it may use all of the account's concurrency",
     ),
 ];
 
@@ -477,53 +477,53 @@ const ALARMS: [Slip; 14] = [
     (
         "  FailedInvocations:\n    Type: AWS::Logs::MetricFilter\n",
         "  FailedInvocations:\n    Type: AWS::SNS::Topic\n",
-        "nothing counts invocations that fail",
+        "no filter counts failed invocations",
     ),
-    ("$.record.status != ", "$.record.status = ", "nothing counts invocations that fail"),
+    ("$.record.status != ", "$.record.status = ", "no filter counts failed invocations"),
     (
         "  FunctionErrors:\n    Type: AWS::CloudWatch::Alarm\n",
         "  FunctionErrors:\n    Type: AWS::SNS::Topic\n",
-        "no alarm watches FailedInvocations of all functions",
+        "no alarm monitors FailedInvocations of all functions",
     ),
     (
         "  FanoutIteratorAge:\n    Type: AWS::CloudWatch::Alarm\n",
         "  FanoutIteratorAge:\n    Type: AWS::SNS::Topic\n",
-        "no alarm watches IteratorAge of FunctionName=FanoutFunction",
+        "no alarm monitors IteratorAge of FunctionName=FanoutFunction",
     ),
     (
         "MetricName: ApproximateNumberOfMessagesNotVisible",
         "MetricName: ApproximateAgeOfOldestMessage",
-        "no alarm watches ApproximateNumberOfMessagesNotVisible of QueueName=ItemsRetryQueue",
+        "no alarm monitors ApproximateNumberOfMessagesNotVisible of QueueName=ItemsRetryQueue",
     ),
     (
         "MetricName: IteratorAge",
         "MetricName: IteratorYouth",
-        "no alarm watches IteratorAge of FunctionName=FanoutFunction",
+        "no alarm monitors IteratorAge of FunctionName=FanoutFunction",
     ),
     (
         "Threshold: 60000",
         "Threshold: 60000000",
-        "FanoutIteratorAge never goes off, or nobody hears of it: write a Threshold of at most 3600000",
+        "FanoutIteratorAge cannot go off, or notifies no operator: write a Threshold of at most 3600000",
     ),
     (
         "Threshold: 60000, ComparisonOperator: GreaterThanThreshold, TreatMissingData: notBreaching, AlarmActions: [!Ref AlarmTopic]",
         "Threshold: 60000, ComparisonOperator: GreaterThanThreshold, TreatMissingData: notBreaching, AlarmActions: [!Ref NoticeTopic]",
-        "FanoutIteratorAge never goes off, or nobody hears of it: write AlarmActions: [!Ref AlarmTopic]",
+        "FanoutIteratorAge cannot go off, or notifies no operator: write AlarmActions: [!Ref AlarmTopic]",
     ),
     (
         "Namespace: AWS/Lambda, MetricName: Throttles",
         "Namespace: AWS/SQS, MetricName: Throttles",
-        "nothing here emits \"Throttles\"",
+        "no resource emits \"Throttles\"",
     ),
     (
         "MetricName: Throttles, Statistic: Sum",
         "MetricName: Throttles,\n        Statistic: Maximum",
-        "FunctionThrottles never goes off, or nobody hears of it: write Sum",
+        "FunctionThrottles cannot go off, or notifies no operator: write Sum",
     ),
     (
         "MetricName: 5xx, Dimensions: [{ Name: ApiId, Value: !Ref HttpApi }] }, Period: 60,",
         "MetricName: 5xx, Dimensions: [{ Name: ApiId, Value: !Ref HttpApi }] }, Period: 3600,",
-        "ApiFailures never goes off, or nobody hears of it: Period times EvaluationPeriods is more than 900 s",
+        "ApiFailures cannot go off, or notifies no operator: Period times EvaluationPeriods is more than 900 s",
     ),
     (
         "See ${RunbookUrl}#iterator-age",
@@ -533,12 +533,12 @@ const ALARMS: [Slip; 14] = [
     (
         "  ApiFailures:\n    Type: AWS::CloudWatch::Alarm\n",
         "  ApiFailures:\n    Type: AWS::SNS::Topic\n",
-        "no alarm watches 5xx of ApiId=HttpApi",
+        "no alarm monitors 5xx of ApiId=HttpApi",
     ),
     (
         "{ Name: RuleName, Value: !Sub \"${AWS::StackName}-Items\" }",
         "{ Name: RuleName, Value: Items }",
-        "no alarm watches FailedInvocations",
+        "no alarm monitors FailedInvocations",
     ),
 ];
 
@@ -649,7 +649,7 @@ fn slips_in_manifests() -> Vec<(&'static str, Value, &'static str)> {
         (
             "/items-queries/tables/0/indexes",
             json!([by_creator]),
-            "ItemsQueriesFunction reads the index byCreator, with the keys createdBy (HASH), name (RANGE), which is not there",
+            "ItemsQueriesFunction reads the index byCreator, with the keys createdBy (HASH), name (RANGE), which is missing",
         ),
         (
             "/items-queries/tables/0/indexes",
@@ -664,7 +664,7 @@ fn slips_in_manifests() -> Vec<(&'static str, Value, &'static str)> {
         (
             "/items-queries/source/http/0/route",
             json!("GET /items/{id}/name"),
-            "nothing leads to its route GET /items/{id}/name",
+            "no event has its route GET /items/{id}/name",
         ),
         ("/items-queries/source/http/0/scope", json!("write"), "must want the scope shop/write"),
         (
@@ -675,12 +675,12 @@ fn slips_in_manifests() -> Vec<(&'static str, Value, &'static str)> {
         (
             "/items-projector/source/states/category",
             json!("thing"),
-            "takes the states of thing: write ${ItemsProjectorFunction}:live thing",
+            "needs the states of thing: write ${ItemsProjectorFunction}:live thing",
         ),
         (
             "/items-projector/source/states/events",
             json!(["ItemCreated", "Replayed"]),
-            "its aggregate has an event named Replayed, as replays are: name it differently",
+            "its aggregate has an event with the reserved name Replayed: rename the event",
         ),
         (
             "/items-projector/source",
@@ -710,7 +710,7 @@ fn slips_in_manifests() -> Vec<(&'static str, Value, &'static str)> {
         (
             "/item-history-projector/metrics",
             json!(["LostItems"]),
-            "no alarm watches LostItems of Function=ItemHistoryProjectorFunction",
+            "no alarm monitors LostItems of Function=ItemHistoryProjectorFunction",
         ),
         ("/fanout/calls", json!([]), "FanoutFunction does not need events:PutEvents on EventBus"),
     ]
@@ -799,7 +799,7 @@ fn an_entry_of_the_runbook_without_commands_at_its_beginning_is_reported() {
     let slipped =
         runbook.replace("## Iterator age\n\n```sh\n", "## Iterator age\n\nAt first:\n\n```sh\n");
     let problems = check::problems(&source, &manifests, &slipped);
-    let says = "FanoutIteratorAge links to iterator-age in the runbook, which does not begin with what to type";
+    let says = "FanoutIteratorAge: the entry iterator-age of the runbook must begin with commands";
     assert!(problems.len() == 1 && problems[0].contains(says), "{problems:?}");
 }
 

@@ -21,7 +21,7 @@ pub(super) fn problems(source: &Source, manifests: &Manifests, runbook: &str) ->
     if failed_invocations(&template).next().is_none() {
         let place = source.place(&["Globals", "Function", "LoggingConfig"]);
         problems.push(format!(
-            "{place}: rule 11: nothing counts invocations that fail: add a filter of this log with the FilterPattern {FAILED_INVOCATIONS}"
+            "{place}: rule 11: no filter counts failed invocations: add a filter of this log with the FilterPattern {FAILED_INVOCATIONS}"
         ));
     }
     for wanted in &wanted {
@@ -36,13 +36,13 @@ pub(super) fn problems(source: &Source, manifests: &Manifests, runbook: &str) ->
                 let place = source.place(&["Resources", &wanted.resource]);
                 let hint = wanted.hint();
                 problems.push(format!(
-                    "{place}: rule 11: no alarm watches {} of {of}{hint}",
+                    "{place}: rule 11: no alarm monitors {} of {of}{hint}",
                     wanted.metric
                 ));
             }
             Some(weak) => problems.extend(weak.into_iter().map(|(id, (key, message))| {
                 let place = source.place(&["Resources", id, "Properties", key]);
-                format!("{place}: rule 11: {id} never goes off, or nobody hears of it: {message}")
+                format!("{place}: rule 11: {id} cannot go off, or notifies no operator: {message}")
             })),
             // One effective alarm is enough. Other alarms on the same metric may be of any kind.
             None => {}
@@ -61,7 +61,7 @@ pub(super) fn problems(source: &Source, manifests: &Manifests, runbook: &str) ->
         {
             let metric = &alarm["Properties"]["MetricName"];
             problems.push(format!(
-                "{}: rule 11: {id}: nothing here emits {metric} with these dimensions",
+                "{}: rule 11: {id}: no resource emits {metric} with these dimensions",
                 place("MetricName")
             ));
         }
@@ -74,8 +74,7 @@ pub(super) fn problems(source: &Source, manifests: &Manifests, runbook: &str) ->
                     place("AlarmDescription")
                 )),
                 Some(entry) if !entry.begins_with_commands => problems.push(format!(
-                    "{}: rule 11: {id} links to {anchor} in the runbook, which does not begin with what to type: \
-                     begin it with ```sh",
+                    "{}: rule 11: {id}: the entry {anchor} of the runbook must begin with commands: ```sh",
                     place("AlarmDescription")
                 )),
                 Some(_) => {}

@@ -67,7 +67,7 @@ impl Template<'_> {
             for policy in ["DeletionPolicy", "UpdateReplacePolicy"] {
                 if !table[policy].as_str().is_some_and(|policy| kept.contains(&policy)) {
                     let message =
-                        format!("its rows would be deleted with the stack: {policy}: Retain");
+                        format!("its rows would be deleted with the stack: write {policy}: Retain");
                     self.wrong(id, &[], &message);
                 }
             }
@@ -142,7 +142,7 @@ impl Template<'_> {
                 }
                 self.queue(referred(&properties["Queue"]), function, !takes_states);
                 if properties["ScalingConfig"]["MaximumConcurrency"].is_null() {
-                    let message = "it may take all of the account's concurrency: ScalingConfig: { MaximumConcurrency: !Ref QueueConcurrency }";
+                    let message = "it may use all of the account's concurrency: write ScalingConfig: { MaximumConcurrency: !Ref QueueConcurrency }";
                     self.wrong(id, &["Events", name, "Properties"], message);
                 }
             }
@@ -164,7 +164,7 @@ impl Template<'_> {
                     self.wrong(
                         id,
                         &keys,
-                        "it must be the queue in DestinationConfig of the stream",
+                        "DEAD_LETTER_QUEUE must be the queue in DestinationConfig of the stream",
                     );
                 }
             }
@@ -173,7 +173,7 @@ impl Template<'_> {
                 match referred(&properties["DeadLetterConfig"]["Arn"]) {
                     Some(queue) if taken.contains(&queue) => self.policy(queue, properties),
                     Some(_) | None => {
-                        let message = "events that cannot be delivered do not come again: DeadLetterConfig: { Arn: !GetAtt <name>RetryQueue.Arn }, and an SQS event with that queue";
+                        let message = "events that EventBridge cannot deliver are lost: write DeadLetterConfig: { Arn: !GetAtt <name>RetryQueue.Arn }, and an SQS event with that queue";
                         self.wrong(id, &keys, message);
                     }
                 }
@@ -184,7 +184,7 @@ impl Template<'_> {
                 if !referred(&destination["OnFailure"]["Destination"])
                     .is_some_and(|queue| taken.contains(&queue))
                 {
-                    let message = "events that it fails at do not come again: EventInvokeConfig: { DestinationConfig: { OnFailure: { Type: SQS, Destination: !GetAtt <name>RetryQueue.Arn } } }, and an SQS event with that queue";
+                    let message = "events at which it always fails are lost: write EventInvokeConfig: { DestinationConfig: { OnFailure: { Type: SQS, Destination: !GetAtt <name>RetryQueue.Arn } } }, and an SQS event with that queue";
                     self.wrong(id, &["EventInvokeConfig"], message);
                 }
             }
@@ -216,13 +216,13 @@ impl Template<'_> {
             referred(&properties["DestinationConfig"]["OnFailure"]["Destination"]),
             false,
         ) {
-            let message = "records that it gives up are lost: DestinationConfig: { OnFailure: { Type: SQS, … } }";
+            let message = "records that Lambda gives up are lost: write DestinationConfig: { OnFailure: { Type: SQS, … } }";
             self.wrong(id, &keys("DestinationConfig"), message);
         }
         // The defaults have no limit: one record would stop its shard until it leaves the stream.
         for key in ["MaximumRetryAttempts", "MaximumRecordAgeInSeconds"] {
             if properties[key].as_i64().is_none_or(|most| most < 0) {
-                let message = format!("without {key}, one record stops its shard");
+                let message = format!("without a limit in {key}, one poison pill stops its shard");
                 self.wrong(id, &keys(key), &message);
             }
         }
@@ -247,7 +247,7 @@ impl Template<'_> {
         let pattern = filters.first().and_then(|filter| filter["Pattern"].as_str());
         let pattern = pattern.and_then(|pattern| serde_json::from_str::<Value>(pattern).ok());
         if filters.len() != 1 || pattern != Some(serde_json::json!({ "eventName": ["INSERT"] })) {
-            let message = "only new commits are passed on: one filter, with the pattern {\"eventName\": [\"INSERT\"]}";
+            let message = "the stream must pass on only new commits: write one filter, with the pattern {\"eventName\": [\"INSERT\"]}";
             self.wrong(id, &keys("FilterCriteria"), message);
         }
     }
@@ -275,10 +275,10 @@ impl Template<'_> {
         if !self.is_dead_letter_queue(referred(&redrive["deadLetterTargetArn"]), commits) {
             let (what, stops, kind, too) = match commits {
                 true => ("a commit", "stops its stream for ever", "a", " too"),
-                false => ("an event", "is tried for two weeks and lost", "no", ""),
+                false => ("an event", "is retried for two weeks and lost", "no", ""),
             };
             let message = format!(
-                "{what} that never gets through {stops}: RedrivePolicy: {{ deadLetterTargetArn: !GetAtt <name>DeadLetterQueue.Arn, maxReceiveCount: 90 }}, and that queue is {kind} FIFO queue{too}"
+                "{what} that always fails {stops}: write RedrivePolicy: {{ deadLetterTargetArn: !GetAtt <name>DeadLetterQueue.Arn, maxReceiveCount: 90 }}, and that queue is {kind} FIFO queue{too}"
             );
             self.wrong(id, &["RedrivePolicy"], &message);
         } else if redrive["maxReceiveCount"]
@@ -293,9 +293,8 @@ impl Template<'_> {
         let timeout =
             resolved(self.json, property(self.json, function, "Timeout")).as_i64().unwrap_or(3);
         if visible.as_i64().unwrap_or(30) < timeout {
-            let message = format!(
-                "a message would come again while the function, which has {timeout} s, is at it"
-            );
+            let message =
+                format!("SQS redelivers a message before the function's timeout of {timeout} s");
             self.wrong(id, &["VisibilityTimeout"], &message);
         }
     }
@@ -311,7 +310,7 @@ impl Template<'_> {
         }
         if properties["MessageRetentionPeriod"] != KEPT {
             let message = format!(
-                "what is in it should be there when somebody comes: MessageRetentionPeriod: {KEPT}"
+                "an operator needs its messages for 14 days: write MessageRetentionPeriod: {KEPT}"
             );
             self.wrong(id, &["MessageRetentionPeriod"], &message);
         }
@@ -341,7 +340,7 @@ impl Template<'_> {
         };
         if !statements.into_iter().any(allows) {
             let message = format!(
-                "no AWS::SQS::QueuePolicy lets events.amazonaws.com send what the rule {name} cannot deliver"
+                "no AWS::SQS::QueuePolicy lets events.amazonaws.com send the events that the rule {name} cannot deliver"
             );
             self.wrong(queue, &[], &message);
         }
@@ -357,7 +356,7 @@ impl Template<'_> {
             self.wrong(
                 &id,
                 &["PolicyDocument"],
-                "it allows something without a condition: name the rule in aws:SourceArn",
+                "a statement allows every rule: name the rule in aws:SourceArn",
             );
         }
     }

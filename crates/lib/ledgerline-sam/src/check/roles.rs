@@ -29,7 +29,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
                     && resource.as_deref().is_none_or(|resource| resource == *on)
             });
             if !is_granted {
-                let on = resource.as_deref().unwrap_or("what it calls");
+                let on = resource.as_deref().unwrap_or("the called resource");
                 problems.push(format!(
                     "{place}: {role}: {} needs {action} on {on}: allow it",
                     function.id
@@ -59,7 +59,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
             });
             if !is_needed {
                 problems.push(format!(
-                    "{place}: {role}: {} does not need {action} on {on}: take it away",
+                    "{place}: {role}: {} does not need {action} on {on}: delete the right",
                     function.id
                 ));
             }
@@ -80,9 +80,7 @@ fn unused(template: &Template<'_>) -> Vec<String> {
     });
     let problem = |(id, _)| {
         let place = template.source.place(&["Resources", id]);
-        format!(
-            "{place}: {id}: no function has this role: take it away, or its name out of the list"
-        )
+        format!("{place}: {id}: no function has this role: delete it, or its name in the list")
     };
     unused.map(problem).collect()
 }

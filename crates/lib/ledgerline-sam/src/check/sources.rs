@@ -39,7 +39,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
                 found.extend(queues.of_retries(template, function));
                 if events.contains(REPLAYED) {
                     let message = format!(
-                        "its aggregate has an event named {REPLAYED}, as replays are: name it differently"
+                        "its aggregate has an event with the reserved name {REPLAYED}: rename the event"
                     );
                     found.push(template.problem(function.id, &[], &message));
                 }
@@ -60,7 +60,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
             others.filter(|(_, event)| kinds.iter().all(|kind| event["Type"] != *kind))
         {
             let message = format!(
-                "it takes no events of type {}: only {}",
+                "it handles no events of type {}: write only {}",
                 event["Type"],
                 kinds.join(" and ")
             );
@@ -86,13 +86,13 @@ fn routes<'t>(
         match endpoints.iter().find(|endpoint| endpoint.route == route) {
             None => {
                 let known = listed(endpoints.iter().map(|endpoint| &endpoint.route));
-                let message = format!("it has no route {route}; it has: {known}");
+                let message = format!("its code has no route {route}; choose one of: {known}");
                 problems.push(template.problem(function.id, &place, &message));
             }
             Some(Endpoint { scope, .. }) => {
                 let wanted = format!("{prefix}/{}", scope.as_str());
                 if list(&properties["Auth"]["AuthorizationScopes"]) != [wanted.as_str()] {
-                    let message = format!("{route} must want the scope {wanted}, and no other");
+                    let message = format!("{route} must require the scope {wanted}, and no other");
                     problems.push(template.problem(function.id, &place, &message));
                 }
             }
@@ -101,14 +101,14 @@ fn routes<'t>(
             problems.push(template.problem(
                 function.id,
                 &place,
-                &format!("{route} is there twice"),
+                &format!("two events have the route {route}: delete one"),
             ));
         }
     }
     for endpoint in endpoints.iter().filter(|endpoint| !wired.contains(&*endpoint.route)) {
         let (method, path) = endpoint.route.split_once(' ').unwrap_or_default();
         let message = format!(
-            "nothing leads to its route {}: add an HttpApi event with Method: {method}, Path: {path} and the scope …/{}",
+            "no event has its route {}: add an HttpApi event with Method: {method}, Path: {path} and the scope …/{}",
             endpoint.route,
             endpoint.scope.as_str()
         );
@@ -128,7 +128,7 @@ fn rule<'t>(
     let rules: Vec<_> = function.events("EventBridgeRule").collect();
     if rules.is_empty() {
         let message = format!(
-            "nothing brings it states: add the line {} to STATE_VIEWS of the fanout",
+            "the fanout sends it no states: add the line {} to STATE_VIEWS of the fanout",
             invoked(function)
         );
         problems.push(template.problem(function.id, &["Events"], &message));
@@ -150,7 +150,8 @@ fn rule<'t>(
             .collect();
         let missing = listed(events.difference(&named));
         if !missing.is_empty() {
-            let message = format!("the rule does not pass on {missing}: add them to detail-type");
+            let message =
+                format!("the rule does not match {missing}: add the types to detail-type");
             problems.push(template.problem(
                 function.id,
                 &place(&["Pattern", "detail-type"]),
@@ -161,7 +162,7 @@ fn rule<'t>(
         let unknown = listed(named.difference(events).filter(|event| **event != REPLAYED));
         if !unknown.is_empty() {
             let message =
-                format!("there are no such events: {unknown}; there are: {}", listed(events));
+                format!("its aggregate has no events {unknown}; choose from: {}", listed(events));
             problems.push(template.problem(
                 function.id,
                 &place(&["Pattern", "detail-type"]),
@@ -170,14 +171,17 @@ fn rule<'t>(
         }
         let others = pattern.as_object().into_iter().flatten().map(|(key, _)| key);
         for key in others.filter(|key| !["source", "detail-type"].contains(&key.as_str())) {
-            let message = format!("the rule's pattern has {key}, by which events would be missed");
+            let message = format!(
+                "the rule's pattern has {key}, with which the rule misses events: delete it"
+            );
             problems.push(template.problem(function.id, &place(&["Pattern"]), &message));
         }
         problems.extend(unsent(template, function));
         if referred(&properties["EventBusName"])
             .is_none_or(|bus| template.kind(bus) != "AWS::Events::EventBus")
         {
-            let message = "the rule is on no bus of the template: EventBusName: !Ref EventBus";
+            let message =
+                "the rule is on no bus of the template: write EventBusName: !Ref EventBus";
             problems.push(template.problem(function.id, &place(&["EventBusName"]), message));
         }
     }
@@ -206,7 +210,7 @@ fn unsent<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
         return Vec::new();
     }
     let message = format!(
-        "the bus does not get {}, which a rule of {} wants: add them",
+        "the fanout does not send {} to the bus, but a rule of {} matches them: add the types to BUS_EVENTS",
         listed(missing),
         function.id
     );
@@ -225,7 +229,7 @@ fn stream<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
     {
         return Vec::new();
     }
-    let message = "it needs one DynamoDB event: Stream: !GetAtt CommitsTable.StreamArn";
+    let message = "it needs one DynamoDB event: write Stream: !GetAtt CommitsTable.StreamArn";
     vec![template.problem(function.id, &["Events"], message)]
 }
 
@@ -234,7 +238,7 @@ fn scheduled<'t>(template: &Template<'t>, function: &Function<'t>, often: &str) 
     if function.events("Schedule").count() == 1 {
         return Vec::new();
     }
-    let message = format!("it needs one Schedule, so that it begins by itself: Schedule: {often}");
+    let message = format!("it needs one Schedule event: write Schedule: {often}");
     vec![template.problem(function.id, &["Events"], &message)]
 }
 
@@ -262,11 +266,14 @@ fn subscribers(template: &Template<'_>) -> Vec<String> {
         .filter_map(|function| template.subscriber_line(function))
         .collect();
     let missing = wanted.difference(&written).map(|line| {
-        format!("it compares no {}: write {line}", line.split(' ').next().unwrap_or_default())
+        format!(
+            "no line of FOLLOWERS compares {}: write {line}",
+            line.split(' ').next().unwrap_or_default()
+        )
     });
     let surplus = written
         .difference(&wanted)
-        .map(|line| format!("nothing follows the log like this: {line}"));
+        .map(|line| format!("no subscriber has this line, so delete it: {line}"));
     missing
         .chain(surplus)
         .map(|message| template.problem(reconciler.id, &place, &message))
@@ -339,7 +346,7 @@ impl<'a> Invoked<'a> {
         let line = invoked(function);
         let known = self.functions.get(function.id);
         if known.is_none_or(|(alias, wanted)| *alias != ":live" || wanted != categories) {
-            let message = format!("the sequencer does not wake {}: write {line}", function.id);
+            let message = format!("the sequencer does not invoke {}: write {line}", function.id);
             let (by, place) = match self.by {
                 "" => (function.id, vec!["Events"]),
                 by => (by, self.lines().to_vec()),
@@ -361,11 +368,12 @@ impl<'a> Invoked<'a> {
         let mut problems = Vec::new();
         let line = invoked(function);
         if categories.iter().ne([category]) || *alias != ":live" {
-            let message = format!("{} takes the states of {category}: write {line}", function.id);
+            let message = format!("{} needs the states of {category}: write {line}", function.id);
             problems.push(template.problem(self.by, &self.lines(), &message));
         }
         for (name, _) in function.events("EventBridgeRule") {
-            let message = "the fanout hands it the same states: take the rule away, or its line in STATE_VIEWS";
+            let message =
+                "the fanout sends it the same states: delete the rule, or its line in STATE_VIEWS";
             problems.push(template.problem(function.id, &["Events", name], message));
         }
         Some(problems)
@@ -419,7 +427,7 @@ impl<'a> LogQueues<'a> {
             .collect();
         let left = self.queues.keys().filter(|queue| !taken.contains(**queue));
         left.map(|queue| {
-            let message = format!("LOG_QUEUES has {queue}, which no function takes from");
+            let message = format!("LOG_QUEUES has {queue}, which no function reads");
             template.problem(self.fanout, &LINES, &message)
         })
         .collect()
@@ -435,13 +443,13 @@ impl<'a> LogQueues<'a> {
                 .filter(|queue| template.kind(queue) == "AWS::SQS::Queue")
             {
                 None => {
-                    let message = "it takes from no queue of the template: Queue: !GetAtt <name>RetryQueue.Arn";
+                    let message = "it reads no queue of the template: write Queue: !GetAtt <name>RetryQueue.Arn";
                     problems.push(template.problem(function.id, &place, message));
                 }
                 Some(queue) => {
                     if self.queues.contains_key(queue) {
                         let message = format!(
-                            "LOG_QUEUES has {queue}, from which {} takes events again",
+                            "LOG_QUEUES has {queue}, the retry queue of {}: delete the line",
                             function.id
                         );
                         problems.push(template.problem(self.fanout, &LINES, &message));
@@ -469,7 +477,7 @@ impl<'a> LogQueues<'a> {
         others
             .map(|other| {
                 let message = format!(
-                    "{} takes from {queue} too: each would miss what the other takes",
+                    "{} reads {queue} too, and each would miss messages: use two queues",
                     other.id
                 );
                 template.problem(function.id, place, &message)
@@ -493,7 +501,7 @@ impl<'a> LogQueues<'a> {
         let Some(queue) = referred(&properties["Queue"])
             .filter(|queue| template.kind(queue) == "AWS::SQS::Queue")
         else {
-            let message = "it takes from no queue of the template: Queue: !GetAtt <name>Queue.Arn";
+            let message = "it reads no queue of the template: write Queue: !GetAtt <name>Queue.Arn";
             return vec![template.problem(function.id, &place, message)];
         };
         let mut problems = Self::others(template, function, queue, &place);
@@ -501,14 +509,14 @@ impl<'a> LogQueues<'a> {
         match self.queues.get(queue) {
             None => {
                 let message = format!(
-                    "nothing is sent to {queue}, from which {} takes: add the line {line}",
+                    "the fanout sends nothing to {queue}, which {} reads: add the line {line}",
                     function.id
                 );
                 problems.push(template.problem(self.fanout, &LINES, &message));
             }
             Some(sent) if sent != categories => {
                 let message = format!(
-                    "{queue} gets the commits of {}, and {} takes those of {}: write {line}",
+                    "{queue} gets the commits of {}, but {} applies those of {}: write {line}",
                     listed(sent),
                     function.id,
                     listed(categories)

@@ -84,7 +84,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
             if !read.contains(name) {
                 let place = place(&["GlobalSecondaryIndexes"]);
                 problems.push(format!(
-                    "{place}: {id}: no function reads the index {name}, and every write pays for it"
+                    "{place}: {id}: no function reads the index {name}, for which every write pays: delete it"
                 ));
             }
         }
@@ -142,7 +142,7 @@ fn table_of<'t>(
     match value["Ref"].as_str().filter(|id| template.kind(id) == "AWS::DynamoDB::Table") {
         None => {
             let message =
-                format!("{} names no table of the template: !Ref {camel}", table.variable);
+                format!("{} names no table of the template: write !Ref {camel}", table.variable);
             Err(template.problem(function.id, &place, &message))
         }
         // The id of a table may have more words, such as the owner of the positions in it, or a
@@ -199,7 +199,7 @@ fn keys<'t>(
             None => {
                 let place = place(&["GlobalSecondaryIndexes"]);
                 problems.push(format!(
-                    "{place}: {id}: {} reads the index {}, with the keys {expected}, which is not there",
+                    "{place}: {id}: {} reads the index {}, with the keys {expected}, which is missing",
                     function.id, index.name
                 ));
             }
@@ -218,7 +218,7 @@ fn keys<'t>(
                 };
                 if known["Projection"]["ProjectionType"] != projection {
                     problems.push(format!(
-                        "{place}: {id}: {} reads {reads} from the index {}: ProjectionType: {projection}",
+                        "{place}: {id}: {} reads {reads} from the index {}: write ProjectionType: {projection}",
                         function.id, index.name
                     ));
                 }

@@ -30,7 +30,8 @@ pub fn differing(ours: &Manifests, others: &Manifests) -> Vec<String> {
 /// When the text is no JSON, or a manifest lacks a field or has an unknown one. Also when a text in
 /// a manifest is invalid, such as the name of a variable.
 pub fn read(text: &str) -> Result<Manifests> {
-    let manifests: Manifests = serde_json::from_str(text).context("these are no manifests")?;
+    let manifests: Manifests =
+        serde_json::from_str(text).context("the text has no valid manifests")?;
     manifests.iter().try_for_each(|(name, manifest)| checked(name, manifest))?;
     Ok(manifests)
 }

@@ -173,7 +173,7 @@ pub(super) fn as_variable(name: &str, lines: &[String]) -> Vec<String> {
 pub(super) fn as_list(name: &str, names: &[String]) -> Result<Vec<String>, String> {
     let Some((first, rest)) = names.split_first() else {
         return Err(format!(
-            "no function of the template belongs into the loop `{name}`: delete the loop"
+            "no function of the template belongs in the loop `{name}`: delete the loop"
         ));
     };
     Ok([format!("- - {first}")]

@@ -25,7 +25,7 @@ impl Template<'_> {
                 self.wrong(
                     id,
                     &["Auth"],
-                    "without DefaultAuthorizer, a JWT authorizer, everybody gets in",
+                    "without DefaultAuthorizer, a JWT authorizer, the API accepts every request",
                 );
             }
         }
@@ -44,7 +44,7 @@ impl Template<'_> {
                     self.wrong(
                         id,
                         &keys,
-                        "the route has an Authorizer of its own: leave the API's default",
+                        "the route has an Authorizer of its own: delete it, so that the API's default applies",
                     );
                 }
             }
@@ -87,7 +87,7 @@ impl Template<'_> {
             let is_program = list(&properties["AllowedOAuthFlows"]) == ["client_credentials"];
             if scopes.contains(&format!("{prefix}/events").as_str()) && !is_program {
                 let message = format!(
-                    "every user of the pool would get {prefix}/events from it: AllowedOAuthFlows: [client_credentials]"
+                    "every user of the pool would get the scope {prefix}/events: write AllowedOAuthFlows: [client_credentials]"
                 );
                 self.wrong(id, &["AllowedOAuthFlows"], &message);
             }
@@ -100,9 +100,8 @@ impl Template<'_> {
                     .filter_map(Value::as_str)
                     .filter(|scope| !offered.contains(scope))
                 {
-                    let message = format!(
-                        "no client of the user pool offers the scope {scope}: AllowedOAuthScopes"
-                    );
+                    let message =
+                        format!("no client offers the scope {scope}: add it to AllowedOAuthScopes");
                     self.wrong(id, &["Events", name, "Properties", "Auth"], &message);
                 }
             }
@@ -140,11 +139,11 @@ impl Template<'_> {
             let (arns, why): (Vec<_>, _) = match (has_routes, is_sequencer) {
                 (true, _) => (
                     named(&["", ":live", ":$LATEST", ":1"]),
-                    "and its event says who calls: add the condition lambda:InvokedViaFunctionUrl, and no other, or leave it out",
+                    "whose event names the caller: add the condition lambda:InvokedViaFunctionUrl, and no other, or delete the statement",
                 ),
                 (false, true) => (
                     named(&[":live", ":1"]),
-                    "whose records it believes without a look at the log: name it without its alias",
+                    "which trusts the records of such a call: name the function without its alias",
                 ),
                 (false, false) => continue,
             };
@@ -191,7 +190,7 @@ impl Template<'_> {
                 self.wrong(
                     id,
                     &[],
-                    &format!("it lets another principal invoke {function}: SAM writes the API's permission"),
+                    &format!("it lets another principal invoke {function}: delete it, because SAM writes the API's permission"),
                 );
             }
         }
