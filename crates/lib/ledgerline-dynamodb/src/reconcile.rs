@@ -166,7 +166,7 @@ impl Found {
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
     /// Only `$all` has the commits since a time.
-    #[error("what came since a time is known by the order of everything, which is not there")]
+    #[error("a comparison since a time needs `$all`, and this stack has no sequencer")]
     NoOrder,
     /// The log, or `$all`, cannot be read.
     #[error(transparent)]

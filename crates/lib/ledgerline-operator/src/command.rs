@@ -54,24 +54,24 @@ pub(crate) async fn run(
     let routes = routes(deployment, stack).await?;
     let [method, path] = options.request.as_slice() else {
         if !options.request.is_empty() {
-            bail!("write a method and a path, as in one of these: {}", routes.join(", "));
+            bail!("give a method and a path; choose one of: {}", routes.join(", "));
         }
         let rows: Vec<_> = routes.iter().map(|route| json!({ "command": route })).collect();
         out.rows(&["command"], &rows);
         return Ok(true);
     };
     if !routes.iter().any(|route| is_of(route, method, path)) {
-        bail!("{method} {path} is no command of operators; there are: {}", routes.join(", "));
+        bail!("`{method} {path}` is no command of operators; choose one of: {}", routes.join(", "));
     }
-    let mut body: Value = serde_json::from_str(&options.body).context("--body is no JSON")?;
-    let Some(fields) = body.as_object_mut() else { bail!("--body is no object") };
+    let mut body: Value = serde_json::from_str(&options.body).context("--body is not JSON")?;
+    let Some(fields) = body.as_object_mut() else { bail!("--body is not a JSON object") };
     fields.entry("reason").or_insert_with(|| options.writing.why().into());
     if !options.writing.write {
         out.rows(
             &["method", "path", "body"],
             &[json!({ "method": method, "path": path, "body": body })],
         );
-        out.note("\nnothing was sent: say --write and --why");
+        out.note("\nnothing was sent: to send the request, give --write and --why");
         return Ok(true);
     }
     if !options.writing.is_agreed(&format!("send {method} {path} {body}?"))? {
@@ -81,12 +81,12 @@ pub(crate) async fn run(
         Some(api) => api.clone(),
         None if stack.local.as_deref() == Some(DEFAULT_LOCAL) => LOCAL.to_owned(),
         None if deployment.is_local => {
-            bail!("the API of this local stack is not known: give --api")
+            bail!("the address of this local stack's API is not known: give --api")
         }
         None => deployment.output("ApiUrl").await?,
     };
     let url: Uri =
-        format!("{}{path}", api.trim_end_matches('/')).parse().context("--api is no address")?;
+        format!("{}{path}", api.trim_end_matches('/')).parse().context("--api is not a URL")?;
     if options.token.is_some() {
         https::is_private(&url)?;
     }
@@ -99,11 +99,11 @@ pub(crate) async fn run(
     let key = options.key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     let sent = send(method, &url, &body, &key, options.token.as_deref()).await;
     let lost = || {
-        format!("{url} gave no answer. It may have been done: send the same again with --key {key}")
+        format!("`{url}` did not answer. The command may be done: send it again with --key {key}")
     };
     let (status, said) = sent.with_context(lost)?;
     if !status.is_success() {
-        bail!("refused with {status}: {said}");
+        bail!("the API refused the command with {status}: {said}");
     }
     out.rows(&["status", "answer"], &[json!({ "status": status.as_u16(), "answer": said })]);
     Ok(true)
@@ -123,7 +123,8 @@ async fn send(
     if let Some(token) = token {
         request = request.header("authorization", format!("Bearer {token}"));
     }
-    https::send(request.body(body.to_string()).context("that is no request")?).await
+    https::send(request.body(body.to_string()).context("the method or the headers are not valid")?)
+        .await
 }
 
 /// Returns the methods and the paths of all commands for operators.

@@ -47,7 +47,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
         (None, true) => None,
         (None, false) => {
             if options.writing.write {
-                bail!("say --reserve or --release");
+                bail!("choose a change: --reserve or --release");
             }
             let limit = deployment.lambda.get_account_settings().send().await;
             let limit = limit.context("the account's limit cannot be read")?.account_limit;
@@ -56,7 +56,9 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
             });
             let left = left.unwrap_or(all);
             out.line_or_note(&json!({ "account": all, "left": left }), || {
-                format!("\nthe account runs {all} at once, and {left} of them are reserved for no function")
+                format!(
+                    "\nthe account runs {all} invocations at once, of which {left} are not reserved"
+                )
             });
             return Ok(true);
         }
@@ -77,7 +79,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     for function in reserved.keys() {
         if let Err(error) = set(deployment, function, to).await {
             is_done = false;
-            eprintln!("{function} stays as it is: {error:#}");
+            eprintln!("`{function}` keeps its reservation: {error:#}");
         }
     }
     Ok(is_done)
@@ -95,7 +97,9 @@ async fn reserved(
         deployment.of_type("AWS::Lambda::Function").map(|(id, _)| id.to_owned()).collect();
     if let Some(nobody) = named.iter().find(|end| !ids.iter().any(|id| id.ends_with(end.as_str())))
     {
-        bail!("this stack has no function whose logical id is {nobody}, or ends so");
+        bail!(
+            "no function has a logical id that ends with `{nobody}`: `ledger resources` lists all"
+        );
     }
     let mut reserved = BTreeMap::new();
     for id in ids {
@@ -111,7 +115,8 @@ async fn reserved(
 pub(crate) async fn reserved_for(deployment: &Deployment, id: &str) -> Result<Option<i32>> {
     let get =
         deployment.lambda.get_function_concurrency().function_name(&deployment.function(id)?.name);
-    let found = get.send().await.with_context(|| format!("what is reserved for {id}"))?;
+    let found =
+        get.send().await.with_context(|| format!("the reservation of `{id}` cannot be read"))?;
     Ok(found.reserved_concurrent_executions)
 }
 

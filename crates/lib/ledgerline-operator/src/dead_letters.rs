@@ -187,15 +187,16 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
 /// Redrives, parks or discards messages.
 async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out) -> Result<bool> {
     if !options.redrive && !options.park && !options.discard {
-        bail!("say what to do: --redrive, --park or --discard");
+        bail!("choose an action: --redrive, --park or --discard");
     }
     if options.park && options.id.is_empty() && options.stream.is_none() {
-        bail!("say which ones to park: --id or --stream");
+        bail!("choose the messages to park: --id or --stream");
     }
-    let what = match (options.redrive, options.park) {
-        (true, _) => "send back",
-        (_, true) => "park",
-        (false, false) => "throw away",
+    // The records of earlier versions have the second text, so those of this one have it too.
+    let (action, what) = match (options.redrive, options.park) {
+        (true, _) => ("redrive", "send back"),
+        (_, true) => ("park", "park"),
+        (false, false) => ("discard", "throw away"),
     };
     let which = match (options.id.as_slice(), &options.stream) {
         ([], None) => "all messages".to_owned(),
@@ -204,7 +205,7 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
     };
     let from =
         if options.parked { format!("those parked of {}", queue.id) } else { queue.id.clone() };
-    if !options.writing.is_agreed(&format!("{what} {which} of {from}?"))? {
+    if !options.writing.is_agreed(&format!("{action} {which} of {from}?"))? {
         return Ok(false);
     }
     // The table comes first: without it, the tool could store no record.
@@ -325,23 +326,23 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
     looped?;
     let unseen = unseen?;
     for (id, error) in &failed {
-        eprintln!("{id} stays: {error:#}");
+        eprintln!("message `{id}` stays in its queue: {error:#}");
     }
     let ids: BTreeSet<_> = done.iter().collect();
     let never: Vec<_> = options.id.iter().filter(|id| !ids.contains(id)).collect();
     // SQS does not deliver messages in flight to another tool, or to a killed one, nor the messages
     // behind them in their streams.
     let held = if options.parked { 0 } else { number(deployment, queue, &[NOT_VISIBLE]).await? };
-    let row = json!({ "done": what, "queue": queue.id, "messages": done.len(), "failed": failed.len(), "cameBack": came_back, "notFound": never.len(), "held": held });
+    let row = json!({ "done": action, "queue": queue.id, "messages": done.len(), "failed": failed.len(), "cameBack": came_back, "notFound": never.len(), "held": held });
     out.rows(&["done", "queue", "messages", "failed", "cameBack", "notFound", "held"], &[row]);
     if held > 0 {
         out.note(&format!(
-            "\n{held} messages are held by somebody else, or by a tool that was killed, for {seconds} seconds at most: do it again then"
+            "\n{held} messages are in flight to another consumer or a killed tool, for {seconds} seconds at most: run the command again then"
         ));
     }
     if unseen > 0 {
         out.note(&format!(
-            "\n{unseen} messages were not read: a pass takes at most {seconds} s; run it again"
+            "\n{unseen} messages were not read in a pass of {seconds} s: run the command again"
         ));
     }
     Ok(failed.is_empty() && came_back == 0 && never.is_empty() && held == 0 && unseen == 0)
@@ -546,7 +547,7 @@ async fn queues(deployment: &Deployment) -> Result<Vec<Queue>> {
         };
         let goes = match sources.get(id) {
             Some(source) => {
-                Goes::ToQueue(url(source).with_context(|| format!("{source} is not deployed"))?)
+                Goes::ToQueue(url(source).with_context(|| format!("`{source}` is not deployed"))?)
             }
             None => Goes::ToFanout,
         };
@@ -594,7 +595,7 @@ async fn look(
     while empty < EMPTY {
         if Instant::now() >= until {
             eprintln!(
-                "{}: {} of some {messages} messages were looked at in {seconds} seconds",
+                "{}: {} of some {messages} messages were read in {seconds} seconds",
                 queue.id,
                 found.len()
             );

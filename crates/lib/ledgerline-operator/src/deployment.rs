@@ -109,7 +109,7 @@ impl Deployment {
                     format!("the resources cannot be listed: does the local stack run, with its AWS address at {url}?")
                 }
                 None => format!(
-                    "the resources of the stack {} cannot be listed: is that its name, and is this its region? Say --stack",
+                    "the resources of the stack `{}` cannot be listed: check its region, and its name (--stack)",
                     name
                 ),
             })?;
@@ -134,7 +134,7 @@ impl Deployment {
             }
         }
         if newest.is_empty() {
-            bail!("the stack {} has no function", self.stack);
+            bail!("the stack `{}` has no function", self.stack);
         }
         // The local stack runs the newest version of each function.
         let live = stream::iter(newest).map(|(id, name, newest)| async {
@@ -180,12 +180,12 @@ impl Deployment {
         let get = self.cloudformation.get_template().stack_name(&self.stack);
         let template = get.template_stage(TemplateStage::Original).send().await;
         let template = template.context("the deployed template cannot be read")?;
-        template.template_body.context("CloudFormation gives no template")
+        template.template_body.context("CloudFormation returns no template")
     }
 
     /// Returns the function with this logical id.
     pub(crate) fn function(&self, id: &str) -> Result<&Function> {
-        self.functions.get(id).with_context(|| format!("{id} is not deployed"))
+        self.functions.get(id).with_context(|| format!("`{id}` is not deployed"))
     }
 
     /// Returns the name by which an operator invokes a function: that of the live version. The
@@ -203,7 +203,7 @@ impl Deployment {
             self.functions.values().filter_map(|function| function.variables.get(variable));
         let value = named.find(|value| !value.is_empty());
         value.map(String::as_str).with_context(|| {
-            format!("no function of the stack {} has the variable {variable}", self.stack)
+            format!("no function of the stack `{}` has the variable `{variable}`", self.stack)
         })
     }
 
@@ -231,9 +231,13 @@ impl Deployment {
         if self.is_local {
             return Ok(std::env::var("USER").unwrap_or_else(|_| "somebody".to_owned()));
         }
-        let caller =
-            self.sts.get_caller_identity().send().await.context("AWS does not name the caller")?;
-        caller.arn.context("AWS does not name the caller")
+        let caller = self
+            .sts
+            .get_caller_identity()
+            .send()
+            .await
+            .context("AWS returns no identity of the caller")?;
+        caller.arn.context("AWS returns no identity of the caller")
     }
 
     /// Returns the number of the log's items, and its bytes. Both numbers are some hours old.
@@ -272,7 +276,7 @@ impl Deployment {
         let mut outputs = stacks.iter().flat_map(|stack| stack.outputs());
         let output = outputs.find(|output| output.output_key() == Some(name));
         let value = output.and_then(|output| output.output_value());
-        value.map(ToOwned::to_owned).with_context(|| format!("the stack has no output {name}"))
+        value.map(ToOwned::to_owned).with_context(|| format!("the stack has no output `{name}`"))
     }
 
     /// Returns the URLs of all queues of the stack, by their logical ids.

@@ -66,7 +66,7 @@ impl Findings {
     /// Reports a missing resource, unless it has a condition, which may not hold.
     fn absent(&mut self, of: &str, id: &str, resource: &Value) {
         if resource["Condition"].is_null() {
-            self.wrong(of, id, "it is not there");
+            self.wrong(of, id, "it is not deployed");
         }
     }
 }
@@ -78,7 +78,7 @@ pub(crate) async fn run<L: Aggregates>(
     options: &Options,
     out: Out,
 ) -> Result<bool> {
-    let busy = out.busy("looking at what is deployed");
+    let busy = out.busy("comparing the deployed stack");
     let mut findings = Findings::default();
     let deployed = deployed::template(deployment).await?;
     let manifests = match &stack.manifest {
@@ -118,21 +118,21 @@ pub(crate) async fn run<L: Aggregates>(
     if !unseen.is_empty() {
         let unseen: Vec<_> = unseen.into_iter().collect();
         out.note(&format!(
-            "\nevent types that none of the newest commits has, so that doctor did not check them: {}",
+            "\nevent types that doctor did not check, because none of the newest commits has them: {}",
             unseen.join(", ")
         ));
     }
     out.note("");
     if !stack.template.exists() {
         out.note(&format!(
-            "there is no {}: the template of the stack is compared with no workspace\n",
+            "there is no `{}`: doctor compares the resources with the deployed template\n",
             stack.template.display()
         ));
     }
     if findings.wrong.is_empty() {
         out.note(match options.drift {
-            true => "all of that is as this workspace expects it",
-            false => "all of that is as this workspace expects it; roles and alarms by the template that was deployed: --drift compares their deployed form",
+            true => "nothing differs from this workspace",
+            false => "nothing differs from this workspace; --drift also compares the deployed roles and alarms",
         });
     } else {
         out.rows(&["of", "name", "wrong"], &findings.wrong);
@@ -254,8 +254,8 @@ async fn functions(
         }
         match is_newest {
             Ok(true) => {}
-            Ok(false) => findings.wrong("function", id, "events come to a version with other variables than those that were deployed last: ledger release promote, or ledger release rollback, or leave it so"),
-            Err(error) => findings.wrong("function", id, format!("the alias {LIVE}, to which events come: {error}")),
+            Ok(false) => findings.wrong("function", id, "the live version has other variables than the last deployment: run `ledger release promote` or `ledger release rollback`, or leave it"),
+            Err(error) => findings.wrong("function", id, format!("the alias {LIVE}, which receives the events: {error}")),
         }
         // The local stack reads the sources from the template, and limits no function.
         if !deployment.is_local {
@@ -263,7 +263,9 @@ async fn functions(
                 Ok(Some(0)) => findings.wrong(
                     "function",
                     id,
-                    format!("it is stopped: ledger concurrency {id} --release --write --why …"),
+                    format!(
+                        "it is stopped: run `ledger concurrency {id} --release --write --why …`"
+                    ),
                 ),
                 Ok(Some(_) | None) => {}
                 Err(error) => findings.wrong("function", id, format!("{error:#}")),
@@ -305,7 +307,7 @@ async fn sources(
     }
     if found.len() != wanted.len() {
         let message = format!(
-            "it takes events from {} streams and queues, not {}",
+            "it receives events from {} streams and queues, not {}",
             found.len(),
             wanted.len()
         );
@@ -326,7 +328,11 @@ async fn sources(
             None => arn.contains(":table/"),
         };
         let Some(wanted) = wanted.iter().find(is_of_it) else {
-            findings.wrong("function", id, format!("it takes events from {arn}"));
+            findings.wrong(
+                "function",
+                id,
+                format!("it receives events from {arn}, which is no source of it in the template"),
+            );
             continue;
         };
         let filters =
@@ -400,7 +406,7 @@ async fn tables(deployment: &Deployment, template: &Value, findings: &mut Findin
                 findings.wrong(
                     "table",
                     id,
-                    format!("its index {index_name} has other keys, or holds something else"),
+                    format!("its index {index_name} has other keys, or another projection"),
                 );
             }
         }
@@ -422,7 +428,7 @@ async fn tables(deployment: &Deployment, template: &Value, findings: &mut Findin
         let ttl = ttl.filter(|ttl| ttl.time_to_live_status().is_some_and(on));
         let attribute = ttl.as_ref().and_then(|ttl| ttl.attribute_name());
         if attribute != properties["TimeToLiveSpecification"]["AttributeName"].as_str() {
-            findings.wrong("table", id, format!("its items leave by {attribute:?}"));
+            findings.wrong("table", id, format!("its items expire by {attribute:?}"));
         }
         if !deployment.is_local
             && properties["PointInTimeRecoverySpecification"]["PointInTimeRecoveryEnabled"] == true
@@ -435,7 +441,7 @@ async fn tables(deployment: &Deployment, template: &Value, findings: &mut Findin
                 .and_then(|point| point.point_in_time_recovery_status)
                 .is_none_or(|is| is.as_str() != "ENABLED")
             {
-                findings.wrong("table", id, "it has no backups to a point in time");
+                findings.wrong("table", id, "it has no point-in-time recovery");
             }
         }
     }
@@ -490,7 +496,7 @@ async fn queues(deployment: &Deployment, template: &Value, findings: &mut Findin
             findings.wrong(
                 "queue",
                 id,
-                format!("what it gives up goes to {given_up_to:?}, not to {target:?}"),
+                format!("its dead letters go to {given_up_to:?}, not to {target:?}"),
             );
         }
         // The number may be a text on either side.
@@ -498,7 +504,7 @@ async fn queues(deployment: &Deployment, template: &Value, findings: &mut Findin
         let tries = number(&policy["maxReceiveCount"]);
         let wanted = number(&wanted["maxReceiveCount"]);
         if wanted.is_some() && tries != wanted {
-            findings.wrong("queue", id, format!("it gives a message up after {tries:?} tries"));
+            findings.wrong("queue", id, format!("it gives a message up after {tries:?} attempts"));
         }
     }
     findings.looked.push(("queues", looked));
@@ -585,7 +591,7 @@ async fn bus(
 
 /// Returns the problem of a rule that matches event types which the fanout does not send.
 fn unsent(pattern: &Value, sent: &BTreeSet<&str>) -> Option<String> {
-    const OPEN: &str = "deploy with BusEvents=*, or name it there";
+    const OPEN: &str = "deploy with BusEvents=*, or add the types to BusEvents";
     if sent.contains("*") {
         return None;
     }
@@ -604,7 +610,7 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
     let client = &deployment.cloudformation;
     let begun = client.detect_stack_drift().stack_name(&deployment.stack).send().await;
     let id = begun
-        .context("CloudFormation does not compare")?
+        .context("CloudFormation cannot begin the drift detection")?
         .stack_drift_detection_id
         .unwrap_or_default();
     // Only a comparison in progress is an error that is retried. Any other status, and a refused
@@ -620,7 +626,7 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
                 if status.detection_status()
                     == Some(&StackDriftDetectionStatus::DetectionInProgress) =>
             {
-                bail!("CloudFormation is still comparing")
+                bail!("CloudFormation still detects drift: run the command again later")
             }
             other => Ok(other),
         }
@@ -628,8 +634,9 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
     let often = ConstantBuilder::default().with_delay(Duration::from_secs(2)).with_max_times(300);
     let status = ask.retry(often).sleep(tokio::time::sleep).await?;
     // CloudFormation may fail to compare some resources. The results for the others are reported.
-    if let Some(reason) =
-        status.context("how far CloudFormation is cannot be read")?.detection_status_reason
+    if let Some(reason) = status
+        .context("the progress of the drift detection cannot be read")?
+        .detection_status_reason
     {
         findings.wrong("drift", &deployment.stack, reason);
     }
@@ -640,7 +647,7 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
         let list = list
             .set_stack_resource_drift_status_filters(Some(changed.to_vec()))
             .set_next_token(after);
-        let page = list.send().await.context("what CloudFormation found cannot be read")?;
+        let page = list.send().await.context("the result of the drift detection cannot be read")?;
         for drift in page.stack_resource_drifts() {
             let id = drift.logical_resource_id().unwrap_or_default();
             let places: Vec<_> =

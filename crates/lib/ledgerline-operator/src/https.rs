@@ -31,7 +31,9 @@ pub(crate) fn is_private(url: &Uri) -> Result<()> {
 /// JSON.
 pub(crate) async fn send(request: Request<String>) -> Result<(StatusCode, Value)> {
     let https = HttpsConnectorBuilder::new().with_provider_and_native_roots(default_provider());
-    let https = https.context("this computer has no certificates to trust")?;
+    let https = https.context(
+        "this computer has no root certificates: install them, such as the package ca-certificates",
+    )?;
     let client =
         Client::builder(TokioExecutor::new()).build(https.https_or_http().enable_http1().build());
     let answer = timeout(PATIENCE, client.request(request)).await??;

@@ -207,7 +207,7 @@ fn known_category<L: Aggregates>(category: Option<&str>) -> Result<()> {
     let known = categories::<L>();
     match category.filter(|category| !known.contains(category)) {
         Some(category) => {
-            bail!("no aggregate has the category {category}; there are: {}", known.join(", "))
+            bail!("no aggregate has the category `{category}`; choose one of: {}", known.join(", "))
         }
         None => Ok(()),
     }
@@ -239,7 +239,7 @@ impl Writing {
             return Ok(true);
         }
         if !std::io::stdin().is_terminal() {
-            bail!("{ask} Say --yes");
+            bail!("{ask} There is no terminal for the answer: give --yes");
         }
         write!(std::io::stderr(), "{ask} [y/N] ")?;
         let mut answer = String::new();
@@ -309,7 +309,8 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
             true
         }
         What::Show { stream, at, payloads } => {
-            let stream = StreamId::try_from(stream).context("that is no name of a stream")?;
+            let stream =
+                StreamId::try_from(stream).context("the name of the stream is not valid")?;
             log::show::<L>(&deployment, &stream, at, payloads, out).await?;
             true
         }
@@ -359,8 +360,9 @@ fn resources(deployment: &Deployment, id: Option<&str>, out: Out) -> Result<()> 
         }
         Some(id) => {
             let found = deployment.resources().find(|(resource, ..)| *resource == id);
-            let found = found
-                .with_context(|| format!("the stack has no {id}: `ledger resources` lists all"))?;
+            let found = found.with_context(|| {
+                format!("the stack has no resource `{id}`: `ledger resources` lists all")
+            })?;
             out.line_or_note(&row(found), || found.2.to_owned());
         }
     }

@@ -58,10 +58,10 @@ pub(crate) async fn show<L: Aggregates>(
     }
     let last = commits.last().map_or(0, |commit| commit.version);
     if last == 0 {
-        bail!("there is no stream {stream}");
+        bail!("there is no stream `{stream}`");
     }
     if at.is_some_and(|at| at > last) {
-        bail!("{stream} has {last} versions");
+        bail!("`{stream}` has the versions 1 to {last}");
     }
     let mut state = StateOf { commits: &commits, category: stream.category(), state: None };
     L::visit(&mut state);
@@ -74,13 +74,13 @@ pub(crate) async fn show<L: Aggregates>(
             "version {version} is missing: the log has a hole, and no state is shown (docs/runbook.md)"
         );
     }
-    let state = state
-        .state
-        .with_context(|| format!("no aggregate here has the category {}", stream.category()))??;
+    let state = state.state.with_context(|| {
+        format!("no aggregate of this workspace has the category `{}`", stream.category())
+    })??;
     if payloads {
         out.rows(&["version", "state"], &[json!({ "version": last, "state": state })]);
     } else {
-        out.note("\nwith --payloads: what is in the events, and the state after them");
+        out.note("\n--payloads also prints the payloads of the events, and the state after them");
     }
     Ok(())
 }
@@ -134,9 +134,9 @@ pub(crate) async fn tail(
         "beginning" => Cursor::beginning(partitions),
         time => {
             subscription
-                .at(time
-                    .parse()
-                    .context("write beginning, now, or a time: 2026-11-24T09:30:00Z")?)
+                .at(time.parse().context(
+                    "choose a start: beginning, now, or a time such as 2026-11-24T09:30:00Z",
+                )?)
                 .await?
         }
     };

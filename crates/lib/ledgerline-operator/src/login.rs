@@ -75,7 +75,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     eprintln!("Sign in, within five minutes, at\n{address}");
     let code = timeout(PATIENCE, code(listeners, state))
         .await
-        .context("the sign-in took longer than five minutes")??;
+        .context("the sign-in took longer than five minutes: run `ledger login` again")??;
     let form = form(&[
         ("grant_type", "authorization_code"),
         ("client_id", client),
@@ -90,9 +90,9 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
         .body(form)
         .context("the URL of the sign-in pages is not valid: set --sign-in-url")?;
     let (status, said) =
-        https::send(request).await.with_context(|| format!("{pages} gave no token"))?;
+        https::send(request).await.with_context(|| format!("`{pages}` returned no token"))?;
     let Some(token) = said["access_token"].as_str() else {
-        bail!("{pages} gave no token, but {status}: {}", said["error"]);
+        bail!("`{pages}` returned no token, but {status}: {}", said["error"]);
     };
     out.line_or_note(&json!({ "token": token }), || token.to_owned());
     Ok(())
@@ -157,11 +157,11 @@ async fn code(listeners: Vec<TcpListener>, state: String) -> Result<String> {
             tokio::spawn(async move { axum::serve(listener, pages).await })
         })
         .collect();
-    let code = comes.recv().await.context("the page to come back to is gone")?;
+    let code = comes.recv().await.context("the redirect page stopped: run `ledger login` again")?;
     // The browser needs time to show the page before the server stops.
     tokio::time::sleep(Duration::from_millis(200)).await;
     serving.iter().for_each(tokio::task::JoinHandle::abort);
-    code.map_err(|error| anyhow::anyhow!("the user pool refused: {error}"))
+    code.map_err(|error| anyhow::anyhow!("the user pool refused the sign-in: {error}"))
 }
 
 /// Handles the redirect. Another site cannot know the state, so its request is refused and changes
@@ -171,7 +171,10 @@ async fn back(
     Query(query): Query<BTreeMap<String, String>>,
 ) -> impl IntoResponse {
     if query.get("state") != Some(&state) {
-        return (StatusCode::BAD_REQUEST, Html("This is not what `ledger login` asked for."));
+        return (
+            StatusCode::BAD_REQUEST,
+            Html("This redirect does not belong to the running `ledger login`: sign in again."),
+        );
     }
     let (result, text) = match query.get("code") {
         Some(code) => {
@@ -180,7 +183,7 @@ async fn back(
         None => {
             let error = ["error_description", "error"].iter().find_map(|name| query.get(*name));
             let error = error.map_or_else(|| Value::Null.to_string(), ToOwned::to_owned);
-            (Err(error), "Not signed in: the terminal says why.")
+            (Err(error), "Not signed in: the terminal shows the reason.")
         }
     };
     let _ = came.send(result).await;

@@ -39,7 +39,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     let since = back(&options.since)?;
     let logs = if options.access { "AccessLogs" } else { "FunctionLogs" };
     let group = deployment.of_type("AWS::Logs::LogGroup").find(|(id, _)| *id == logs);
-    let (_, group) = group.with_context(|| format!("the stack has no {logs}"))?;
+    let (_, group) = group.with_context(|| format!("the stack has no log group `{logs}`"))?;
     let pattern = match &options.pattern {
         _ if options.failures => Some(FAILURES.to_owned()),
         Some(pattern) if pattern.starts_with(['{', '"', '[']) => Some(pattern.clone()),

@@ -49,7 +49,7 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
         .context("the stack has no `$all`: run `cargo xtask new subscription`")?;
     let name = format!("{} {version}", entry.stream);
     if deployment.log()?.has(&entry.stream, *version).await? {
-        bail!("the log has `{name}`: its entry is right, and stays");
+        bail!("the log has `{name}`: its entry is valid, and stays");
     }
     let partition = partition_of(&entry.stream, partitions);
     let is_void = void_entries(&sequence, partition).await?.contains(&entry);
@@ -65,7 +65,7 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
         );
         return Ok(true);
     }
-    if !writing.is_agreed(&format!("make the entry `{name}` of the order void, for good?"))? {
+    if !writing.is_agreed(&format!("make the entry `{name}` of `$all` void, permanently?"))? {
         return Ok(false);
     }
     // `$all` stores no reason. The record stores it, so the record is written first.

@@ -168,16 +168,16 @@ impl View<'_> {
     /// Prints the generations, the progress of a rebuild, and the cost of a new one.
     async fn status(&self, generations: &Generations, parts: Option<i32>) -> Result<()> {
         let phase = |phase| match phase {
-            Phase::Building => "is being made, and is written",
-            Phase::Kept => "was read before, and is written",
+            Phase::Building => "is being built, and is written",
+            Phase::Kept => "is the previous one, and is written",
             Phase::Dropping => "is being deleted",
         };
         let read = generations.active;
-        let mut rows = vec![json!({ "generation": read, "is": "is read, and is written" })];
+        let mut rows = vec![json!({ "generation": read, "is": "is active, and is written" })];
         if let Some(before) = generations.previous.filter(|before| Timestamp::now() < before.until)
         {
             rows = vec![
-                json!({ "generation": read, "is": "is read soon, and is written", "since": before.until }),
+                json!({ "generation": read, "is": "is active soon, and is written", "since": before.until }),
             ];
         }
         if let Some(other) = &generations.standby {
@@ -228,7 +228,7 @@ impl View<'_> {
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let units = bytes as f64 / 8_192.0;
         Ok(format!(
-            "a rebuild reads some {commits} commits, and then their keys again to compare: about {:.0} read units, {:.2} US$; a write unit for each KB of the rows that are left comes on top",
+            "a rebuild reads some {commits} commits, and then their keys again to compare: about {:.0} read units, {:.2} US$; add a write unit for each KB of the rows in the end",
             2.0 * units,
             2.0 * units * READS / 1e6
         ))
@@ -285,7 +285,7 @@ impl View<'_> {
     /// Deletes the rows of the standby generation.
     async fn drop(&self, generations: Generations, writing: &Writing) -> Result<bool> {
         let Some(other) = generations.standby.clone() else {
-            bail!("{} has one generation only", self.subscriber.of_log.id)
+            bail!("`{}` has no standby generation", self.subscriber.of_log.id)
         };
         let ask = format!(
             "delete the rows of the generation {} of {}?",
@@ -332,7 +332,7 @@ impl View<'_> {
         // A tool with a clock in the future may have written `since`, so the wait has a limit.
         if let Ok(left) = Duration::try_from(left.min(FRESH + invocation)) {
             self.out.note(&format!(
-                "waiting for {} seconds, until every function knows of it",
+                "waiting for {} seconds, until every function has read the change",
                 left.as_secs() + 1
             ));
             tokio::time::sleep(left).await;
@@ -356,7 +356,7 @@ impl View<'_> {
             }
             Some(Phase::Kept) => {
                 bail!(
-                    "the previous generation is still there: run `ledger rebuild drop` or `ledger rebuild rollback`"
+                    "the previous generation still exists: run `ledger rebuild drop` or `ledger rebuild rollback`"
                 )
             }
             Some(Phase::Dropping) => {
@@ -415,8 +415,7 @@ impl View<'_> {
             return Ok(false);
         }
         if switch.is_none() {
-            self.out
-                .note("every stream is as the log has it; all reads stay on the active generation");
+            self.out.note("every stream matches the log; all reads stay on the active generation");
             return Ok(true);
         }
         let named: Vec<_> = without.iter().map(StreamId::as_str).collect();
@@ -429,7 +428,7 @@ impl View<'_> {
         };
         let switched = self.change(&building, |now| building.switched(now), &what, why).await?;
         self.out.note(&format!(
-            "every stream{of_all} is as the log has it. In {} seconds, all reads are on generation {}. Generation {} stays until `ledger rebuild drop`; `ledger rebuild rollback` returns to it",
+            "every stream{of_all} matches the log. In {} seconds, all reads are on generation {}. Generation {} stays until `ledger rebuild drop`; `ledger rebuild rollback` returns to it",
             SWITCHING.as_secs(),
             switched.active,
             building.active,
@@ -496,7 +495,7 @@ impl View<'_> {
 
     /// Invokes the subscription until the generation contains all of `$all`.
     async fn in_one_order(&self, number: u32) -> Result<RebuildResponse> {
-        let bar = self.out.bar(0, "{spinner} {elapsed} in one order, one after the other; {msg}");
+        let bar = self.out.bar(0, "{spinner} {elapsed} in the order of `$all`; {msg}");
         // An invocation is not done if another holder has the checkpoint, or if its time runs out.
         let asked = RebuildRequest { generation: number, ..RebuildRequest::default() };
         while !self.ask_again(&asked, &bar).await?.is_done {
@@ -580,7 +579,9 @@ impl View<'_> {
     ) -> Result<RebuildResponse> {
         let again = ConstantBuilder::default().with_delay(AGAIN).with_max_times(MAX_FAILURES);
         let ask = || self.ask(asked);
-        let failed = |error: &anyhow::Error, _| bar.set_message(format!("trying again: {error:#}"));
+        let failed = |error: &anyhow::Error, _| {
+            bar.set_message(format!("retrying after a failure: {error:#}"))
+        };
         ask.retry(again).sleep(tokio::time::sleep).notify(failed).await
     }
 

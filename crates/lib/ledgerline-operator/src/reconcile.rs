@@ -160,24 +160,24 @@ fn print(found: &Found, in_part: bool, out: Out) {
     if found.too_young > 0 {
         out.line_or_note(&json!({ "what": "tooYoung", "count": found.too_young }), || {
             format!(
-                "\n{} differences are of commits that are too young, and left alone",
+                "\n{} differences are of commits that are too young, and are not listed",
                 found.too_young
             )
         });
     }
     if !found.forgotten.is_empty() {
         out.note(
-            "\nforgotten: views show nothing of these streams, which are older than tombstones. They forgot them, or their rows are lost: `ledger redeliver --missing --write` sends them, and does no harm to what was forgotten",
+            "\nforgotten: views have no rows of these streams, which are older than tombstones. The views deleted the rows, or the rows are lost: `ledger redeliver --missing --write` sends the commits, and does not harm deleted rows",
         );
     }
     if found.is_clean() {
         out.note(match (in_part, found.forgotten.is_empty()) {
             (true, _) => {
-                "\nno commit that `$all` has since then is missing or ahead; holes were not looked for"
+                "\nno commit that `$all` has since then is missing or ahead; holes were not checked"
             }
             (false, true) => "\nnothing is missing, nothing is ahead, and the log has no hole",
             (false, false) => {
-                "\nbesides what views may have forgotten, nothing is missing, nothing is ahead, and the log has no hole"
+                "\napart from forgotten streams, nothing is missing, nothing is ahead, and the log has no hole"
             }
         });
     }
@@ -211,7 +211,7 @@ async fn repair_all(
         .count();
     if to_act > 0 && !act {
         out.note(&format!(
-            "\n{to_act} commits are left to process managers, which would act on them: --act"
+            "\n{to_act} commits are not sent to process managers, which would act on them: give --act"
         ));
     }
     let counts = counted(&wanted);
@@ -246,7 +246,7 @@ async fn repair_all(
         }
     }
     out.note(&format!(
-        "\nsent {} of {}: look again in a moment, with `ledger reconcile`",
+        "\nsent {} of {}: run `ledger reconcile` in a moment",
         sent.len() - failed,
         sent.len()
     ));
@@ -284,7 +284,7 @@ async fn send(
 async fn hand_over_state(deployment: &Deployment, missing: &Difference) -> Result<()> {
     let commit = deployment.log()?.get(&missing.stream, missing.head).await?;
     let commit =
-        commit.with_context(|| format!("{} has no version {}", missing.stream, missing.head))?;
+        commit.with_context(|| format!("`{}` has no version {}", missing.stream, missing.head))?;
     invoke(deployment, &missing.who, &state_of(&commit)?).await
 }
 
@@ -293,7 +293,7 @@ async fn hand_over_state(deployment: &Deployment, missing: &Difference) -> Resul
 async fn queue_head(deployment: &Deployment, queue: &str, missing: &Difference) -> Result<()> {
     if missing.stream.as_str().len() > MAX_GROUP {
         bail!(
-            "its name is longer than that of a group of the queue: `ledger redeliver {}`",
+            "the name is too long for a message group: run `ledger redeliver {}`",
             missing.stream
         );
     }

@@ -75,7 +75,7 @@ pub(crate) async fn run(
         return reconcile::run(deployment, stack, &options.compared, Some(repair), out).await;
     }
     if !options.compared.only.is_empty() || options.compared.younger.is_some() {
-        bail!("--only and --younger go with --missing");
+        bail!("--only and --younger need --missing");
     }
     let busy = out.busy("looking for the streams");
     let streams = options.streams(deployment).await?;
@@ -133,14 +133,14 @@ impl Options {
             return Ok(log.between(since, self.until.unwrap_or(Timestamp::MAX)).await?);
         }
         let stream = self.stream.clone().unwrap_or_default();
-        let stream = StreamId::try_from(stream).context("that is no name of a stream")?;
+        let stream = StreamId::try_from(stream).context("the name of the stream is not valid")?;
         let head = log.head(&stream).await?;
         let to = self.to.unwrap_or(head.version);
         if head.version == 0 {
-            bail!("there is no stream {stream}");
+            bail!("there is no stream `{stream}`");
         }
         if self.from == 0 || self.from > to || to > head.version {
-            bail!("{stream} has the versions 1 to {}", head.version);
+            bail!("`{stream}` has the versions 1 to {}", head.version);
         }
         Ok(BTreeMap::from([(stream, (self.from, to))]))
     }
@@ -161,7 +161,7 @@ pub(crate) async fn hand_over(
     let (mut records, mut bytes) = (Vec::new(), 0);
     for (place, (stream, version)) in commits.iter().enumerate() {
         let record = log.record(stream, *version).await?;
-        let mut record = record.with_context(|| format!("{stream} has no version {version}"))?;
+        let mut record = record.with_context(|| format!("`{stream}` has no version {version}"))?;
         record["ApproximateCreationDateTime"] = 0.into();
         record["SequenceNumber"] = (place + 1).to_string().into();
         record["SizeBytes"] = 1.into();

@@ -106,14 +106,14 @@ async fn roll_back(deployment: &Deployment, options: &Options, out: Out) -> Resu
     let (wanted, cannot) = match (&options.to, options.before) {
         (Some(file), _) => (written_down(file)?, Vec::new()),
         (None, Some(before)) => from_before(deployment, &live, before).await?,
-        (None, None) => bail!("say --to or --before"),
+        (None, None) => bail!("choose the versions: --to or --before"),
     };
     let moves = moves(wanted, &live)?;
     let row = |Live { function, version }: &Live| json!({ "function": function, "from": live[function].version, "to": version });
     let rows: Vec<_> = moves.iter().map(row).collect();
     out.rows(&["function", "from", "to"], &rows);
     for function in &cannot {
-        eprintln!("{function} has no version from before that time, and keeps its version");
+        eprintln!("`{function}` has no version from before that time, and keeps its version");
     }
     if moves.is_empty() {
         out.note("\nevery function has the wanted version");
@@ -138,7 +138,10 @@ fn moves(wanted: Vec<Live>, live: &BTreeMap<String, Alias>) -> Result<Vec<Live>>
     for wanted in wanted {
         let now = live.get(&wanted.function);
         let now = now.with_context(|| {
-            format!("this stack has no function {}: is the list of another one?", wanted.function)
+            format!(
+                "this stack has no function `{}`: check that the list is of this stack",
+                wanted.function
+            )
         })?;
         if now.version != wanted.version || now.is_split {
             moves.push(wanted);
@@ -168,7 +171,7 @@ async fn promote(deployment: &Deployment, writing: &Writing, out: Out) -> Result
         let name = &deployment.function(&function)?.name;
         // AWS publishes no new version of an unchanged function, and returns its last one.
         let version = deployment.lambda.publish_version().function_name(name).send().await;
-        let version = version.with_context(|| format!("{function} is not published"))?.version;
+        let version = version.with_context(|| format!("`{function}` is not published"))?.version;
         published.push(Live { function, version: version.unwrap_or_default() });
     }
     let rows: Vec<_> = published.iter().map(|live| json!(live)).collect();
@@ -297,7 +300,10 @@ mod tests {
         let to = |function: &str| Live { function: function.into(), version: "7".into() };
         assert_eq!(moves(vec![to("A"), to("B"), to("C")], &live).unwrap(), [to("B"), to("C")]);
         assert!(
-            moves(vec![to("A"), to("D")], &live).unwrap_err().to_string().contains("no function D")
+            moves(vec![to("A"), to("D")], &live)
+                .unwrap_err()
+                .to_string()
+                .contains("no function `D`")
         );
     }
 }

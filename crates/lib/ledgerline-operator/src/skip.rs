@@ -42,10 +42,10 @@ pub(crate) async fn run(
     let all = subscribers(deployment, stack).await?;
     let of_log = &named(&all, view)?.of_log;
     if of_log.kind != SubscriberKind::Subscription {
-        bail!("{} is no subscription: a commit holds up its own stream only", of_log.id);
+        bail!("`{}` is no subscription: there, a commit stops only its own stream", of_log.id);
     }
     if !of_log.takes(&stream) {
-        bail!("{} takes no commits of the category {}", of_log.id, stream.category());
+        bail!("`{}` applies no commits of the category `{}`", of_log.id, stream.category());
     }
     if !deployment.log()?.has(&stream, *version).await? {
         bail!("the log has no version {version} of {stream}: see `ledger order void`");
@@ -65,10 +65,8 @@ pub(crate) async fn run(
         });
         return Ok(true);
     }
-    let ask = format!(
-        "let {} pass over version {version} of {stream} if it cannot be applied?",
-        of_log.id
-    );
+    let ask =
+        format!("make {} skip version {version} of {stream} if it cannot be applied?", of_log.id);
     if !writing.is_agreed(&ask)? {
         return Ok(false);
     }

@@ -35,15 +35,16 @@ pub(crate) async fn subscribers(deployment: &Deployment, stack: &Stack) -> Resul
         let Some(manifest) = manifests.get(binary) else { continue };
         let Some(subscriber) = &manifest.subscriber else { continue };
         let keys = manifest.table_of(&subscriber.table);
-        let keys =
-            keys.with_context(|| format!("the manifest of {id} has no {}", subscriber.table))?;
+        let keys = keys.with_context(|| {
+            format!("the manifest of `{id}` has no table `{}`", subscriber.table)
+        })?;
         let Ok(Function { name, variables, .. }) = deployment.function(id) else {
             eprintln!("`{id}` is not deployed; the tool leaves it out");
             continue;
         };
         let table = variables.get(&*subscriber.table);
         let table =
-            table.with_context(|| format!("{name} has no variable {}", subscriber.table))?;
+            table.with_context(|| format!("`{name}` has no variable `{}`", subscriber.table))?;
         let name_of_table = table;
         let table = deployment.table(table, keys);
         table.recent_generations().await?;

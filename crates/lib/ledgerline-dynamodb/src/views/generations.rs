@@ -171,7 +171,9 @@ impl Generations {
     /// When there is another one already.
     pub fn begun(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
         if self.standby.is_some() {
-            return Err(InvalidTransition("there is another generation already: drop it first"));
+            return Err(InvalidTransition(
+                "a standby generation exists already: run `ledger rebuild drop` first",
+            ));
         }
         let number = self.last.max(self.active) + 1;
         Ok(Self { last: number, ..self.with(number, Phase::Building, now) })
@@ -184,11 +186,12 @@ impl Generations {
     /// When there is no such other one, or a switch is in progress.
     pub fn switched(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
         if self.active_at(now) != self.active {
-            return Err(InvalidTransition("reads are about to switch: retry in some seconds"));
+            return Err(InvalidTransition(
+                "a switch of the reads is in progress: retry in some seconds",
+            ));
         }
         let to = self.in_phase(Phase::Building).or(self.in_phase(Phase::Kept));
-        let active =
-            to.ok_or(InvalidTransition("there is no other generation that could be read"))?;
+        let active = to.ok_or(InvalidTransition("there is no previous generation"))?;
         let previous = Some(Previous { active: self.active, until: now + SWITCHING });
         Ok(Self { active, previous, ..self.with(self.active, Phase::Kept, now) })
     }
@@ -199,10 +202,12 @@ impl Generations {
     /// When there is no other one, or it is still read.
     pub fn dropping(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
         if self.active_at(now) != self.active {
-            return Err(InvalidTransition("reads are about to switch: retry in some seconds"));
+            return Err(InvalidTransition(
+                "a switch of the reads is in progress: retry in some seconds",
+            ));
         }
         let other =
-            self.standby.as_ref().ok_or(InvalidTransition("there is no other generation"))?;
+            self.standby.as_ref().ok_or(InvalidTransition("there is no standby generation"))?;
         // The time of the first call: an operator that continues the deletion need not wait a
         // second time.
         let since = if other.phase == Phase::Dropping { other.since } else { now };

@@ -251,7 +251,10 @@ async fn doctor_finds_differences_of_templates_and_manual_changes() {
     has("FillsTable", "tanks-FillsTable");
     has("ReadingsQueue", "tanks-HaulDeadLetterQueue.fifo");
     has("ReadingsQueue", "3");
-    has("theirs", "Filled is not put on the bus: deploy with BusEvents=*, or name it there");
+    has(
+        "theirs",
+        "Filled is not put on the bus: deploy with BusEvents=*, or add the types to BusEvents",
+    );
     has("tank-damaged 1", "");
 }
 
