@@ -276,7 +276,8 @@ pub(crate) fn request(item: Item) -> Result<IdempotencyRecord, StoreError> {
     }
     let stored: Stored = serde_dynamo::from_item(item).map_err(|error| {
         StoreError::Unavailable(
-            format!("a request cannot be read: {}", error::without_values(&error)).into(),
+            format!("an idempotency record cannot be read: {}", error::without_values(&error))
+                .into(),
         )
     })?;
     let Stored { request: key, fingerprint, answer, expires } = stored;

@@ -121,7 +121,7 @@ pub enum TableError {
     #[error("a row cannot be written or read: {0}")]
     Row(String),
     /// One commit would change more rows than one transaction accepts (rule 9).
-    #[error("a commit changes {0} rows, one transaction takes {max}", max = MAX_TRANSACTION_ITEMS - 1)]
+    #[error("a commit changes {0} rows, and one transaction has {max} at most", max = MAX_TRANSACTION_ITEMS - 1)]
     TooManyRows(usize),
     /// The client's cursor is not from a page of this query.
     #[error(transparent)]

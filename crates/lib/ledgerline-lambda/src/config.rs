@@ -35,14 +35,14 @@ pub enum ConfigError {
     /// The manifest of the function does not declare the variable, so no check would notice that it
     /// is missing.
     #[error(
-        "the function reads the environment variable {0}, and its manifest does not declare it"
+        "the function reads the environment variable `{0}`, which its manifest does not declare"
     )]
     Undeclared(Name),
     /// The variable is not set, or empty.
-    #[error("the environment variable {0} is not set")]
+    #[error("the environment variable `{0}` is not set")]
     Missing(Name),
     /// The value of the variable cannot be read.
-    #[error("the environment variable {name} is wrong: {reason}")]
+    #[error("the environment variable `{name}` is not valid: {reason}")]
     Invalid {
         /// The name of the variable.
         name: Name,

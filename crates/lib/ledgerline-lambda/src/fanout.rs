@@ -129,11 +129,11 @@ pub(crate) fn by_category(
         let categories: Vec<_> = words.collect();
         if categories.is_empty() {
             return Err(invalid(format!(
-                "write the categories that it gets at the end of the line: {line}"
+                "the line has no categories; write them at its end: {line}"
             )));
         }
         if read.insert(whom, categories).is_some() {
-            return Err(invalid(format!("there are two lines for the same: {line}")));
+            return Err(invalid(format!("two lines have the same target: {line}")));
         }
     }
     Ok(read)

@@ -92,7 +92,7 @@ pub(crate) fn partitions() -> Result<u16, config::ConfigError> {
     match config::parsed(SEQUENCE_PARTITIONS)? {
         0 => Err(config::ConfigError::Invalid {
             name: SEQUENCE_PARTITIONS.into(),
-            reason: "there is one at least".into(),
+            reason: "the number of partitions is 1 or more".into(),
         }),
         partitions => Ok(partitions),
     }

@@ -100,7 +100,8 @@ fn developer(claim: Option<(&str, &str)>) -> Result<Option<ApiGatewayRequestAuth
         return Ok(None);
     }
     if config::text("AWS_ENDPOINT_URL").is_err() {
-        let reason = "it is for emulators only, and there is no AWS_ENDPOINT_URL".to_owned();
+        let reason =
+            "the variable is for emulators only, and AWS_ENDPOINT_URL is not set".to_owned();
         return Err(ConfigError::Invalid { name: name.into(), reason }.into());
     }
     let mut claims = json!({ "sub": user });

@@ -50,25 +50,29 @@ pub(crate) fn init(alarmed: &BTreeSet<Name>) -> Result<Metrics, Error> {
     let collector = builder()?.init()?;
     describe_counter!(COMMANDS, Unit::Count, "commands by outcome");
     describe_counter!(CONFLICTS, Unit::Count, "lost races for a version");
-    describe_counter!(RETRIES, Unit::Count, "tries after the first");
-    describe_histogram!(FANOUT_LAG, Unit::Milliseconds, "from a commit until it was passed on");
-    describe_histogram!(PROJECTION_LAG, Unit::Milliseconds, "from a commit until it was shown");
-    describe_histogram!(POSITION_LAG, Unit::Count, "commits missing when one came");
+    describe_counter!(RETRIES, Unit::Count, "attempts after the first");
+    describe_histogram!(FANOUT_LAG, Unit::Milliseconds, "from a commit until the fanout sent it");
+    describe_histogram!(PROJECTION_LAG, Unit::Milliseconds, "from a commit until a view shows it");
+    describe_histogram!(POSITION_LAG, Unit::Count, "commits missing at a delivery");
     describe_counter!(GAPS_REPAIRED, Unit::Count, "gaps filled from the log");
-    describe_histogram!(SEQUENCE_LAG, Unit::Milliseconds, "from a commit until it was in $all");
-    describe_counter!(SUBSCRIPTION_BEHIND, Unit::Count, "invocations that left an old commit");
+    describe_histogram!(SEQUENCE_LAG, Unit::Milliseconds, "from a commit until `$all` has it");
+    describe_counter!(
+        SUBSCRIPTION_BEHIND,
+        Unit::Count,
+        "invocations that left an old commit unapplied"
+    );
     describe_histogram!(
         KEPT_BY_SUBSCRIPTION,
         Unit::Bytes,
         "a view's state, or its memory of a stream"
     );
-    describe_counter!(LOST_HEADS, Unit::Count, "segments that another sequencer was first with");
+    describe_counter!(LOST_HEADS, Unit::Count, "segments that another sequencer appended first");
     describe_counter!(
         UNRECONCILED,
         Unit::Count,
-        "streams that something lacks commits of, or is ahead of"
+        "streams of which a subscriber lacks commits, or is ahead"
     );
-    describe_counter!(PARKED_RECORDS, Unit::Count, "records set aside");
+    describe_counter!(PARKED_RECORDS, Unit::Count, "records quarantined");
     Ok(Metrics { collector, alarmed: alarmed.clone() })
 }
 

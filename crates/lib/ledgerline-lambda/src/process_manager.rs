@@ -256,7 +256,7 @@ impl<A: Aggregate> Due<'_, A> {
             Ok(Ok(Outcome::Repeated(code))) => Err(code),
             Ok(Err(ExecuteError::Refused(refusal))) => Err(refusal.code().to_owned()),
             Ok(Err(source)) => return Err(ApplyError::Command { id, source }),
-            Err(_) => return Err(ApplyError::Effect(format!("the command {id} took too long"))),
+            Err(_) => return Err(ApplyError::Effect(format!("the command `{id}` timed out"))),
         };
         let outcome = answered.as_ref().map_or_else(String::as_str, |()| DONE);
         tracing::info!(stream = %self.stream, command = id, outcome, "command on behalf of an event");

@@ -405,7 +405,7 @@ impl Views {
         match &self.patience {
             Some(patience) => patience.read(request, stream, read).await,
             None => {
-                tracing::error!("a query waits for a version, and its route does not declare this");
+                tracing::error!("a query reads with minVersion, which its route does not declare");
                 Err(Problem::internal())
             }
         }

@@ -99,8 +99,9 @@ fn subscriber(
     let (id, table, partition, sort) = (word(), word(), word(), word());
     let of: Vec<_> = words.collect();
     if of.is_empty() {
-        let reason =
-            format!("write function, table, partition key, sort key or -, and categories: {line}");
+        let reason = format!(
+            "the line needs a function, a table, a partition key, a sort key or -, and categories: {line}"
+        );
         return Err(config::ConfigError::Invalid { name: FOLLOWERS.into(), reason });
     }
     let sort = Some(sort).filter(|sort| sort != "-");

@@ -212,7 +212,7 @@ impl Sequencing {
                 Ok(appended) => {
                     segments += appended.segments;
                     for Entry { stream, version } in appended.unconfirmed {
-                        tracing::error!(%stream, version, "the log has no such commit: it gets no entry in `$all`");
+                        tracing::error!(%stream, version, "the log lacks the commit of a record, so `$all` gets no entry");
                     }
                 }
                 Err(error) => {
@@ -273,7 +273,7 @@ fn of_record(record: &Record, is_proven: bool) -> Vec<Candidate> {
             if entry.is_none() {
                 tracing::error!(
                     record = unreadable.sequence_number,
-                    "the record has no key of a commit, and gets no entry"
+                    "a record has no key of a commit, so `$all` gets no entry"
                 );
             }
             entry.map(Candidate::proven).into_iter().collect()

@@ -210,7 +210,7 @@ pub async fn store(client: aws_sdk_dynamodb::Client) -> Result<DynamoDbStore, Er
 /// When the table does not exist or may not be read.
 pub(crate) async fn connected(store: DynamoDbStore) -> Result<DynamoDbStore, Error> {
     if let Some(error) = store.connect().await? {
-        tracing::warn!(error = %Causes(&error), "the table cannot be read yet");
+        tracing::warn!(error = %Causes(&error), "a table cannot be read yet");
     }
     Ok(store)
 }

@@ -142,7 +142,7 @@ fn record(raw: &str) -> Option<Record> {
         let mut read = serde_json::Deserializer::from_str(raw);
         let field = serde_path_to_error::deserialize::<_, StreamRecord>(&mut read);
         let field = field.err().as_ref().map(field_or_root).unwrap_or_default();
-        return unreadable(raw, format!("not a stream record: the field {field}"));
+        return unreadable(raw, format!("the stream record has no valid field {field}"));
     };
     if record.event_name != INSERT {
         return None;

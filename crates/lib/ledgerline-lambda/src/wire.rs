@@ -147,7 +147,7 @@ impl Message {
         // This code determines the kind of message, in place of serde's `untagged`: a commit with a
         // damaged field must not be read as a reference to itself.
         let fields: Map<String, Value> =
-            serde_json::from_str(body).map_err(|_| "it is no JSON object")?;
+            serde_json::from_str(body).map_err(|_| "the body is not a JSON object")?;
         if fields.contains_key("events") {
             let commit: Commit = serde_path_to_error::deserialize(Value::Object(fields))
                 .map_err(|error| format!("the field {}", field_or_root(&error)))?;

@@ -690,7 +690,7 @@ async fn a_subscription_applies_what_comes_before_a_commit_that_it_cannot_apply(
     let subscriber = world.subscriber();
     for _ in 0..2 {
         let error = subscriber.catch_up().await.unwrap_err().to_string();
-        assert!(error.contains("version 1 of tank-refused cannot be worked out"), "{error}");
+        assert!(error.contains("version 1 of tank-refused cannot be computed"), "{error}");
         assert_eq!(world.diary().await, ["tank-a 1", "tank-b 1"]);
     }
 }

@@ -203,9 +203,9 @@ impl Segment {
             reason: reason.to_owned(),
         };
         let [event] = commit.events.as_slice() else {
-            return Err(corrupt("a segment has one event"));
+            return Err(corrupt("a segment must have one event"));
         };
-        let unreadable = |_| corrupt("its entries cannot be read");
+        let unreadable = |_| corrupt("the entries of the segment cannot be read");
         let list = || serde_json::from_str::<Vec<(StreamId, u64)>>(&event.data).map_err(unreadable);
         let (entries, voids, last_void) = match (event.event_type.as_str(), event.schema) {
             (SEQUENCED, LIST) => (list()?, Vec::new(), 0),
@@ -217,7 +217,7 @@ impl Segment {
             (VOIDED, LIST) => (Vec::new(), list()?, 0),
             _ => {
                 return Err(corrupt(
-                    "its event is not of a type and schema that this program reads",
+                    "the segment's event has a type or schema that this program does not read",
                 ));
             }
         };
@@ -279,7 +279,7 @@ fn contiguous(stream: &StreamId, before: u64, commit: &Commit) -> Result<(), Sto
     Err(StoreError::Corrupt {
         stream,
         version,
-        reason: format!("it is missing, and {} is there", commit.version),
+        reason: format!("the commit is missing, but version {} exists", commit.version),
     })
 }
 
@@ -394,7 +394,7 @@ async fn segment(
         None => Err(StoreError::Corrupt {
             stream: stream.to_string(),
             version: number,
-            reason: "it is missing, and a later one is there".to_owned(),
+            reason: "the commit is missing, but a later one exists".to_owned(),
         }),
     }
 }
@@ -639,7 +639,7 @@ mod tests {
         let other = commit(&StreamId::all(1), 1);
         block_on(store.append(&other, None)).unwrap();
         assert!(
-            block_on(segments(&store, 1, 0)).unwrap_err().to_string().contains("type and schema")
+            block_on(segments(&store, 1, 0)).unwrap_err().to_string().contains("type or schema")
         );
         assert!(StreamId::new("$all", "0").is_err(), "no aggregate has such a stream");
         assert_eq!(StreamId::try_from("$all-0".to_owned()), Ok(StreamId::all(0)));

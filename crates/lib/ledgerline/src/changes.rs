@@ -17,7 +17,7 @@ pub enum ChangesError {
     #[error("a row cannot be written: {0}")]
     NoRow(String),
     /// A change of a kind that the view does not name. This is a programming error in the view.
-    #[error("the view writes a row in a way that it does not name: {0:?}")]
+    #[error("the view does not declare this kind of write: {0:?}")]
     NotNamed(Write),
 }
 
@@ -141,7 +141,7 @@ impl Changes {
         if key.0 != commit.stream.id()
             || !key.1.starts_with(commit.entry(0).trim_end_matches("0000"))
         {
-            let message = "a row that is inserted has the stream's id and a sort key that begins with the version";
+            let message = "an inserted row must have the stream's id and a sort key that begins with the version";
             return Err(ChangesError::NoRow(message.into()));
         }
         self.rows.insert(key, Change::Insert(fields));
@@ -163,14 +163,14 @@ impl Changes {
     fn row(&self, row: &impl Serialize) -> Result<(Key, Fields), ChangesError> {
         let fields = match serde_json::to_value(row) {
             Ok(Value::Object(fields)) => fields,
-            Ok(_) => return Err(ChangesError::NoRow("a row is a JSON object".into())),
+            Ok(_) => return Err(ChangesError::NoRow("a row must be a JSON object".into())),
             Err(error) => return Err(ChangesError::NoRow(error.to_string())),
         };
         let key = |name: &str| fields.get(name).and_then(Value::as_str).map(ToOwned::to_owned);
         let (Some(partition), Some(sort)) = (key(self.table.partition), key(self.table.sort))
         else {
             return Err(ChangesError::NoRow(format!(
-                "a row has the keys {} and {}",
+                "a row must have the keys {} and {}",
                 self.table.partition, self.table.sort
             )));
         };
@@ -178,7 +178,7 @@ impl Changes {
         // begin with it.
         if partition.starts_with('$') {
             return Err(ChangesError::NoRow(format!(
-                "a {} does not begin with $",
+                "a {} must not begin with $",
                 self.table.partition
             )));
         }

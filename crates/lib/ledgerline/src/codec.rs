@@ -164,7 +164,7 @@ macro_rules! events {
                         let Data { $($field),* } = ::serde::Deserialize::deserialize(data)?;
                         Ok(Self::$event { $($field),* })
                     })+
-                    _ => Err(::serde::de::Error::custom("it is no type of this aggregate's events")),
+                    _ => Err(::serde::de::Error::custom("the aggregate has no event of this type")),
                 }
             }
         }

@@ -99,7 +99,7 @@ impl<A: Aggregate> Loaded<A> {
             return Err(LoadError::Store(StoreError::Corrupt {
                 stream: stream.to_string(),
                 version: self.version + 1,
-                reason: format!("it is missing, the next one is {version}"),
+                reason: format!("the commit is missing, and the next version is {version}"),
             }));
         }
         // All events are decoded before the first one changes the state: an error must not leave
@@ -301,7 +301,7 @@ async fn fold_forward<A: Aggregate>(
         if page.complete && loaded.version < up_to {
             let version = loaded.version + 1;
             let stream = stream.to_string();
-            let reason = format!("it is missing, and {up_to} is there");
+            let reason = format!("the commit is missing, but version {up_to} exists");
             return Err(StoreError::Corrupt { stream, version, reason }.into());
         }
         if loaded.version - kept >= SNAPSHOT_INTERVAL || loaded.version == up_to {

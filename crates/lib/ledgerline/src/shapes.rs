@@ -104,7 +104,7 @@ fn check_events<A: Aggregate>(shapes: &[Event]) -> Result<(), String> {
         }
         if now.is_none() && again.schema != *schema {
             return Err(format!(
-                "{event_type}, schema {schema}, is old, and its file does not say what it is now"
+                "{event_type}, schema {schema}, is old, and its file has no \"now\" for it"
             ));
         }
         events.push(event);
@@ -144,12 +144,12 @@ fn check_states<A: Aggregate>(shapes: &[State]) -> Result<(), String> {
             }
             (None, false) => {
                 return Err(format!(
-                    "a state of schema {schema} is not read: upcast_state does not bring it up to date, and its file says what it is now"
+                    "upcast_state does not read a state of schema {schema}, for which the file has a \"now\""
                 ));
             }
             (Some(_), false) => {
                 return Err(format!(
-                    "a state of schema {schema} is brought up to date, and its file does not say what it is now"
+                    "upcast_state reads a state of schema {schema}, for which the file has no \"now\""
                 ));
             }
             (Some(_), true) => {

@@ -147,8 +147,8 @@ impl LogView {
         let inserts = self.writes.contains(&Write::Insert);
         match (inserts, self.of.len(), self.writes.len()) {
             (true, 1, 1) | (false, _, _) => Ok(()),
-            (true, 1, _) => Err("a view that inserts rows writes them in no other way"),
-            (true, _, _) => Err("a view that inserts rows takes the commits of one category"),
+            (true, 1, _) => Err("a view that inserts rows must not write them in another way"),
+            (true, _, _) => Err("a view that inserts rows must apply the commits of one category"),
         }
     }
 }

@@ -227,8 +227,8 @@ async fn two_instances_at_once_send_one_mail_and_lose_none() {
         world.deliver(2).await
     };
     let (first, second) = tokio::join!(world.deliver(1), second);
-    assert_eq!(first.unwrap_err(), "the mail was not taken yet: TooManyRequestsException");
-    assert_eq!(second.unwrap_err(), "another instance has the mail");
+    assert_eq!(first.unwrap_err(), "SES did not accept the mail yet: TooManyRequestsException");
+    assert_eq!(second.unwrap_err(), "another instance is sending the mail");
     // Both messages are delivered again.
     world.deliver(2).await.unwrap();
     world.deliver(1).await.unwrap();
@@ -248,7 +248,7 @@ async fn a_mail_that_was_not_accepted_is_sent_later() {
         world.ses.refuse(2, status, code);
         for _ in 0..2 {
             let error = world.deliver(1).await.unwrap_err();
-            assert_eq!(error, format!("the mail was not taken yet: {code}"));
+            assert_eq!(error, format!("SES did not accept the mail yet: {code}"));
         }
         world.deliver(1).await.unwrap();
         assert_eq!((world.mails(), world.status().await.as_str()), (1, "sent"));

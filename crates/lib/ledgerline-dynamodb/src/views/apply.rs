@@ -195,7 +195,7 @@ impl LogRows {
         let mut rows = BTreeMap::<_, Vec<_>>::new();
         for ((partition, _), change) in batch.changes.iter() {
             let Change::Insert(fields) = change else {
-                return Err(TableError::Row("a view that inserts rows changes none".into()));
+                return Err(TableError::Row("a view that inserts rows cannot change rows".into()));
             };
             rows.entry(partition.as_str()).or_default().push(self.row(fields)?);
         }
@@ -218,7 +218,7 @@ impl LogRows {
         }
         if !rows.is_empty() {
             return Err(TableError::Row(
-                "a row that is inserted is in the partition of its stream's id".into(),
+                "an inserted row must be in the partition of its stream's id".into(),
             ));
         }
         let mut units =

@@ -83,7 +83,9 @@ impl ViewTable {
         let key = HashMap::from([(self.keys.partition.to_string(), self.partition(stream.id()))]);
         match self.item(key, false).await? {
             Some(item) => match number_of(Some(&item), VERSION) {
-                0 => Err(TableError::Row(format!("its {VERSION} is missing, or no number"))),
+                0 => Err(TableError::Row(format!(
+                    "the attribute {VERSION} is missing or not a number"
+                ))),
                 version => Ok(version),
             },
             None => Ok(0),

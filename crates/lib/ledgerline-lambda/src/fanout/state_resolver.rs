@@ -61,7 +61,7 @@ impl<S: EventStore> StateResolver<S> {
             None => {
                 let stream = &commits[0].stream;
                 let version = commits[0].version;
-                tracing::warn!(%stream, version, "no aggregate has this category: the commit is sent without its state");
+                tracing::warn!(%stream, version, "no aggregate has this category: the fanout sends the commit without its state");
                 commits.iter().map(|_| Ok(unknown_state())).collect()
             }
         }
@@ -87,7 +87,7 @@ async fn recorded_states<A: Aggregate>(
         // The fold saves a snapshot every 2,000 commits, so the next invocation resumes there.
         let stream = &commits[0].stream;
         let version = commits[0].version;
-        tracing::warn!(%stream, version, "the fold of a state takes longer than one invocation may take");
+        tracing::warn!(%stream, version, "the fold of a state takes longer than one invocation: the next one resumes it");
         return commits.iter().map(|_| Err(Unavailable::Transient)).collect();
     };
     let mut folded = match folded {
@@ -96,7 +96,7 @@ async fn recorded_states<A: Aggregate>(
             let stream = &commits[0].stream;
             let version = commits[0].version;
             let error = Causes(&error).to_string();
-            tracing::warn!(%stream, version, error, "a commit cannot be read: it is sent without its state");
+            tracing::warn!(%stream, version, error, "a commit cannot be read: the fanout sends it without its state");
             return commits
                 .iter()
                 .map(|commit| Ok(embedded(commit).unwrap_or_else(unknown_state)))

@@ -86,10 +86,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
 
     async fn entry(&self, detail: Value) -> Result<(), ApplyError> {
         let malformed = |error: serde_path_to_error::Error<serde_json::Error>| {
-            ApplyError::Malformed(format!(
-                "not an entry of this program: the field {}",
-                field_or_root(&error)
-            ))
+            ApplyError::Malformed(format!("the entry has no valid field {}", field_or_root(&error)))
         };
         let Entry { last_event: EntryEvent { stream, version } } =
             serde_path_to_error::deserialize(detail).map_err(malformed)?;

@@ -8,7 +8,7 @@ use ledgerline_dynamodb::TableError;
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// The fanout did not write this message.
-    #[error("not a message of this program: {0}")]
+    #[error("the message is not valid: {0}")]
     Malformed(String),
     /// The log does not have the commit that the message names.
     #[error("version {version} of {stream} is not in the log")]
@@ -22,7 +22,7 @@ pub enum ApplyError {
     /// and the read table still has the commits after that time. If this commit were skipped, the
     /// commits that have those versions in the restored log would never be applied.
     #[error(
-        "{stream} was applied up to version {position}, which the log does not have: it went backwards, and version {version} is another one now"
+        "{stream} was applied up to version {position}, which the log lacks: it was restored, and version {version} is another one now"
     )]
     WentBack {
         /// The stream.
@@ -61,7 +61,7 @@ pub enum ApplyError {
     Load(#[from] LoadError),
     /// A command on behalf of the commit failed, other than by a refusal. Mostly it is unknown
     /// whether the command is in the log.
-    #[error("the command {id} failed, or its outcome is not known")]
+    #[error("the command `{id}` failed, or its outcome is not known")]
     Command {
         /// The id of the command.
         id: String,

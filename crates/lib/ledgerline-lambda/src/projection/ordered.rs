@@ -100,7 +100,7 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
 ) -> Result<(), Error> {
     if view.writes.contains(&Write::Insert) {
         return Err(
-            "a subscription writes its rows together with its checkpoint: it puts them, and inserts none"
+            "a subscription cannot insert rows: it must put them, together with its checkpoint"
                 .into(),
         );
     }
@@ -494,7 +494,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         }
         match self.subscription.log.get(stream, next).await {
             Ok(Some(commit)) => Ok(vec![commit]),
-            Ok(None) => Err(unreadable("it is missing".to_owned())),
+            Ok(None) => Err(unreadable("the log lacks the commit".to_owned())),
             Err(StoreError::Corrupt { reason, .. }) => Err(unreadable(reason)),
             Err(error) => Err(error.into()),
         }
@@ -595,7 +595,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             _ => source.into(),
         })?;
         let Some(moved) = moved else {
-            tracing::warn!("another instance has taken the lease on the checkpoint");
+            tracing::warn!("another instance holds the lease on the checkpoint");
             return Ok(false);
         };
         *checkpoint = moved;

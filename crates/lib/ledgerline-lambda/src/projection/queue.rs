@@ -282,7 +282,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
             }
             Ok(Ok(Err(error))) => Causes(&error).to_string(),
             Ok(Err(_)) => "panic".to_owned(),
-            Err(_) => "it takes too long".to_owned(),
+            Err(_) => "the batch timed out".to_owned(),
         };
         // Commits that were applied before the failure are duplicates, and their lag is not
         // measured.
@@ -338,7 +338,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
 fn read(message: &SqsMessage) -> Result<Message, String> {
     let body = message.body.as_deref().unwrap_or_default();
     std::panic::catch_unwind(|| Message::read(body))
-        .unwrap_or_else(|_| Err("its reading panics".to_owned()))
+        .unwrap_or_else(|_| Err("the message makes its reader panic".to_owned()))
 }
 
 /// The group of a message. A message without a group stands alone.
@@ -574,7 +574,7 @@ mod tests {
         for version in [3, 4] {
             let error = take(&runner, version).await.unwrap_err();
             assert!(matches!(error, ApplyError::WentBack { position: 5, .. }), "{error}");
-            assert!(error.to_string().contains("it went backwards"), "{error}");
+            assert!(error.to_string().contains("it was restored"), "{error}");
         }
         // A redelivery of commits that the log has, and a repeated commit, are no error.
         for version in 4..=5 {

@@ -105,7 +105,7 @@ pub enum RebuildError {
     #[error("this function writes no view that can be rebuilt from the log")]
     NoView,
     /// The changes of a commit cannot be worked out.
-    #[error("the changes of version {version} cannot be worked out: {reason}")]
+    #[error("the changes of version {version} cannot be computed: {reason}")]
     Changes {
         /// The version.
         version: u64,
@@ -113,7 +113,7 @@ pub enum RebuildError {
         reason: String,
     },
     /// The log has a hole.
-    #[error("version {0} is missing")]
+    #[error("the log lacks version {0}")]
     Missing(u64),
     /// Another writer moves the position at each attempt.
     #[error("another writer keeps moving the position of the stream")]

@@ -181,11 +181,13 @@ pub struct StateProjector<A: Aggregate, Row> {
 /// it goes to the dead-letter queue.
 #[derive(Debug, thiserror::Error)]
 enum ProjectError {
-    #[error("not an entry of this program: the field {0}")]
+    #[error("the entry has no valid field {0}")]
     Malformed(String),
     /// The version of the row or of the entry is not in the log: the log was restored to an earlier
     /// time.
-    #[error("version {version} of {stream} is not in the log: it went backwards")]
+    #[error(
+        "version {version} of {stream} is not in the log, which was restored to an earlier time"
+    )]
     WentBack { stream: StreamId, version: u64 },
     #[error(
         "the state of {stream} has schema {schema}, this program reads {known}, and the fold failed"

@@ -32,13 +32,13 @@ const TRIES: u32 = 50;
 #[derive(Debug, thiserror::Error)]
 pub enum SequenceError {
     /// Other sequencers appended a segment each time.
-    #[error("other sequencers were first each time")]
+    #[error("other sequencers appended first at each attempt")]
     Contended,
     /// The table of `$all` failed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The table refused a segment: it keeps failing.
-    #[error("a segment was not taken")]
+    #[error("the table refused a segment")]
     Refused(#[source] AppendError),
 }
 
@@ -46,14 +46,14 @@ pub enum SequenceError {
 #[derive(Debug, thiserror::Error)]
 pub enum VoidError {
     /// The segment does not name the entry.
-    #[error("the order does not name this commit there")]
+    #[error("the segment of `$all` does not name this commit")]
     NotNamed,
     /// The log has the commit, so that the entry is right.
-    #[error("the log has this commit")]
+    #[error("the log has this commit, so its entry is valid")]
     Exists,
     /// The order has as many void entries as one segment lists.
     #[error(
-        "the partition has {MOST} void entries, the maximum: begin a new order (docs/runbook.md, Restore)"
+        "the partition has {MOST} void entries, the maximum: begin a new `$all` (docs/runbook.md, Restore)"
     )]
     TooMany,
     /// The segment was not appended. The call may be repeated.

@@ -188,13 +188,13 @@ pub enum ExecuteError {
         version: u64,
     },
     /// The condition held when the command arrived, but another writer won the race.
-    #[error("another writer was first, the version is {version}")]
+    #[error("another writer won the race: the version is {version}")]
     Overtaken {
         /// The newest version of the stream.
         version: u64,
     },
     /// Every repair lost its race too.
-    #[error("other writers were first each time, {MAX_REPAIRS} repetitions included")]
+    #[error("other writers won the race at each of {MAX_REPAIRS} repetitions")]
     Contended,
     /// The Idempotency-Key, or the command id, belongs to another command.
     #[error("the command id belongs to another command")]

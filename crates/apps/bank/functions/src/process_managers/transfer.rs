@@ -85,8 +85,9 @@ impl<S: EventStore> Transfers<S> {
             Step::Credit => ("credit", "record-credit", &order.to_account_id),
             Step::Refund => ("refund", "record-refund", &order.from_account_id),
             Step::Settle(_) => {
-                let settlement =
-                    settlement.ok_or_else(|| ApplyError::Effect("nobody settled it".to_owned()))?;
+                let settlement = settlement.ok_or_else(|| {
+                    ApplyError::Effect("the transfer has no settlement".to_owned())
+                })?;
                 ("settle", "record-settlement", &settlement.to_account_id)
             }
         };
@@ -106,7 +107,8 @@ impl<S: EventStore> Transfers<S> {
         let due =
             Due::<Transfer> { cause: commit, step: record, stream: &commit.stream, command, actor };
         let recorded = due.send(&self.store, &self.transfers).await?;
-        recorded.map_err(|code| ApplyError::Effect(format!("the transfer did not take it: {code}")))
+        recorded
+            .map_err(|code| ApplyError::Effect(format!("the transfer refused the outcome: {code}")))
     }
 }
 

@@ -211,6 +211,6 @@ fn a_development_user_is_for_emulators_only() {
     let line = last_words(&[("DEVELOPMENT_USER", "developer")]);
     assert_eq!(
         line["error"],
-        "the environment variable DEVELOPMENT_USER is wrong: it is for emulators only, and there is no AWS_ENDPOINT_URL"
+        "the environment variable DEVELOPMENT_USER is wrong: the variable is for emulators only, and AWS_ENDPOINT_URL is not set"
     );
 }

@@ -138,7 +138,7 @@ impl Reaction for WelcomeEmail {
                     self.once(commit, index, sender, &email).await?;
                 }
                 (Event::UserRegistered { .. }, None) => {
-                    tracing::warn!(stream = %commit.stream, version = commit.version, "no MAIL_SENDER: no mail");
+                    tracing::warn!(stream = %commit.stream, version = commit.version, "MAIL_SENDER is not set, so no mail is sent");
                 }
                 (
                     Event::UserEmailUpdated { .. }
@@ -153,7 +153,7 @@ impl Reaction for WelcomeEmail {
 }
 
 fn another_has_it() -> ApplyError {
-    ApplyError::Effect("another instance has the mail".into())
+    ApplyError::Effect("another instance is sending the mail".into())
 }
 
 impl WelcomeEmail {
@@ -188,7 +188,7 @@ impl WelcomeEmail {
                 }
                 Status::Sending => {
                     if self.mails.replace_if(&mail(Status::Unknown), "status", "sending").await? {
-                        unsent(commit, "unknown", "the function ended");
+                        unsent(commit, "unknown", "the function crashed");
                     }
                     return Ok(());
                 }
@@ -218,7 +218,7 @@ impl WelcomeEmail {
                         &claim.to_string(),
                     )
                     .await?;
-                Err(ApplyError::Effect(format!("the mail was not taken yet: {code}")))
+                Err(ApplyError::Effect(format!("SES did not accept the mail yet: {code}")))
             }
             Meaning::Never => {
                 self.mails.put_all(&[mail(Status::Refused)]).await?;
@@ -255,7 +255,7 @@ impl WelcomeEmail {
 
 /// Logs and counts a mail that was not sent, or possibly not sent. The alarm monitors the counter.
 fn unsent(commit: &Commit, outcome: &str, code: &str) {
-    tracing::error!(stream = %commit.stream, version = commit.version, outcome, code, "a mail was not sent, as far as is known");
+    tracing::error!(stream = %commit.stream, version = commit.version, outcome, code, "a mail was not sent, or its outcome is not known");
     metrics::count(UNSENT_MAILS);
 }
 

@@ -169,7 +169,9 @@ impl Work {
     fn then(&mut self, then: Then) -> Result<(), ChangesError> {
         match self.then.replace(then) {
             None => Ok(()),
-            Some(_) => Err(ChangesError::NoRow("two things for one commit of the feeds".into())),
+            Some(_) => {
+                Err(ChangesError::NoRow("one commit of the feeds has two follow-up writes".into()))
+            }
         }
     }
 }

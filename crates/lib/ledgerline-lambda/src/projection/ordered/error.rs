@@ -32,7 +32,7 @@ pub enum SubscribeError {
         reason: String,
     },
     /// The view could not work out the changes of a commit.
-    #[error("the changes of version {version} of {stream} cannot be worked out")]
+    #[error("the changes of version {version} of {stream} cannot be computed")]
     Changes {
         /// The commit's stream.
         stream: StreamId,
@@ -43,7 +43,7 @@ pub enum SubscribeError {
     },
     /// The view would keep more data than the limit allows.
     #[error(
-        "version {version} of {stream} makes the view's {what} {bytes} bytes, and {MAX_KEPT} are the most: keep such data in rows"
+        "version {version} of {stream} makes the view's {what} {bytes} bytes long, over the limit of {MAX_KEPT}: store such data in rows"
     )]
     TooLarge {
         /// The commit's stream.
@@ -69,7 +69,7 @@ pub enum SubscribeError {
     #[error(transparent)]
     Rebuild(#[from] RebuildError),
     /// The data kept with the checkpoint, or for a stream, is not of this program.
-    #[error("what was kept cannot be read: its shape has changed, and the view must be made again")]
+    #[error("the view's state cannot be read, because its shape has changed: rebuild the view")]
     Kept,
 }
 
