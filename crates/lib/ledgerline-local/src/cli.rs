@@ -85,7 +85,7 @@ pub fn main<L: Aggregates>() -> ExitCode {
         runtime.shutdown_background();
         done
     };
-    match runtime.context("no threads can be started").and_then(run) {
+    match runtime.context("the runtime cannot start its threads").and_then(run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output::error_line(format_args!("error: {error:#}"));
@@ -180,8 +180,8 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
         match unreadable_commits::<L>(log).await.context("the log cannot be read")? {
             (0, _) => {}
             (commits, first) => output::line(format_args!(
-                "  unreadable   {commits} commits in {place}, the first one {first}. Their streams take no commands: \
-                 docs/recipes.md says how events change"
+                "  unreadable   {commits} commits in {place}, the first one {first}. Their streams accept no commands: \
+                 see docs/recipes.md for changes of events"
             )),
         }
     }
@@ -206,7 +206,7 @@ async fn unreadable_commits<L: Aggregates>(log: &DynamoDbStore) -> Result<(u64, 
     loop {
         let page = log.scan(ScanPart::WHOLE, after.as_ref(), &[], PAGE).await?;
         if found == 0 && page.damaged > 0 {
-            first = "is damaged (ledger reconcile names it)".to_owned();
+            first = "is damaged (`ledger reconcile` names it)".to_owned();
         }
         found += page.damaged;
         for commit in &page.commits {

@@ -20,7 +20,7 @@ pub(crate) fn raise_limit() -> Option<String> {
     }
     let limit = getrlimit(Resource::Nofile).current.filter(|limit| *limit < ENOUGH)?;
     Some(format!(
-        "this process may open {limit} files, and {ENOUGH} are enough for many clients: ulimit -n {ENOUGH}"
+        "this process may open only {limit} files: for many clients, run ulimit -n {ENOUGH} first"
     ))
 }
 

@@ -236,7 +236,7 @@ impl Host {
     /// When no port is free.
     pub(crate) async fn start(hops: TraceLog, show_logs: bool) -> Result<Arc<Self>> {
         let listener =
-            TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free on 127.0.0.1")?;
+            TcpListener::bind(("127.0.0.1", 0)).await.context("127.0.0.1 has no free port")?;
         // The URL has a scheme, because the runtime accepts no path in a URL without one. The path
         // distinguishes the instances.
         let url = format!("http://{}", listener.local_addr()?);
@@ -321,7 +321,7 @@ impl Function {
                 Some(_) => {}
                 None => {
                     anyhow::bail!(
-                        "{} ended during its initialisation; its own words are above",
+                        "{} ended during its initialisation; its output is above",
                         self.name()
                     )
                 }
@@ -452,7 +452,7 @@ impl Function {
         // outdated, and instances that are not needed stay idle.
         self.work.notify_last();
         answer.await.unwrap_or_else(|_| {
-            Err(InvokeError::new("Local.HostEnded", "the local stack is ending"))
+            Err(InvokeError::new("Local.HostEnded", "the local stack is stopping"))
         })
     }
 
@@ -479,7 +479,7 @@ impl Function {
 
     /// Runs the process of an instance until it ends. Returns how the process ended.
     async fn run_instance(&self, id: u64, kill: &Notify) -> String {
-        let Some(host) = self.host.upgrade() else { return "the local stack is ending".into() };
+        let Some(host) = self.host.upgrade() else { return "the local stack is stopping".into() };
         let mut command = Command::new(&self.launch.program);
         // All functions are one program: the name lets a developer find, and kill, one of them.
         #[cfg(unix)]
@@ -528,18 +528,18 @@ impl Function {
         tokio::select! {
             status = child.wait() => match status {
                 Ok(status) => format!("the process ended: {status}"),
-                Err(error) => format!("the process is lost: {error}"),
+                Err(error) => format!("the process cannot be observed: {error}"),
             },
             () = kill.notified() => {
                 let _ = child.kill().await;
                 match lock(&self.instances).running.get(&id).and_then(|instance| instance.ending) {
-                    Some(Ending::TimedOut) => format!("it took longer than {} s", self.launch.timeout.as_secs()),
-                    Some(Ending::Replaced) | None => "it is replaced by what was built".into(),
+                    Some(Ending::TimedOut) => format!("the invocation took longer than {} s", self.launch.timeout.as_secs()),
+                    Some(Ending::Replaced) | None => "a new build replaced the process".into(),
                 }
             }
             () = self.hangs_in_init(id) => {
                 let _ = child.kill().await;
-                format!("its initialisation took longer than {} s", INIT_TIMEOUT.as_secs())
+                format!("the initialisation took longer than {} s", INIT_TIMEOUT.as_secs())
             }
         }
     }
@@ -993,7 +993,7 @@ pub(crate) mod tests {
                 function.release();
             }
             let error = late.await.unwrap().unwrap_err().to_string();
-            assert!(error.contains("it took longer than"), "{error}");
+            assert!(error.contains("the invocation took longer than"), "{error}");
         }
     }
 

@@ -40,7 +40,7 @@ pub(crate) fn cloudformation(
     };
     let action = field("Action");
     if field("StackName") != stack {
-        return invalid(&format!("here is one stack, {stack}"));
+        return invalid(&format!("the local stack has only the stack {stack}"));
     }
     if action == "GetTemplate" {
         let template = template.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
@@ -201,7 +201,7 @@ impl Pattern {
                     let pointer = format!("/{}", path.replace('.', "/"));
                     Ok(Condition { pointer, operator: operator.to_owned(), value })
                 }
-                _ => bail!("the pattern is not understood here: {text}"),
+                _ => bail!("the local stack does not support the pattern {text}"),
             }
         };
         let all = |text: &str| text.split("&&").map(condition).collect();
@@ -286,7 +286,7 @@ pub(crate) async fn move_messages(sqs: &Sqs, queues: &[Queue], body: &[u8]) -> R
             let attributes = message.attributes.unwrap_or_default();
             let group = attributes.get(&MessageSystemAttributeName::MessageGroupId).cloned();
             let receipt =
-                message.receipt_handle.ok_or_else(|| anyhow!("a message without a receipt"))?;
+                message.receipt_handle.ok_or_else(|| anyhow!("a message has no receipt"))?;
             let send =
                 sqs.client.send_message().queue_url(&destination).set_message_body(message.body);
             let send = send.set_message_group_id(group.filter(|_| is_fifo));

@@ -15,7 +15,7 @@ impl Filters {
     pub(crate) fn parse(criteria: &FilterCriteria) -> Result<Self> {
         let patterns = criteria.filters.iter().map(|filter| {
             parse_event_pattern(&filter.pattern)
-                .map_err(|error| anyhow!("pattern {}: {error}", filter.pattern))
+                .map_err(|error| anyhow!("the pattern {} is not valid: {error}", filter.pattern))
         });
         Ok(Self(patterns.collect::<Result<_>>()?))
     }

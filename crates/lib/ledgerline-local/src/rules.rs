@@ -68,7 +68,9 @@ pub(crate) async fn connect(
         put.await.with_context(|| format!("rule {name}"))?;
         let target = Target::builder().id(&id).arn(&function.arn).build()?;
         let put = events.client.put_targets().rule(&name).event_bus_name(bus).targets(target);
-        put.send().await.with_context(|| format!("targets of {name}"))?;
+        put.send()
+            .await
+            .with_context(|| format!("the targets of rule {name} cannot be created"))?;
     }
     Ok(())
 }

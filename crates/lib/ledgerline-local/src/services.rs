@@ -134,7 +134,7 @@ pub fn create_table(database: &Database, table: &Table) -> Result<Option<String>
         return Ok(difference(&table.create, &kept, &added));
     }
     let create = serde_json::from_value(table.create.clone())
-        .with_context(|| format!("the definition of table {}", table.name))?;
+        .with_context(|| format!("the definition of table {} is not valid", table.name))?;
     database
         .create_table(create)
         .map_err(|error| anyhow!("cannot create {}: {error}", table.name))?;
@@ -169,7 +169,7 @@ fn add_indexes(database: &Database, table: &Table, kept: &Value) -> Result<BTree
         }))?;
         database
             .update_table(update)
-            .map_err(|error| anyhow!("an index of {}: {error}", table.name))?;
+            .map_err(|error| anyhow!("cannot create an index of {}: {error}", table.name))?;
         added.extend(index["IndexName"].as_str().map(ToOwned::to_owned));
     }
     Ok(added)
@@ -201,7 +201,7 @@ fn difference(wanted: &Value, kept: &Value, added: &BTreeSet<String>) -> Option<
     let wanted_key = key(&wanted["KeySchema"]);
     let kept_key = key(&kept["KeySchema"]);
     if wanted_key != kept_key {
-        return Some(format!("its key is {kept_key}, that of the template {wanted_key}"));
+        return Some(format!("its key is {kept_key}, and that of the template is {wanted_key}"));
     }
     let wanted = indexes(wanted);
     let kept = indexes(kept);
@@ -209,8 +209,8 @@ fn difference(wanted: &Value, kept: &Value, added: &BTreeSet<String>) -> Option<
     let lacks = of_template.find(|(name, key)| kept.get(*name) != Some(*key));
     let more = kept.keys().find(|name| !wanted.contains_key(*name));
     lacks
-        .map(|(name, key)| format!("it does not have the template's index {name}, of {key}"))
-        .or_else(|| more.map(|name| format!("it has the index {name}, which the template has not")))
+        .map(|(name, key)| format!("it lacks the template's index {name}, of {key}"))
+        .or_else(|| more.map(|name| format!("it has the index {name}, which the template lacks")))
 }
 
 /// The emulated SQS on a port of its own. The port is bound before the service starts, because the
@@ -350,7 +350,7 @@ impl EventBridge {
 
 async fn listen() -> Result<(TcpListener, SocketAddr)> {
     let listener =
-        TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free on 127.0.0.1")?;
+        TcpListener::bind(("127.0.0.1", 0)).await.context("127.0.0.1 has no free port")?;
     let address = listener.local_addr()?;
     Ok((listener, address))
 }
@@ -417,7 +417,7 @@ mod tests {
         );
         assert!(
             different(&table(id.clone(), Value::Null))
-                .contains("byOwner, which the template has not")
+                .contains("byOwner, which the template lacks")
         );
         let by_id = json!([{
             "IndexName": "byId", "KeySchema": [key("id", "HASH")], "Projection": { "ProjectionType": "ALL" },

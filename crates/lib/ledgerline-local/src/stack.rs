@@ -101,7 +101,7 @@ impl Stack {
             format!("port {} is taken; choose another with --port", options.port)
         })?;
         let aws_listener = TcpListener::bind(options.aws_address).await.with_context(|| {
-            format!("{} is not free; choose another --aws-address", options.aws_address)
+            format!("{} is in use; choose another with --aws-address", options.aws_address)
         })?;
         let aws_address = aws_listener.local_addr()?;
         let sqs = Arc::new(Sqs::start().await?);
@@ -110,7 +110,7 @@ impl Stack {
             && kept != source.stack()
         {
             let text = format!(
-                "the folder has tables of the stack {kept}, and keeps that name, not {}",
+                "the folder has tables of the stack {kept}, so the stack has this name, not {}",
                 source.stack()
             );
             hops.always("data", &text);
@@ -138,7 +138,7 @@ impl Stack {
                 hops.always(
                     "data",
                     &format!(
-                        "{} is kept as it was made: {difference}. What needs it will fail: begin in another folder",
+                        "{} keeps its earlier definition: {difference}. Functions that need the new one will fail: start with another folder",
                         table.name
                     ),
                 );

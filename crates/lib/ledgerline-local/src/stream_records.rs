@@ -64,7 +64,7 @@ pub(crate) fn forget(file: &Path) -> Result<()> {
 /// When there is no room for a temporary file.
 pub(crate) fn in_memory() -> Result<Database> {
     let failed = |error: dynoxide::DynoxideError| anyhow!("cannot start DynamoDB: {error}");
-    let folder = tempfile::tempdir().context("no temporary folder")?;
+    let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     let file = folder.path().join("empty.sqlite");
     let path = file.to_str().ok_or_else(|| anyhow!("{} is not UTF-8", file.display()))?;
     drop(Database::new(path).map_err(failed)?);

@@ -50,7 +50,7 @@ impl Watch {
             seen = now;
             if changed == Path::new("template.yaml") {
                 self.hops
-                    .always("watch", "template.yaml has changed: it is read at the next start");
+                    .always("watch", "template.yaml has changed: restart the stack to read it");
                 continue;
             }
             self.serve(&changed, &mut seen).await;
@@ -71,7 +71,7 @@ impl Watch {
             if difference(seen, &now).is_none() {
                 break built;
             }
-            self.hops.always("watch", "a source was saved meanwhile: building again");
+            self.hops.always("watch", "a source has changed during the build: building again");
             *seen = now;
         };
         match built {
@@ -89,7 +89,7 @@ impl Watch {
                     Err(error) => self.hops.always("wiring", &format!("{error:#}")),
                 }
             }
-            Err(error) => self.hops.always("watch", &format!("{error:#}: the old ones go on")),
+            Err(error) => self.hops.always("watch", &format!("{error:#}: the old functions stay")),
         }
         // Functions that were not built are still held.
         self.functions.iter().for_each(|function| function.release());

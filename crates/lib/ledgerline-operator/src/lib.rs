@@ -255,7 +255,7 @@ const FOUND: u8 = 2;
 #[must_use]
 pub fn main<L: Aggregates>() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let done = runtime.context("no threads can be started").and_then(|runtime| {
+    let done = runtime.context("the runtime cannot start its threads").and_then(|runtime| {
         let Ledger { stack, what } = Ledger::parse();
         runtime.block_on(run::<L>(&stack, what))
     });

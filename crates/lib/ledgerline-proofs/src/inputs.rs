@@ -267,7 +267,7 @@ async fn feed(
                 match projector.project(entry.clone()).await {
                     Ok(()) => taken += 1,
                     Err(error)
-                        if ["the entry has no valid field", "the state of", "a row cannot be written"]
+                        if ["the entry has no", "the state of", "a row cannot be written"]
                             .iter()
                             .any(|bad| error.starts_with(bad))
                             // The entry, or a row that an earlier entry wrote, has an invented

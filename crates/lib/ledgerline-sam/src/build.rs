@@ -80,7 +80,7 @@ fn has_handlers(root: &Path) -> bool {
 pub fn build_example(root: &Path, name: &str) -> Result<PathBuf> {
     let mut program = None;
     build_targets(profile(), root, "--example", &[name], |built| program = Some(built.program))?;
-    program.with_context(|| format!("cargo built no example {name}"))
+    program.with_context(|| format!("cargo built no example `{name}`"))
 }
 
 /// The binaries in the folder of [`BUILT`]; `None` if the variable or one of the binaries is
@@ -172,7 +172,7 @@ fn build_targets(
         bail!("the functions do not build");
     }
     if let Some(name) = missing.first() {
-        bail!("cargo built no {name}");
+        bail!("cargo built no `{name}`");
     }
     Ok(())
 }

@@ -53,7 +53,7 @@ fn section_of(section: &Node, root: &Node) -> Located<Node> {
     }
     let mut keys = std::collections::BTreeSet::new();
     if let Some((key, node)) = entries.iter().find(|(key, _)| !keys.insert(key.as_str())) {
-        return Err((node.line, format!("{key} is there twice")));
+        return Err((node.line, format!("{key} occurs twice")));
     }
     Ok(Node { line: section.line, kind: Kind::Map(entries) })
 }
@@ -69,7 +69,7 @@ fn run<'a>(
     let [identifier, values, body] = node.items() else {
         return Err(wrong("an identifier, a list of values and a body are needed"));
     };
-    let identifier = identifier.as_str().ok_or_else(|| wrong("the identifier must be text"))?;
+    let identifier = identifier.as_str().ok_or_else(|| wrong("the identifier must be a text"))?;
     // The list may be empty, because `cargo xtask wire` fills it later.
     if !matches!(values.kind, Kind::List(_)) {
         return Err(wrong("the values must be a list that is written here"));
@@ -237,7 +237,7 @@ mod tests {
             assert!(at == line && found.contains(message), "{at}: {found}");
         }
         let twice = "  Fn::ForEach::Queues: [Queue, [A], { \"${Queue}\": {} }]\n  A: {}\n";
-        assert!(resources(twice).unwrap_err().1.contains("A is there twice"));
+        assert!(resources(twice).unwrap_err().1.contains("A occurs twice"));
         let parameter = "  Fn::ForEach::Queues: [Queue, !Ref Queues, { \"${Queue}\": {} }]\n";
         assert!(resources(parameter).unwrap_err().1.contains("a list that is written here"));
         let plain =

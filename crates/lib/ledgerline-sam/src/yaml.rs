@@ -133,7 +133,7 @@ fn node(yaml: &MarkedYaml<'_>) -> Result<Node, (usize, String)> {
             Kind::Map(vec![(name, inner)])
         }
         YamlData::Representation(..) | YamlData::Alias(_) | YamlData::BadValue => {
-            return Err((line, "this kind of YAML is not understood".into()));
+            return Err((line, "this kind of YAML is not supported".into()));
         }
     };
     Ok(Node { line, kind })

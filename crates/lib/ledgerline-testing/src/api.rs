@@ -167,10 +167,10 @@ pub async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T 
         }
         let now = DONE.load(Ordering::Relaxed);
         let changed = done.replace(now) != Some(now);
-        assert!(!quiet.is_over(changed), "nothing happens any more, for {PATIENCE:?}: {what}");
+        assert!(!quiet.is_over(changed), "no function has run for {PATIENCE:?}: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("events get through, and not after {MOST_LOOKS} looks: {what}");
+    panic!("events are not processed after {MOST_LOOKS} checks: {what}");
 }
 
 /// The most checks of a wait: some twenty minutes on an idle machine.
@@ -224,7 +224,7 @@ mod tests {
             ("12:00:00.000  stream     sequencer failed: Unhandled: no table for 10 ms", false),
             ("12:00:00.000  queue      readings-projector failed: Runtime.ExitError", false),
             ("12:00:00.000  queue      http://127.0.0.1/queue.fifo: it does not answer", false),
-            ("12:00:00.000  invoke     gave up account-1 v2 after 3 tries", true),
+            ("12:00:00.000  invoke     gave up account-1 v2 after 3 attempts", true),
             ("12:00:00.000  mail       sent: read it at /mailbox", true),
             ("[fanout] {}", false),
             ("Ready at http://127.0.0.1:3000. ", false),

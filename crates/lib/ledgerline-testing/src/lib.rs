@@ -76,7 +76,7 @@ const TANKS: &str = ledgerline_tank::FOLDER;
 /// their tests run the tank application.
 #[must_use]
 pub fn workspace() -> PathBuf {
-    nearest_workspace().expect("cargo runs this, in a folder below one with a template.yaml")
+    nearest_workspace().expect("a test runs under cargo, below a folder with a template.yaml")
 }
 
 fn nearest_workspace() -> Option<PathBuf> {
@@ -177,7 +177,7 @@ fn create_tables(database: &Database, tables: &[&str]) {
     for id in tables {
         let known = TABLES.iter().find(|table| table.id == *id);
         let mut create =
-            known.unwrap_or_else(|| panic!("no template has the table {id}")).create.clone();
+            known.unwrap_or_else(|| panic!("no template has the table `{id}`")).create.clone();
         create.as_object_mut().expect("it is an object").remove("StreamSpecification");
         // The name in the template is not used, because tests know the table by its logical id.
         let name = table(id);

@@ -223,7 +223,9 @@ fn category_problems(categories: &[&str]) -> Vec<String> {
     let twice = categories.iter().filter(|category| !known.insert(**category));
     twice
         .map(|category| {
-            format!("two aggregates have the category {category}, and would share streams")
+            format!(
+                "two aggregates have the category `{category}`, and would share streams: rename one"
+            )
         })
         .collect()
 }
@@ -360,7 +362,7 @@ fn upwards(metadata: &Metadata) -> Vec<String> {
     });
     upwards
         .map(|(library, application)| {
-            format!("{library} depends on {application}, which is no library")
+            format!("the library {library} depends on the application {application}: remove the dependency")
         })
         .collect()
 }
@@ -399,7 +401,7 @@ fn compiled_twice() -> Result<Vec<String>> {
         let others = features(arguments)?.difference(&everything).cloned().collect::<Vec<_>>();
         problems.extend(others.into_iter().map(|(package, features)| {
             format!(
-                "{package} is compiled twice: {what} has it with [{features}], the tests have not"
+                "{package} is compiled twice: {what} needs it with [{features}], the tests do not"
             )
         }));
     }

@@ -59,7 +59,7 @@ pub(crate) fn run<L: Aggregates>() -> Result<()> {
     print!("{found}");
     // Checkov exits with success even if it cannot read the template.
     if !found.contains("Passed checks: ") || found.contains("Passed checks: 0") {
-        bail!("checkov did not check anything");
+        bail!("checkov checked nothing: see its output above");
     }
     let deny = tools::cargo_deny()?.join("cargo-deny");
     tools::run_silent(Command::new(&deny).args(["check", "licenses", "bans", "sources"]))?;

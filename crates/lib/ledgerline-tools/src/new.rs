@@ -179,7 +179,7 @@ impl Plan {
             // A category is one word: the id in the name of a stream begins after the first dash.
             let category = name.replace('-', "");
             if categories::<L>().contains(&category.as_str()) {
-                bail!("there is an aggregate with the category {category} already");
+                bail!("an aggregate with the category `{category}` exists already");
             }
             StreamId::new(&category, "1")?;
             let names = names.name(APPLICATION, application);
@@ -211,7 +211,7 @@ impl Plan {
 fn with_field(names: Names, view: &str, field: &str) -> Result<Names> {
     let is_of_field = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if !field.starts_with(|c: char| c.is_ascii_lowercase()) || !field.chars().all(is_of_field) {
-        bail!("{field:?} is no field of a row: write it as the rows have it, such as createdBy");
+        bail!("{field:?} is no field of a row: write it as in the rows, such as createdBy");
     }
     let dashed: String = field
         .chars()
@@ -261,7 +261,9 @@ fn with_commanded<L: Aggregates>(
 pub(crate) fn run<L: Aggregates>(part: &Part) -> Result<()> {
     part.check()?;
     if part.kind == Kind::Workspace {
-        return workspace::lay_down(Path::new(part.name.as_deref().context("say its folder")?));
+        return workspace::lay_down(Path::new(
+            part.name.as_deref().context("give the folder of the new workspace")?,
+        ));
     }
     let root = Path::new("");
     let plan = Plan::of::<L>(part, root)?;
@@ -275,7 +277,8 @@ pub(crate) fn run<L: Aggregates>(part: &Part) -> Result<()> {
     if let Err(error) =
         finish(root).and_then(|()| wire::run(Path::new(TEMPLATE), wire::Mode::Write))
     {
-        let cause = "nothing is laid down: if the workspace builds, the name is taken, and you need another one";
+        let cause =
+            "nothing was created; if the workspace builds, the name exists already: choose another";
         return restore(root, replaced)
             .context(format!("{error:#}"))
             .and(Err(error.context(cause)));
@@ -302,7 +305,7 @@ fn lay_down(part: &Part, facts: Option<&Facts>, change: &mut Change) -> Result<(
             None => parts::state_query(change),
         },
         Kind::Operators => parts::operators(change),
-        Kind::Workspace => bail!("a workspace is no part of another"),
+        Kind::Workspace => bail!("a workspace cannot be created in another one"),
     }
 }
 

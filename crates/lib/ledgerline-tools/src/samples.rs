@@ -51,7 +51,7 @@ pub(crate) fn run(address: Option<&str>, build: bool, sam_arguments: &[String]) 
     }
     if wrong > 0 {
         bail!(
-            "{wrong} answers are not those in `tests/answers`; read the output of SAM in `target/samples.log`"
+            "{wrong} answers differ from `tests/answers`; read the output of SAM in `target/samples.log`"
         );
     }
     Ok(())
@@ -82,7 +82,7 @@ impl Local {
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
         lines
             .find(|line| line.starts_with("Ready"))
-            .ok_or_else(|| anyhow!("the local stack did not start"))?;
+            .ok_or_else(|| anyhow!("the local stack did not start: see its output"))?;
         // Read the other lines of the stack: at a full pipe, the stack would block.
         std::thread::spawn(move || lines.for_each(drop));
         Ok(this)

@@ -113,7 +113,7 @@ fn init(program: &Path, environment: &BTreeMap<String, String>) -> Result<Durati
     process.kill()?;
     process.wait()?;
     if !line.contains("/invocation/next") {
-        bail!("{} asked for {line} first: it does not start", program.display());
+        bail!("{} does not start: its first request is {line}", program.display());
     }
     Ok(took)
 }

@@ -136,7 +136,7 @@ pub(crate) fn require_linux() -> Result<()> {
     if cfg!(target_os = "linux") {
         Ok(())
     } else {
-        bail!("Lambda functions run on Linux only: do this there")
+        bail!("Lambda functions run on Linux only: run this command there")
     }
 }
 

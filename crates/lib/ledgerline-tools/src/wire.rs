@@ -52,7 +52,7 @@ pub(crate) fn run(template: &Path, mode: Mode) -> Result<()> {
             template.display()
         );
     }
-    written.iter().for_each(|what| println!("xtask wire: {what} is written"));
+    written.iter().for_each(|what| println!("xtask wire: wrote {what}"));
     Ok(())
 }
 
@@ -93,7 +93,7 @@ fn compare(template: &Path, source: &Source, manifests: &Manifests) -> Result<()
     }
     let written = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
     if written != wire::text(manifests) {
-        bail!("{} has other text than `cargo xtask wire` writes; run it", file.display());
+        bail!("{} is not as `cargo xtask wire` writes it; run the command", file.display());
     }
     if let Some((line, name)) = wire::wire(source, manifests)?.stale.first() {
         bail!(

@@ -233,7 +233,7 @@ async fn invoke(target: &AsyncTarget, event: &str, sqs: &aws_sdk_sqs::Client, ho
         }
     };
     for event in events {
-        hops.line("invoke", &format!("gave up {} after {attempts} tries", name(event)));
+        hops.line("invoke", &format!("gave up {} after {attempts} attempts", name(event)));
     }
     let Some(queue) = &target.on_failure else { return };
     let message = json!({

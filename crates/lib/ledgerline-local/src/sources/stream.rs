@@ -146,8 +146,10 @@ impl Mapping {
     /// Gives up records: sends their place in the stream to the on-failure destination. As with
     /// Lambda, the message does not contain the records.
     async fn give_up(&self, records: &[Value], attempts: i64) {
-        self.hops
-            .line("stream", &format!("gave up {} after {attempts} tries", describe(&records[0])));
+        self.hops.line(
+            "stream",
+            &format!("gave up {} after {attempts} attempts", describe(&records[0])),
+        );
         let Some((sqs, queue)) = &self.on_failure else { return };
         let first = &records[0];
         let last = &records[records.len() - 1];

@@ -39,14 +39,14 @@ impl<'a> Scope<'a> {
                 .or_else(|| parameter.get("Default").and_then(Node::text))
                 .ok_or((
                     parameter.line,
-                    format!("parameter {name} has no default and was not given"),
+                    format!("parameter {name} has no default: give it a value"),
                 ))?;
             let allowed: Vec<_> =
                 parameter.get("AllowedValues").map_or(&[][..], Node::items).iter().collect();
             if !allowed.is_empty()
                 && !allowed.iter().any(|allowed| allowed.text().as_ref() == Some(&value))
             {
-                return Err((parameter.line, format!("parameter {name} cannot be {value}")));
+                return Err((parameter.line, format!("parameter {name} does not allow {value}")));
             }
             let kind = parameter.get("Type").and_then(Node::as_str);
             if kind == Some("CommaDelimitedList") {
@@ -58,7 +58,10 @@ impl<'a> Scope<'a> {
             let value = match value.parse::<i64>() {
                 Ok(value) if number => value.into(),
                 Err(_) if number => {
-                    return Err((parameter.line, format!("parameter {name} is no whole number")));
+                    return Err((
+                        parameter.line,
+                        format!("parameter {name} must be a whole number"),
+                    ));
                 }
                 Ok(_) | Err(_) => Value::String(value),
             };
@@ -273,7 +276,7 @@ impl<'a> Scope<'a> {
                 .condition(condition.ok_or((line, format!("there is no condition {name}")))?);
         }
         let [(function, argument)] = node.entries() else {
-            return Err((line, "a condition is a name or one function".into()));
+            return Err((line, "a condition must be a name or one function".into()));
         };
         let mut all = argument.items().iter().map(|item| self.condition(item));
         match function.as_str() {

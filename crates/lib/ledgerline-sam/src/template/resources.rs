@@ -272,7 +272,7 @@ impl<'a> Scope<'a> {
             }
             None => Err((
                 authorization.line,
-                format!("{id}: {default} is no JWT authorizer, which is all that is emulated"),
+                format!("{id}: {default} is no JWT authorizer, the only emulated kind"),
             )),
         }
     }

@@ -23,14 +23,14 @@ pub(super) fn events(template: &Template<'_>, before: &[&str]) -> Result<Vec<Str
         _ => return Err(format!("the generated block `routes` is in `{id}`, which has no route")),
     };
     let prefix = scope_prefix(template.json)
-        .ok_or("no scope of the template is known: add an AWS::Cognito::UserPoolResourceServer")?;
+        .ok_or("the template has no scopes: add an AWS::Cognito::UserPoolResourceServer")?;
     let mut names = BTreeSet::new();
     let mut lines = Vec::new();
     for Endpoint { route, scope } in endpoints {
         let name = name(route);
         if !names.insert(name.clone()) {
             return Err(format!(
-                "two routes of `{id}` would be the event `{name}`: write them by hand"
+                "two routes of `{id}` have the event name `{name}`: write the events by hand"
             ));
         }
         let (method, path) = route.split_once(' ').unwrap_or_default();

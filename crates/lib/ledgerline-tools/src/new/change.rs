@@ -43,7 +43,7 @@ pub(super) fn restore(root: &Path, replaced: Replaced) -> Result<()> {
         };
         if let Err(error) = done {
             restored = restored
-                .and(Err(error).with_context(|| format!("{} is not restored", path.display())));
+                .and(Err(error).with_context(|| format!("{} cannot be restored", path.display())));
         }
         let folders = path.ancestors().skip(1).take_while(|folder| *folder != root);
         // `remove_dir` removes empty folders only.
@@ -259,7 +259,7 @@ impl Change {
     pub(super) fn make(self) -> Result<Replaced> {
         let taken = self.files.keys().find(|path| self.root.join(path).exists());
         if let Some(taken) = self.twice.as_ref().or(taken) {
-            bail!("{} is there already: choose another name", taken.display());
+            bail!("{} exists already: choose another name", taken.display());
         }
         let mut texts = Texts { root: self.root, new: self.files, changed: BTreeMap::new() };
         // Insert first: an inserted text may contain a list that gets lines below.
@@ -278,7 +278,7 @@ impl Change {
         }
         // With a taken name, the template has a resource twice, which is a parse error.
         texts.edit(template, |text| {
-            Source::parse(text, template).context("choose another name")?;
+            Source::parse(text, template).context("the name exists already: choose another")?;
             Ok(text.to_owned())
         })?;
         for (path, begins, line) in &self.sorted {
@@ -396,10 +396,8 @@ fn with_tried(proofs: &str, what: &str) -> Result<String> {
     let mut lines: Vec<&str> = proofs.lines().collect();
     let starts = lines.iter().position(|line| line.contains("Application::new::<"));
     let starts = starts.context("it does not have the line Application::new::<…>(…)")?;
-    let ends = lines[starts..]
-        .iter()
-        .position(|line| *line == "}")
-        .context("the function does not end")?;
+    let ends =
+        lines[starts..].iter().position(|line| *line == "}").context("the function has no end")?;
     // A call may take several lines. Only its first line begins with a dot, so only that line
     // counts.
     let later = |line: &&str| line.trim_start().starts_with('.') && line.trim_start() > what;

@@ -37,7 +37,7 @@ impl Known {
         L::visit(&mut find);
         let known = categories::<L>().join(", ");
         find.1.with_context(|| {
-            format!("no aggregate has the category {category}; there are: {known}")
+            format!("no aggregate has the category `{category}`; choose one of: {known}")
         })
     }
 }

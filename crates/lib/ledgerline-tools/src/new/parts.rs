@@ -205,7 +205,7 @@ fn query(change: &mut Change, view: &str, cases: &[&str]) -> Result<()> {
     let list = format!("{FUNCTIONS}/src/queries/{module}.rs");
     if change.has(&list) {
         bail!(
-            "{} is there already: add a route to it (docs/recipes.md of ledgerline)",
+            "{} exists already: add a route to it (docs/recipes.md of ledgerline)",
             change.named(&list)
         );
     }
@@ -228,7 +228,7 @@ fn has_view(change: &Change, view: &str, log: bool, lay_it_down: &str) -> Result
     let name = change.named(view);
     if !change.has(&path) {
         bail!(
-            "there is no read model {name} to answer from ({}): lay it down first, with `cargo xtask new {lay_it_down}`",
+            "there is no read model {name} ({}): create it first, with `cargo xtask new {lay_it_down}`",
             change.named(&path)
         );
     }
@@ -241,11 +241,11 @@ fn has_view(change: &Change, view: &str, log: bool, lay_it_down: &str) -> Result
     let table = if log { "LogTable" } else { "StateTable" };
     if !text.contains(&format!("TABLE: {table}")) {
         let (is, say) = if log { ("states", "without") } else { ("the log", "with") };
-        bail!("{name} is written from {is}: say it {say} --log");
+        bail!("{name} is written from {is}: run the command {say} --log");
     }
     if !text.contains(&change.named("crate::stock_item::")) {
         bail!(
-            "{name} is a view of another aggregate than {}: name that one",
+            "{name} is a view of another aggregate than {}: give that one with --of",
             change.named("stockitem")
         );
     }
@@ -351,7 +351,7 @@ pub(super) fn operators(change: &mut Change) -> Result<()> {
     {
         if change.has_resource(id)? {
             bail!(
-                "{id} is there already; if {other} is not, take its section from the template of Ledgerline"
+                "{id} exists already; if {other} does not, copy its section from the template of Ledgerline"
             );
         }
     }

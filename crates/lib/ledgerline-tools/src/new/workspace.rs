@@ -45,7 +45,7 @@ const FUNCTIONS: [&str; 5] = [
 /// path is the name of the application.
 pub(crate) fn lay_down(folder: &Path) -> Result<()> {
     if folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-        bail!("{} is there already: choose another folder", folder.display());
+        bail!("{} exists already: choose another folder", folder.display());
     }
     let application =
         folder.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();

@@ -266,7 +266,7 @@ fn an_edit_is_served_without_stopping() {
     stack.line("functions replaced");
 
     fs::write(&model, format!("{before} fn")).unwrap();
-    stack.line("the old ones go on");
+    stack.line("the old functions stay");
     assert!(
         create(&stack).contains("somebody has this id"),
         "what does not compile changes nothing"
