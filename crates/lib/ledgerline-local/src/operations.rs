@@ -260,10 +260,7 @@ pub(crate) async fn move_messages(sqs: &Sqs, queues: &[Queue], body: &[u8]) -> R
         (Some(destination), _) => destination,
         (None, [destination]) => destination.clone(),
         (None, of) => {
-            bail!(
-                "the queue takes the dead letters of {} queues: name the DestinationArn",
-                of.len()
-            )
+            bail!("the queue has the dead letters of {} queues: give the DestinationArn", of.len())
         }
     };
     let source = sqs.queue_url(&source_arn)?;

@@ -106,7 +106,7 @@ impl Deployment {
         while let Some(resource) = resources.next().await {
             let resource = resource.with_context(|| match &stack.local {
                 Some(url) => {
-                    format!("the resources cannot be listed: does the local stack run, with its AWS address at {url}?")
+                    format!("the resources cannot be listed: start the local stack, with its AWS address at {url}")
                 }
                 None => format!(
                     "the resources of the stack `{}` cannot be listed: check its region, and its name (--stack)",

@@ -249,7 +249,7 @@ async fn functions(
             findings.wrong(
                 "function",
                 id,
-                format!("its code needs the variables {}", missing.join(", ")),
+                format!("it lacks the variables {}, which its code needs", missing.join(", ")),
             );
         }
         match is_newest {
@@ -386,7 +386,11 @@ async fn tables(deployment: &Deployment, template: &Value, findings: &mut Findin
         };
         let keys = schema(found.key_schema());
         if keys != list_of_keys(&properties["KeySchema"]) {
-            findings.wrong("table", id, format!("its keys are {}", keys.join(", ")));
+            findings.wrong(
+                "table",
+                id,
+                format!("its keys are {}, not those of the template", keys.join(", ")),
+            );
         }
         for index in list(&properties["GlobalSecondaryIndexes"]) {
             let index_name = index["IndexName"].as_str().unwrap_or_default();

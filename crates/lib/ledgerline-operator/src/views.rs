@@ -70,7 +70,7 @@ pub(crate) async fn list(deployment: &Deployment, stack: &Stack, out: Out) -> Re
         let generations = table.at(0).generations().await?;
         let other = generations.standby.as_ref().map(|other| match other.phase {
             Phase::Building => format!("{} is being built", other.number),
-            Phase::Kept => format!("{} is kept", other.number),
+            Phase::Kept => format!("{} is the previous one", other.number),
             Phase::Dropping => format!("{} is being deleted", other.number),
         });
         let described =

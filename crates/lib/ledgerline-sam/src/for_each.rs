@@ -145,7 +145,7 @@ fn copy(node: &Node, bound: &Bound<'_>) -> Located<Node> {
                         }
                         if filled(name, bound) != *name {
                             let message =
-                                format!("{name}: the name of a property stays as it is written");
+                                format!("{name}: a loop does not replace the name of a property");
                             return Err((node.line, message));
                         }
                         Ok((name.clone(), copy(node, bound)?))
@@ -225,7 +225,11 @@ mod tests {
         for (body, line, message) in [
             ("    - ${Queue}Queue:\n        Name: ${Queue}\n", 7, "only in !Sub"),
             ("    - Queue: {}\n", 6, "needs ${Queue} in its name"),
-            ("    - ${Queue}Queue:\n        ${Queue}Name: a\n", 7, "stays as it is written"),
+            (
+                "    - ${Queue}Queue:\n        ${Queue}Name: a\n",
+                7,
+                "does not replace the name of a property",
+            ),
             (
                 "    - ${Queue}Queue:\n        Fn::ForEach::Tags: [Tag, [a], {}]\n",
                 7,

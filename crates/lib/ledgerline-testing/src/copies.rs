@@ -58,7 +58,7 @@ pub fn copy_streams(
     let mut batches = BTreeMap::<&str, Vec<Item>>::new();
     let mut originals = streams.iter().cycle();
     while commits < enough {
-        let (id, items) = originals.next().context("there are streams")?;
+        let (id, items) = originals.next().context("there is no stream to copy")?;
         let copy = Uuid::new_v4().to_string();
         for (table, text) in items {
             commits += usize::from(*table == log);

@@ -152,7 +152,7 @@ fn operators(emulator: &Emulator) -> Result<()> {
             let took = started.elapsed().as_secs_f64();
             println!("  {who}: ledger {}: done in {took:.1} s", arguments.join(" "));
         }
-        let writes = ["redeliver", stream, "--write", "--yes", "--why", "a try of the deployment"];
+        let writes = ["redeliver", stream, "--write", "--yes", "--why", "a test of the deployment"];
         let (code, printed) = emulator.ledger(credentials, &writes)?;
         if (code == Some(0)) != (who == "writer") {
             bail!(
@@ -184,7 +184,7 @@ fn order(
     stream: &str,
     may: bool,
 ) -> Result<()> {
-    let sure = ["--write", "--yes", "--why", "a try of the deployment"];
+    let sure = ["--write", "--yes", "--why", "a test of the deployment"];
     let (code, printed) =
         emulator.ledger(credentials, &[&["redeliver", stream, "--order"][..], &sure].concat())?;
     if (code == Some(0)) != may {
@@ -213,7 +213,7 @@ fn order(
 /// when it writes its record. The emulator needs roles with the right to stop functions, so the
 /// role does not refuse this by itself.
 fn stop(emulator: &Emulator, credentials: &BTreeMap<String, String>, may: bool) -> Result<()> {
-    let sure = ["--write", "--yes", "--why", "a try of the deployment"];
+    let sure = ["--write", "--yes", "--why", "a test of the deployment"];
     let concurrency = |to: &[&str]| {
         emulator.ledger(credentials, &[&["concurrency", "SequencerFunction"], to, &sure].concat())
     };
@@ -262,7 +262,7 @@ fn roll_back(emulator: &Emulator, credentials: &BTreeMap<String, String>, may: b
     let file = env::current_dir()?.join("target/e2e-live.jsonl");
     let (_, before) = emulator.ledger(credentials, &["release", "list"])?;
     std::fs::write(&file, &before)?;
-    let sure = ["--write", "--yes", "--why", "a try of the deployment"];
+    let sure = ["--write", "--yes", "--why", "a test of the deployment"];
     let (published, printed) =
         emulator.ledger(credentials, &[&["release", "promote"][..], &sure].concat())?;
     if (published == Some(0)) != may {

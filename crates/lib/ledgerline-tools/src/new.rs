@@ -348,19 +348,19 @@ fn next_steps(part: &Part, names: &Names) -> String {
             ("its order", names.rename(&format!("GET /events, with the scope {APPLICATION}/events"))),
         ],
         Kind::Query => vec![
-            ("who may see it", format!("{functions}/queries/{module}.rs: every signed-in caller")),
+            ("its readers", format!("{functions}/queries/{module}.rs: every signed-in caller")),
             ("try it", format!("cargo run -p local, and then: curl localhost:3000/{name}/ID")),
         ],
         Kind::ProcessManager => vec![
-            ("what it does", format!("{functions}/process_managers/{module}.rs, tested by: {test}-functions")),
+            ("its code", format!("{functions}/process_managers/{module}.rs, tested by: {test}-functions")),
             ("try it", "cargo run -p local".to_owned()),
         ],
         Kind::Operators => vec![
             (
-                "who operates it",
+                "its operators",
                 "attach the policies OperatorReadPolicy and OperatorPolicy of the stack to their roles".to_owned(),
             ),
-            ("what they use", "cargo run -p ledger -- --help, and docs/runbook.md".to_owned()),
+            ("their tool", "cargo run -p ledger -- --help, and docs/runbook.md".to_owned()),
         ],
         Kind::Workspace => Vec::new(),
     };
@@ -372,5 +372,5 @@ fn next_steps(part: &Part, names: &Names) -> String {
         &application
     };
     let steps = steps.into_iter().map(|(what, how)| format!("\n  {what:<15} {how}"));
-    format!("Laid down in {place}. Next:{}", steps.collect::<String>())
+    format!("Created in {place}. Next:{}", steps.collect::<String>())
 }

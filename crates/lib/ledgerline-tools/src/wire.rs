@@ -86,7 +86,7 @@ fn compare(template: &Path, source: &Source, manifests: &Manifests) -> Result<()
     let file = template.with_file_name(FILE);
     if !differing.is_empty() {
         bail!(
-            "{} is not what these functions print: {}; run `cargo xtask wire`",
+            "{} differs from the manifests that these functions print: {}; run `cargo xtask wire`",
             file.display(),
             differing.join(", ")
         );
@@ -101,6 +101,6 @@ fn compare(template: &Path, source: &Source, manifests: &Manifests) -> Result<()
             template.display()
         );
     }
-    println!("xtask wire: {} is what {} functions print", file.display(), manifests.len());
+    println!("xtask wire: {} has the manifests of {} functions", file.display(), manifests.len());
     Ok(())
 }

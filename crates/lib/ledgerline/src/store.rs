@@ -312,7 +312,7 @@ pub enum AppendError {
     Busy,
     /// A commit does not fit in one item, or all commits together do not fit in one transaction.
     /// Nothing was written.
-    #[error("there are {bytes} bytes, the limit is {limit}")]
+    #[error("the append has {bytes} bytes, the limit is {limit}")]
     TooLarge {
         /// Its size in bytes.
         bytes: usize,
@@ -320,7 +320,7 @@ pub enum AppendError {
         limit: usize,
     },
     /// There are more commits than one transaction accepts. Nothing was written.
-    #[error("there are {commits} commits, the limit is {limit}")]
+    #[error("the append has {commits} commits, the limit is {limit}")]
     TooMany {
         /// The number of commits.
         commits: usize,

@@ -121,7 +121,7 @@ pub(super) fn check(name: &str) -> Result<()> {
         || PACKAGES.contains(&name)
         || name.starts_with("ledgerline-");
     if is_taken {
-        bail!("{name} is a word of Rust's or of the code that is laid down: choose another");
+        bail!("{name} is a word of Rust's or of the created code: choose another");
     }
     Ok(())
 }

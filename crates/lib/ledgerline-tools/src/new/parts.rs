@@ -290,7 +290,7 @@ pub(super) fn listed_query(change: &mut Change, field: &str) -> Result<()> {
     let plain = change.named(&as_listed(&table("StockCards")?));
     if !change.read(TEMPLATE)?.contains(&plain) || !change.read(&view)?.contains("indexes: &[]") {
         bail!(
-            "{} or its table is not as it was laid down: add the index by hand (docs/recipes.md of ledgerline, \
+            "{} or its table is not as `cargo xtask new` created it: add the index by hand (docs/recipes.md of ledgerline, \
              \"Add an index to a view\")",
             change.named(&view)
         );
@@ -314,7 +314,7 @@ pub(super) fn commanding(change: &mut Change, facts: &Facts) -> Result<()> {
     let create = change.named("Create(PriceTagName)");
     if !change.read(&commanded)?.contains(&create) {
         bail!(
-            "{} has no command {create}, with which such a process manager begins: lay it down without --commands, \
+            "{} has no command {create}, with which such a process manager begins: create it without --commands, \
              and send the commands as docs/architecture.md of ledgerline has it",
             change.named(&commanded)
         );

@@ -158,7 +158,7 @@ fn write_sample(root: &Path, function: &str, case: &str, sample: &Sample) -> Res
     let numbered = (2..).map(|number| format!("{case}-{number}"));
     let mut names = std::iter::once(case.to_owned()).chain(numbered).map(|name| paths(&name));
     let free = names.find(|paths| !paths.iter().any(|path| path.exists()));
-    let [event, answers] = free.context("every name is taken")?;
+    let [event, answers] = free.context("no name of a sample is free")?;
     for (path, text) in [(&answers, &sample.answers), (&event, &sample.event)] {
         fs::create_dir_all(path.parent().unwrap_or(root))?;
         fs::write(path, text).with_context(|| path.display().to_string())?;
@@ -226,7 +226,7 @@ impl Workspace<'_> {
         let facts = |category: Option<&str>| {
             Facts::read(
                 Path::new(""),
-                category.context("the function takes the commits of no category")?,
+                category.context("the function applies the commits of no category")?,
             )
         };
         // The name of the function's queue.

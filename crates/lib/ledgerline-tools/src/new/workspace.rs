@@ -64,10 +64,10 @@ pub(crate) fn lay_down(folder: &Path) -> Result<()> {
     finish(&folder)?;
     let folder = folder.display();
     println!(
-        "\nLaid down in {folder}, with one application, {application}. Next:
+        "\nCreated in {folder}, with one application, {application}. Next:
   run it          cd {folder} && cargo run -p local
   test it         cargo test --workspace
-  go on           README.md"
+  read on         README.md"
     );
     Ok(())
 }
