@@ -602,8 +602,12 @@ fn an_index_with_another_projection_than_its_query_reads_is_reported() {
         )
     };
     for (there, read, says) in [
-        ("ALL", "KEYS_ONLY", "reads keys alone from the index byName: ProjectionType: KEYS_ONLY"),
-        ("KEYS_ONLY", "ALL", "reads whole rows from the index byName: ProjectionType: ALL"),
+        (
+            "ALL",
+            "KEYS_ONLY",
+            "reads keys alone from the index byName: write ProjectionType: KEYS_ONLY",
+        ),
+        ("KEYS_ONLY", "ALL", "reads whole rows from the index byName: write ProjectionType: ALL"),
     ] {
         let template = with((keys, index(there).leak(), ""));
         let mut manifests = manifests();
@@ -666,7 +670,7 @@ fn slips_in_manifests() -> Vec<(&'static str, Value, &'static str)> {
             json!("GET /items/{id}/name"),
             "no event has its route GET /items/{id}/name",
         ),
-        ("/items-queries/source/http/0/scope", json!("write"), "must want the scope shop/write"),
+        ("/items-queries/source/http/0/scope", json!("write"), "must require the scope shop/write"),
         (
             "/items-queries/source/http/0/route",
             json!("GET /things/{id}"),

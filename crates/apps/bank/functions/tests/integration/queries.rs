@@ -177,7 +177,7 @@ fn last_words(environment: &[(&str, &str)]) -> Value {
 fn a_function_without_its_configuration_names_the_variable_and_exits() {
     let line = last_words(&[("BALANCES_TABLE", "b")]);
     assert_eq!(line["level"], "ERROR");
-    assert_eq!(line["error"], "the environment variable TRANSACTIONS_TABLE is not set");
+    assert_eq!(line["error"], "the environment variable `TRANSACTIONS_TABLE` is not set");
     assert!(line["timestamp"].as_str().is_some_and(|time| time.parse::<jiff::Timestamp>().is_ok()));
 }
 
@@ -211,6 +211,6 @@ fn a_development_user_is_for_emulators_only() {
     let line = last_words(&[("DEVELOPMENT_USER", "developer")]);
     assert_eq!(
         line["error"],
-        "the environment variable DEVELOPMENT_USER is wrong: the variable is for emulators only, and AWS_ENDPOINT_URL is not set"
+        "the environment variable `DEVELOPMENT_USER` is not valid: the variable is for emulators only, and AWS_ENDPOINT_URL is not set"
     );
 }
