@@ -41,7 +41,7 @@ async fn counted() -> (DynamoDbStore, Wire) {
 ledgerline::contract_tests!(store());
 
 /// The SDK sends a call again whose answer was lost. If the call counted twice, a record without a
-/// fault would be set aside sooner.
+/// fault would be quarantined sooner.
 #[tokio::test]
 async fn a_beginning_counts_once_however_often_it_is_sent() {
     let store = store().await;

@@ -136,7 +136,7 @@ async fn a_commit_with_damaged_metadata_stops_its_rows_and_no_command() {
     for (why, starts) in [
         ("the log view says why", format!("commit 2 of {stream} is corrupt: ")),
         (
-            "the view that has the order of everything says where it stands still",
+            "the view in the order of `$all` shows where it stops",
             format!("version 2 of {stream} cannot be read: "),
         ),
     ] {
@@ -162,7 +162,7 @@ async fn a_commit_with_damaged_metadata_stops_its_rows_and_no_command() {
     ];
     let expected = (2, expected.into());
     eventually(
-        "nothing else is missing, in the order of everything neither, which is a second behind",
+        "nothing else is missing, not even in `$all`, which is a second behind",
         async || (ledger.found(&[]) == expected).then_some(()),
     )
     .await;

@@ -16,6 +16,8 @@ mod rebuild;
 mod reconcile;
 mod records;
 mod redeliver;
+#[cfg(test)]
+mod reference;
 mod release;
 mod skip;
 mod subscribers;

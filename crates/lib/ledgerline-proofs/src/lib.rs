@@ -150,7 +150,7 @@ pub const PROOFS: [Proof; 15] = [
     },
     Proof {
         number: 13,
-        name: "One order of everything is final",
+        name: "The order of all commits is final",
         test: "",
         seeded: true,
         run: order::proof,

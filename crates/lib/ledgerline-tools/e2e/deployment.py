@@ -249,7 +249,7 @@ def denials():
 
 
 def order_denials():
-    """What the functions of the order of everything may not do: append to the log, and change what has its place in the order."""
+    """What the functions of `$all` may not do: append to the log, and change what has its place in the order."""
     resources = template()["Resources"]
     if "SequenceTable" not in resources:
         return {}

@@ -69,7 +69,7 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     // No comparison finds the wrong rows, because they have the right versions.
     let ledger = Tool::at(&stack);
     eventually(
-        "nothing is missing, in the order of everything neither, which is a second behind",
+        "nothing is missing, not even in `$all`, which is a second behind",
         async || (ledger.run(&["reconcile", "--younger", "0"]).0 == 0).then_some(()),
     )
     .await;

@@ -42,7 +42,7 @@ pub(super) fn part(begins: &str, ends: &[&str]) -> Result<String> {
 pub(super) fn without_parts() -> Result<String> {
     let mut template = ours()?;
     let parts = [
-        (format!("{SECTION}One order of everything -"), [SECTION, PART]),
+        (format!("{SECTION}$all: one order over all streams -"), [SECTION, PART]),
         (format!("{SECTION}Operators -"), [SECTION, PART]),
         (format!("{SECTION}Reconciling -"), [SECTION, PART]),
         ("  # Functions behind the HTTP API: a URL of each".to_owned(), [PART, "Outputs:"]),
@@ -275,9 +275,9 @@ mod tests {
     /// adds to a new workspace. Only the subscriptions in generated blocks differ.
     #[test]
     fn the_section_for_all_is_that_of_a_new_workspace() {
-        let order = of_ours(&section("One order of everything").unwrap());
-        let ours = of_this_workspace("  # --- One order of everything", "  # --- Operators -");
-        let (_, order) = order.split_once("  # --- One order of everything").unwrap();
+        let order = of_ours(&section("$all: one order over all streams").unwrap());
+        let ours = of_this_workspace("  # --- $all: one order over all streams", "  # --- Operators -");
+        let (_, order) = order.split_once("  # --- $all: one order over all streams").unwrap();
         assert_eq!(by_hand(&ours), by_hand(order));
     }
 

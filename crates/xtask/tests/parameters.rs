@@ -1,0 +1,67 @@
+//! Checks that docs/reference/parameters.md has the parameters of the template.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::{fmt::Write as _, fs, path::Path};
+
+use ledgerline_sam::template;
+use serde_json::Value;
+
+/// The parameters that a first deployment sets, in the order of their importance.
+const FIRST: [&str; 5] =
+    ["Environment", "AlarmEmail", "RunbookUrl", "CallbackUrl", "JwtIssuer"];
+
+fn row(parameters: &Value, name: &str) -> String {
+    let parameter = &parameters[name];
+    let default = match &parameter["Default"] {
+        Value::String(text) if text.is_empty() => String::new(),
+        Value::String(text) => format!("`{text}`"),
+        other => format!("`{other}`"),
+    };
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+    let allowed = parameter["AllowedValues"].as_array().map(|values| {
+        let values: Vec<_> = values.iter().map(|value| format!("`{}`", text(value))).collect();
+        values.join(" ")
+    });
+    let range = ["MinValue", "MaxValue"].map(|end| match &parameter[end] {
+        Value::Null => String::new(),
+        number => text(number),
+    });
+    let values = match (allowed, range) {
+        (Some(allowed), _) => allowed,
+        (None, [least, most]) if least.is_empty() && most.is_empty() => String::new(),
+        (None, [least, most]) => format!("{least} to {most}").trim().to_owned(),
+    };
+    let description = parameter["Description"].as_str().unwrap();
+    format!("| `{name}` | {default} | {values} | {description} |")
+}
+
+/// `UPDATE_REFERENCE=1 cargo test -p xtask --test parameters` writes the page.
+#[test]
+fn the_page_has_the_parameters_of_the_template() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let tree = template::tree(&root.join("template.yaml")).unwrap();
+    let parameters = &tree["Parameters"];
+    let mut page = String::from(
+        "# Parameters of the template\n\n\
+         `sam deploy --guided` asks for them, and `samconfig.toml` stores them. An empty default means\n\
+         that the feature is off. Five of them matter on the first day:\n\n",
+    );
+    let head = "| parameter | default | values | meaning |\n|---|---|---|---|";
+    let rows = |names: &mut dyn Iterator<Item = &str>| {
+        names.map(|name| row(parameters, name)).collect::<Vec<_>>().join("\n")
+    };
+    writeln!(page, "{head}\n{}", rows(&mut FIRST.into_iter())).unwrap();
+    let names = parameters.as_object().unwrap().keys().map(String::as_str);
+    let rest = rows(&mut names.filter(|name| !FIRST.contains(name)));
+    writeln!(page, "\nThe others have defaults for a small production system:\n\n{head}\n{rest}").unwrap();
+    let path = root.join("docs/reference/parameters.md");
+    if std::env::var_os("UPDATE_REFERENCE").is_some() {
+        fs::write(&path, &page).unwrap();
+    }
+    assert!(
+        fs::read_to_string(&path).unwrap_or_default() == page,
+        "docs/reference/parameters.md is not what the template says: \
+         UPDATE_REFERENCE=1 cargo test -p xtask --test parameters"
+    );
+}
