@@ -12,7 +12,8 @@ use std::{
 /// Returns the tracked Markdown files, without samples of older versions.
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
-    let listed = Command::new("git").args(["ls-files", "*.md"]).current_dir(&root).output().unwrap();
+    let listed =
+        Command::new("git").args(["ls-files", "*.md"]).current_dir(&root).output().unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
     let pages = listed.lines().filter(|path| !path.contains("before_manifests"));
     // A file that is deleted and not yet committed is listed too.
@@ -73,7 +74,8 @@ fn every_link_leads_to_a_file_and_a_heading() {
             }
             checked += 1;
             let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
-            let target = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
+            let target =
+                if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
             let known = match fs::read_to_string(&target) {
                 Ok(page) => anchor.is_empty() || anchors(&page).contains(anchor),
                 Err(_) => target.exists() && anchor.is_empty(),
@@ -92,7 +94,8 @@ fn the_book_has_every_page() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").canonicalize().unwrap();
     let summary = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
     let listed: BTreeSet<_> = links(&summary).into_iter().map(|link| docs.join(link)).collect();
-    let pages = pages().into_iter().filter(|path| path.starts_with(&docs) && !path.ends_with("SUMMARY.md"));
+    let pages =
+        pages().into_iter().filter(|path| path.starts_with(&docs) && !path.ends_with("SUMMARY.md"));
     let missing: Vec<_> = pages.filter(|path| !listed.contains(path)).collect();
     assert!(missing.is_empty(), "docs/SUMMARY.md does not list {missing:#?}");
 }

@@ -8,8 +8,7 @@ use ledgerline_sam::template;
 use serde_json::Value;
 
 /// The parameters that a first deployment sets, in the order of their importance.
-const FIRST: [&str; 5] =
-    ["Environment", "AlarmEmail", "RunbookUrl", "CallbackUrl", "JwtIssuer"];
+const FIRST: [&str; 5] = ["Environment", "AlarmEmail", "RunbookUrl", "CallbackUrl", "JwtIssuer"];
 
 fn row(parameters: &Value, name: &str) -> String {
     let parameter = &parameters[name];
@@ -54,7 +53,8 @@ fn the_page_has_the_parameters_of_the_template() {
     writeln!(page, "{head}\n{}", rows(&mut FIRST.into_iter())).unwrap();
     let names = parameters.as_object().unwrap().keys().map(String::as_str);
     let rest = rows(&mut names.filter(|name| !FIRST.contains(name)));
-    writeln!(page, "\nThe others have defaults for a small production system:\n\n{head}\n{rest}").unwrap();
+    writeln!(page, "\nThe others have defaults for a small production system:\n\n{head}\n{rest}")
+        .unwrap();
     let path = root.join("docs/reference/parameters.md");
     if std::env::var_os("UPDATE_REFERENCE").is_some() {
         fs::write(&path, &page).unwrap();

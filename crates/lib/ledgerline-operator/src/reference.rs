@@ -10,7 +10,9 @@ fn add(page: &mut String, command: &clap::Command, parent: &str) {
     let name = format!("{parent}{}", command.get_name());
     if name == "ledger" {
         page.push_str("# The tool `ledger`\n\n");
-        page.push_str("`ledger --help` prints this text, and `ledger SUBCOMMAND --help` its parts.\n");
+        page.push_str(
+            "`ledger --help` prints this text, and `ledger SUBCOMMAND --help` its parts.\n",
+        );
         page.push_str("[The runbook](../runbook.md) says when to use which.\n\n");
     } else {
         writeln!(page, "## {name}\n").unwrap();

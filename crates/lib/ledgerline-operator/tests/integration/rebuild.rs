@@ -68,10 +68,9 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     spoil(&client, &ids).await;
     // No comparison finds the wrong rows, because they have the right versions.
     let ledger = Tool::at(&stack);
-    eventually(
-        "nothing is missing, not even in `$all`, which is a second behind",
-        async || (ledger.run(&["reconcile", "--younger", "0"]).0 == 0).then_some(()),
-    )
+    eventually("nothing is missing, not even in `$all`, which is a second behind", async || {
+        (ledger.run(&["reconcile", "--younger", "0"]).0 == 0).then_some(())
+    })
     .await;
     assert_eq!(stack.get(&format!("/tanks/{}", ids[0])).await.body["level"], 2_000);
     // A repair or a redelivery would change nothing: the rows have the same versions as the log.

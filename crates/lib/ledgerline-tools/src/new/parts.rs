@@ -378,7 +378,11 @@ fn order(change: &mut Change) -> Result<()> {
         let group = template::part(template::GROUP, &["      - ", "  Ledgerline:"])?;
         change.inserted(TEMPLATE, delivery, &group);
     }
-    change.inserted(TEMPLATE, "  # --- Watching -", &template::section("$all: one order over all streams")?);
+    change.inserted(
+        TEMPLATE,
+        "  # --- Watching -",
+        &template::section("$all: one order over all streams")?,
+    );
     let client = template::part(template::CLIENTS, &["  # For `ledger login`:"])?;
     client_and_scope(change, 0, &client)?;
     of_fanout(change, &["sequencer", "events-queries"])?;

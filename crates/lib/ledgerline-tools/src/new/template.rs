@@ -276,7 +276,8 @@ mod tests {
     #[test]
     fn the_section_for_all_is_that_of_a_new_workspace() {
         let order = of_ours(&section("$all: one order over all streams").unwrap());
-        let ours = of_this_workspace("  # --- $all: one order over all streams", "  # --- Operators -");
+        let ours =
+            of_this_workspace("  # --- $all: one order over all streams", "  # --- Operators -");
         let (_, order) = order.split_once("  # --- $all: one order over all streams").unwrap();
         assert_eq!(by_hand(&ours), by_hand(order));
     }
