@@ -43,8 +43,8 @@ fn the_page_has_the_parameters_of_the_template() {
     let parameters = &tree["Parameters"];
     let mut page = String::from(
         "# Parameters of the template\n\n\
-         `sam deploy --guided` asks for them, and `samconfig.toml` stores them. An empty default means\n\
-         that the feature is off. Five of them matter on the first day:\n\n",
+         `sam deploy --guided` asks for them, and `samconfig.toml` stores them. An empty default\n\
+         means that the feature is off. Five of them matter on the first day:\n\n",
     );
     let head = "| parameter | default | values | meaning |\n|---|---|---|---|";
     let rows = |names: &mut dyn Iterator<Item = &str>| {

@@ -8,7 +8,7 @@
 use std::{path::PathBuf, process::Command};
 
 /// Lines of Rust over 100 columns: texts that rustfmt does not break.
-const LONG_RUST: usize = 524;
+const LONG_RUST: usize = 521;
 /// Lines of Markdown over 120 columns, without tables and code.
 const LONG_MARKDOWN: usize = 0;
 /// Lines of templates over 120 columns, without the manifests.
@@ -19,40 +19,42 @@ const PHRASES: &[(&str, &str, usize)] = &[
     ("come again", "be delivered again, be retried", 0),
     ("comes again", "is delivered again, is retried", 0),
     ("goes on", "continues, resumes", 0),
-    ("tried again", "retried", 1),
+    ("tried again", "retried", 0),
     ("tries again", "retries", 0),
     ("try again", "retry", 0),
     ("made again", "rebuilt", 0),
-    ("whoever", "the noun: caller, operator, instance", 3),
-    ("somebody", "the noun: caller, operator, client", 6),
-    ("nobody", "no and the noun", 7),
-    ("everybody", "every and the noun", 6),
+    ("whoever", "the noun: caller, operator, instance", 2),
+    ("somebody", "the noun: caller, operator, client", 4),
+    ("nobody", "no and the noun", 3),
+    ("everybody", "every and the noun", 0),
     ("read strongly", "strongly consistent read", 0),
-    ("set aside", "quarantine", 6),
+    ("set aside", "quarantine", 5),
     ("sets aside", "quarantines", 0),
     ("put aside", "park", 0),
     ("watching", "monitoring", 12),
     ("verdict", "delivery, or what was found", 0),
-    ("order of everything", "`$all`", 7),
-    ("follows the log", "subscriber", 1),
+    ("order of everything", "`$all`", 0),
+    ("follows the log", "subscriber", 0),
     ("the rails", "the libraries", 0),
-    ("gets through", "reaches, is applied", 1),
+    ("gets through", "reaches, is applied", 0),
     ("comes to", "the fact itself", 1),
     ("goes back", "rolls back, returns", 0),
-    ("stands still", "stops", 1),
+    ("stands still", "stops", 0),
     ("in steps", "canary", 0),
-    ("mended", "repaired", 4),
+    ("mended", "repaired", 0),
     ("throw away", "discard", 0),
     ("sent back", "redriven", 0),
 ];
 
-/// The exempt files: samples of older versions, records, and the list of words itself.
-const EXCEPT: [&str; 7] = [
+/// The exempt files: samples of older versions, records, and texts that are written elsewhere.
+const EXCEPT: [&str; 9] = [
     "crates/lib/ledgerline-tools/tests/starter/before_manifests/",
     "crates/xtask/tests/prose.rs",
     "docs/benchmarks.md",
+    "docs/SUMMARY.md",
     "docs/decisions/",
     "docs/glossary.md",
+    "docs/reference/parameters.md",
     "docs/upgrading.md",
     "CHANGELOG.md",
 ];

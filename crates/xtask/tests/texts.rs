@@ -82,6 +82,7 @@ fn the_list_of_texts_is_complete() {
         list.lines().filter(|line| !known.lines().any(|known| known == *line)).collect();
     assert!(
         list == known,
-        "texts.txt is not the list: UPDATE_TEXTS=1 cargo test -p xtask --test texts. New: {missing:#?}"
+        "texts.txt is not the list: UPDATE_TEXTS=1 cargo test -p xtask --test texts. \
+         New: {missing:#?}"
     );
 }

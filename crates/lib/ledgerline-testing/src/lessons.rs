@@ -105,6 +105,7 @@ mod tests {
     fn a_session_has_its_variables() {
         let mut shell = Shell::new(".");
         shell.replace("curl -X POST", "echo");
-        shell.session("$ a=1 b=2\n\n$ curl -X POST $a $b\n1 2\n\n$ curl -X POST '{\"cursor\":\"x\"}'\n{\"cursor\":\"…\"}\n");
+        shell.session("$ a=1 b=2\n\n$ curl -X POST $a $b\n1 2\n");
+        shell.session("$ curl -X POST '{\"cursor\":\"x\"}'\n{\"cursor\":\"…\"}\n");
     }
 }

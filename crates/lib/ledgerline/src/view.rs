@@ -110,7 +110,8 @@ pub type ChangesOf = fn(&Commit) -> Result<Changes, ChangesError>;
 /// A view that is written from the log: from every commit of some categories, once and in order.
 ///
 /// ```
-/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write, testing::tank::Tank};
+/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write};
+/// use ledgerline::testing::tank::Tank;
 ///
 /// const TABLE: LogTable = LogTable { variable: "COUNTS_TABLE", partition: "owner", sort: "entry" };
 /// const COUNTS: LogView =
@@ -190,7 +191,8 @@ pub type OrderedChanges<State, Memory> =
 /// have at most 64 KB each, as JSON. A rebuild from the beginning makes the same rows.
 ///
 /// ```
-/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, testing::tank::Tank};
+/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write};
+/// use ledgerline::testing::tank::Tank;
 /// use serde::{Deserialize, Serialize};
 ///
 /// const TABLE: LogTable = LogTable { variable: "DIARY_TABLE", partition: "diary", sort: "entry" };

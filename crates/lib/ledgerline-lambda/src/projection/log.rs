@@ -21,7 +21,8 @@ use crate::{
 /// 7).
 ///
 /// ```no_run
-/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write, testing::tank::Tank};
+/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write};
+/// use ledgerline::testing::tank::Tank;
 ///
 /// const TABLE: LogTable = LogTable { variable: "COUNTS_TABLE", partition: "owner", sort: "entry" };
 /// const COUNTS: LogView =

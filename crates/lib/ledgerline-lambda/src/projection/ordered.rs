@@ -70,7 +70,8 @@ const BEHIND: SignedDuration = SignedDuration::from_mins(5);
 /// Runs a subscription.
 ///
 /// ```no_run
-/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, testing::tank::Tank};
+/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write};
+/// use ledgerline::testing::tank::Tank;
 /// use serde::{Deserialize, Serialize};
 ///
 /// const TABLE: LogTable = LogTable { variable: "COUNTS_TABLE", partition: "of", sort: "entry" };
