@@ -387,8 +387,8 @@ mod tests {
         commit_to_item(commit).into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// This is the storage format. If this test fails, every commit that was ever stored would
-    /// become unreadable.
+    /// The item is the storage format. A change that fails this test makes every stored commit
+    /// unreadable.
     #[test]
     fn the_attributes_of_a_commit_are_these() {
         let item: serde_json::Value = serde_dynamo::from_item(stored(&full())).unwrap();
@@ -407,7 +407,7 @@ mod tests {
     }
 
     fn any_commit() -> impl Strategy<Value = Commit> {
-        // Of any length: a digit more may be a byte more.
+        // Numbers of every length, because one more digit may be one more byte.
         let schema = || prop_oneof![1..1_000_u32, any::<u32>()];
         let version = prop_oneof![1..2_000_u64, 1..=u64::MAX];
         let event = (".{0,9}", schema(), ".{0,40}")
@@ -441,7 +441,7 @@ mod tests {
     }
 
     proptest! {
-        /// The queues, and earlier versions of this module, have commits in serde's form: the two
+        /// The queues and the items of earlier versions have commits in serde's form, so the two
         /// forms must stay the same.
         #[test]
         fn a_commit_is_stored_and_read_as_serde_has_it(commit in any_commit()) {

@@ -1,5 +1,5 @@
-//! The guards, tested over a real connection: rows and positions in one write, newer rows only, and
-//! the number of calls.
+//! The guards of views, tested over a real connection. A row and its position are one write, an
+//! older version does not overwrite a newer one, and the number of calls stays in the budget.
 
 #![allow(
     clippy::unwrap_used,
@@ -49,7 +49,7 @@ async fn levels() -> (StateRows, Wire) {
     (StateRows::new(client, ledgerline_testing::table("LevelsTable"), LEVELS), wire)
 }
 
-/// Delivers a commit of [`tank`].
+/// Delivers a commit of the stream [`tank`].
 async fn deliver(
     rows: &LogRows,
     version: u64,
@@ -58,7 +58,7 @@ async fn deliver(
     rows.deliver(CommitChanges { stream: &tank(), version, changes: changes.clone() }).await
 }
 
-/// Begins a commit of [`tank`] that has a row.
+/// Begins a commit of the stream [`tank`]. The commit has one row.
 async fn begin(
     rows: &LogRows,
     version: u64,
@@ -71,7 +71,7 @@ async fn begin(
 const KEYS: LogTable = LogTable { variable: "FILLS_TABLE", partition: "tankId", sort: "entry" };
 const LEVELS: StateTable = StateTable { variable: "LEVELS_TABLE", key: "tankId", indexes: &[] };
 
-/// A row for an amount that was filled into a tank.
+/// A row of the view of fills, one for each amount filled into a tank.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
@@ -120,7 +120,7 @@ async fn rule_8_a_row_is_overwritten_by_a_newer_version_only() {
     assert_eq!((found["level"].as_i64(), found["version"].as_u64()), (Some(50), Some(5)));
 }
 
-/// An older event that comes late or twice does not bring back a row that was forgotten.
+/// A late or redelivered older event does not restore a forgotten row.
 #[tokio::test]
 async fn rule_8_holds_for_rows_that_were_forgotten() {
     let (table, wire) = levels().await;
@@ -135,7 +135,7 @@ async fn rule_8_holds_for_rows_that_were_forgotten() {
     }
     assert_eq!(table.shown::<serde_json::Value>("1").await.unwrap().1, None);
     assert_eq!(table.shown::<serde_json::Value>("1").await.unwrap(), (3, None));
-    // A row can be forgotten before it was ever written.
+    // A tombstone may be the first write for a key.
     assert_eq!(table.forget("2", 2, 9).await.unwrap().0, Written);
     assert_eq!(table.put_newer(&json!({ "tankId": "2" }), 1).await.unwrap().0, Shows(2));
 }
@@ -148,7 +148,7 @@ async fn fields_are_set_summed_and_rows_deleted_with_the_position() {
         changes.fold(&mut expected);
         wire.take();
         assert_eq!(deliver(&table, version, &changes).await.unwrap(), (Delivery::Next, version));
-        // The same changes a second time change nothing.
+        // The same delivery a second time is a duplicate and changes nothing.
         assert_eq!(
             deliver(&table, version, &changes).await.unwrap(),
             (Delivery::Duplicate, version)
@@ -173,9 +173,10 @@ async fn fields_are_set_summed_and_rows_deleted_with_the_position() {
     assert_eq!((rows.len(), &rows[1]["total"]), (2, &json!(1)));
 }
 
-/// A commit that takes more than one write is begun, may be begun again, and is done once.
+/// A commit that takes more than one write may begin several times. Only the last write moves the
+/// position.
 #[tokio::test]
-async fn what_was_begun_comes_again_until_it_is_done() {
+async fn a_begun_commit_leaves_the_position_until_it_is_delivered() {
     let (table, _) = fills().await;
     assert_eq!(table.progress(&tank()).await.unwrap(), (0, None));
     for progress in [None, Some("half".to_owned())] {
@@ -189,8 +190,8 @@ async fn what_was_begun_comes_again_until_it_is_done() {
     assert_eq!(begin(&table, 1, None).await.unwrap(), (Delivery::Duplicate, 1));
 }
 
-/// Many streams change one sum: each waits for its turn, so that no message has to be delivered
-/// again.
+/// Twenty streams change one sum at once. The table retries a write that conflicts with another
+/// one, so no message needs a redelivery.
 #[tokio::test]
 async fn one_sum_over_many_streams_is_exact() {
     let (table, _) = fills().await;
@@ -228,7 +229,7 @@ async fn rule_7_only_the_next_commit_is_applied() {
     assert_eq!(table.position(&tank()).await.unwrap(), 3);
 }
 
-/// The same rule for commits without rows, which only move the position.
+/// Rule 7 for commits without rows, which move only the position.
 #[tokio::test]
 async fn rule_7_holds_for_commits_without_rows() {
     let (table, _) = fills().await;
@@ -278,13 +279,13 @@ fn tank() -> StreamId {
     StreamId::new("tank", "1").unwrap()
 }
 
-/// A commit of one row costs one read unit and one write unit, and the first commit of a stream one
-/// read unit more. A transaction of the row and the position costs four write units.
+/// A commit of one row costs one read unit and one write unit. The first commit of a stream costs
+/// one read unit more. A transaction of the row and the position would cost four write units.
 #[tokio::test]
-async fn the_newest_row_that_was_inserted_is_the_position() {
+async fn the_newest_inserted_row_is_the_position() {
     let (table, wire) = fills().await;
     for (version, verdict, operations) in [
-        // Before the first row, a position beside the rows is looked for.
+        // Without a row, the guard reads the position item too.
         (1, (Delivery::Next, 1), &["Query", "GetItem", "BatchWriteItem"][..]),
         (1, (Delivery::Duplicate, 1), &["Query", "GetItem"]),
         // The rows of a commit are not shown before the rows of the commits before it.
@@ -306,10 +307,10 @@ async fn the_newest_row_that_was_inserted_is_the_position() {
     assert_eq!(table.position(&tank()).await.unwrap(), 3);
 }
 
-/// Commits without rows put the position beside the rows. The newer one of the two positions
-/// counts.
+/// A commit without rows writes the position item. The position is the newer one of that item and
+/// of the newest inserted row.
 #[tokio::test]
-async fn rule_7_holds_for_commits_without_rows_among_those_that_insert() {
+async fn rule_7_holds_for_commits_without_rows_between_commits_that_insert() {
     let (table, _) = fills().await;
     for (version, count, verdict) in [
         (2, 0, (Delivery::Gap, 0)),
@@ -331,10 +332,10 @@ async fn rule_7_holds_for_commits_without_rows_among_those_that_insert() {
     assert_eq!(shown(&table).await, [2, 2, 3, 6]);
 }
 
-/// Earlier versions of the program wrote rows without a position, and the position always beside
-/// them. Such a table can be continued.
+/// A row without a position, which earlier versions of the program wrote, has its position in the
+/// position item. A view that inserts resumes from that item.
 #[tokio::test]
-async fn rows_of_before_go_on_from_the_position_beside_them() {
+async fn a_view_that_inserts_resumes_from_the_position_item() {
     let (table, _) = fills().await;
     for version in 1..=3 {
         deliver(&table, version, &rows(version, 1)).await.unwrap();
@@ -353,10 +354,9 @@ async fn rows_of_before_go_on_from_the_position_beside_them() {
     assert_eq!(table.position(&tank()).await.unwrap(), 5);
 }
 
-/// The rows of ten streams are one call, and a second row of a stream is written after the first
-/// one.
+/// One call writes the rows of ten streams. A later call writes the next commit of each stream.
 #[tokio::test]
-async fn rows_of_many_streams_are_written_at_once_and_those_of_one_stream_in_order() {
+async fn one_call_writes_rows_of_many_streams_and_rows_of_one_stream_stay_in_order() {
     let (table, wire) = fills().await;
     let table = table.written_by(&[Write::Insert]);
     let streams: Vec<_> =
@@ -377,8 +377,8 @@ async fn rows_of_many_streams_are_written_at_once_and_those_of_one_stream_in_ord
         "each first commit of a stream looks for a position at two places"
     );
 
-    // Two commits of a stream, of which one has two rows, a gap, a repetition, and a commit without
-    // rows after one with a row.
+    // Stream `a` has two commits (one of them with two rows), a duplicate and a gap. Stream `b` has
+    // a gap and a duplicate. Stream `c` has a commit without rows after one with a row.
     let [a, b, c] = [&streams[0], &streams[1], &streams[2]];
     let next = vec![
         of(a, 2, 2),
@@ -416,9 +416,9 @@ async fn rows_of_many_streams_are_written_at_once_and_those_of_one_stream_in_ord
     assert_eq!(shown(&table).await, [1, 2, 2, 3]);
 }
 
-/// A database that has no rows yet and leaves the second row of the first batch over. Of the keys
-/// that a batch asks for it reads one, and those of the tank `z` never. It notes the rows and keys
-/// in each batch.
+/// An empty database under load. It leaves every row of the first batch unprocessed but the first
+/// row. It reads one key of each batch, and never a key of the tank `z`. It records the rows and
+/// keys of each batch.
 #[derive(Debug, Clone, Default)]
 struct Busy(Arc<Mutex<Vec<Vec<String>>>>);
 
@@ -482,9 +482,9 @@ impl HttpConnector for Busy {
     }
 }
 
-/// Rule 10: a later row of a stream is not written before an earlier one that was left over.
+/// Rule 10: the view writes an unprocessed row before any later row of its stream.
 #[tokio::test]
-async fn what_a_call_leaves_over_is_written_before_the_next_rows() {
+async fn unprocessed_rows_are_written_before_later_rows() {
     let busy = Busy::default();
     let table = busy.table();
     let a = StreamId::new("tank", "a").unwrap();
@@ -499,9 +499,9 @@ async fn what_a_call_leaves_over_is_written_before_the_next_rows() {
     assert_eq!(busy.batches(), [vec!["a@1", "b@1"], vec!["b@1"], vec!["a@2", "b@2"]]);
 }
 
-/// A row that the database did not come to is not taken for one that does not exist.
+/// A read does not report an unprocessed key as a missing row.
 #[tokio::test(start_paused = true)]
-async fn what_a_call_leaves_over_is_read_before_anybody_gets_an_answer() {
+async fn unprocessed_keys_are_read_before_the_call_returns() {
     let busy = Busy::default();
     let key = |tank: &str| (tank.to_owned(), "1".to_owned());
     let found = busy.table().get_all(&[key("a"), key("b"), key("c")]).await.unwrap();
@@ -512,14 +512,14 @@ async fn what_a_call_leaves_over_is_read_before_anybody_gets_an_answer() {
     assert!(matches!(failed, Err(TableError::Throttled(_))), "{failed:?}");
 }
 
-/// A crash between the rows of a commit leaves the position where it was.
+/// A crash between two rows of a commit does not move the position.
 #[tokio::test]
-async fn a_commit_is_at_its_position_with_its_last_row() {
+async fn the_last_row_of_a_commit_moves_the_position() {
     let (table, wire) = fills().await;
     insert(&table, 1, 2).await;
     for left in [1, 2, 150, 299] {
-        // The table has this many rows of the commit, as after a crash. Their content is that of
-        // another commit, as after the log was restored from a backup.
+        // The table has this many rows of the commit, as after a crash. The rows have other
+        // content, as after a restore of the log from a backup.
         for place in 0..left {
             let entry = contract::commit(&tank(), 2).entry(place);
             let row = json!({ "tankId": "1", "entry": entry, "version": 2, "#position": 1, "lost": true });
@@ -546,9 +546,9 @@ async fn a_commit_is_at_its_position_with_its_last_row() {
     );
 }
 
-/// A request that arrives late must not delete what another writer has put there since.
+/// A late request must not delete the newer row of another writer.
 #[tokio::test]
-async fn a_row_is_deleted_only_as_long_as_it_is_the_one_that_was_written() {
+async fn a_row_is_deleted_only_while_its_claim_is_the_given_one() {
     let (table, _) = fills().await;
     let entry = "mail";
     table.put_new(&json!({ "tankId": "1", "entry": entry, "claim": "theirs" })).await.unwrap();
@@ -565,7 +565,7 @@ async fn a_row_is_deleted_only_as_long_as_it_is_the_one_that_was_written() {
 }
 
 #[tokio::test]
-async fn a_commit_may_change_as_many_rows_as_one_transaction_takes() {
+async fn a_commit_may_change_as_many_rows_as_one_transaction_accepts() {
     let (table, _) = fills().await;
     let refused = deliver(&table, 1, &rows(1, 100)).await;
     assert!(matches!(refused, Err(TableError::TooManyRows(100))));
@@ -593,10 +593,10 @@ async fn pages_show_every_row_once_newest_first() {
     assert_eq!(versions, (1..=25).rev().collect::<Vec<_>>());
 }
 
-/// Rows with the same keys, positions and cursors of two generations are never mixed up, and only
-/// those of one are deleted.
+/// Two generations share no row, position or cursor, even with equal keys. Clearing one generation
+/// deletes nothing of the other.
 #[tokio::test]
-async fn two_generations_have_nothing_in_common() {
+async fn two_generations_share_no_row_position_or_cursor() {
     let (table, _) = fills().await;
     let old = table.at(0);
     let new = table.at(2);
@@ -677,7 +677,7 @@ async fn two_generations_have_nothing_in_common() {
     assert_eq!(old.position(&stream).await.unwrap(), 1);
     assert_eq!(table.view().generations().await.unwrap(), seen);
 
-    // A text that looks like the sign of a generation leads into none.
+    // A client's text that looks like the prefix of a generation stays in its own generation.
     let mut looks_like_it = Changes::new(KEYS);
     looks_like_it.set("$2/1", "sum", "count", 9);
     assert_eq!(deliver(&old, 2, &looks_like_it).await.unwrap().0, Delivery::Next);
@@ -701,7 +701,7 @@ const BY_INSPECTOR: Index = Index {
 const INSPECTIONS: StateTable =
     StateTable { variable: "INSPECTIONS_TABLE", key: "tankId", indexes: &[BY_SITE, BY_INSPECTOR] };
 
-/// All rows of a list, page by page, with the text that their sort keys begin with.
+/// Reads all rows of a list page by page, with an optional prefix of the sort key.
 async fn listed(
     table: &StateRows,
     index: Index,
@@ -729,9 +729,9 @@ async fn listed(
     }
 }
 
-/// Rule 11: one row of an earlier version keeps no other row from a reader that can do without it.
+/// Rule 11: one unreadable row does not hide the other rows from a reader that tolerates it.
 #[tokio::test]
-async fn a_row_that_cannot_be_read_is_named_and_the_others_are_read() {
+async fn an_unreadable_row_is_named_and_the_others_are_read() {
     let (table, _) = fills().await;
     for (entry, version) in [("1", json!(1)), ("2", json!("two")), ("3", json!(3))] {
         table.put_new(&json!({ "tankId": "1", "entry": entry, "version": version })).await.unwrap();
@@ -749,7 +749,8 @@ async fn a_row_that_cannot_be_read_is_named_and_the_others_are_read() {
     assert!(error.contains("cannot be written or read") && !error.contains("two"), "{error}");
 }
 
-/// The index is read before the table: a row that moved in between may be another caller's.
+/// A page reads the index, then the table. A row that moves to another list in between may belong
+/// to another caller.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_never_shows_a_row_that_has_left_it() {
     let dynamodb = ledgerline_testing::dynamodb(&["InspectionsTable"]).await;
@@ -772,9 +773,9 @@ async fn a_list_never_shows_a_row_that_has_left_it() {
     writer.abort();
 }
 
-/// Given a row whose field of an index is null, it is written, and is in no list of that index.
+/// A row whose index key is null is written to the table and appears in no list of that index.
 #[tokio::test]
-async fn a_row_without_the_key_of_an_index_is_in_no_list_of_it() {
+async fn a_row_without_an_index_key_is_in_no_list_of_that_index() {
     let dynamodb = ledgerline_testing::dynamodb(&["InspectionsTable"]).await;
     let client = Client::new(&dynamodb.sdk_config());
     let table = StateRows::new(client, ledgerline_testing::table("InspectionsTable"), INSPECTIONS);
@@ -786,9 +787,10 @@ async fn a_row_without_the_key_of_an_index_is_in_no_list_of_it() {
     assert_eq!(listed(&table, BY_SITE, "Here", None).await, Vec::<serde_json::Value>::new());
 }
 
-/// Texts that look like the library's own keys, in both indexes and in generations 0 and 1.
+/// The texts look like the library's own keys. The test writes them to both indexes and to the
+/// generations 0 and 1.
 #[tokio::test]
-async fn a_text_that_begins_with_a_dollar_is_in_its_own_list_only_and_shown_as_it_was_sent() {
+async fn a_text_that_begins_with_a_dollar_is_only_in_its_own_list_and_is_shown_as_sent() {
     const TEXTS: [&str; 9] = [
         "Zed",
         "$Zed",
@@ -827,8 +829,8 @@ async fn a_text_that_begins_with_a_dollar_is_in_its_own_list_only_and_shown_as_i
             }
         }
     }
-    // A row as an earlier version wrote it, which escaped nothing: it is in no list of another
-    // generation.
+    // Earlier versions of the library escaped nothing. A row that such a version wrote is in no
+    // list of another generation.
     let text = |text: &str| AttributeValue::S(text.to_owned());
     let put = client.put_item().table_name(ledgerline_testing::table("InspectionsTable"));
     let put = put
@@ -838,7 +840,7 @@ async fn a_text_that_begins_with_a_dollar_is_in_its_own_list_only_and_shown_as_i
     put.item("version", AttributeValue::N("1".to_owned())).send().await.unwrap();
     let old: (u64, Option<serde_json::Value>) = table.shown("old").await.unwrap();
     assert_eq!(old.1.unwrap()["site"], "$1/Zed", "it can be read");
-    // In generation 0 it is where the earlier version put it, and a cursor at it leads on.
+    // In generation 0 the index has the row at its old key, and a cursor at the row leads on.
     let put = client.put_item().table_name(ledgerline_testing::table("InspectionsTable"));
     let put = put
         .item("tankId", text("old-2"))
@@ -853,7 +855,7 @@ async fn a_text_that_begins_with_a_dollar_is_in_its_own_list_only_and_shown_as_i
     }
 }
 
-/// A page of the rows of a tank.
+/// Queries a page of the rows of a tank.
 fn of(tank: &str, limit: i32) -> PageQuery<'_> {
     PageQuery::of(tank, limit, None)
 }

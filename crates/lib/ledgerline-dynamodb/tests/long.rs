@@ -1,4 +1,5 @@
-//! A stream of a million commits whose embedded states cannot be read any more.
+//! A command on a stream of a million commits, after a change of the schema made every embedded
+//! state unreadable.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "in a test a panic is the report")]
 
@@ -18,7 +19,7 @@ const COMMAND: Duration = Duration::from_secs(8);
 
 #[tokio::test]
 #[ignore = "it writes a million commits: cargo test --profile fast -p ledgerline-dynamodb --test long -- --ignored --nocapture"]
-async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone() {
+async fn a_stream_of_a_million_commits_without_readable_states_accepts_commands() {
     let commits: u64 =
         std::env::var("COMMITS").map_or(1_000_000, |commits| commits.parse().unwrap());
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
@@ -44,7 +45,7 @@ async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone(
             "stream": stream.as_str(), "version": version, "command": format!("c-{version}"),
             "at": "2026-11-21T09:30:00Z", "meta": { "actor": "ada" },
             "events": [{ "type": event_type, "schema": schema, "data": data.to_string() }],
-            // The state has an old schema, as after a change of the schema.
+            // The schema of the state is old, as after a change of the schema.
             "state": { "schema": 0, "data": "{}" },
         });
         let item = serde_dynamo::to_item(commit).unwrap();
@@ -65,7 +66,7 @@ async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone(
     for (round, within) in [("not prepared", 60), ("prepared", 1)] {
         let began = Instant::now();
         let mut tries = 0;
-        // Each try is a cold instance.
+        // Each attempt is a cold instance.
         loop {
             tries += 1;
             let cache = Cache::<Tank>::new(std::num::NonZeroUsize::MIN);
@@ -82,8 +83,8 @@ async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone(
         }
         eprintln!("{round}: a command after {:?}, {tries} tries", began.elapsed());
         assert!(began.elapsed() < Duration::from_secs(within));
-        // The state that the command embedded is removed too, so that the next load cannot begin
-        // from it.
+        // The test removes the state that the command embedded, so that the next load cannot begin
+        // from that state.
         let version = newest(&store, &stream).await;
         let key = AttributeValue::S(stream.to_string());
         let update = client.update_item().table_name(&table).key("stream", key);

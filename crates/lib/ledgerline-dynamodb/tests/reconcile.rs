@@ -1,4 +1,4 @@
-//! The comparison of the log with a view of states, against an emulated DynamoDB.
+//! The comparison of the log with a state view, against an emulated DynamoDB.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 
@@ -16,14 +16,14 @@ use ledgerline_dynamodb::{
     reconcile::{Comparison, Difference, Found, Subscriber},
 };
 
-/// Ids of streams.
+/// Returns the ids of the streams that differ, sorted.
 fn ids(differences: &[Difference]) -> Vec<&str> {
     let mut ids: Vec<_> = differences.iter().map(|difference| difference.stream.id()).collect();
     ids.sort_unstable();
     ids
 }
 
-/// The state view of the tanks.
+/// Returns the state view of the tanks as a subscriber.
 fn levels(client: Client) -> Subscriber {
     Subscriber {
         id: "LevelsFunction".into(),
@@ -37,10 +37,10 @@ fn levels(client: Client) -> Subscriber {
     }
 }
 
-/// What is there without a version is damaged. What is not there may have been forgotten, once it
-/// is older than tombstones; it is named all the same.
+/// A row whose version is unreadable is reported as unreadable. A missing row whose commit is older
+/// than any tombstone may have been forgotten, so it is reported separately.
 #[tokio::test]
-async fn what_is_damaged_what_is_missing_and_what_may_be_forgotten_are_told_apart() {
+async fn unreadable_missing_and_possibly_forgotten_rows_are_distinguished() {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "LevelsTable"]).await;
     let client = Client::new(&dynamodb.sdk_config());
     let log = DynamoDbStore::new(client.clone(), ledgerline_testing::table("CommitsTable"));
@@ -80,10 +80,10 @@ async fn what_is_damaged_what_is_missing_and_what_may_be_forgotten_are_told_apar
     assert_eq!((looked[0].streams, looked[0].forgotten, looked[0].unreadable), (4, 1, 1));
 }
 
-/// Rule 11: more streams than are compared together. Every stream is counted once, and few
-/// differences are kept.
+/// Rule 11: with more streams than one batch compares, every stream is counted once, and the report
+/// has at most `most` differences of each kind.
 #[tokio::test]
-async fn streams_that_are_compared_by_their_time_are_compared_some_at_once() {
+async fn a_comparison_since_a_time_compares_streams_in_batches() {
     const STREAMS: usize = 2_100;
     let dynamodb =
         ledgerline_testing::dynamodb(&["CommitsTable", "SequenceTable", "LevelsTable"]).await;
@@ -96,7 +96,7 @@ async fn streams_that_are_compared_by_their_time_are_compared_some_at_once() {
     let appended =
         stream::iter(&commits).map(|commit| log.append(commit, None)).buffer_unordered(16);
     appended.collect::<Vec<_>>().await.into_iter().for_each(Result::unwrap);
-    // Each stream has two entries, far from each other.
+    // Each stream has two entries in `$all`, far from each other.
     let entry =
         |commit: &Commit| Candidate::proven(Entry { stream: commit.stream.clone(), version: 1 });
     let mut sequencer = Sequencer::new(0, DynamoDbStore::HOST.pause);

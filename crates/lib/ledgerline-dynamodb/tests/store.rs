@@ -40,10 +40,10 @@ async fn counted() -> (DynamoDbStore, Wire) {
 
 ledgerline::contract_tests!(store());
 
-/// The SDK sends a call again whose answer was lost. If the call counted twice, a record without a
-/// fault would be quarantined sooner.
+/// The SDK retries a call whose reply was lost. If the retry counted as an attempt, a good record
+/// would be quarantined too soon.
 #[tokio::test]
-async fn a_beginning_counts_once_however_often_it_is_sent() {
+async fn an_attempt_counts_once_even_if_the_call_is_retried() {
     let store = store().await;
     for (id, before) in [("a", 0), ("a", 0), ("b", 1), ("b", 1), ("c", 2)] {
         assert_eq!(store.record_attempt("fanout/1", id, i64::MAX).await.unwrap(), before, "{id}");
@@ -101,9 +101,10 @@ fn fill() -> Command {
     Command::Fill(Amount { amount: valid(1), note: Some(valid("salary")) })
 }
 
-/// Who, why and when stay in the database: a fold does not need them.
+/// A read for a fold leaves the metadata and the time of commits in the database, because a fold
+/// does not need them.
 #[tokio::test]
-async fn what_a_fold_reads_is_less_than_its_commits_for_the_same_price() {
+async fn a_read_for_a_fold_transfers_fewer_bytes_for_the_same_units() {
     let (store, wire) = counted().await;
     let cache = cold();
     send(&store, &cache, install(), None).await.unwrap();
@@ -127,9 +128,9 @@ async fn what_a_fold_reads_is_less_than_its_commits_for_the_same_price() {
     }
 }
 
-/// The budget of docs/costs.md: a warm command is one write and no read, a cold one is one Query of
-/// at most one read unit and one write, at every length of the stream. A write costs one write unit
-/// for each KB.
+/// The budget of docs/costs.md, at every length of the stream. A command on a warm instance is one
+/// write and no read. A command on a cold instance is one Query of at most one read unit, and one
+/// write. A write costs one write unit for each KB.
 #[tokio::test]
 async fn a_command_keeps_its_budget_at_every_length() {
     let (store, wire) = counted().await;
@@ -167,24 +168,24 @@ async fn a_command_keeps_its_budget_at_every_length() {
             "cold, at {length}"
         );
 
-        // The warm instance is one version behind now: it loses the race, reads once strongly, and
-        // appends again.
+        // The warm instance is one version behind. It loses the race, makes one strongly consistent
+        // read, and appends again.
         send(&store, &warm, fill(), None).await.unwrap();
         assert_eq!(wire.operations(), ["ExecuteStatement", "Query", "ExecuteStatement"]);
         version += 3;
     }
 }
 
-/// The number of commits at the end of a long stream that are written by commands on the wire:
-/// several times as many as the snapshot policy allows without a state.
+/// The number of commits at the end of a long stream that commands on the wire write. It is several
+/// times the number of commits that the snapshot policy allows without a state.
 const LAST: u64 = 200;
 
-/// Adds commits to the stream, from one version to another. The commands are decided in memory and
-/// the commits written by the hundred, because twenty thousand commands on the wire took minutes.
+/// Adds the commits between two versions to the stream. It decides the commands in memory and
+/// writes the commits by the hundred, because twenty thousand commands on the wire take minutes.
 async fn grow(store: &DynamoDbStore, from: u64, to: u64) {
     let memory = MemoryStore::default();
     let cache = cold();
-    // The last commits are enough to decide the next command, because one of them embeds a state.
+    // The last commits suffice to decide the next command, because one of them embeds a state.
     for version in from.saturating_sub(LAST) + 1..=from {
         let commit = store.get(&stream(), version).await.unwrap().unwrap();
         memory.append(&commit, None).await.unwrap();
@@ -200,7 +201,7 @@ async fn grow(store: &DynamoDbStore, from: u64, to: u64) {
 }
 
 #[tokio::test]
-async fn a_request_with_a_key_is_one_transaction_and_its_repetition_one_more_and_a_read() {
+async fn a_request_with_an_idempotency_key_is_one_transaction_and_a_retry_adds_a_read() {
     let (store, wire) = counted().await;
     let warm = cold();
     send(&store, &warm, install(), None).await.unwrap();
@@ -213,10 +214,10 @@ async fn a_request_with_a_key_is_one_transaction_and_its_repetition_one_more_and
     assert_eq!(wire.operations(), ["ExecuteTransaction", "GetItem"]);
 }
 
-/// The snapshot policy measures the size that the database charges: one unit for each KB or part of
-/// it.
+/// The snapshot policy measures the size that the database charges: one write unit for each KB or
+/// part of a KB.
 #[tokio::test]
-async fn the_size_of_a_commit_is_counted_as_the_database_counts_it() {
+async fn the_measured_size_of_a_commit_equals_the_size_that_the_database_charges() {
     let (store, wire) = counted().await;
     for (version, length) in
         (1..).zip([0, 700, 800, 805, 810, 815, 820, 825, 830, 1_800, 1_850, 9_000])
@@ -255,7 +256,7 @@ async fn a_commit_over_the_limit_is_refused_before_the_write() {
 }
 
 #[tokio::test]
-async fn a_stream_of_more_than_a_megabyte_loads_and_takes_the_next_command() {
+async fn a_stream_of_more_than_a_megabyte_loads_and_accepts_the_next_command() {
     let (store, _) = counted().await;
     let warm = cold();
     send(&store, &warm, install(), None).await.unwrap();
@@ -265,7 +266,7 @@ async fn a_stream_of_more_than_a_megabyte_loads_and_takes_the_next_command() {
             .await
             .unwrap();
     }
-    // The copy of the stream has no state, so that all of it must be read.
+    // The copy of the stream has no state, so a load must read all of its commits.
     let stripped = DynamoDbStore::new(
         aws_sdk_dynamodb::Client::new(
             &ledgerline_testing::dynamodb(&["CommitsTable"]).await.sdk_config(),
@@ -285,9 +286,9 @@ async fn a_stream_of_more_than_a_megabyte_loads_and_takes_the_next_command() {
 }
 
 /// A function with a wrong configuration fails at its start. A function that starts during a short
-/// outage must not fail, so that it does not have to be started again.
+/// outage must not fail, because a failed start costs another cold start.
 #[tokio::test]
-async fn a_connection_is_refused_by_a_table_that_is_not_there_and_not_by_a_bad_moment() {
+async fn connecting_fails_for_a_missing_table_and_not_for_an_outage() {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable"]).await;
     let store = |config: &SdkConfig, table: String| DynamoDbStore::new(Client::new(config), table);
     let there = dynamodb.sdk_config();

@@ -531,7 +531,8 @@ mod tests {
         assert_eq!((building.active_at(now), building.written_at(now)), (0, vec![1, 0]));
         assert!(building.begun(now).is_err());
 
-        // Until every process has seen the switch, the old one is read, and written last.
+        // Until every process has seen the switch, reads use the old generation, and writers write
+        // it last.
         let switched = building.switched(now).unwrap();
         assert_eq!((switched.active_at(soon), switched.written_at(soon)), (0, vec![1, 0]));
         assert!(switched.switched(soon).is_err() && switched.dropping(soon).is_err());
@@ -546,7 +547,7 @@ mod tests {
         assert_eq!(leaving.dropped().begun(now).unwrap().written_at(now), [2, 0]);
     }
 
-    /// The first version that had generations wrote this form.
+    /// The first version of the library with generations wrote this form.
     #[test]
     fn stored_generations_keep_their_form() {
         let stored = serde_json::json!({
@@ -593,7 +594,7 @@ mod tests {
         }
     }
 
-    /// Rows of earlier versions, which escaped nothing.
+    /// Earlier versions of the library stored these keys without an escape.
     #[test]
     fn a_text_stored_without_an_escape_is_shown_as_sent() {
         for (generation, key, text) in [
