@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_function_reads_what_it_declares_and_what_every_function_has() {
+    fn a_function_reads_only_its_declared_variables_and_those_of_every_function() {
         let declared = BTreeSet::from(["COMMITS_TABLE".into()]);
         for (variable, may) in [
             ("COMMITS_TABLE", true),

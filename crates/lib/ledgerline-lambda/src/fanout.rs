@@ -485,7 +485,7 @@ mod tests {
         assert_eq!(read("*"), None);
         assert_eq!(read(""), Some(BTreeSet::new()));
         assert_eq!(read("Filled Drained\nOpened").unwrap().len(), 3);
-        // The parameter `*`, and an event that a rule of the template wants.
+        // The parameter is `*`, and a rule of the template names one event too.
         assert_eq!(read("*\nFilled"), None);
     }
 }

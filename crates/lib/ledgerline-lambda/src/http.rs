@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(response.body.unwrap()["type"], "urn:problem:internal");
     }
 
-    /// A key or a condition that cannot be read must not be ignored.
+    /// A route must not ignore an unreadable idempotency key or condition.
     #[test]
     fn a_header_that_is_not_ascii_text_is_refused() {
         let mut event = event("");
@@ -320,7 +320,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_readers_panic_on_no_text(text in ".*") {
+        fn no_text_makes_a_reader_panic(text in ".*") {
             let _ = versions_of(&text);
             let _ = request(&text).json::<Body>();
         }

@@ -233,9 +233,9 @@ mod tests {
             serde_json::json!([{ "Name": "LeakingTanks", "Unit": "Count" }])
         );
         assert!(leaking["_aws"]["Timestamp"].is_u64());
-        // Lambda must not drop the line where only warnings are logged.
+        // Lambda must not drop the line of a function that logs only warnings.
         assert_eq!(leaking["level"], "WARN");
-        // Other tests of this process record as well.
+        // Other tests of this process record measurements too.
         let again = written();
         for recorded in ["Commands", "Outcome", "FanoutLag", "LeakingTanks"] {
             assert!(!again.contains(recorded), "what was written is not written again: {again}");

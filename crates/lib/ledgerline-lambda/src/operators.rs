@@ -118,7 +118,7 @@ mod tests {
                 let event = serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap();
                 operators.check(&HttpRequest::from(event))
             };
-            // then only an operator reaches the first one.
+            // then only an operator passes the check of the route for operators.
             let answer =
                 asked("POST /tanks/{id}/repairs").map_err(|problem| (problem.status, problem.code));
             let refused = Err((StatusCode::FORBIDDEN, "not-an-operator"));

@@ -587,8 +587,8 @@ pub fn problem(error: TableError) -> Problem {
 mod tests {
     use super::*;
 
-    /// Rows of a later generation would be in the page of another one, because their writer would
-    /// not know of the index.
+    /// A writer that does not know the index would not mark its keys with the generation. Rows of a
+    /// later generation would then appear in the pages of another one.
     #[test]
     #[should_panic(expected = "ROWS_TABLE does not name the index byOwner")]
     fn a_page_route_with_an_index_that_the_table_does_not_name_does_not_start() {

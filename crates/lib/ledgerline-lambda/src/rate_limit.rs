@@ -121,8 +121,8 @@ mod tests {
         let answers: Vec<_> = (0..1_000).map(|_| limit.take(&greedy)).collect();
         let taken = answers.iter().filter(|answer| answer.is_ok()).count();
         let refilled = usize::try_from(began.elapsed().as_millis() * 3 / 1_000).unwrap();
-        // Three at once, and one more for each third of a second that a slow machine takes for this
-        // loop.
+        // The limit allows three requests at once. A slow machine gets one more for each third of a
+        // second that this loop runs.
         assert!((3..=4 + refilled).contains(&taken), "{taken}");
         let refused = answers.into_iter().find_map(Result::err).unwrap();
         assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);

@@ -1,5 +1,5 @@
-//! Another adapter in front of the engine, and another store behind it, by public items alone: a
-//! stream of Kinesis feeds a view in memory.
+//! An adapter for Kinesis in front of the engine and a view in memory behind it, written with
+//! public items alone.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -20,7 +20,7 @@ use serde::Deserialize;
 
 // --- The adapter ---------------------------------------------------------------------------------
 
-/// An event of a function behind a stream of Kinesis.
+/// The event of a Lambda function behind a Kinesis stream.
 #[derive(Deserialize)]
 struct KinesisEvent {
     #[serde(rename = "Records")]
@@ -39,8 +39,8 @@ struct KinesisData {
     data: String,
 }
 
-/// Applies the records of an event, in their order. Returns the record from which on Lambda must
-/// redeliver, as `ReportBatchItemFailures` has it.
+/// Applies the records of an event in their order. Returns the sequence number of the first failed
+/// record for `ReportBatchItemFailures`. Lambda redelivers that record and all records after it.
 async fn handle<S: EventLog, C: Consumer>(
     runner: &QueueRunner<S, C>,
     event: KinesisEvent,
@@ -57,7 +57,7 @@ async fn handle<S: EventLog, C: Consumer>(
 
 // --- The store -----------------------------------------------------------------------------------
 
-/// A view in memory, with its position in each stream.
+/// A view in memory with its position in each stream.
 struct InMemory {
     view: LogView,
     rows: RefCell<BTreeMap<Key, Fields>>,
@@ -94,7 +94,7 @@ fn counts(commit: &Commit) -> Result<Changes, ChangesError> {
     Ok(changes)
 }
 
-/// An event with these commits.
+/// Builds an event with these commits.
 fn event(commits: &[&Commit]) -> KinesisEvent {
     let record = |(place, commit): (usize, &&Commit)| {
         let body = serde_json::to_string(&Message::Commit(Box::new((*commit).clone()))).unwrap();
@@ -105,9 +105,9 @@ fn event(commits: &[&Commit]) -> KinesisEvent {
     KinesisEvent { records: commits.iter().enumerate().map(record).collect() }
 }
 
-/// Given records that are lost, doubled and out of order, the rows are the fold of the log.
+/// With lost, duplicate and out-of-order records, the rows still equal the fold of the log.
 #[tokio::test]
-async fn a_stream_of_kinesis_feeds_a_view_in_memory() {
+async fn a_kinesis_stream_feeds_a_view_in_memory() {
     let store = MemoryStore::default();
     let stream = StreamId::new("contract", "1").unwrap();
     let commits: Vec<_> = (1..=9).map(|version| commit(&stream, version)).collect();
@@ -125,7 +125,7 @@ async fn a_stream_of_kinesis_feeds_a_view_in_memory() {
     };
     assert_eq!(counted(&runner.consumer.rows.borrow()), [9]);
 
-    // What is no commit of this program is redelivered, with all records after it.
+    // An unreadable record fails, so Lambda redelivers it and all records after it.
     let broken =
         KinesisRecord { kinesis: KinesisData { sequence_number: "7".into(), data: "e30=".into() } };
     assert_eq!(handle(&runner, KinesisEvent { records: vec![broken] }).await.as_deref(), Some("7"));

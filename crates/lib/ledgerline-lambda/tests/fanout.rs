@@ -1,5 +1,5 @@
-//! The fanout with the real SDK clients, against an emulated DynamoDB and a stand-in for the rest
-//! of AWS that refuses what a test tells it to.
+//! The fanout with the real SDK clients. DynamoDB is emulated; a fake stands for the bus, the
+//! queues and Lambda, and refuses the calls that a test names.
 
 #![allow(
     clippy::unwrap_used,
@@ -37,24 +37,25 @@ use ledgerline_lambda::{
 use ledgerline_testing::Wire;
 use serde_json::{Value, json};
 
-/// EventBridge, SQS and Lambda behind one port. They take everything except what a test tells them
-/// to refuse.
+/// A fake of EventBridge, SQS and Lambda behind one port. It accepts every call and entry but those
+/// that a test names in [`Taken`].
 #[derive(Clone, Default)]
 struct Aws(Arc<Mutex<Taken>>);
 
+/// The calls and entries that the fake accepted, and those that it must refuse.
 #[derive(Default)]
 struct Taken {
     calls: Vec<String>,
     entries: Vec<Value>,
-    /// The functions that were invoked, each with its payload.
+    /// The invoked functions, each with its payload.
     invocations: Vec<(String, Value)>,
     messages: Vec<Value>,
     dead_letters: Vec<Value>,
-    /// The texts of entries, invocations and messages that are refused, with the number of times
-    /// that each is still refused.
+    /// The texts that mark refused entries, invocations and messages, each with the number of
+    /// refusals left.
     refuse: BTreeMap<String, usize>,
     refuse_dead_letters: bool,
-    /// The operation whose calls are refused as a whole.
+    /// The operation that the fake refuses, whatever the entries.
     refuse_calls: Option<&'static str>,
 }
 
@@ -71,7 +72,7 @@ impl Taken {
     }
 }
 
-/// The operation Invoke of Lambda.
+/// The operation `Invoke` of Lambda.
 async fn invoke(
     State(aws): State<Aws>,
     Path(function): Path<String>,
@@ -157,7 +158,7 @@ async fn aws(
     Ok(answer.to_string())
 }
 
-/// The aggregates that this fanout knows.
+/// The aggregates of this fanout.
 struct Tanks;
 
 impl Aggregates for Tanks {
@@ -167,7 +168,7 @@ impl Aggregates for Tanks {
     }
 }
 
-/// An aggregate whose fold ends the function.
+/// An aggregate whose fold crashes the function.
 struct Bomb;
 
 ledgerline::events! {
@@ -252,7 +253,7 @@ impl World {
         Self { fanout, clients, wiring, store, wire, aws }
     }
 
-    /// Makes the fanout anew, with this store and the present wiring.
+    /// Replaces the fanout by one with this store and the current wiring.
     fn replace_store(&mut self, store: DynamoDbStore) {
         let wiring = self.wiring.clone();
         self.fanout = Fanout::new::<Tanks>(store, self.clients.clone(), wiring);
@@ -266,7 +267,7 @@ impl World {
         self.taken().refuse.insert(marker.into(), times);
     }
 
-    /// Streams and versions of the messages on the queue, in the order in which they were taken.
+    /// Returns the streams and versions of the messages on the queue, in the order of arrival.
     fn queued(&self) -> Vec<(String, u64)> {
         let taken = self.taken();
         let bodies = taken.messages.iter().map(|message| message["MessageBody"].as_str().unwrap());
@@ -283,7 +284,7 @@ fn stream(id: usize) -> StreamId {
     StreamId::new("tank", &format!("{id:04}")).unwrap()
 }
 
-/// The first commits of a tank, with or without embedded states.
+/// Returns the first commits of a tank, with or without embedded states.
 fn history(stream: &StreamId, length: u64, embed: bool) -> Vec<Commit> {
     let context =
         Context { at: "2026-11-21T09:30:00Z".parse().unwrap(), actor: Some("ada".into()) };
@@ -319,7 +320,7 @@ fn batch(commits: impl IntoIterator<Item = Commit>) -> Vec<Record> {
     commits.into_iter().enumerate().map(record).collect()
 }
 
-/// A sample event of the application of tanks.
+/// Reads a sample event of the sample application (tanks).
 fn file<T: serde::de::DeserializeOwned>(name: &str) -> T {
     let path = ledgerline_testing::workspace().join(format!("events/{name}.json"));
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
@@ -330,7 +331,7 @@ fn sample(name: &str) -> Vec<Record> {
 }
 
 #[tokio::test]
-async fn every_event_goes_to_the_bus_with_its_state_and_every_commit_to_the_queue() {
+async fn the_bus_gets_every_event_with_its_state_and_the_queue_every_commit() {
     let world = World::new().await;
     assert_eq!(world.fanout.handle(&sample("tank-fanout/commits")).await, None);
 
@@ -357,8 +358,8 @@ async fn every_event_goes_to_the_bus_with_its_state_and_every_commit_to_the_queu
     assert_eq!(taken.messages.len(), 3);
 }
 
-/// The budget of a batch (docs/costs.md): n commits with embedded states are n/10 calls to the bus
-/// and to each queue, and no read.
+/// The budget of a batch (docs/costs.md). For n commits with embedded states, the fanout makes n/10
+/// calls to the bus, n/10 calls to each queue, and no read.
 #[tokio::test]
 async fn a_batch_keeps_its_budget() {
     let world = World::new().await;
@@ -370,7 +371,7 @@ async fn a_batch_keeps_its_budget() {
     assert_eq!(world.wire.operations(), [""; 0]);
 }
 
-/// Streams and versions of the states with which a function was invoked, by invocation.
+/// Returns the streams and versions of the states that a function got, grouped by invocation.
 fn shown(taken: &Taken, function: &str) -> Vec<Vec<(String, u64)>> {
     let invocations = taken.invocations.iter().filter(|(invoked, _)| invoked == function);
     let state = |detail: &Value| {
@@ -383,10 +384,10 @@ fn shown(taken: &Taken, function: &str) -> Vec<Vec<(String, u64)>> {
         .collect()
 }
 
-/// A view overwrites a row that is older (rule 8), so a state that the same batch overwrites at
-/// once is not sent.
+/// A state view overwrites an older row (rule 8). So the fanout does not send a state that a later
+/// record of the same batch overwrites.
 #[tokio::test]
-async fn a_view_gets_the_newest_state_of_each_stream_of_its_categories() {
+async fn a_state_view_gets_the_newest_state_of_each_stream_of_its_categories() {
     let mut world = World::with(256 * 1024, &["levels:live"]).await;
     world.wiring.state_views.insert("sites".into(), vec!["site".into()]);
     world.wiring.bus_events = Some(["TankFilled".to_owned()].into());
@@ -406,10 +407,10 @@ async fn a_view_gets_the_newest_state_of_each_stream_of_its_categories() {
     assert_eq!(taken.messages.len(), 5);
 }
 
-/// A replay has no events: whoever follows states gets the state under a new version, the bus an
-/// event of its own, and a queue the commit.
+/// A commit that republishes a state has no events. Each state projector gets the state with the
+/// new version, the bus gets a `Replayed` entry, and each queue gets the commit.
 #[tokio::test]
-async fn a_replay_brings_the_state_once_more_to_whoever_follows_states() {
+async fn republished_state_reaches_every_state_projector() {
     let mut world = World::with(256 * 1024, &["levels:live"]).await;
     let written = history(&stream(1), 2, true);
     let replay = Commit { version: 3, events: Vec::new(), ..written[1].clone() };
@@ -436,10 +437,10 @@ async fn a_replay_brings_the_state_once_more_to_whoever_follows_states() {
     assert_eq!(world.queued(), vec![(stream(1).to_string(), 3); 3]);
 }
 
-/// The budget of views (docs/costs.md): n commits are n/10 invocations of each function. A bus that
-/// wants no event costs nothing.
+/// The budget of state views (docs/costs.md): n commits cost n/10 invocations of each function. If
+/// `BUS_EVENTS` names no event, the bus costs nothing.
 #[tokio::test]
-async fn views_keep_the_budget_of_a_batch() {
+async fn state_views_keep_the_budget_of_a_batch() {
     let mut world = World::with(256 * 1024, &["levels", "heights"]).await;
     world.wiring.bus_events = Some([].into());
     world.replace_store(world.store.clone());
@@ -452,9 +453,9 @@ async fn views_keep_the_budget_of_a_batch() {
     assert_eq!(world.wire.operations(), [""; 0]);
 }
 
-/// Lambda takes an invocation whole, or not at all.
+/// Lambda accepts or refuses an invocation as a whole, so all its records fail together.
 #[tokio::test]
-async fn states_that_a_function_did_not_take_come_again_with_their_records() {
+async fn a_refused_invocation_fails_the_records_of_its_states() {
     let world = World::with(256 * 1024, &["levels"]).await;
     let commits: Vec<_> = (0..25).map(|id| history(&stream(id), 1, true).remove(0)).collect();
     world.refuse("tank-0013", 2);
@@ -473,7 +474,7 @@ async fn states_that_a_function_did_not_take_come_again_with_their_records() {
 }
 
 #[tokio::test]
-async fn an_invocation_is_no_larger_than_lambda_takes() {
+async fn an_invocation_is_no_larger_than_the_limit() {
     let world = World::with(2_000, &["levels"]).await;
     let commits = (0..9).map(|id| history(&stream(id), 1, true).remove(0));
     assert_eq!(world.fanout.handle(&batch(commits)).await, None);
@@ -484,7 +485,7 @@ async fn an_invocation_is_no_larger_than_lambda_takes() {
 }
 
 #[tokio::test]
-async fn states_that_are_missing_are_folded_once_per_stream_and_batch() {
+async fn missing_states_are_folded_once_per_stream_and_batch() {
     let world = World::new().await;
     let long = history(&stream(1), 12, false);
     let short = history(&stream(2), 2, false);
@@ -492,7 +493,7 @@ async fn states_that_are_missing_are_folded_once_per_stream_and_batch() {
         world.store.append(commit, None).await.unwrap();
     }
     world.wire.take();
-    // The records are out of order, have a hole, and one of them comes twice.
+    // The records are out of order and have a gap and a duplicate.
     let commits = [&long[11], &long[8], &short[1], &long[8]].map(Clone::clone);
     assert_eq!(world.fanout.handle(&batch(commits)).await, None);
     assert_eq!(
@@ -511,7 +512,7 @@ async fn states_that_are_missing_are_folded_once_per_stream_and_batch() {
 }
 
 #[tokio::test]
-async fn rule_11_an_unreadable_record_goes_to_the_dead_letters_by_itself() {
+async fn rule_11_only_the_unreadable_record_goes_to_the_dead_letter_queue() {
     let world = World::new().await;
     let records = sample("tank-fanout/unreadable");
     assert_eq!(records.len(), 3, "the MODIFY is no new commit");
@@ -526,7 +527,7 @@ async fn rule_11_an_unreadable_record_goes_to_the_dead_letters_by_itself() {
 }
 
 #[tokio::test]
-async fn a_dead_letter_that_is_not_taken_fails_its_record() {
+async fn a_refused_dead_letter_fails_its_record() {
     let world = World::new().await;
     world.taken().refuse_dead_letters = true;
     let records = sample("tank-fanout/unreadable");
@@ -539,12 +540,11 @@ async fn a_dead_letter_that_is_not_taken_fails_its_record() {
 }
 
 #[tokio::test]
-async fn rule_10_only_what_was_refused_is_sent_again() {
+async fn rule_10_only_refused_entries_are_retried() {
     for mask in [0b1, 0b10_0000_0000, 0b01_0101_0101, 0b11_1111_1111] {
         let world = World::new().await;
         for id in (0..10).filter(|id| mask & (1 << id) != 0) {
-            // Each is refused once by the bus and once by the queue, because both see the name of
-            // the stream.
+            // The bus and the queue each refuse it once, because both get the name of the stream.
             world.refuse(&format!("tank-{id:04}"), 2);
         }
         let commits = (0..10).map(|id| history(&stream(id), 1, true).remove(0));
@@ -556,12 +556,12 @@ async fn rule_10_only_what_was_refused_is_sent_again() {
 }
 
 #[tokio::test]
-async fn rule_10_nothing_overtakes_in_a_group_and_the_first_failure_is_reported() {
+async fn rule_10_no_message_overtakes_another_of_its_group_and_the_first_failure_is_reported() {
     let world = World::new().await;
     let commits: Vec<_> =
         history(&stream(1), 4, true).into_iter().chain(history(&stream(2), 2, true)).collect();
-    // The queue never takes version 2 of the first stream. The bus is not concerned: its entries
-    // spell stream and version otherwise.
+    // The queue never accepts version 2 of the first stream. The bus accepts it, because an entry
+    // spells stream and version differently.
     world.refuse("\"stream\":\"tank-0001\",\"version\":2,\"events\"", usize::MAX);
     assert_eq!(world.fanout.handle(&batch(commits)).await, Some(1));
     let first: Vec<_> =
@@ -569,10 +569,10 @@ async fn rule_10_nothing_overtakes_in_a_group_and_the_first_failure_is_reported(
     assert_eq!(first, [("tank-0001".to_owned(), 1)]);
 }
 
-/// The second commit of a stream waits for a record that comes after it in the batch, so it has to
-/// are delivered again too.
+/// A commit in a later call to the queue waits for the failed record of an earlier call. So Lambda
+/// must redeliver that commit too, although its record stands before the failed one.
 #[tokio::test]
-async fn rule_11_what_waited_for_a_failed_record_comes_again_with_it() {
+async fn rule_11_a_commit_that_waits_for_a_failed_call_is_redelivered_too() {
     let world = World::new().await;
     let commits: Vec<_> =
         history(&stream(1), 2, true).into_iter().chain(history(&stream(2), 1, true)).collect();
@@ -581,10 +581,10 @@ async fn rule_11_what_waited_for_a_failed_record_comes_again_with_it() {
     assert_eq!(world.queued(), [("tank-0001".to_owned(), 1)]);
 }
 
-/// SQS calls throttling the sender's fault. But a throttled message is to be sent again, not to be
-/// set aside.
+/// SQS reports throttling as the sender's fault. The fanout must retry a throttled message, not
+/// quarantine it.
 #[tokio::test]
-async fn throttling_is_not_taken_for_a_permanent_refusal() {
+async fn a_throttled_message_is_retried_and_not_quarantined() {
     let world = World::new().await;
     world.refuse("tank-0001", 2);
     assert_eq!(world.fanout.handle(&batch(history(&stream(1), 1, true))).await, None);
@@ -592,7 +592,7 @@ async fn throttling_is_not_taken_for_a_permanent_refusal() {
     assert_eq!((taken.messages.len(), taken.dead_letters.len()), (1, 0));
 }
 
-/// A call that is answered without its entries took none of them.
+/// A response without results for the entries means that the service accepted no entry.
 #[tokio::test]
 async fn rule_10_a_call_that_fails_as_a_whole_fails_its_records() {
     for operation in ["PutEvents", "SendMessageBatch"] {
@@ -604,7 +604,7 @@ async fn rule_10_a_call_that_fails_as_a_whole_fails_its_records() {
 }
 
 #[tokio::test]
-async fn what_the_bus_will_never_take_is_set_aside_and_the_rest_goes_on() {
+async fn an_entry_that_the_bus_always_refuses_is_quarantined_and_the_rest_is_sent() {
     let world = World::new().await;
     let mut commits: Vec<_> = (1..=3).map(|id| history(&stream(id), 1, true).remove(0)).collect();
     commits[1].meta.trace_id = Some("nowhere on the bus".into());
@@ -614,10 +614,10 @@ async fn what_the_bus_will_never_take_is_set_aside_and_the_rest_goes_on() {
     assert_eq!(taken.dead_letters[0]["reason"], "it was refused: MalformedDetail");
 }
 
-/// The records after the first failure are delivered again. Their dead letters are written then,
-/// and only once.
+/// Lambda redelivers the records after the first failure. The fanout writes their dead letters at
+/// the redelivery, so each is written once.
 #[tokio::test]
-async fn dead_letters_are_not_written_for_what_comes_again() {
+async fn records_that_lambda_redelivers_get_no_dead_letter_before_the_redelivery() {
     let world = World::new().await;
     world.refuse("\"version\":1,\"events\"", usize::MAX);
     assert_eq!(world.fanout.handle(&sample("tank-fanout/unreadable")).await, Some(0));
@@ -625,7 +625,7 @@ async fn dead_letters_are_not_written_for_what_comes_again() {
 }
 
 #[tokio::test]
-async fn what_a_queue_will_never_take_is_set_aside_and_the_rest_goes_on() {
+async fn a_message_that_a_queue_always_refuses_is_quarantined_and_the_rest_is_sent() {
     let world = World::new().await;
     let mut commits: Vec<_> = (1..=3).map(|id| history(&stream(id), 1, true).remove(0)).collect();
     commits[1].command = "never".into();
@@ -660,9 +660,10 @@ async fn characters_that_sqs_refuses_are_escaped() {
     );
 }
 
-/// New writers feed an old fanout during a deployment: it attaches their states as they are.
+/// During a deployment, newer functions commit for an older fanout. The fanout attaches their
+/// states unchanged.
 #[tokio::test]
-async fn a_state_of_a_newer_writer_goes_along_as_it_is() {
+async fn a_state_of_a_newer_schema_is_attached_unchanged() {
     let world = World::new().await;
     let mut commit = history(&stream(1), 1, true).remove(0);
     commit.state =
@@ -677,7 +678,7 @@ async fn a_state_of_a_newer_writer_goes_along_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_for_a_message_travels_as_its_place_in_the_log() {
+async fn a_commit_that_is_too_large_for_a_message_is_sent_as_a_reference() {
     let world = World::with_limit(200).await;
     let records = batch(history(&stream(1), 1, true));
     assert_eq!(world.fanout.handle(&records).await, None);
@@ -685,16 +686,16 @@ async fn what_is_too_large_for_a_message_travels_as_its_place_in_the_log() {
     let body: Value =
         serde_json::from_str(taken.messages[0]["MessageBody"].as_str().unwrap()).unwrap();
     assert_eq!(body, json!({ "stream": "tank-0001", "version": 1 }));
-    // The entry with its state does not fit at all. So it is set aside, and the log has its
+    // The entry with its state never fits. So the fanout quarantines it, and the log has its
     // content.
     assert_eq!((taken.entries.len(), taken.dead_letters.len()), (0, 1));
     assert_eq!(taken.dead_letters[0]["version"], 1);
 }
 
-/// A fanout that is not yet replaced in a deployment meets events that it cannot fold. The
-/// functions behind it fold them once they can.
+/// During a deployment, an older fanout gets events that it cannot fold. It passes them on without
+/// a state, and a newer function behind the fanout folds them.
 #[tokio::test]
-async fn what_a_newer_program_wrote_goes_along_without_its_state() {
+async fn events_of_a_newer_schema_are_passed_on_without_a_state() {
     let world = World::new().await;
     let strange = Commit {
         stream: StreamId::new("stranger", "1").unwrap(),
@@ -719,24 +720,23 @@ async fn what_a_newer_program_wrote_goes_along_without_its_state() {
     }
 }
 
-// --- A record that ends the function -------------------------------------------------------------
+// --- A record that crashes the function ----------------------------------------------------------
 
-/// Records of commits that were written this many seconds ago.
+/// Builds the records of commits that are this many seconds old.
 fn late(commits: impl IntoIterator<Item = Commit>, seconds: i64) -> Vec<Record> {
     let created = Some(jiff::Timestamp::now().as_second() - seconds);
     batch(commits).into_iter().map(|record| Record { created, ..record }).collect()
 }
 
-/// A commit without a state, whose fold ends the function.
+/// Returns a commit without a state whose fold crashes the function.
 fn bomb() -> Commit {
     let events = vec![encode::<Bomb>(&BombEvent::BombPlanted {}).unwrap()];
     let commit = history(&stream(0), 1, false).remove(0);
     Commit { stream: StreamId::new("bomb", "1").unwrap(), events, ..commit }
 }
 
-/// Invokes the function as Lambda does, in the order of the shard: a batch that fails as a whole is
-/// halved and is delivered again. Returns how often the function was invoked until all records were
-/// done.
+/// Invokes the function as Lambda does, in the order of the shard. After a crash it halves the
+/// batch and delivers it again. Returns the number of invocations until all records are done.
 async fn deliver(world: &World, records: &[Record], at_most: usize) -> usize {
     let mut at = 0;
     let mut end = records.len();
@@ -748,7 +748,7 @@ async fn deliver(world: &World, records: &[Record], at_most: usize) -> usize {
             "it does not come to an end: {at} of {} are done",
             records.len()
         );
-        // An instance that ended leaves nothing but what is in the table.
+        // A crashed instance leaves nothing but the attempts in the table.
         match AssertUnwindSafe(world.fanout.handle(&records[at..end])).catch_unwind().await {
             Ok(None) => (at, end) = (end, records.len()),
             Ok(Some(failed)) => (at, end) = (at + failed, records.len()),
@@ -760,8 +760,7 @@ async fn deliver(world: &World, records: &[Record], at_most: usize) -> usize {
 }
 
 #[tokio::test]
-async fn a_record_that_ends_the_function_is_set_aside_after_a_few_invocations_and_holds_up_nobody()
-{
+async fn a_poison_pill_is_quarantined_after_a_few_invocations_and_holds_up_no_other_record() {
     let world = World::new().await;
     world.store.append(&bomb(), None).await.unwrap();
     let tanks = (1..100).map(|id| history(&stream(id), 1, true).remove(0));
@@ -780,9 +779,10 @@ async fn a_record_that_ends_the_function_is_set_aside_after_a_few_invocations_an
     assert_eq!(letter["reason"], "the function ended each time that it was tried");
 }
 
-/// Bus and queues are gone for hours. No record is set aside, and no operator is needed.
+/// After an hour without the bus or the queues, the fanout has quarantined no record. No operator
+/// has to do anything.
 #[tokio::test]
-async fn an_outage_however_long_counts_for_nothing() {
+async fn an_outage_of_any_length_quarantines_no_record() {
     for refused in ["PutEvents", "SendMessageBatch"] {
         let world = World::new().await;
         let records = late((1..4).map(|id| history(&stream(id), 1, true).remove(0)), 3_600);
@@ -800,9 +800,10 @@ async fn an_outage_however_long_counts_for_nothing() {
     }
 }
 
-/// A batch in time costs nothing more, and a late batch costs two writes. A replay has no time.
+/// A batch in time costs no extra write, and a late batch costs two. A redelivered commit has no
+/// time, so its batch counts as in time.
 #[tokio::test]
-async fn tries_are_counted_only_of_what_is_late() {
+async fn attempts_are_counted_only_for_late_records() {
     let commits = || (1..4).map(|id| history(&stream(id), 1, true).remove(0));
     for (records, expected) in [
         (late(commits(), 3), vec![]),
@@ -813,7 +814,7 @@ async fn tries_are_counted_only_of_what_is_late() {
         assert_eq!(world.fanout.handle(&records).await, None);
         assert_eq!(world.wire.operations(), expected);
     }
-    // If the table does not answer, records are passed on all the same.
+    // If the table of the attempts is unavailable, the fanout still passes the records on.
     let mut world = World::new().await;
     let elsewhere = world.store.clone().with_requests("nowhere");
     world.replace_store(elsewhere);
@@ -821,10 +822,10 @@ async fn tries_are_counted_only_of_what_is_late() {
     assert_eq!(world.queued().len(), 3);
 }
 
-/// A queue ignores an id that it took within the last five minutes. A second replay within them is
-/// not a repetition of the first.
+/// A queue drops a message whose deduplication id it accepted in the last five minutes. So a second
+/// redelivery in that time needs other ids. A retried call of one redelivery needs the same ids.
 #[tokio::test]
-async fn each_replay_has_ids_of_its_own_and_a_repeated_call_of_it_the_same() {
+async fn each_redelivery_has_its_own_deduplication_ids_and_a_retried_call_the_same_ids() {
     let world = World::new().await;
     let replayed = |arn: &str| {
         let mut batch: Value = file("tank-fanout/commits");

@@ -1,5 +1,5 @@
-//! The sequencer, `GET /events` and subscriptions with the real SDK client, against an emulated
-//! DynamoDB.
+//! The sequencer, `GET /events`, subscriptions and the reconciler with the real SDK client, against
+//! an emulated DynamoDB.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 
@@ -32,7 +32,7 @@ use ledgerline_lambda::{
 use ledgerline_testing::{Call, Wire};
 use serde_json::{Value, json};
 
-/// A log, its order in so many partitions, and a count of the calls to both.
+/// A log, its `$all` and a view, with a record of the calls to all of them.
 struct World {
     log: DynamoDbStore,
     sequence: DynamoDbStore,
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// Commits these, and hands their records over in one batch.
+    /// Appends these commits, and sequences their records in one batch.
     async fn commit(&self, commits: &[(&str, u64)]) {
         let mut records = Vec::new();
         for (id, version) in commits {
@@ -76,7 +76,7 @@ impl World {
         assert_eq!(self.sequencing.sequence(&records, true).await, None);
     }
 
-    /// Damages a commit that was written.
+    /// Damages a stored commit.
     async fn damage(&self, stream: &str, version: u64) {
         let update =
             self.client.update_item().table_name(ledgerline_testing::table("CommitsTable"));
@@ -91,14 +91,14 @@ impl World {
             .unwrap();
     }
 
-    /// The answer to this query of `GET /events`.
+    /// Returns the response of `GET /events` to this query.
     async fn get(&self, query: &str) -> Result<Value, Problem> {
         let answer = self.events.handle(&request(query)).await?;
         assert_eq!(answer.status, StatusCode::OK);
         Ok(answer.body.unwrap())
     }
 
-    /// All commits after this cursor, in pages of this size.
+    /// Reads all commits after this cursor, page by page.
     async fn all(&self, mut after: String, query: &str) -> Vec<(String, u64)> {
         let mut all = Vec::new();
         loop {
@@ -140,7 +140,7 @@ fn named(commits: &[(&str, u64)]) -> Vec<(String, u64)> {
 }
 
 #[tokio::test]
-async fn commits_are_read_in_the_order_in_which_their_records_came() {
+async fn commits_are_read_in_the_order_in_which_their_records_arrived() {
     for partitions in [1, 3] {
         let world = World::new(partitions).await;
         let batches: [&[(&str, u64)]; 3] = [
@@ -172,7 +172,7 @@ async fn commits_are_read_in_the_order_in_which_their_records_came() {
 }
 
 #[tokio::test]
-async fn a_reader_sees_what_was_stored_and_not_the_state() {
+async fn a_reader_gets_the_stored_events_and_not_the_state() {
     let world = World::new(1).await;
     world.commit(&[("tank-a", 1)]).await;
     let page = world.get("").await.unwrap();
@@ -185,10 +185,10 @@ async fn a_reader_sees_what_was_stored_and_not_the_state() {
     );
 }
 
-/// A batch that failed, or whose answer was lost, is delivered again, with other bounds or to
-/// another instance.
+/// Lambda redelivers a batch that failed or whose response was lost, possibly with other bounds or
+/// to another instance.
 #[tokio::test]
-async fn what_comes_again_is_there_once() {
+async fn redelivered_records_add_no_entry() {
     let world = World::new(3).await;
     let commits = [("tank-a", 1), ("lamp-b", 1), ("tank-a", 2), ("tank-c", 1)];
     world.commit(&commits).await;
@@ -200,15 +200,15 @@ async fn what_comes_again_is_there_once() {
     assert_eq!(world.all("beginning".into(), "").await.len(), 4);
 }
 
-/// An entry is final, so what only claims to be a commit gets none: a record of an operator, and
-/// the cause that a commit names.
+/// An entry is final. So an operator's record of a missing commit gets no entry, and neither does a
+/// missing cause that a commit names.
 #[tokio::test]
-async fn a_commit_that_the_log_does_not_have_gets_no_entry() {
+async fn a_commit_that_is_not_in_the_log_gets_no_entry() {
     // Given a commit whose record never arrived,
     let world = World::new(1).await;
     world.log.append(&commit("tank-a", 1), None).await.unwrap();
-    // when an operator sends its record and a forged one, as the stream does and as a redelivery
-    // does,
+    // when an operator sends its record and a forged one, first in the form of the stream and then
+    // in the form of a redelivery,
     let forged = |run: Option<&str>| Record {
         run: run.map(ToOwned::to_owned),
         ..record(Ok(commit("tank-forged", 7)))
@@ -222,7 +222,7 @@ async fn a_commit_that_the_log_does_not_have_gets_no_entry() {
     world.log.append(&caused, None).await.unwrap();
     world.wire.take();
     assert_eq!(world.sequencing.sequence(&[record(Ok(caused))], true).await, None);
-    // then only the commits that exist have entries, and the look at the log is one call.
+    // then only the commits in the log have entries, and the check of the log is one call.
     assert_eq!(world.all("beginning".into(), "").await, named(&[("tank-a", 1), ("tank-b", 1)]));
     let calls: Vec<_> = world.wire.take().into_iter().map(|call| call.operation).collect();
     assert_eq!(calls[..2], ["BatchGetItem", "ExecuteStatement"], "{calls:?}");
@@ -230,7 +230,7 @@ async fn a_commit_that_the_log_does_not_have_gets_no_entry() {
 
 #[tokio::test]
 async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
-    // Given an order with an entry whose commit is not in the log,
+    // Given an entry of `$all` whose commit is not in the log,
     let world = World::new(1).await;
     world.commit(&[("tank-a", 1)]).await;
     let forged = Entry { stream: StreamId::new("tank", "forged").unwrap(), version: 7 };
@@ -240,7 +240,7 @@ async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
     world.commit(&[("tank-a", 2)]).await;
     let diary = world.subscriber();
     assert!(diary.catch_up().await.is_err(), "a subscription stands still at it");
-    // when an operator makes it void, and tries the same with an entry that is right,
+    // when an operator voids it, and attempts to void a correct entry too,
     let right = Entry { stream: StreamId::new("tank", "a").unwrap(), version: 2 };
     let void =
         async |segment, entry| world.sequencing.void(NamedEntry { segment, entry }).await.unwrap();
@@ -252,7 +252,7 @@ async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
     for _ in 0..2 {
         assert_eq!(void(2, forged.clone()).await, Voided::Void(forged.clone()));
     }
-    // then every reader goes past it, and nothing is ahead of the log any more.
+    // then every reader passes the entry, and the comparison finds nothing ahead of the log.
     assert!(diary.catch_up().await.unwrap());
     world.commit(&[("tank-b", 1)]).await;
     assert!(diary.catch_up().await.unwrap());
@@ -272,10 +272,10 @@ async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
     assert!(found.is_clean(), "{found:?}");
 }
 
-/// Only the keys of a record are read, so that a damaged commit stops nobody: neither the sequencer
-/// nor a reader of others.
+/// The sequencer reads only the keys of a record. So a damaged commit stops neither the sequencer
+/// nor the readers of other commits.
 #[tokio::test]
-async fn a_damaged_commit_keeps_its_place_and_stops_nobody() {
+async fn a_damaged_commit_gets_its_entry_and_stops_no_reader() {
     let world = World::new(1).await;
     world.commit(&[("tank-a", 1)]).await;
     let damaged = |stream: Option<&str>, version| {
@@ -300,9 +300,9 @@ async fn a_damaged_commit_keeps_its_place_and_stops_nobody() {
     assert_eq!(page["commits"][2]["stream"], "tank-c");
 }
 
-/// Rule 11: nothing is left out because the table failed.
+/// Rule 11: a failing table must not leave a commit without an entry.
 #[tokio::test]
-async fn a_batch_comes_again_as_a_whole_while_the_table_fails() {
+async fn a_batch_fails_as_a_whole_while_the_table_fails() {
     let world = World::new(1).await;
     let nowhere = DynamoDbStore::new(
         Client::from_conf(
@@ -319,9 +319,10 @@ async fn a_batch_comes_again_as_a_whole_while_the_table_fails() {
     assert_eq!(world.sequencing.sequence(&records, true).await, None);
 }
 
-/// A quote in a value is one byte in the log and four in the answer of the function.
+/// Escapes make a text longer. A quote in a value is one byte in the log and four bytes in the
+/// response of the function.
 #[tokio::test]
-async fn a_page_is_what_lambda_can_return_and_little_less() {
+async fn a_page_is_almost_as_large_as_the_largest_response_of_a_function() {
     for (text, least) in
         [("\"", 4_500_000), ("a", 3_500_000), ("\u{1}", 4_500_000), ("ü", 3_500_000)]
     {
@@ -383,7 +384,7 @@ async fn a_bad_query_is_answered_with_the_name_of_its_parameter() {
         ("After=now".into(), "After"),
         ("limit=%2B5".into(), "limit"),
         ("limit=05".into(), "limit"),
-        // A + in a query is a space.
+        // A `+` in a query is a space.
         ("after=2026-11-26T01:00:00+01:00".into(), "after"),
         ("after=2026-11-26".into(), "after"),
         (many, "category"),
@@ -399,8 +400,8 @@ async fn a_bad_query_is_answered_with_the_name_of_its_parameter() {
         let problem = world.get(&format!("after={time}")).await.unwrap_err();
         assert!(problem.detail.contains("the time cannot be read"), "{time}: {}", problem.detail);
     }
-    // A cursor of another order: of one that was begun anew, of one that was restored, and of
-    // another number of partitions.
+    // The cursor is of another `$all`: one that was created anew, one that was restored from a
+    // backup, and one with another number of partitions.
     let anew = World::new(1).await;
     let restored = World::new(1).await;
     let more = World::new(2).await;
@@ -417,7 +418,7 @@ async fn a_bad_query_is_answered_with_the_name_of_its_parameter() {
 }
 
 #[tokio::test]
-async fn a_request_may_wait_for_what_comes() {
+async fn a_request_may_wait_for_the_next_commit() {
     let world = World::new(1).await;
     world.commit(&[("tank-a", 1)]).await;
     let began = Instant::now();
@@ -434,9 +435,9 @@ async fn a_request_may_wait_for_what_comes() {
     assert!(began.elapsed() >= Duration::from_secs(1));
 }
 
-/// docs/costs.md: one write unit a batch, as long as its segment has at most 1 KB.
+/// docs/costs.md: a batch costs one write unit for each KB of its segment.
 #[tokio::test]
-async fn a_batch_is_one_write_of_a_unit_for_each_kilobyte() {
+async fn a_batch_is_one_write_and_costs_one_unit_for_each_kilobyte() {
     let world = World::new(1).await;
     world.commit(&[("tank-warm", 1)]).await;
     for (size, units) in [(1, 1.0), (10, 1.0), (100, 6.0)] {
@@ -457,11 +458,11 @@ async fn a_batch_is_one_write_of_a_unit_for_each_kilobyte() {
     }
 }
 
-/// docs/costs.md: to read a page costs its segments, and a unit for each commit of its own stream.
-/// Those of streams with one commit in the page are one call.
+/// docs/costs.md: a page is one Query of its segments, one Query for each stream with many commits
+/// in the page, and one BatchGetItem for all other streams. A BatchGetItem costs one read unit for
+/// each commit.
 #[tokio::test]
-async fn a_page_is_a_query_of_the_order_one_for_each_stream_with_many_commits_and_a_call_for_the_rest()
- {
+async fn a_page_keeps_its_budget_of_calls_and_units() {
     let world = World::new(1).await;
     let ids: Vec<_> = (0..10).map(|number| format!("tank-{number}")).collect();
     let first: Vec<_> = ids.iter().map(|id| (id.as_str(), 1)).collect();
@@ -474,7 +475,7 @@ async fn a_page_is_a_query_of_the_order_one_for_each_stream_with_many_commits_an
     assert!(calls.iter().map(|call| call.units).sum::<f64>() <= 14.0, "{calls:?}");
 }
 
-/// A list of all commits of tanks.
+/// A view in one order that lists all commits of tanks.
 const DIARY: OrderedView<u64, u64> =
     OrderedView { table: KEYS, of: &["tank"], writes: &[Write::Put], changes };
 
@@ -499,7 +500,7 @@ impl World {
         Subscriber::new(DIARY, self.rows.clone(), self.sequence.clone(), self.log.clone(), 1)
     }
 
-    /// The rows of the diary.
+    /// Reads the rows of the diary.
     async fn diary(&self) -> Vec<String> {
         self.diary_of(0).await
     }
@@ -513,7 +514,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_subscription_lists_its_commits_and_has_nothing_to_do_then() {
+async fn a_subscription_applies_its_commits_once_and_an_idle_run_is_two_reads() {
     let world = World::new(1).await;
     let subscriber = world.subscriber();
     subscriber.catch_up().await.unwrap();
@@ -525,16 +526,16 @@ async fn a_subscription_lists_its_commits_and_has_nothing_to_do_then() {
     world.wire.take();
     subscriber.catch_up().await.unwrap();
     assert_eq!(world.wire.operations(), ["GetItem", "Query"], "to look costs two reads");
-    // What others do is gone over, and nothing is written for it.
+    // The subscription passes commits of other categories without a write.
     world.commit(&[("lamp-b", 3)]).await;
     world.wire.take();
     subscriber.catch_up().await.unwrap();
     assert_eq!(world.wire.operations(), ["GetItem", "Query"]);
 }
 
-/// More than a page, and more than one write takes.
+/// The backlog is more than one page and more than one transaction.
 #[tokio::test]
-async fn a_subscription_catches_up_with_a_long_past() {
+async fn a_subscription_catches_up_with_a_long_backlog() {
     let world = World::new(1).await;
     let ids: Vec<_> = (0..250).map(|number| format!("tank-{number}")).collect();
     world.commit(&ids.iter().map(|id| (id.as_str(), 1)).collect::<Vec<_>>()).await;
@@ -547,10 +548,10 @@ async fn a_subscription_catches_up_with_a_long_past() {
     assert_eq!(world.diary().await, expected.collect::<Vec<_>>());
 }
 
-/// A commit that cannot be read holds up those after it, because the rows have one order, and none
-/// of those before it.
+/// An unreadable commit stops a subscription, because the rows have one order. The subscription
+/// applies the commits before it.
 #[tokio::test]
-async fn a_subscription_stops_before_a_commit_that_cannot_be_read() {
+async fn a_subscription_stops_before_an_unreadable_commit() {
     let world = World::new(1).await;
     world.commit(&[("tank-a", 1)]).await;
     let missing = record(Ok(commit("tank-b", 1)));
@@ -567,10 +568,10 @@ async fn a_subscription_stops_before_a_commit_that_cannot_be_read() {
     assert_eq!(world.diary().await, ["tank-a 1", "tank-b 1", "tank-c 1"]);
 }
 
-/// While one instance has the checkpoint, another one ends at once; when its time is over, it takes
-/// it.
+/// While one instance has the lease, another instance returns at once. After the lease has expired,
+/// the other instance takes it.
 #[tokio::test]
-async fn a_killed_holder_holds_the_others_up_for_its_time_only() {
+async fn a_killed_instance_holds_others_up_until_its_lease_expires() {
     let world = World::new(1).await;
     world.commit(&[("tank-a", 1)]).await;
     let now = Timestamp::now();
@@ -579,14 +580,14 @@ async fn a_killed_holder_holds_the_others_up_for_its_time_only() {
     let subscriber = world.subscriber();
     subscriber.catch_up().await.unwrap();
     assert!(world.diary().await.is_empty(), "somebody else is at it");
-    // The same holder again, a minute ago.
+    // The same holder takes the lease a minute ago, so the lease expires.
     assert!(world.rows.take_checkpoint("killed", now - minute, minute).await.unwrap().is_some());
     subscriber.catch_up().await.unwrap();
     assert_eq!(world.diary().await, ["tank-a 1"]);
 }
 
 #[tokio::test]
-async fn a_killed_holder_with_a_clock_in_the_future_holds_nobody_up() {
+async fn a_killed_instance_with_a_clock_in_the_future_holds_up_no_other_instance() {
     let world = World::new(1).await;
     world.commit(&[("tank-a", 1)]).await;
     let future = Timestamp::now() + SignedDuration::from_hours(24);
@@ -596,22 +597,24 @@ async fn a_killed_holder_with_a_clock_in_the_future_holds_nobody_up() {
     assert_eq!(world.diary().await, ["tank-a 1"]);
 }
 
-/// A segment in the past would hide the commits before it from a reader who begins at a time.
+/// A segment with a time in the past would hide the commits before it from a reader that begins at
+/// a time.
 #[tokio::test]
 async fn a_sequencer_whose_clock_lags_writes_the_time_of_the_database() {
     let world = World::new(1).await;
     let commit = commit("tank-a", 1);
     world.log.append(&commit, None).await.unwrap();
-    // As if the clock of this instance were an hour late.
+    // The database's time is an hour later than the clock of this instance.
     let written = Timestamp::now().as_second() + 3_600;
     let record = Record { created: Some(written), ..record(Ok(commit)) };
     assert_eq!(world.sequencing.sequence(&[record], true).await, None);
     assert_eq!(newest(&world.sequence, 0).await.unwrap().unwrap().at.as_second(), written);
 }
 
-/// A command function's clock in the year 2099 writes one commit.
+/// A command function with its clock in the year 2099 writes one commit. The view must not get that
+/// time.
 #[tokio::test]
-async fn an_ordered_view_gets_a_time_in_the_future_as_five_minutes_after_that_of_its_segment() {
+async fn an_ordered_view_gets_no_time_later_than_five_minutes_after_the_segment() {
     const TIMES: OrderedView<u64, ()> =
         OrderedView { table: KEYS, of: &["tank"], writes: &[Write::Put], changes };
     fn changes(
@@ -638,11 +641,11 @@ async fn an_ordered_view_gets_a_time_in_the_future_as_five_minutes_after_that_of
     let segment = newest(&world.sequence, 0).await.unwrap().unwrap().at;
     let times = world.diary().await;
     let shown: Timestamp = times[0].parse().unwrap();
-    // The newest segment may be some moments later than that of the commit.
+    // The newest segment may be slightly later than the segment of the commit.
     let ahead = segment.duration_until(shown);
     assert!(!ahead.is_negative() && ahead <= CLOCK_SKEW, "{shown}, and the segment {segment}");
     assert_eq!(times[1], past.at.to_string());
-    // A rebuild comes to the same rows.
+    // A rebuild writes the same rows.
     let first = world.rows.view().generations().await.unwrap();
     let by =
         Move { at: Timestamp::now(), what: "begin".into(), who: "test".into(), why: "test".into() };
@@ -655,9 +658,10 @@ async fn an_ordered_view_gets_a_time_in_the_future_as_five_minutes_after_that_of
     assert_eq!(world.diary_of(1).await, times);
 }
 
-/// docs/costs.md: units of a subscription, for batches of 1 and 10 commits of as many streams.
+/// docs/costs.md: the read and write units of a subscription, for a batch of 1 commit and for a
+/// batch of 10 commits of 10 streams.
 #[tokio::test]
-async fn a_subscription_pays_twice_for_rows_and_positions_and_once_a_batch_for_the_rest() {
+async fn a_subscription_keeps_its_budget_of_read_and_write_units() {
     let world = World::new(1).await;
     let subscriber = world.subscriber();
     world.commit(&[("tank-warm", 1)]).await;
@@ -682,9 +686,9 @@ async fn a_subscription_pays_twice_for_rows_and_positions_and_once_a_batch_for_t
     }
 }
 
-/// A commit that the view cannot work out keeps none of those before it from their rows.
+/// A subscription that fails at a commit has written the rows of the commits before it.
 #[tokio::test]
-async fn a_subscription_applies_what_comes_before_a_commit_that_it_cannot_apply() {
+async fn a_subscription_applies_the_commits_before_one_that_it_cannot_apply() {
     let world = World::new(1).await;
     world.commit(&[("tank-a", 1), ("tank-b", 1), ("tank-refused", 1), ("tank-c", 1)]).await;
     let subscriber = world.subscriber();
@@ -695,10 +699,10 @@ async fn a_subscription_applies_what_comes_before_a_commit_that_it_cannot_apply(
     }
 }
 
-/// The first entry of a stream may be that of its newest commit, as on a log that is older than its
-/// sequencer. Its past is applied part by part, and never held as a whole.
+/// On a log that is older than its sequencer, the first entry of a stream may name its newest
+/// commit. The subscription applies the earlier commits part by part and never holds all of them.
 #[tokio::test]
-async fn a_long_past_of_a_stream_is_applied_part_by_part() {
+async fn commits_before_the_first_entry_of_a_stream_are_applied_part_by_part() {
     let world = World::new(1).await;
     for version in 1..=2_300 {
         world.log.append(&commit("tank-a", version), None).await.unwrap();
@@ -712,10 +716,10 @@ async fn a_long_past_of_a_stream_is_applied_part_by_part() {
     assert_eq!(world.diary().await[..3], ["tank-b 1", "tank-a 1", "tank-a 2"]);
 }
 
-/// A view in one order is rebuilt from the beginning, beside the one that is read, and both go
-/// on.
+/// A rebuild writes a second generation of a view in one order from the beginning of the log.
+/// Meanwhile the subscription writes the active generation, and later it writes both.
 #[tokio::test]
-async fn a_view_in_one_order_is_made_again_while_it_goes_on() {
+async fn a_view_in_one_order_is_rebuilt_while_its_subscription_continues() {
     let world = World::new(1).await;
     world.commit(&[("tank-a", 1), ("tank-b", 1), ("tank-a", 2)]).await;
     world.subscriber().catch_up_all().await.unwrap();
@@ -741,7 +745,7 @@ async fn a_view_in_one_order_is_made_again_while_it_goes_on() {
             .await
             .unwrap()
     );
-    // Somebody who saw the generations before that changes nothing.
+    // A change based on the earlier generations fails.
     assert!(
         !world
             .rows
@@ -754,7 +758,7 @@ async fn a_view_in_one_order_is_made_again_while_it_goes_on() {
     let expected = ["tank-a 1", "tank-b 1", "tank-a 2", "tank-c 1"];
     assert_eq!(world.diary_of(1).await, expected[..3]);
 
-    // Whoever has read the generations since writes both.
+    // A subscription that has read the new generations writes both of them.
     let fresh = LogRows::new(world.client.clone(), ledgerline_testing::table("FillsTable"), KEYS);
     let subscriber = Subscriber::new(DIARY, fresh, world.sequence.clone(), world.log.clone(), 1);
     world.commit(&[("tank-c", 1)]).await;
@@ -765,7 +769,8 @@ async fn a_view_in_one_order_is_made_again_while_it_goes_on() {
     );
 }
 
-/// What the reconciler finds at a time: stream, version in the log, version there.
+/// Runs the reconciler at this time. Returns the stream of each difference, its version in the log
+/// and its version in the view.
 async fn reconciled(world: &World, at: Timestamp) -> Vec<(String, u64, u64)> {
     let subscriber = reconcile::Subscriber {
         id: "DiaryFunction".into(),
@@ -788,12 +793,12 @@ async fn reconciled(world: &World, at: Timestamp) -> Vec<(String, u64, u64)> {
 }
 
 #[tokio::test]
-async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() {
+async fn the_reconciler_finds_recent_commits_that_are_missing_and_views_ahead_of_the_log() {
     let world = World::new(1).await;
     world.commit(&[("tank-a", 1), ("lamp-b", 1), ("tank-c", 1), ("tank-d", 1)]).await;
     world.subscriber().catch_up().await.unwrap();
-    // Nothing wakes the view for the last commits of two streams, and of another one it shows what
-    // the log does not have.
+    // The view misses the last commits of two streams. Its position in a third stream is ahead of
+    // the log.
     world.commit(&[("tank-a", 2), ("lamp-b", 2), ("tank-e", 1)]).await;
     let put = world.client.put_item().table_name(ledgerline_testing::table("FillsTable"));
     let put = put.item("tankId", AttributeValue::S("tank-d".into()));
@@ -804,7 +809,7 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
     let expected =
         [("tank-a".to_owned(), 2, 1), ("tank-d".to_owned(), 1, 7), ("tank-e".to_owned(), 1, 0)];
     assert_eq!(reconciled(&world, soon).await, expected);
-    // A position and a commit that cannot be read hide nothing else.
+    // An unreadable position and an unreadable commit hide no other difference.
     let put = async |id: &str, position: AttributeValue| {
         let put = world.client.put_item().table_name(ledgerline_testing::table("FillsTable"));
         let put = put
@@ -825,7 +830,7 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
     ];
     assert_eq!(reconciled(&world, soon).await, expected);
     put("tank-c", AttributeValue::N("1".into())).await;
-    // What is still on its way is nobody's fault.
+    // A commit that is still being delivered is not missing.
     let at = commit("tank-a", 1).at;
     let ahead = [("tank-d".to_owned(), 1, 7)];
     assert_eq!(
@@ -833,8 +838,7 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
         ahead,
         "no commit is on its way to it"
     );
-    // After two days it costs nothing to look: only the newest segments are read, to find where to
-    // begin.
+    // After two days, a run costs only the reads of the newest segments that find its beginning.
     world.wire.take();
     assert_eq!(reconciled(&world, soon + SignedDuration::from_hours(48)).await, []);
     let calls = world.wire.take();
@@ -845,7 +849,7 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
         reconciled(&world, soon).await,
         [("tank-d".to_owned(), 1, 7), ("tank-e".to_owned(), 2, 1)]
     );
-    // What is old and missing is found, though the newest commit of its stream is young.
+    // The reconciler finds an old missing commit even if the newest commit of its stream is young.
     world.commit(&[("tank-f", 1)]).await;
     let young = Commit { at: Timestamp::now(), ..commit("tank-f", 2) };
     world.log.append(&young, None).await.unwrap();
@@ -855,8 +859,8 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
     assert_eq!(reconciled(&world, at + SignedDuration::from_mins(14)).await, ahead);
 }
 
-/// The commit at fault exceeds a limit or cannot be read. The error names the commit, the commits
-/// before it are applied, and an operator can skip it.
+/// The commit at fault exceeds a limit or is unreadable. The error names the commit, the
+/// subscription applies the commits before it, and an operator can skip it.
 #[tokio::test]
 async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
     fn changes(
@@ -869,7 +873,7 @@ async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
             "state" => state.push_str(&"s".repeat(40_000)),
             "memory" => memory.push_str(&"m".repeat(40_000)),
             "shrinks" => *state = "small".to_owned(),
-            // More than an item takes.
+            // The row is larger than an item may be.
             "row" => changes
                 .put(&json!({ "tankId": "row", "entry": "1", "text": "x".repeat(500_000) }))?,
             _ => {}
@@ -893,8 +897,8 @@ async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
         if at_fault == "tank-unreadable" {
             world.damage(at_fault, 1).await;
         }
-        // The second 40,000 bytes are too many, and the first row is too large: what is before it
-        // is applied.
+        // The second 40,000 bytes exceed the limit of a state, and the first row exceeds the limit
+        // of an item. The commits before the one at fault are applied.
         for _ in 0..2 {
             let error = subscriber.catch_up().await.unwrap_err().to_string();
             assert!(error.contains(&format!("version {version} of {at_fault}")), "{error}");
@@ -910,7 +914,7 @@ async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
 
         let mut skipped = Vec::new();
         while let Err(error) = subscriber.catch_up().await {
-            // Each commit at fault is skipped by name, with who did it, and why.
+            // The operator skips each commit at fault by name, with an actor and a reason.
             let version = [1, 2].into_iter().find(|version| {
                 error.to_string().contains(&format!("version {version} of {at_fault}"))
             });
@@ -934,7 +938,7 @@ async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
         };
         assert_eq!(skipped, expected, "{at_fault}");
         assert_eq!(others().await, all, "{at_fault}");
-        // What is kept may shrink, and grow again.
+        // The state may shrink, and grow again.
         if at_fault == "tank-state" {
             world.commit(&[("tank-shrinks", 1), ("tank-state", 3)]).await;
             assert!(subscriber.catch_up().await.unwrap());
@@ -942,9 +946,9 @@ async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
     }
 }
 
-/// An order that names version 2 before version 1, of which one is damaged.
+/// `$all` names version 2 before version 1, and one of the two commits is damaged.
 #[tokio::test]
-async fn a_commit_that_stands_out_of_order_is_skipped_by_its_own_name_and_none_beside_it() {
+async fn skipping_an_out_of_order_commit_skips_no_other_commit() {
     for damaged in [1, 2] {
         let world = World::new(1).await;
         let stream = StreamId::new("tank", "a").unwrap();

@@ -1,5 +1,5 @@
-//! Reads with `?minVersion=` wait for what the log has and a view does not show yet, and for
-//! nothing else.
+//! Read-your-writes: a read with `?minVersion=` waits only for a version that the log has and the
+//! view does not show yet.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 
@@ -19,16 +19,16 @@ use ledgerline_lambda::{
 };
 use serde_json::json;
 
-/// A time that is longer than any test takes that does not wait.
+/// A patience longer than any test that does not wait.
 const LONG: Duration = Duration::from_secs(60);
-/// A time that is short enough for a test to wait in vain.
+/// A patience short enough for a test to wait until it times out.
 const SHORT: Duration = Duration::from_millis(80);
 
 fn north() -> StreamId {
     StreamId::new("tank", "north").unwrap()
 }
 
-/// Views beside a log whose stream of the tank "north" ends at version 2.
+/// Returns views over a log. In that log, the stream of the tank "north" ends at version 2.
 async fn views(patience: Duration) -> Views {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable"]).await;
     let client = Client::new(&dynamodb.sdk_config());
@@ -49,7 +49,7 @@ fn request(version: u64) -> HttpRequest {
     HttpRequest::from(serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap())
 }
 
-/// Reads a view that always shows the same. Returns how often the view was read, and the result.
+/// Reads a view that never changes. Returns the number of reads of the view, and the result.
 async fn always(views: &Views, version: u64, shown: Visibility) -> (u64, Result<u64, Problem>) {
     let reads = AtomicU64::new(0);
     let read = async || {
@@ -61,7 +61,7 @@ async fn always(views: &Views, version: u64, shown: Visibility) -> (u64, Result<
 }
 
 #[tokio::test]
-async fn a_version_of_the_log_is_waited_for_until_it_is_shown() {
+async fn a_read_waits_until_the_view_shows_a_version_of_the_log() {
     let views = views(LONG).await;
     let reads = AtomicU64::new(0);
     let read = async || Ok((Visibility::Version(reads.fetch_add(1, Relaxed)), "row"));
@@ -70,10 +70,10 @@ async fn a_version_of_the_log_is_waited_for_until_it_is_shown() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_version_that_is_not_in_the_log() {
+async fn a_read_does_not_wait_for_a_version_that_is_not_in_the_log() {
     let views = views(LONG).await;
     for version in [3, u64::MAX] {
-        // The log is asked each time, because the version may be there since.
+        // Each request reads the log, because another request may have appended the version.
         for _ in 0..3 {
             let (reads, behind) = always(&views, version, Visibility::Version(2)).await;
             let behind = behind.unwrap_err();
@@ -86,9 +86,9 @@ async fn nobody_waits_for_a_version_that_is_not_in_the_log() {
     }
 }
 
-/// Otherwise the time of the answer would tell a stranger that there is a row.
+/// Otherwise the response time would reveal to another caller that the row exists.
 #[tokio::test]
-async fn a_stranger_waits_for_nothing_whatever_there_is() {
+async fn a_read_of_another_callers_row_never_waits() {
     let views = views(LONG).await;
     let nothing = always(&views, 3, Visibility::Version(0)).await;
     for version in [1, 2, 3] {
@@ -105,7 +105,7 @@ async fn a_stranger_waits_for_nothing_whatever_there_is() {
 }
 
 #[tokio::test]
-async fn who_waited_in_vain_does_not_wait_again_at_once() {
+async fn a_read_after_a_timed_out_wait_does_not_wait_again_at_once() {
     let mut short = SHORT;
     let views = loop {
         let views = views(short).await;
@@ -115,7 +115,7 @@ async fn who_waited_in_vain_does_not_wait_again_at_once() {
         if reads > 1 {
             break views;
         }
-        // On a busy machine, the question to the log alone may take as long.
+        // On a busy machine, the read of the log alone may take as long.
         short *= 2;
         assert!(short < LONG, "the view is read once in {short:?}");
     };
@@ -124,7 +124,7 @@ async fn who_waited_in_vain_does_not_wait_again_at_once() {
 }
 
 #[tokio::test]
-async fn nobody_waits_where_the_log_does_not_answer() {
+async fn a_read_does_not_wait_if_the_log_is_unavailable() {
     let dynamodb = ledgerline_testing::dynamodb(&[]).await;
     let client = Client::new(&dynamodb.sdk_config());
     let views = Views::new(Patience::new(LONG, DynamoDbStore::new(client, "NoSuchTable")));

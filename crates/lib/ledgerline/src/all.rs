@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn redelivered_records_add_no_entry_and_overtaken_ones_have_their_entries() {
+    fn redelivered_records_add_no_entry_even_if_they_arrive_out_of_order() {
         let store = MemoryStore::default();
         let mut sequencer = Sequencer::new(0, MemoryStore::HOST.pause);
         assert_eq!(
@@ -483,7 +483,7 @@ mod tests {
             1
         );
         assert_eq!(append(&store, &mut sequencer, "2", vec![entry("a", 1), entry("b", 1)]), 0);
-        // By another instance, and with other bounds.
+        // Another instance gets the batch, with other bounds.
         let mut other = Sequencer::new(0, MemoryStore::HOST.pause);
         assert_eq!(append(&store, &mut other, "3", vec![entry("a", 2), entry("a", 3)]), 1);
         assert_eq!(append(&store, &mut sequencer, "4", vec![entry("a", 3), entry("b", 2)]), 1);
@@ -510,8 +510,7 @@ mod tests {
         assert_eq!(times, [10, 10, 12, 12, 9_999, 13]);
     }
 
-    /// Returns the number of the first segment for a reader that wants everything from this second
-    /// on.
+    /// Returns the number of the first segment for a reader that begins at this second.
     fn first_from(store: &MemoryStore, second: i64) -> u64 {
         let time = Timestamp::from_second(second).unwrap();
         block_on(last_before(store, 0, time)).unwrap().map_or(1, |before| before.number + 1)
@@ -563,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_batch_takes_several_segments() {
+    fn a_large_batch_is_written_as_several_segments() {
         let store = MemoryStore::default();
         let many: Vec<_> = (1..=2_500).map(|n| entry(&n.to_string(), 1)).collect();
         assert_eq!(
@@ -588,8 +587,8 @@ mod tests {
         }
     }
 
-    /// Stored formats are permanent: a stored segment is read, and has the same checksum, which
-    /// cursors store.
+    /// Stored formats are permanent. A stored segment stays readable. Its checksum stays the same,
+    /// because cursors store it.
     #[test]
     fn a_stored_segment_is_read() {
         let mut written = commit(&StreamId::all(0), 7);
@@ -613,7 +612,7 @@ mod tests {
             assert_eq!(segment.entries.len() + segment.voids.len(), 1);
             assert_eq!(segment.commit(&StreamId::all(0)).unwrap().events, written.events);
         }
-        // A stack with several partitions has segments of `$all-1` and further.
+        // A stack with several partitions has segments of `$all-1` and so on.
         written.stream = StreamId::try_from("$all-1".to_owned()).unwrap();
         let segment = Segment::of(&written).unwrap();
         assert_eq!((segment.number, segment.entries), (7, vec![entry("a", 2)]));
@@ -655,7 +654,7 @@ mod tests {
         let log = MemoryStore::default();
         block_on(log.append(&commit(&entry("a", 1).stream, 1), None)).unwrap();
         let mut sequencer = Sequencer::new(0, MemoryStore::HOST.pause);
-        // when entries are claimed, and a record proves one of them,
+        // when a batch claims entries, and a record proves one of them,
         let claimed =
             [entry("a", 1), entry("a", 2), entry("b", 7), entry("c", 1)].map(Candidate::claimed);
         let candidates = [&claimed[..], &[Candidate::proven(entry("c", 1))]].concat();
@@ -669,7 +668,7 @@ mod tests {
         );
         let segments = all(&sequence);
         assert_eq!(segments[0].entries, [entry("a", 1), entry("c", 1)]);
-        // and an entry that `$all` has is not looked up again.
+        // and the sequencer does not look up an entry that `$all` has.
         let again = vec![Candidate::claimed(entry("c", 1))];
         let appended =
             block_on(sequencer.append(&sequence, &log, "2", again, Timestamp::UNIX_EPOCH));
@@ -677,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_void_only_without_its_commit_and_has_another_entry_once_the_commit_exists() {
+    fn an_entry_is_voided_only_without_its_commit_and_a_later_commit_gets_a_new_entry() {
         let sequence = MemoryStore::default();
         let log = MemoryStore::default();
         let (mut first, mut other) = (
@@ -689,7 +688,7 @@ mod tests {
         block_on(log.append(&commit(&entry("a", 1).stream, 1), None)).unwrap();
         let mut stale = Sequencer::new(0, MemoryStore::HOST.pause);
         append(&sequence, &mut stale, "1", vec![entry("a", 1), entry("a", 2), entry("b", 1)]);
-        // when an operator makes them void, two of them at two sequencers,
+        // when an operator voids them at two sequencers,
         let refused = block_on(first.void(&sequence, &log, named(1, entry("a", 1)), "v", at));
         assert!(matches!(refused, Err(VoidError::Exists)), "{refused:?}");
         block_on(first.void(&sequence, &log, named(1, entry("a", 2)), "v", at)).unwrap();
@@ -701,7 +700,7 @@ mod tests {
             let refused = block_on(first.void(&sequence, &log, named(number, other), "v", at));
             assert!(matches!(refused, Err(VoidError::NotNamed)), "{refused:?}");
         }
-        // then each is void once, and later segments lead to the list,
+        // then each is void once, and later segments name the segment of void entries,
         append(&sequence, &mut first, "2", vec![entry("c", 1)]);
         let segments = all(&sequence);
         assert_eq!(segments.len(), 4);
@@ -711,8 +710,8 @@ mod tests {
             block_on(void_entries(&sequence, 0)).unwrap(),
             [entry("a", 2), entry("b", 1)].into()
         );
-        // and a commit that takes the version later has an entry of its own, even at a sequencer
-        // that has not seen the void segment.
+        // and a later commit with the version of a void entry gets its own entry, even from a
+        // sequencer that has not seen the void segment.
         assert_eq!(append(&sequence, &mut stale, "3", vec![entry("a", 2), entry("a", 1)]), 1);
         assert_eq!(append(&sequence, &mut first, "4", vec![entry("a", 2), entry("c", 1)]), 0);
         assert_eq!(
@@ -730,11 +729,11 @@ mod tests {
     }
 
     proptest! {
-        /// Four sequencers, each of which may lag, crash, or work on a batch that another one has
-        /// appended. The order is dense, complete, that of versions in each stream, and the same
-        /// for every reader, from any beginning.
+        /// Each of four sequencers may lag, crash, or get a batch that another one has appended.
+        /// `$all` is dense and complete, and each stream in it is in the order of versions. Every
+        /// reader gets the same order, from any beginning.
         #[test]
-        fn the_order_is_final_complete_and_that_of_versions(
+        fn all_is_final_and_complete_and_in_the_order_of_versions(
             streams in prop::collection::vec(1..6_u64, 1..6),
             draws in prop::collection::vec(any::<u8>(), 64..128),
         ) {
@@ -744,7 +743,7 @@ mod tests {
             let mut records: Vec<_> = streams.iter().enumerate()
                 .flat_map(|(stream, versions)| (1..=*versions).map(move |version| entry(&stream.to_string(), version)))
                 .collect();
-            // Swapped within a short distance, as records of different items are.
+            // Records of different items may be swapped within a short distance.
             for place in 1..records.len() {
                 if draw(3) == 0 {
                     records.swap(place - 1, place);
@@ -754,7 +753,7 @@ mod tests {
             let mut place = 0;
             while place < records.len() {
                 let end = records.len().min(place + 1 + draw(4));
-                // A batch is delivered again: with an earlier beginning, or to another instance.
+                // Lambda redelivers a batch with an earlier beginning, or to another instance.
                 let begin = place.saturating_sub(draw(3));
                 for _ in 0..=draw(2) {
                     let who = draw(4);

@@ -111,7 +111,7 @@ mod tests {
         for (size, streams, expected) in [(0, 1_500, 1_000), (100_000, 150, 83), (MAX_BYTES, 3, 0)]
         {
             let cache = Cache::<Tank>::new(thousand);
-            // The same streams are put twice: a replaced entry must not be counted twice.
+            // The test puts each stream twice, because a replaced entry must not count twice.
             for _ in 0..2 {
                 (0..streams).for_each(|id| cache.put(&stream(id), &loaded(size)));
             }

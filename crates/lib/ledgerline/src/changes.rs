@@ -339,8 +339,8 @@ mod tests {
     }
 
     proptest! {
-        /// The rows are the same if the changes are merged into one for each row, and if they are
-        /// applied one after the other.
+        /// Merging all changes of a row into one change gives the same rows as applying them one
+        /// after the other.
         #[test]
         fn merged_changes_of_a_row_have_the_same_effect(before in steps(), steps in steps()) {
             let mut one_by_one = BTreeMap::new();
@@ -364,7 +364,7 @@ mod tests {
 
         /// A rebuild writes the combined changes of many commits of a stream.
         #[test]
-        fn changes_of_later_commits_are_applied_after_those_of_earlier_ones(commits in prop::collection::vec(steps(), 0..6)) {
+        fn combined_changes_of_commits_have_the_same_effect(commits in prop::collection::vec(steps(), 0..6)) {
             let mut one_by_one = BTreeMap::new();
             let mut at_once = BTreeMap::new();
             let mut all = Changes::new(TABLE);
@@ -379,10 +379,9 @@ mod tests {
         }
     }
 
-    /// Otherwise a commit would overwrite the row of another commit, because an insertion has no
-    /// condition.
+    /// An insertion has no condition, so it could overwrite the row of another commit.
     #[test]
-    fn a_row_that_is_not_of_this_commit_alone_is_not_inserted() {
+    fn a_row_without_a_key_of_its_commit_is_not_inserted() {
         let commit = crate::contract::commit(&crate::StreamId::new("tank", "x").unwrap(), 3);
         let insert = |partition: &str, sort: String| {
             Changes::new(TABLE).insert(&commit, &json!({ "p": partition, "s": sort }))

@@ -351,9 +351,9 @@ mod tests {
     use super::*;
     use crate::{Causes, ChangesError, LoadError, testing::tank::Tank};
 
-    /// Reading the data of an event gives the same event as serde reading `type` and `data`.
+    /// `decode` reads the data alone. It gives the same event as serde gives for `type` and `data`.
     #[test]
-    fn the_data_of_an_event_is_read_without_its_type_and_as_with_it() {
+    fn decoding_the_data_alone_gives_the_same_event_as_serde() {
         for (name, data) in [
             ("TankFilled", r#"{"amount":1,"level":2,"on":"2026-11-22"}"#),
             (
@@ -374,13 +374,13 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_was_renamed_is_read_under_both_names_and_written_under_the_new_one() {
+    fn a_renamed_event_is_read_under_all_its_names_and_written_under_the_new_one() {
         events! {
             /// The events.
             #[allow(unreachable_pub, reason = "the macro makes public types")]
             #[derive(Eq)]
             pub enum Event {
-                /// It was renamed together with its second shape.
+                /// The type got its second shape and its second name together.
                 Moved: 2 [further] (or Shifted, Slid) { by: i64 },
                 Ended: 1 {},
             }

@@ -380,8 +380,8 @@ mod tests {
         }
     }
 
-    /// A store that removes embedded states, as if the schema had been changed, and fails after
-    /// this many pages.
+    /// A store that removes embedded states, like a change of the schema, and fails after this many
+    /// pages.
     struct Long {
         inner: MemoryStore,
         pages: AtomicUsize,
@@ -472,7 +472,7 @@ mod tests {
         }
     }
 
-    /// Returns a store with a stream of this many commits, and no states that can be read.
+    /// Returns a store with a stream of this many commits, without readable states.
     async fn long(commits: u64) -> (Long, StreamId) {
         let stream = StreamId::new("tank", "1").unwrap_or_else(|error| unreachable!("{error}"));
         let inner = MemoryStore::default();
@@ -513,15 +513,15 @@ mod tests {
         assert!(pages < 2 * 124, "{pages} pages of 124 that there are, in {tries} tries");
         assert!(store.most.load(Ordering::Relaxed) <= 100);
 
-        // The next load finds the snapshot at once: it reads only the newest commits, the snapshot
-        // and the commits after it.
+        // The next load reads only the newest commits, the snapshot and the commits after the
+        // snapshot.
         store.pages.store(12, Ordering::Relaxed);
         let again = load::<Tank>(&store, &stream, None, Consistency::Eventual).await;
         assert_eq!(again.map(|loaded| loaded.state.level()).ok(), Some(12_345));
     }
 
-    /// The state of an older commit is the state after that commit, even if there is a snapshot of
-    /// a newer one.
+    /// The state of an older commit is the state after that commit, even with a snapshot of a newer
+    /// commit.
     #[tokio::test]
     async fn a_snapshot_of_a_newer_commit_is_not_used_for_an_older_one() {
         let (store, stream) = long(3_000).await;
@@ -540,7 +540,7 @@ mod tests {
     }
 
     /// After a restore of the log from a backup, a snapshot may have a version that the log does
-    /// not have. Its use would make a hole.
+    /// not have. A load from that snapshot would leave a hole.
     #[tokio::test]
     async fn rule_2_a_snapshot_ahead_of_the_log_is_not_used() {
         let (store, stream) = long(100).await;
@@ -555,7 +555,7 @@ mod tests {
         );
     }
 
-    /// A snapshot of another schema, or one that cannot be read, is ignored.
+    /// A load ignores a snapshot of another schema and an unreadable snapshot.
     #[tokio::test]
     async fn rule_5_a_snapshot_is_a_cache() {
         let (store, stream) = long(100).await;

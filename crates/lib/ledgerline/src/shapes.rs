@@ -265,13 +265,13 @@ mod tests {
     #[should_panic(
         expected = "row 1 of the file, as an earlier version wrote it, cannot be read: missing field `colour`"
     )]
-    fn a_row_without_a_field_that_has_no_default_is_reported() {
+    fn an_earlier_row_without_a_required_field_is_reported() {
         check_rows::<Row>(r#"[{ "id": "1" }, { "id": "1", "colour": "red" }]"#);
     }
 
     #[test]
     #[should_panic(expected = "the last row of the file does not have the newest shape")]
-    fn a_new_shape_of_a_row_that_is_not_in_the_file_is_reported() {
+    fn a_row_shape_that_is_not_in_the_file_is_reported() {
         check_rows::<Row>(r#"[{ "id": "1", "colour": "red", "size": 2 }]"#);
     }
 }

@@ -79,10 +79,10 @@ mod tests {
     }
 
     proptest! {
-        /// The states are the same for any requested commits, and for any commits that embed a
-        /// state.
+        /// The states equal those of the fold, whichever commits a caller requests, and whichever
+        /// commits embed a state.
         #[test]
-        fn states_are_those_of_the_fold(
+        fn requested_states_equal_those_of_the_fold(
             embeds in prop::collection::vec(any::<bool>(), 2..40),
             asked in prop::collection::vec(any::<bool>(), 40),
         ) {

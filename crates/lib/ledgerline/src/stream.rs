@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn two_different_pairs_never_give_one_name(
+        fn different_categories_and_ids_give_different_stream_names(
             a in ("[a-z][a-z0-9]{0,3}", "[a-z0-9-]{1,4}"),
             b in ("[a-z][a-z0-9]{0,3}", "[a-z0-9-]{1,4}"),
         ) {

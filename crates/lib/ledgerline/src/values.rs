@@ -347,7 +347,8 @@ mod tests {
             (" a", false),
             ("a\nb", false),
             ("\u{fffe}", false),
-            // Invisible, or another order: U+200B, U+FEFF, bidi controls, fillers.
+            // Characters that are invisible or change the order of a text: U+200B, U+FEFF, bidi
+            // controls, fillers.
             ("\u{200b}", false),
             ("a\u{feff}", false),
             ("a\u{202e}b", false),
@@ -359,7 +360,7 @@ mod tests {
             ("\u{1bca0}", false),
             ("Ada\u{200d}", false),
             ("Ada\u{e0041}", false),
-            // A Persian word with a non-joiner, a heart in colour.
+            // A Persian word with a non-joiner, and a heart in colour.
             ("می\u{200c}خ", true),
             ("❤\u{fe0f}", true),
         ] {
@@ -368,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn long_text_may_have_lines_and_may_be_none() {
+    fn long_text_may_have_lines_and_may_be_empty() {
         for (text, valid) in
             [("", true), ("a\n\tb", true), ("a\rb", false), ("\u{7}", false), ("abcdef", false)]
         {
@@ -402,9 +403,9 @@ mod tests {
             }
         }
 
-        /// For any plain value: an accepted value obeys the rule, and a refused value breaks it.
+        /// Every accepted value obeys the rule of its type, and a refused number breaks it.
         #[test]
-        fn no_value_breaks_its_rule(number in any::<i64>(), text in ".{0,8}") {
+        fn every_accepted_value_obeys_its_rule(number in any::<i64>(), text in ".{0,8}") {
             match Number::<1, 5>::new(number) {
                 Ok(made) => prop_assert!((1..=5).contains(made.get()) && *made.get() == number),
                 Err(_) => prop_assert!(!(1..=5).contains(&number)),

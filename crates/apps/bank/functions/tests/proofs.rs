@@ -1,4 +1,4 @@
-//! The proofs of ledgerline, with accounts and transfers.
+//! The proofs of the libraries, with accounts and transfers.
 
 use std::time::Duration;
 
@@ -39,7 +39,8 @@ fn application() -> Application {
 
 // --- Histories -----------------------------------------------------------------------------------
 
-/// An account that is opened and booked on, and closed if it happens to be empty.
+/// Returns commands that open an account, book on it, and close it. The account refuses to close if
+/// it is not empty.
 fn bookings(name: &str, rng: &mut Rng) -> History<Account> {
     use account::Command;
     let mut commands = vec![open()];
@@ -56,27 +57,27 @@ fn open() -> account::Command {
     account::Command::Open(valid("Ada"), valid("EUR"))
 }
 
-/// An account with this balance.
+/// Returns the commits of an account with this balance.
 fn balance(id: &str, amount: i64) -> Vec<Commit> {
     let booking = Booking { amount: valid(amount), reference: None };
     let commands = vec![open(), account::Command::Credit(booking)];
     History::<Account> { id: id.into(), actor: "ada".into(), commands }.commits_with_states()
 }
 
-/// A transfer that is requested and refused.
+/// Returns commands that request a transfer and record its refusal.
 fn refused(name: &str, _: &mut Rng) -> History<Transfer> {
     let outcome = Err("insufficient-funds".into());
     let record = transfer::Command::Record { step: Step::Debit, outcome };
     History { id: name.into(), actor: "ada".into(), commands: vec![request(name, 30), record] }
 }
 
-/// A transfer that is requested, without further steps.
+/// Returns the commit of a requested transfer without further steps.
 fn requested(id: &str, amount: i64) -> Vec<Commit> {
     let commands = vec![request(id, amount)];
     History::<Transfer> { id: id.into(), actor: "ada".into(), commands }.commits_with_states()
 }
 
-/// A transfer from one account to the other.
+/// Returns the request of a transfer from its payer to its receiver.
 fn request(id: &str, amount: i64) -> transfer::Command {
     let from = valid(payer(id));
     let to = valid(receiver(id));
@@ -99,7 +100,7 @@ fn receiver(transfer: &str) -> String {
     account_id(&format!("{transfer}-to"))
 }
 
-/// A UUID, the same for the same name.
+/// Returns a UUID that depends only on the name.
 fn account_id(name: &str) -> String {
     let mut rng =
         Rng::with_seed(name.bytes().fold(0, |seed, byte| seed.wrapping_mul(257) + u64::from(byte)));
@@ -108,15 +109,15 @@ fn account_id(name: &str) -> String {
 
 // --- The process manager -------------------------------------------------------------------------
 
-/// An instance of the process manager.
+/// Returns an instance of the process manager.
 fn transfers_at(
     wire: &Wire,
 ) -> QueueRunner<DynamoDbStore, ProcessManager<Transfers<DynamoDbStore>>> {
     manager(wire, "TransferPositionsTable", Transfers::new(World::store_at(wire)))
 }
 
-/// The case of the process manager, from the request to the end: the process manager gets each
-/// commit that it writes to the transfer.
+/// Returns the case of the process manager, from the request to the end of the transfer. The
+/// process manager gets each commit that it appends to the transfer.
 fn transferred(name: &str, amount: i64, received: bool) -> Case {
     let to = if received { balance(&receiver("x"), 1) } else { Vec::new() };
     let log = vec![balance(&payer("x"), 30), to, requested("x", amount)];
@@ -153,8 +154,8 @@ fn two_instances_at_once_move_the_money_once() {
     }
 }
 
-/// A transfer whose events go to two instances of its process manager at once. The money moves
-/// once, or not at all, and none of it is lost.
+/// Delivers the commits of a transfer to two instances of its process manager at once. The money
+/// moves once, or not at all, and none of it is lost.
 fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
     world.runtime.block_on(async {
         let finding = |story: String| Finding { seed, story };
@@ -178,7 +179,8 @@ fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
         let instances = [transfers_at(&world.wire), transfers_at(&world.wire)];
         for round in 0..6 {
             if round == 3 {
-                // Late requests arrive in this time, and after it the wire causes no faults.
+                // Late requests arrive during this pause. After the pause, the wire causes no
+                // faults.
                 sleep(Duration::from_secs(60)).await;
                 world.wire.calm();
             }
@@ -191,7 +193,7 @@ fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
                     sleep(pause).await;
                     instances[1].message(&body).await
                 };
-                // If one of them fails, the message is delivered again.
+                // If one of them fails, the next round redelivers the message.
                 let _ = tokio::join!(instances[0].message(&body), second);
             }
         }

@@ -1,4 +1,4 @@
-//! Accounts and transfers over HTTP, as clients use them: at `BASE_URL`, or on a local stack.
+//! Accounts and transfers over HTTP, as clients use them, at `BASE_URL` or on a local stack.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 /// The requests and responses in the life of an account, from opening to closing.
 #[tokio::test]
-async fn an_account_lives_from_opening_to_closing() {
+async fn an_account_is_opened_booked_on_and_closed() {
     let bank = UnderTest::start().await;
     let id = fresh_id();
     let account = format!("/accounts/{id}");
@@ -34,7 +34,7 @@ async fn an_account_lives_from_opening_to_closing() {
     let again = bank.post("/accounts", open).await;
     assert_eq!((again.status, again.problem()), (StatusCode::CONFLICT, "account-exists"));
 
-    // It is credited and debited; the caller reads its own writes.
+    // The account is credited and debited, and the caller reads its own writes.
     let credited = bank
         .post(&format!("{account}/credits"), json!({ "amount": 5000, "reference": "salary" }))
         .await;
@@ -63,7 +63,8 @@ async fn an_account_lives_from_opening_to_closing() {
     bank.shows_its_month(&shown.body).await;
     let known = bank.call(Method::GET, &account, &[("if-none-match", tag)], String::new()).await;
     assert_eq!((known.status, known.etag()), (StatusCode::NOT_MODIFIED, Some(tag)));
-    // A version is no representation: a rebuilt view may show another representation of it.
+    // A version does not identify a representation, because a rebuilt view may show another
+    // representation of the same version.
     for other in ["\"2\"", "\"3\"", "\"3.00000000\""] {
         let shown =
             bank.call(Method::GET, &account, &[("if-none-match", other)], String::new()).await;
@@ -115,7 +116,7 @@ async fn an_account_lives_from_opening_to_closing() {
         .await;
     assert_eq!(matched.version(), 4);
 
-    // The account is closed when it is empty, and then permanently.
+    // Only an empty account can be closed. A closed account stays closed.
     let full = bank.post(&format!("{account}/close"), json!({})).await;
     assert_eq!(
         (full.status, full.problem()),
@@ -139,8 +140,8 @@ async fn an_account_lives_from_opening_to_closing() {
     assert_eq!(shown.body["status"], "closed");
     bank.shows_its_transactions(&id, 6).await;
 
-    // An account that does not exist is not found, and the read does not wait for a version that is
-    // not in the log.
+    // A read of an unknown account gets 404, and no read waits for a version that is not in the
+    // log.
     let nobody = format!("/accounts/{}", fresh_id());
     for path in [nobody.clone(), format!("{nobody}/transactions")] {
         let missing = bank.get(&path).await;
@@ -166,8 +167,8 @@ async fn a_retry_with_its_key_gets_the_first_response_and_adds_no_commit() {
     let first = bank.post_with(&path, &key, json!({ "amount": 100 })).await;
     assert_eq!((first.status, first.version()), (StatusCode::OK, 3));
 
-    // The client retries the request at once, several times in parallel, and later, after other
-    // commands.
+    // The client retries the request several times in parallel, and once more after another
+    // command.
     let same = |answer: &Answer| {
         (answer.status, answer.etag().map(ToOwned::to_owned), answer.body.clone())
     };
@@ -188,8 +189,8 @@ async fn a_retry_with_its_key_gets_the_first_response_and_adds_no_commit() {
         (StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reused")
     );
 
-    // A retried creation without an id returns the same account, and not a second one. A refusal
-    // stays a refusal.
+    // A retried creation without an id returns the same account, not a second one. A retried
+    // refusal stays a refusal.
     let key = fresh_id();
     let key = [("idempotency-key", key.as_str())];
     let opened =
@@ -209,7 +210,7 @@ async fn a_retry_with_its_key_gets_the_first_response_and_adds_no_commit() {
 }
 
 #[tokio::test]
-async fn bad_input_is_answered_with_a_problem_that_names_the_field_and_makes_no_commit() {
+async fn an_invalid_request_gets_a_problem_that_names_the_field_and_adds_no_commit() {
     let bank = UnderTest::start().await;
     let id = bank.account(100).await;
     let credits = format!("/accounts/{id}/credits");
@@ -290,9 +291,9 @@ async fn bad_input_is_answered_with_a_problem_that_names_the_field_and_makes_no_
     assert_eq!(next.version(), 3, "nothing of this was stored");
 }
 
-/// 64 clients take the balance and not a cent more. They retry a command with its key when the
-/// response asks for it. Without the key, a client that got 503 for an executed command would debit
-/// twice.
+/// Sixty-four clients debit the whole balance and not a cent more. A client retries a command with
+/// its key after 409 and 503. Without the key, a client that got 503 for an executed command would
+/// debit twice.
 #[tokio::test]
 async fn sixty_four_clients_debit_one_account_at_once() {
     let bank = UnderTest::start().await;
@@ -341,7 +342,7 @@ async fn an_account_belongs_to_the_caller_who_opened_it() {
     let account = format!("/accounts/{id}");
     assert_eq!(bank.get(&format!("{account}?minVersion=2")).await.status, StatusCode::OK);
 
-    // Another caller is refused, for every command and every version.
+    // The account refuses every command of another caller, at every version.
     for (path, headers, body) in [
         ("credits", vec![], json!({ "amount": 1 })),
         ("debits", vec![], json!({ "amount": 1_000_000 })),
@@ -384,7 +385,7 @@ async fn an_account_belongs_to_the_caller_who_opened_it() {
         stranger.post_with(&format!("{account}/debits"), &key, json!({ "amount": 1 })).await;
     assert_eq!((mine.status, theirs.status), (StatusCode::OK, StatusCode::FORBIDDEN));
 
-    // A caller with the scope to read may not write.
+    // A caller with the scope to read cannot write.
     let reader = bank.reader();
     assert_eq!(reader.post("/accounts", json!({})).await.status, StatusCode::FORBIDDEN);
     assert_eq!(
@@ -404,8 +405,8 @@ async fn an_account_belongs_to_the_caller_who_opened_it() {
     }
 }
 
-/// A transfer writes two accounts, one after the other. The money is never in both, and is refunded
-/// when the credit is refused.
+/// A transfer writes two accounts, one after the other. The money is never in both. If the receiver
+/// refuses the credit, the transfer refunds the money.
 #[tokio::test]
 async fn money_is_transferred_or_refunded() {
     let bank = UnderTest::start().await;
@@ -453,9 +454,9 @@ async fn money_is_transferred_or_refunded() {
     assert_eq!(bank.post("/transfers", to_itself).await.problem(), "same-account");
 }
 
-/// Creates a transfer whose money neither account accepts. The receiver's account is closed, and
-/// the sender's too, between the debit and the refund. If the refund was first, the test repeats
-/// with another transfer.
+/// Creates a transfer whose money neither account accepts. It closes the receiver's account first,
+/// and the sender's between the debit and the refund. If the refund is faster, it retries with
+/// another transfer.
 async fn stuck(bank: &UnderTest) -> String {
     for _ in 0..100 {
         let from = bank.account(30).await;
@@ -467,7 +468,7 @@ async fn stuck(bank: &UnderTest) -> String {
         });
         assert_eq!(bank.post("/transfers", body).await.status, StatusCode::CREATED);
         let status = eventually("the transfer ends", async || {
-            // The account can be closed only while the money is under way.
+            // The account is empty, and so can be closed, only while the money is under way.
             bank.post(&format!("/accounts/{from}/close"), json!({})).await;
             let status = bank.get(&format!("/transfers/{id}")).await.body["status"].clone();
             ["refunded", "stuck"].iter().any(|end| status == *end).then_some(status)
@@ -480,7 +481,8 @@ async fn stuck(bank: &UnderTest) -> String {
     panic!("the money came back each time")
 }
 
-/// A user outside the group of operators is refused with a token that has the scope of operators.
+/// A user outside the group of operators gets 403, even with a token that has the scope of
+/// operators.
 #[tokio::test]
 async fn only_an_operator_settles_a_stuck_transfer() {
     // Given a stuck transfer,

@@ -135,8 +135,8 @@ mod tests {
 
     proptest! {
         /// Any record may crash the function, Lambda may or may not halve a failed batch, and
-        /// answers about counts may be lost. The record is quarantined alone, after a bounded
-        /// number of invocations. All others are passed on once.
+        /// replies with counts may be lost. The guard quarantines that record alone after a bounded
+        /// number of invocations. It passes every other record on once.
         #[test]
         fn the_guard_quarantines_only_the_record_that_crashes_the_function(
             count in 1..=100_usize,
@@ -162,7 +162,7 @@ mod tests {
                 }
                 let is_lost = lost.get(invocations).copied().unwrap_or_default();
                 let chosen = match plan(records, earlier, 0) {
-                    // Without the answer about its count, the guard passes all of the batch on.
+                    // Without the reply with the count, the guard passes the whole batch on.
                     _ if is_lost && records > 1 => Plan::First(records),
                     Plan::First(1) => {
                         *alone.entry(at).or_default() += 1;

@@ -104,10 +104,10 @@ mod tests {
             .block_on(future)
     }
 
-    /// Rule 10 for every mask of ten: a failed entry is sent once more, and a successful entry is
-    /// not.
+    /// Rule 10 for every combination of failures among ten entries: the fanout retries a failed
+    /// entry once, and a successful entry never.
     #[test]
-    fn only_failed_entries_are_sent_again() {
+    fn only_failed_entries_are_retried() {
         for mask in 0..1_024_u32 {
             let sent = RefCell::new(Vec::new());
             let left = block_on(send_all((0..10_usize).collect(), async |entries: &[usize]| {
@@ -150,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn calls_hold_every_entry_once_in_order_within_the_limits(sizes in prop::collection::vec(prop_oneof![1..100_usize, 1..5_usize], 0..60)) {
+        fn calls_have_every_entry_once_in_order_within_the_limits(sizes in prop::collection::vec(prop_oneof![1..100_usize, 1..5_usize], 0..60)) {
             let cut = chunks(&sizes, 250, |size| *size);
             prop_assert_eq!(cut.concat(), sizes);
             for call in cut {
@@ -159,7 +159,7 @@ mod tests {
         }
 
         #[test]
-        fn a_call_holds_at_most_ten_entries(entries in 0..60_usize) {
+        fn a_call_has_at_most_ten_entries(entries in 0..60_usize) {
             let cut = chunks(&vec![(); entries], 250, |()| 1);
             prop_assert_eq!(cut.len(), entries.div_ceil(10));
         }

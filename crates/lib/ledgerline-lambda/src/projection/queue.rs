@@ -448,7 +448,7 @@ mod tests {
         assert_eq!(*runner.consumer.0.0.lock().unwrap(), 2);
     }
 
-    /// A consumer that notes the groups that it has applied, and crashes the function at one of
+    /// A consumer that records the groups that it has applied, and times out the function at one of
     /// them.
     struct Deadly {
         group: String,
@@ -465,7 +465,7 @@ mod tests {
         }
     }
 
-    /// A queue of ten groups, whose batches always hold all messages left in it.
+    /// The queue has ten groups, and each batch holds all messages left in the queue.
     #[tokio::test(start_paused = true)]
     async fn a_commit_that_times_out_the_function_holds_up_only_its_own_group() {
         let stream = |place: usize| StreamId::new("tank", &place.to_string()).unwrap();
@@ -490,7 +490,7 @@ mod tests {
                     message
                 };
                 let batch: Vec<_> = left.iter().map(message).collect();
-                // The function has crashed: none of the messages is known to be applied.
+                // The function has timed out, so the queue redelivers all messages.
                 let answer =
                     tokio::time::timeout(Duration::from_mins(1), runner.batch(&batch)).await;
                 let Ok(answer) = answer else { continue };
@@ -502,7 +502,7 @@ mod tests {
             }
             assert_eq!(left, [deadly], "all others are done, and gone from the queue");
             assert_eq!(runner.consumer.done.lock().unwrap().len(), 9);
-            // None of them is a dead letter, or close to becoming one.
+            // No other message is a dead letter, or close to becoming one.
             let most = (0..10)
                 .filter(|place| *place != deadly)
                 .map(|place| receives[place])
@@ -535,7 +535,7 @@ mod tests {
         assert_eq!(tried([4, 4, 4]), [0, 1, 2]);
     }
 
-    /// After an outage, all messages have been received often, and nothing is wrong with them.
+    /// After an outage, every message has had many receives, and no message is a poison pill.
     #[test]
     fn all_groups_of_a_batch_are_processed_within_three_receives_after_an_outage() {
         for outage in [5, 6, 17, 60, 87] {

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_of_a_later_form_is_distinguished_from_one_that_was_cut() {
+    fn a_cursor_of_a_later_form_is_distinguished_from_a_malformed_one() {
         let later = "2~whatever";
         let later = format!("{later}~{:08x}", crc32fast::hash(later.as_bytes()));
         assert_eq!(later.parse::<Cursor>(), Err(CursorError::Later));
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// Clients store cursors for years.
+    /// Clients store cursors for years, so the form of a cursor never changes.
     #[test]
     fn a_stored_cursor_is_read() {
         let places = vec![
@@ -157,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_changed_or_cut_text_is_no_cursor(
+        fn a_changed_or_shortened_cursor_is_refused(
             places in prop::collection::vec((any::<u64>(), any::<usize>(), any::<u32>()), 1..4),
             at in any::<prop::sample::Index>(),
             other in any::<char>(),

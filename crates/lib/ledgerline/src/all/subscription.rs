@@ -438,8 +438,8 @@ mod tests {
     };
     use crate::{MemoryStore, RecordedEvent, contract::commit};
 
-    /// A log with these numbers of commits of tanks and lamps. Their records arrived one by one, in
-    /// turns, each at its second.
+    /// Returns a log with these numbers of commits of tanks and lamps, and its `$all`. The records
+    /// arrive one by one, a stream after the other, each at its own second.
     fn given(
         streams: &[u64],
         partitions: u16,
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_passes_categories_and_types_of_events_and_its_cursor_moves_on() {
+    fn a_filter_passes_only_its_categories_and_event_types_and_the_cursor_moves_on() {
         let (mut subscription, order) = given(&[3, 2, 4], 1);
         subscription.filter.categories = BTreeSet::from(["lamp".to_owned()]);
         let lamps: Vec<_> =
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn large_commits_that_the_filter_leaves_out_end_a_page_and_hide_nothing_after_them() {
+    fn large_filtered_commits_end_a_page_and_hide_no_later_commit() {
         let (mut subscription, mut order) = given(&[], 1);
         let large = PAGE_BYTES / PART + 1;
         let last = 2 * PART as u64 + 5;
@@ -600,8 +600,8 @@ mod tests {
         let page = block_on(lost.next(&Cursor::beginning(1))).unwrap();
         assert!(page.delivered[0].commit.is_ok());
         assert!(page.delivered[1..].iter().all(|lost| lost.commit == Err(MISSING.to_owned())));
-        // A hole in the middle is reported as well: neither the commit after it nor the one before
-        // takes its place.
+        // The page reports a hole in the middle as well. Neither the commit after the hole nor the
+        // commit before it takes its place.
         block_on(lost.log.append(&commit(&StreamId::new("tank", "0").unwrap(), 3), None)).unwrap();
         let page = block_on(lost.next(&Cursor::beginning(1))).unwrap();
         let of_tank =
@@ -615,8 +615,8 @@ mod tests {
     }
 
     #[test]
-    fn a_void_entry_is_not_delivered_and_another_missing_commit_is() {
-        // Given an order that names two commits which the log does not have,
+    fn a_void_entry_is_skipped_and_another_missing_commit_is_reported() {
+        // Given entries of `$all` for two commits that are not in the log,
         let (subscription, order) = given(&[3, 2], 1);
         let wrong = |version| Entry { stream: StreamId::new("tank", "forged").unwrap(), version };
         let named = [wrong(7), wrong(9)].map(Candidate::proven).to_vec();
@@ -630,7 +630,7 @@ mod tests {
             at,
         ))
         .unwrap();
-        // when an operator makes one of them void,
+        // when an operator voids one of the entries,
         block_on(Sequencer::new(0, MemoryStore::HOST.pause).void(
             &whole.sequence,
             &whole.log,
@@ -639,7 +639,7 @@ mod tests {
             at,
         ))
         .unwrap();
-        // then readers pass over it,
+        // then readers skip the void entry,
         let page = block_on(whole.next(&Cursor::beginning(1))).unwrap();
         let read: Vec<_> = page.delivered.iter().map(|delivered| delivered.entry.clone()).collect();
         assert_eq!(read, [&order[..], &[wrong(9)]].concat());
@@ -649,7 +649,7 @@ mod tests {
             block_on(whole.now()).unwrap(),
             "the cursor stands after the void segment"
         );
-        // whose cursor passes any number of void segments,
+        // their cursor passes any number of void segments,
         let many = (100..140).map(|version| Candidate::proven(wrong(version))).collect();
         block_on(Sequencer::new(0, MemoryStore::HOST.pause).append(
             &whole.sequence,
@@ -672,15 +672,15 @@ mod tests {
         let page = block_on(whole.next(&page.cursor)).unwrap();
         assert!(page.complete && page.delivered.is_empty());
         assert_eq!(page.cursor, block_on(whole.now()).unwrap());
-        // and a commit that takes the version later is delivered.
+        // and a later commit with the version of the void entry is delivered.
         block_on(whole.log.append(&commit(&wrong(7).stream, 7), None)).unwrap();
         let page = block_on(whole.next(&Cursor::beginning(1))).unwrap();
         assert!(page.delivered.iter().any(|it| it.entry == wrong(7) && it.commit.is_ok()));
     }
 
     proptest! {
-        /// A consumer that stores its positions applies each commit once, for any delivered entries
-        /// in any order.
+        /// A subscriber that stores its positions applies each commit once, for any delivered
+        /// entries in any order.
         #[test]
         fn due_commits_are_applied_once_and_in_the_order_of_the_stream(handed in prop::collection::vec(1..=6_u64, 1..20)) {
             let (subscription, _) = given(&[6], 1);

@@ -21,7 +21,7 @@ use crate::{
 };
 
 thread_local! {
-    /// The calls of this test's store, and the pauses between them.
+    /// The calls of this test's store and the pauses between them, in order.
     static CALLS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -37,30 +37,30 @@ const HOST: Host = Host {
     stored_bytes: Commit::bytes,
 };
 
-/// A store that notes its calls and fails on demand.
+/// A store that records its calls and fails on demand.
 #[derive(Default)]
 struct Spy {
     inner: MemoryStore,
     faults: Mutex<VecDeque<Fault>>,
-    /// The version that is damaged in a field that folds do not read; 0 for none.
+    /// The version with damage in a field that folds do not read; 0 for none.
     damaged: AtomicU64,
 }
 
 /// A fault of the next append.
 #[derive(Clone, Copy)]
 enum Fault {
-    /// The append is applied; then the SDK, which saw no reply, sends it again.
+    /// The store appends the commit. The SDK gets no reply and retries the call.
     AppliedAndSentAgain,
-    /// The append is applied; then the connection is lost permanently.
+    /// The store appends the commit. Then the connection fails permanently.
     AppliedAndUnavailable,
-    /// The append is applied; then the SDK's retries are throttled.
+    /// The store appends the commit. Then the database throttles the SDK's retries.
     AppliedAndThrottled,
-    /// Another request with the same id takes the version with a draw of 7; then the connection is
-    /// lost.
+    /// Another request with the same command id takes the version with a draw of 7. Then the
+    /// connection fails.
     TakenByItsNamesakeAndUnavailable,
-    /// The database reports that the version is taken, and not that the request is.
+    /// The database reports only the taken version, not the idempotency record that exists too.
     OnlyTheVersionIsNamed,
-    /// The append never arrives.
+    /// The append never reaches the store.
     Unavailable,
     /// Another writer takes the version first and fills in 1.
     LostRace,
@@ -96,7 +96,7 @@ impl Spy {
         })
     }
 
-    /// Returns the calls since the last time, and the pauses.
+    /// Returns the calls and pauses since the last call of this function.
     fn calls(&self) -> Vec<&'static str> {
         CALLS.take()
     }
@@ -179,7 +179,7 @@ impl EventLog for Spy {
                 Err(StoreError::Unavailable("connection refused".into()).into())
             }
             Some(Fault::LostRace) => {
-                fill_behind_the_back(&self.inner, &commit.stream, 1).await;
+                fill_as_another_instance(&self.inner, &commit.stream, 1).await;
                 self.inner.append(commit, request).await
             }
             Some(Fault::Busy) => Err(AppendError::Busy),
@@ -239,8 +239,8 @@ fn cache() -> Cache<Tank> {
     Cache::new(NonZeroUsize::new(10).unwrap())
 }
 
-/// Another instance, with a cache of its own, fills the tank.
-async fn fill_behind_the_back(store: &impl EventStore, stream: &StreamId, amount: i64) {
+/// Fills the tank as another instance, past the cache of the instance under test.
+async fn fill_as_another_instance(store: &impl EventStore, stream: &StreamId, amount: i64) {
     let command = fill(amount);
     let mut loaded = load::<Tank>(store, stream, None, Consistency::Strong).await.unwrap();
     let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ada".into()) };
@@ -255,7 +255,7 @@ async fn fill_behind_the_back(store: &impl EventStore, stream: &StreamId, amount
     store.append(&commit, None).await.unwrap();
 }
 
-/// Returns the commit that another request would append at the version of this one.
+/// Returns the commit of another request, which draws 7, at the version of this commit.
 async fn a_draw_of_7(store: &impl EventStore, commit: &Commit) -> Commit {
     let loaded = load::<Tank>(store, &commit.stream, None, Consistency::Strong).await.unwrap();
     let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ada".into()) };
@@ -266,7 +266,7 @@ async fn a_draw_of_7(store: &impl EventStore, commit: &Commit) -> Commit {
     }
 }
 
-/// A client and the instance that serves it.
+/// A client and the function instance that serves it.
 struct Client<'a> {
     store: &'a Spy,
     cache: Cache<Tank>,
@@ -353,7 +353,7 @@ async fn log(store: &Spy) -> Vec<Commit> {
     read_all(&store.inner, &stream(), Range { after: 0, up_to: u64::MAX, limit: None }).await
 }
 
-/// Returns a client whose instance is warm, with a tank of this level.
+/// Returns a client with a warm instance and a tank of this level.
 async fn warm(store: &Spy, level: i64) -> Client<'_> {
     let client = Client::new(store);
     client.send(install()).await.unwrap();
@@ -363,7 +363,7 @@ async fn warm(store: &Spy, level: i64) -> Client<'_> {
 }
 
 #[tokio::test]
-async fn a_warm_command_is_one_append_and_no_read() {
+async fn a_command_on_a_warm_instance_is_one_append_and_no_read() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     assert_eq!(committed(client.send(draw(40)).await), (3, 60));
@@ -371,7 +371,7 @@ async fn a_warm_command_is_one_append_and_no_read() {
 }
 
 #[tokio::test]
-async fn a_cold_command_is_one_read_and_one_append_at_any_length() {
+async fn a_command_on_a_cold_instance_is_one_read_and_one_append_at_any_length() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     for _ in 0..300 {
@@ -390,7 +390,7 @@ async fn a_creation_reads_nothing() {
 }
 
 #[tokio::test]
-async fn an_existing_id_is_refused_after_a_strong_read() {
+async fn an_existing_id_is_refused_after_a_strongly_consistent_read() {
     let store = Spy::default();
     warm(&store, 1).await;
     let later = Options { at: 1, ..Options::default() };
@@ -401,7 +401,7 @@ async fn an_existing_id_is_refused_after_a_strong_read() {
 }
 
 #[tokio::test]
-async fn a_lost_race_is_decided_again_on_the_winner() {
+async fn a_command_that_lost_a_race_is_decided_again_on_the_winning_commit() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     store.fail_next(Fault::LostRace);
@@ -409,18 +409,18 @@ async fn a_lost_race_is_decided_again_on_the_winner() {
     assert_eq!(store.calls(), ["append", "strong read", "pause", "append"]);
 }
 
-/// Other instances wrote before the command arrived. Only a second lost race is one with a current
-/// writer.
+/// The first append fails because the cached state is stale, so the retry needs no pause. Only a
+/// second failure means that another instance writes at the same time.
 #[tokio::test]
-async fn an_instance_that_is_behind_catches_up_without_a_pause() {
+async fn an_instance_with_a_stale_cache_catches_up_without_a_pause() {
     let store = Spy::default();
     let stale = warm(&store, 100).await;
     let later = Options { at: 4_000_000_000, ..Options::default() };
-    fill_behind_the_back(&store.inner, &stream(), 50).await;
+    fill_as_another_instance(&store.inner, &stream(), 50).await;
     assert_eq!(committed(stale.send_with(draw(40), later).await), (4, 110));
     assert_eq!(store.calls(), ["append", "strong read", "append"]);
 
-    fill_behind_the_back(&store.inner, &stream(), 50).await;
+    fill_as_another_instance(&store.inner, &stream(), 50).await;
     store.fail_next(Fault::OnlyTheVersionIsNamed);
     store.fail_next(Fault::LostRace);
     assert_eq!(committed(stale.send_with(draw(40), later).await), (7, 121));
@@ -449,10 +449,10 @@ impl Client<'_> {
 }
 
 #[tokio::test]
-async fn a_replay_is_a_commit_without_events_and_with_the_state() {
+async fn republishing_a_state_appends_a_commit_without_events_and_with_the_state() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
-    // Another writer is first, and a lost reply is recognised, as for every command.
+    // The command recovers from a lost race and from a lost reply, like every command.
     store.fail_next(Fault::LostRace);
     assert_eq!(committed(client.replay().await), (4, 101));
     let replay = store.inner.get(&stream(), 4).await.unwrap().unwrap();
@@ -466,7 +466,7 @@ async fn a_replay_is_a_commit_without_events_and_with_the_state() {
 }
 
 #[tokio::test]
-async fn a_stream_without_commits_cannot_be_replayed() {
+async fn the_state_of_a_stream_without_commits_cannot_be_republished() {
     let store = Spy::default();
     let refused = Client::new(&store).replay().await;
     assert!(
@@ -478,10 +478,10 @@ async fn a_stream_without_commits_cannot_be_replayed() {
 /// The state of the stale instance has a level of 100. The instance must neither draw too much nor
 /// refuse on that state.
 #[tokio::test]
-async fn rule_6_nothing_is_refused_on_stale_state() {
+async fn rule_6_no_command_is_refused_on_a_stale_state() {
     let store = Spy::default();
     let stale = warm(&store, 100).await;
-    fill_behind_the_back(&store.inner, &stream(), 50).await;
+    fill_as_another_instance(&store.inner, &stream(), 50).await;
     assert_eq!(committed(stale.send(draw(150)).await), (4, 0));
     assert_eq!(store.calls(), ["strong read", "append"]);
 
@@ -492,7 +492,7 @@ async fn rule_6_nothing_is_refused_on_stale_state() {
 }
 
 #[tokio::test]
-async fn an_instance_that_is_far_behind_loads_the_newest_embedded_state() {
+async fn an_instance_with_a_very_stale_cache_loads_the_newest_embedded_state() {
     let store = Spy::default();
     let stale = warm(&store, 100).await;
     let other = Client::new(&store);
@@ -507,20 +507,21 @@ async fn an_instance_that_is_far_behind_loads_the_newest_embedded_state() {
 }
 
 #[tokio::test]
-async fn rule_11_damage_outside_a_fold_keeps_no_instance_behind() {
-    // Given an instance that is one commit behind, and a commit that cannot be read as a whole,
+async fn rule_11_damage_in_a_field_that_folds_do_not_read_blocks_no_instance() {
+    // Given an instance whose cache lacks one commit, which cannot be read as a whole,
     let behind = async |store: &Spy| {
-        fill_behind_the_back(&store.inner, &stream(), 1).await;
+        fill_as_another_instance(&store.inner, &stream(), 1).await;
         store.damaged.store(3, Ordering::Relaxed);
     };
     let key = Options { key: Some(("ada/1", "draw 100")), ..Options::default() };
-    // when a command with a key arrives, then it is decided on the events of that commit.
+    // when a command with an idempotency key arrives, then the instance decides it on the events of
+    // that commit.
     let store = Spy::default();
     let client = warm(&store, 100).await;
     behind(&store).await;
     assert_eq!(committed(client.send_with(draw(100), key).await), (4, 1));
-    // Without a key, the commit may or may not be that of the command (rule 4). The commands after
-    // it are accepted.
+    // Without a key, the damaged commit may be that of the command (rule 4), so the command fails.
+    // Later commands succeed.
     let store = Spy::default();
     let client = warm(&store, 100).await;
     behind(&store).await;
@@ -535,7 +536,7 @@ async fn rule_11_damage_outside_a_fold_keeps_no_instance_behind() {
 }
 
 #[tokio::test]
-async fn an_event_of_a_newer_program_keeps_no_instance_behind_once_a_state_is_embedded_after_it() {
+async fn an_unknown_event_blocks_no_instance_if_its_commit_embeds_a_state() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     let filled = log(&store).await[1].clone();
@@ -572,10 +573,10 @@ async fn rule_4_the_same_id_with_another_command_is_a_conflict() {
     assert_eq!(log(&store).await.len(), 3);
 }
 
-/// Two requests have one key: the one that lost must not be reported as a success, and its state
-/// must not be cached.
+/// Two requests have one command id. The request that lost the race must not succeed, and the
+/// instance must not cache its state.
 #[tokio::test]
-async fn rule_4_the_commit_of_another_request_with_the_id_is_no_lost_reply() {
+async fn rule_4_a_commit_of_another_request_with_the_same_id_is_no_lost_reply() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     store.fail_next(Fault::TakenByItsNamesakeAndUnavailable);
@@ -585,7 +586,7 @@ async fn rule_4_the_commit_of_another_request_with_the_id_is_no_lost_reply() {
 }
 
 #[tokio::test]
-async fn an_append_that_never_arrived_is_reported() {
+async fn an_append_that_never_reached_the_store_is_an_error() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     store.fail_next(Fault::Unavailable);
@@ -605,7 +606,7 @@ async fn an_append_to_a_busy_stream_is_retried() {
 }
 
 #[tokio::test]
-async fn rule_11_races_are_lost_a_bounded_number_of_times() {
+async fn rule_11_a_command_gives_up_after_a_bounded_number_of_lost_races() {
     let store = Spy::failing([]);
     let client = warm(&store, 100).await;
     for _ in 0..100 {
@@ -629,19 +630,20 @@ async fn a_precondition_is_checked_against_the_newest_version() {
     let stale = client.send_with(draw(1), options(&at(&[1, 2]))).await;
     assert!(matches!(stale, Err(ExecuteError::PreconditionFailed { version: 3 })));
 
-    // This instance has not seen version 4 yet, but the client has, and names it.
-    fill_behind_the_back(&store.inner, &stream(), 1).await;
+    // The client names version 4, which this instance has not cached yet.
+    fill_as_another_instance(&store.inner, &stream(), 1).await;
     assert_eq!(committed(client.send_with(draw(100), options(&at(&[4]))).await), (5, 0));
 
-    // The race is lost between the check and the append: the command must not be decided again.
+    // Another instance wins the race between the check and the append. The command must not be
+    // decided again.
     store.fail_next(Fault::LostRace);
     let raced = client.send_with(fill(1), options(&at(&[5]))).await;
     assert!(matches!(raced, Err(ExecuteError::Overtaken { version: 6 })));
     assert_eq!(committed(client.send_with(fill(1), options(&Precondition::Exists)).await), (7, 2));
 }
 
-/// The answer is 412 if the version was gone before the command arrived, and 409 if the race was
-/// lost afterwards. A client that names both versions gets neither.
+/// A version that was stale when the command arrived gives 412. A race that the command lost
+/// afterwards gives 409. A client that names both versions gets neither.
 #[tokio::test]
 async fn an_overtaken_precondition_is_distinguished_from_a_stale_one() {
     let store = Spy::default();
@@ -656,13 +658,13 @@ async fn an_overtaken_precondition_is_distinguished_from_a_stale_one() {
             )
             .await
     };
-    // The instance is behind: the version that the client names was gone when the command arrived.
-    fill_behind_the_back(&store.inner, &stream(), 1).await;
+    // The cache is stale: the version that the client names was stale when the command arrived.
+    fill_as_another_instance(&store.inner, &stream(), 1).await;
     assert!(matches!(
         send(winner + 1, &[2]).await,
         Err(ExecuteError::PreconditionFailed { version: 3 })
     ));
-    // The version was still there when the command arrived.
+    // The version that the client names was still current when the command arrived.
     store.fail_next(Fault::LostRace);
     assert!(matches!(send(winner, &[3]).await, Err(ExecuteError::Overtaken { version: 4 })));
     store.fail_next(Fault::LostRace);
@@ -670,15 +672,15 @@ async fn an_overtaken_precondition_is_distinguished_from_a_stale_one() {
 }
 
 #[tokio::test]
-async fn a_repeated_request_gets_its_first_answer_and_one_commit() {
+async fn a_retry_with_its_key_gets_the_first_response_and_appends_nothing() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     let key = Options { key: Some(("ada/1", "draw 100")), id: Some("ada/1"), ..Options::default() };
     assert_eq!(committed(client.send_with(draw(100), key).await), (3, 0));
     assert_eq!(store.calls(), ["append"]);
 
-    // The request is repeated at once, with a level that would not allow it again, then after other
-    // commands, then on a cold instance.
+    // The client retries at once, although the level would not allow a second draw. Then it retries
+    // after another command, and on a cold instance.
     assert_eq!(repeated(client.send_with(draw(100), key).await), "3: 0");
     client.send(fill(500)).await.unwrap();
     assert_eq!(repeated(client.send_with(draw(100), key).await), "3: 0");
@@ -689,17 +691,17 @@ async fn a_repeated_request_gets_its_first_answer_and_one_commit() {
     assert!(matches!(client.send_with(draw(7), other).await, Err(ExecuteError::CommandIdReused)));
 }
 
-/// The same request has other events if it is decided on another day. It still gets its first
-/// answer.
+/// The same request may have other events if it is decided on another day. It still gets the first
+/// response.
 #[tokio::test]
-async fn a_repeated_request_is_recognised_by_the_commit_too() {
+async fn a_retry_whose_append_finds_only_a_taken_version_gets_the_first_response() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     let key = Options { key: Some(("ada/1", "f")), id: Some("ada/1"), ..Options::default() };
     assert_eq!(committed(client.send_with(draw(40), key).await), (3, 60));
 
     let stale = Client::new(&store);
-    let earlier = as_it_was_at(&store, 2).await;
+    let earlier = log_up_to(&store, 2).await;
     stale
         .cache
         .put(&stream(), &load(&earlier, &stream(), None, Consistency::Strong).await.unwrap());
@@ -708,8 +710,8 @@ async fn a_repeated_request_is_recognised_by_the_commit_too() {
     assert_eq!(log(&store).await.len(), 3);
 }
 
-/// Returns the log up to a version.
-async fn as_it_was_at(store: &Spy, version: usize) -> MemoryStore {
+/// Returns a store with the log up to a version.
+async fn log_up_to(store: &Spy, version: usize) -> MemoryStore {
     let earlier = MemoryStore::default();
     for commit in log(store).await.iter().take(version) {
         earlier.append(commit, None).await.unwrap();
@@ -718,7 +720,7 @@ async fn as_it_was_at(store: &Spy, version: usize) -> MemoryStore {
 }
 
 #[tokio::test]
-async fn a_repeated_request_with_a_precondition_gets_its_first_answer() {
+async fn a_retry_with_a_precondition_gets_the_first_response() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     let at_2 = Precondition::OneOf(vec![2]);
@@ -746,7 +748,7 @@ async fn a_refusal_is_stored_too() {
 }
 
 #[tokio::test]
-async fn a_commit_is_not_refused_for_the_size_of_its_state() {
+async fn a_commit_that_is_too_large_with_its_state_is_appended_without_it() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     store.fail_next(Fault::OnlyWithoutState);
@@ -757,11 +759,10 @@ async fn a_commit_is_not_refused_for_the_size_of_its_state() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Rule 5: every load gives the same state with and without embedded states, whatever their
-    /// size. One of any `SNAPSHOT_EVERY` commits in a row has a state, so that the first page of a
-    /// load is enough.
+    /// Rule 5: a load gives the same state with and without embedded states of any size. One of any
+    /// `SNAPSHOT_EVERY` commits in a row embeds a state, so the first page suffices for a load.
     #[test]
-    fn rule_5_removing_every_state_changes_no_answer(
+    fn rule_5_a_load_gives_the_same_state_without_any_embedded_state(
         site_length in 1_usize..3_000,
         amounts in prop::collection::vec((1..1_000_i64, 0_usize..600), 1..40),
     ) {
@@ -791,10 +792,10 @@ proptest! {
     }
 }
 
-/// On an instance that is behind, the repeated request finds the commit before it finds the
-/// idempotency record. It must get its first answer there too.
+/// On an instance with a stale cache, the retry finds the commit before it finds the idempotency
+/// record. The retry must get the first response there too.
 #[tokio::test]
-async fn a_request_repeated_on_an_instance_that_is_behind_gets_its_first_answer() {
+async fn a_retry_on_an_instance_with_a_stale_cache_gets_the_first_response() {
     let store = Spy::default();
     let first = Client::new(&store);
     let behind = Client::new(&store);
@@ -809,7 +810,8 @@ async fn a_request_repeated_on_an_instance_that_is_behind_gets_its_first_answer(
     assert!(matches!(again, Outcome::Repeated(ref answer) if answer == "3: 93"), "{again:?}");
 }
 
-/// Without a key no answer is stored: the id in the commit identifies the command.
+/// Without an idempotency key the store has no response, so the command id in the commit identifies
+/// the command.
 #[tokio::test]
 async fn rule_4_the_same_command_at_another_time_is_one_commit() {
     let store = Spy::default();
@@ -831,8 +833,8 @@ async fn a_command_that_changes_nothing_appends_nothing() {
     assert_eq!(store.calls(), ["strong read"], "and it is said of the newest state (rule 6)");
 }
 
-/// A state is embedded if it costs no further write unit, or if a load would otherwise need a
-/// second page.
+/// A commit embeds a state if the state costs no further write unit, or if a load would otherwise
+/// need a second page.
 #[tokio::test]
 async fn states_are_embedded_when_they_are_free_and_when_they_are_due() {
     for (site, expected) in
@@ -849,7 +851,7 @@ async fn states_are_embedded_when_they_are_free_and_when_they_are_due() {
     }
 }
 
-/// RFC 9110, 13.1.1: `*` requires an aggregate that exists, and no commit has version 0.
+/// RFC 9110, 13.1.1: `*` requires an existing aggregate, and no commit has version 0.
 #[tokio::test]
 async fn no_precondition_holds_for_an_aggregate_that_does_not_exist() {
     for precondition in

@@ -24,7 +24,7 @@ fn two_routes_on_one_table_declare_it_once_with_the_indexes_of_both() {
 }
 
 #[test]
-fn a_grant_of_all_keys_makes_narrower_grants_void_in_either_order() {
+fn a_grant_of_all_keys_includes_narrower_grants_in_either_order() {
     let all = || Table::with(ROWS, [Action::PutItem]);
     let some = |key| Table::from(ROWS).on([Action::PutItem], &names(&[key]));
     for (tables, keys) in [
@@ -37,9 +37,9 @@ fn a_grant_of_all_keys_makes_narrower_grants_void_in_either_order() {
     }
 }
 
-/// Deployed stacks carry the text, so every later version must read it.
+/// Deployed stacks have manifests in this form, so every later version must read it.
 #[test]
-fn a_manifest_is_read_as_it_was_written() {
+fn the_written_form_of_a_manifest_is_stable_and_is_read() {
     let index = crate::Index {
         name: "byOwner",
         partition: "owner",
@@ -87,14 +87,14 @@ fn a_text_that_is_not_valid_for_its_purpose_is_refused() {
 }
 
 #[test]
-fn a_field_that_is_unknown_is_refused() {
+fn an_unknown_field_is_refused() {
     let text = include_str!("sample.json").replacen("\"metrics\"", "\"alarms\"", 1);
     let error = serde_json::from_str::<Manifest>(&text).unwrap_err().to_string();
     assert!(error.contains("unknown field `alarms`"), "{error}");
 }
 
 #[test]
-fn the_names_in_policies_are_those_in_the_text() {
+fn names_in_policies_equal_names_in_the_manifest() {
     for action in [
         Action::BatchGetItem,
         Action::BatchWriteItem,

@@ -1,4 +1,4 @@
-//! The shared helpers of the tests of accounts.
+//! Helpers that the tests of accounts and transfers share.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -19,23 +19,23 @@ use ledgerline_testing::{Api, LocalStack, eventually};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-/// Accounts over HTTP.
+/// Requests for accounts over HTTP, and checks of the responses.
 pub(crate) trait Accounts {
-    /// Opens an account with a balance, and returns its id.
+    /// Opens an account, credits it with the balance, and returns its id.
     async fn account(&self, balance: i64) -> String;
 
-    /// Waits until all transactions up to a version are shown, and checks that they add up to the
+    /// Waits until the view shows all transactions up to a version. Checks that they add up to the
     /// balance.
     async fn shows_its_transactions(&self, id: &str, version: u64);
 
     /// Returns all transactions, newest first, page by page.
     async fn transactions(&self, id: &str) -> Vec<Value>;
 
-    /// Checks the balance of the last month that an account shows: a month may have ended since the
-    /// first booking.
+    /// Checks the shown balance of the account's last month. Only the bookings of that month count,
+    /// because a month may end during the test.
     async fn shows_its_month(&self, shown: &Value);
 
-    /// Returns all bookings of the bank in their order, in pages of this size.
+    /// Reads all bookings of the bank in their order, in pages of this size.
     async fn bookings(&self, limit: usize) -> Vec<Value>;
 }
 
@@ -112,7 +112,7 @@ impl Accounts for Api {
             return Vec::new();
         };
         let mut all = Vec::new();
-        // Midnight may have passed since the first booking. No test takes longer than a day.
+        // Midnight may pass during the test. No test takes longer than a day.
         for day in [newest.yesterday().unwrap(), newest] {
             let mut cursor = String::new();
             loop {
@@ -129,18 +129,20 @@ impl Accounts for Api {
     }
 }
 
-/// Accounts in the log of a local stack.
+/// Reads of accounts and transfers in the log of a local stack, and checks of the log.
 pub(crate) trait Balances {
+    /// Returns the commits of an account.
     async fn log(&self, id: &str) -> Vec<Commit>;
 
+    /// Returns the version and the state of an account.
     async fn state(&self, id: &str) -> (u64, State);
 
-    /// Returns all commits of these categories, stream by stream, each in its order.
+    /// Returns all commits of these categories, stream by stream, in the order of versions.
     async fn whole_log(&self, of: &[&str]) -> Vec<Commit>;
 
     /// Waits until every transfer has ended, and checks in the log that each moved its money once.
     /// That is a debit and a credit, or a debit and a refund, or nothing after a refusal. No money
-    /// may appear or disappear. Returns the number of transfers by how they ended.
+    /// may appear or disappear. Returns the number of transfers for each outcome.
     async fn money_moved_once(&self) -> BTreeMap<&'static str, usize>;
 
     /// Waits until both read models show the fold of the log, row by row.
@@ -201,8 +203,8 @@ impl Balances for LocalStack {
             ends.collect::<Option<BTreeMap<_, _>>>()
         })
         .await;
-        // By transfer: the steps that were due, and the money that they added to accounts and took
-        // from them.
+        // For each transfer, the steps at the accounts, and the sum of the money that they added to
+        // accounts and took from them.
         let mut moved = BTreeMap::<&str, (Vec<&str>, i64)>::new();
         let mut paid_in = 0;
         let mut balances = BTreeMap::new();

@@ -25,9 +25,9 @@ async fn two_purchases_at_once_do_not_overdraw_an_account() {
 
 /// "A trick to make data synchronization and replay easier" and "The job of the projectors become
 /// trivial": the row is the state in the event. "The replay is then extremely simple": redelivered
-/// entries change nothing.
+/// commits change no row.
 #[tokio::test]
-async fn a_redelivery_changes_nothing() {
+async fn redelivered_commits_change_no_row() {
     let local = LocalStack::start(None).await;
     let id = local.account(500).await;
     local.post(&format!("/accounts/{id}/debits"), json!({ "amount": 30 })).await;
@@ -36,7 +36,7 @@ async fn a_redelivery_changes_nothing() {
     assert_eq!(before.0.body["totalBalance"], 470);
     local.shows_its_month(&before.0.body).await;
 
-    // The commits are redelivered like in the runbook, but with the newest first.
+    // The test redelivers the commits like the runbook, but with the newest first.
     let records: Vec<_> =
         local.stream_records(&format!("account-{id}")).await.into_iter().rev().collect();
     assert_eq!(records.len(), 3);

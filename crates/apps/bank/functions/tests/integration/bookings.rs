@@ -1,5 +1,5 @@
-//! The ledger of all bookings: the stack writes it in one order while functions are killed, and a
-//! custom consumer builds it from `$all`.
+//! The ledger of all bookings. The stack writes it in one order while the test kills functions, and
+//! a custom subscriber builds the same rows from `$all`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,15 +19,15 @@ use ledgerline_testing::{LocalStack, Tool, eventually};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-/// A custom consumer outside of Lambda. It stores its cursor and its positions in files, next to
+/// A custom subscriber outside of Lambda. It stores its cursor and its positions in a file, next to
 /// its rows.
 struct Consumer<'a> {
     subscription: Subscription<DynamoDbStore, DynamoDbStore>,
     folder: &'a Path,
 }
 
-/// The consumer's data: one file, which is replaced as a whole, so that rows, positions and cursor
-/// are always of the same time.
+/// The subscriber's data in one file. The subscriber replaces the file as a whole, so rows,
+/// positions and cursor always belong together.
 #[derive(Default, serde::Serialize, serde::Deserialize)]
 struct Kept {
     cursor: Option<Cursor>,
@@ -86,7 +86,7 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
     let dollars = dollars.body["accountId"].as_str().unwrap().to_owned();
     let credited = bank.post(&format!("/accounts/{dollars}/credits"), json!({ "amount": 5 })).await;
     assert_eq!(credited.status, StatusCode::OK);
-    // Transfers and bookings run at once, while instances are killed.
+    // Transfers and bookings run at once, while the test kills instances.
     let transfers = (0..30).map(|number: usize| {
         let from = &accounts[number % 6];
         let to = &accounts[(number * 5 + 1) % 6];
@@ -111,8 +111,8 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
         })
         .await;
     }
-    // The test waits for each account's newest version: after it, the ledger has all of the
-    // account's bookings.
+    // The test waits for each account's newest version, so that the ledger has all of the account's
+    // bookings.
     let mut sum = 0;
     for account in &accounts {
         let newest = bank.get(&format!("/accounts/{account}")).await;
@@ -143,14 +143,14 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
             assert_eq!(row["held"], json!({ "inAccounts": 5, "underWay": 0 }));
         }
     }
-    // After all credits, the sums show that no money under way is lost.
+    // After the last credit, the sums show that no money under way is lost.
     let paid_in = rows.iter().rposition(|row| row["amount"] == 1_000).unwrap();
     for row in rows[paid_in..].iter().filter(|row| row["currency"] == "EUR") {
         let held = |name: &str| row["held"][name].as_i64().unwrap();
         assert_eq!(held("inAccounts") + held("underWay"), 6_000, "{row}");
     }
 
-    // A custom consumer runs the same module, begins anew after each page, and gets the same rows.
+    // A custom subscriber runs the same module, restarts after each page, and gets the same rows.
     let folder = tempfile::tempdir().unwrap();
     let filter =
         Filter { categories: BTreeSet::from(["account".to_owned()]), events: BTreeSet::new() };
@@ -173,7 +173,7 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
     let own: Vec<_> = kept.rows.iter().map(|row| compared(&json!(row))).collect();
     assert_eq!(own, rows.iter().map(compared).collect::<Vec<_>>());
 
-    // The pages, a day, the ETag, and a version to wait for.
+    // The query has pages, days, a tag, and a version to wait for.
     let page = bank.get("/bookings").await;
     assert_eq!(
         (page.etag_version(), &page.body["last"]),
@@ -205,7 +205,7 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
         );
     }
 
-    // `$all` has every commit once, and each stream in its order.
+    // `$all` has every commit once, and each stream in the order of versions.
     let (mut after, mut versions) = ("beginning".to_owned(), BTreeMap::<String, u64>::new());
     loop {
         let page = bank.get(&format!("/events?after={after}&limit=20")).await;
@@ -227,7 +227,8 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
     }
 }
 
-/// A commit of a newer program is in `$all`, and all bookings after it wait.
+/// `$all` has an unreadable commit, as if a newer program had written it, and all bookings after it
+/// wait.
 #[tokio::test]
 async fn an_operator_skips_a_commit_that_the_ledger_of_bookings_cannot_apply() {
     let bank = LocalStack::start(None).await;

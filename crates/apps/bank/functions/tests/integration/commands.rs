@@ -25,7 +25,7 @@ fn command(name: &str) -> Result<Command, Problem> {
 }
 
 #[test]
-fn each_sample_is_the_command_of_its_name() {
+fn each_sample_is_read_as_the_command_of_its_name() {
     assert_eq!(command("open"), Ok(Command::Open(valid("Ada"), valid("EUR"))));
     let salary = Booking { amount: valid(5_000), reference: Some(valid("salary")) };
     assert_eq!(command("credit"), Ok(Command::Credit(salary)));

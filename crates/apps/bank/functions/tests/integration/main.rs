@@ -1,5 +1,5 @@
-//! The tests of the functions together, in one binary: cargo runs test binaries one after another,
-//! and most of these wait for a stack.
+//! The tests of the functions in one binary. Cargo runs test binaries one after another, and most
+//! of these tests wait for a stack, so one binary saves time.
 
 #![allow(
     clippy::unwrap_used,

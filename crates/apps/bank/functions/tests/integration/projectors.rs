@@ -1,4 +1,4 @@
-//! The projectors with the sample events, against real tables; then duplicates, swaps and gaps.
+//! The projectors with the sample events, duplicates, swaps and gaps, against real tables.
 
 use std::time::Duration;
 
@@ -49,7 +49,8 @@ impl Transactions {
                 transactions::VIEW,
             ),
         };
-        // At its start, the function reads the generations, and then at most once in ten seconds.
+        // The function reads the generations at its start, and after that at most once in ten
+        // seconds.
         projector.consumer.generations().await.unwrap();
         wire.take();
         Self { projector, wire }
@@ -110,12 +111,11 @@ fn message(commit: &Commit) -> String {
     serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).unwrap()
 }
 
-/// The budget of a booking's commit is a write unit for its row. The position of the batch in the
-/// stream is read once. That is a read unit for the newest row, and one for the position next to
-/// the rows, because the batch begins with the opening. The opening has no row, and puts its
-/// position next to the rows.
+/// The budget of a booking's commit is a write unit for its row. The batch reads the position in
+/// the stream once. That costs a read unit for the newest row and one for the position item,
+/// because the batch begins with the opening. The opening has no row, and writes the position item.
 #[tokio::test]
-async fn the_sample_commits_become_rows_and_the_last_one_is_the_position() {
+async fn the_sample_commits_become_rows_and_the_last_row_is_the_position() {
     let transactions = Transactions::new().await;
     let commits = transactions.log().await;
     let event: SqsEvent = serde_json::from_value(sample("transactions-projector/commits")).unwrap();
@@ -129,8 +129,8 @@ async fn the_sample_commits_become_rows_and_the_last_one_is_the_position() {
     assert_eq!(transactions.rows().await, fold(&commits));
 }
 
-/// One call writes the rows of all streams of a batch. A redelivered batch is applied commit by
-/// commit, because one of them may have crashed the function.
+/// One call writes the rows of all streams of a batch. The projector applies a redelivered batch
+/// commit by commit, because one of the commits may have crashed the function.
 #[tokio::test]
 async fn bookings_of_many_accounts_are_written_in_one_call() {
     let transactions = Transactions::new().await;
@@ -166,7 +166,7 @@ async fn bookings_of_many_accounts_are_written_in_one_call() {
     }
 }
 
-/// The batch cannot be written in one call, because one of its rows is too large.
+/// One row of the batch is too large, so one call cannot write the batch.
 #[tokio::test]
 async fn a_commit_that_cannot_be_written_does_not_stop_those_of_other_accounts() {
     let mut transactions = Transactions::new().await;
@@ -217,7 +217,7 @@ async fn a_reference_is_read_from_the_log() {
 }
 
 #[tokio::test]
-async fn a_poisoned_message_stops_its_group_and_no_other() {
+async fn a_poison_pill_stops_its_group_and_no_other() {
     let transactions = Transactions::new().await;
     let commits = transactions.log().await;
     let poison =
@@ -260,7 +260,7 @@ async fn a_panic_over_one_message_does_not_stop_the_others() {
     assert_eq!(failed, ["1"]);
 }
 
-/// The projector of balances, and its table, with a log of the sample commits.
+/// Returns the projector of balances, with a log of the sample commits.
 async fn balances() -> (StateProjector<Account, balances::Row>, Wire) {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "BalancesTable"]).await;
     let wire = Wire::default();
@@ -273,7 +273,7 @@ async fn balances() -> (StateProjector<Account, balances::Row>, Wire) {
         log.append(&commit, None).await.unwrap();
     }
     let table = StateRows::new(client, ledgerline_testing::table("BalancesTable"), balances::TABLE);
-    // At its start, the function reads the generations, and then at most once in ten seconds.
+    // The function reads the generations at its start, and after that at most once in ten seconds.
     table.view().recent_generations().await.unwrap();
     wire.take();
     (StateProjector { table, log, view: balances::VIEW }, wire)
@@ -283,7 +283,7 @@ async fn balance(projector: &StateProjector<Account, balances::Row>) -> Option<b
     projector.table.shown(ID).await.unwrap().1
 }
 
-/// A stream of ten commits has nine rows, and the position of the opening next to them.
+/// A stream of ten commits has nine rows, and a position item for the opening.
 #[tokio::test]
 async fn a_rebuild_with_a_limit_returns_a_pause_and_resumes_where_it_stopped() {
     let transactions = Transactions::new().await;
@@ -313,7 +313,7 @@ async fn a_rebuild_with_a_limit_returns_a_pause_and_resumes_where_it_stopped() {
     let seconds = Duration::from_millis(waits).as_secs_f64();
     assert!(asks > 1 && seconds > made.writes, "{asks} times, {seconds} s, {made:?}");
     assert_eq!(transactions.rows_of(1).await, fold(&commits));
-    // Another generation is not rebuilt by a late request.
+    // A late request does not rebuild another generation.
     let other = consumer
         .rebuild(&transactions.projector.store, &RebuildRequest { generation: 2, ..asked })
         .await;
@@ -331,7 +331,7 @@ async fn the_sample_entry_becomes_a_row_in_one_write() {
     let row = balance(&projector).await.unwrap();
     assert_eq!((row.version, row.total_balance, row.last_month_balance), (3, 1_000, 1_000));
 
-    // The same entry once more, and an older one, change nothing.
+    // A duplicate of the entry and an older entry change nothing.
     projector.project(event.detail.clone()).await.unwrap();
     let mut older = event.detail.clone();
     older["aggregate"]["lastKnownVersion"] = json!(2);
@@ -340,8 +340,9 @@ async fn the_sample_entry_becomes_a_row_in_one_write() {
     assert_eq!(balance(&projector).await, Some(row));
 }
 
-/// The index of keys alone is written only if one of them changes. So a booking costs one unit and
-/// not two. Source: DynamoDB developer guide, "Global secondary indexes", on write capacity.
+/// DynamoDB writes an index of keys alone only if one of the keys changes. So a booking costs one
+/// write unit, not two. Source: DynamoDB developer guide, "Global secondary indexes", on write
+/// capacity.
 #[test]
 fn a_booking_changes_no_key_of_the_index() {
     let opened = Opened { owner: "Ada".into(), opened_by: Some("ada".into()), ..Opened::default() };
@@ -362,10 +363,10 @@ fn a_booking_changes_no_key_of_the_index() {
     assert_eq!(balances::OF_OPENER.projection, Projection::KeysOnly);
 }
 
-/// During a deployment and its rollback, the row is right whichever of fanout and projector is
+/// During a deployment and its rollback, the row is right, whether the fanout or the projector is
 /// replaced first.
 #[tokio::test]
-async fn a_state_of_another_program_is_not_misread_but_folded_from_the_log() {
+async fn a_state_of_another_schema_is_folded_from_the_log() {
     let (projector, _) = balances().await;
     let event: EventBridgeEvent =
         serde_json::from_value(sample("balances-projector/debited")).unwrap();
@@ -379,7 +380,7 @@ async fn a_state_of_another_program_is_not_misread_but_folded_from_the_log() {
     }
 }
 
-/// Rule 8 rejects older versions. After the log was restored to an earlier time, every delivered
+/// Rule 8 rejects older versions. After a restore of the log to an earlier time, every delivered
 /// version is older. Without an error, the row would stay wrong unnoticed.
 #[tokio::test]
 async fn a_row_ahead_of_the_log_is_an_error() {
@@ -396,8 +397,8 @@ async fn a_row_ahead_of_the_log_is_an_error() {
     assert!(error.contains("version 7") && error.contains("which was restored"), "{error}");
 }
 
-/// The forms in which Lambda and EventBridge deliver an entry, or put it into the queue of failed
-/// invocations.
+/// Lambda and EventBridge deliver an entry in several forms, and put it into the queue of failed
+/// invocations in others.
 #[test]
 fn an_entry_is_found_in_every_form_of_delivery() {
     let event = sample("balances-projector/debited");
@@ -425,8 +426,8 @@ fn an_entry_is_found_in_every_form_of_delivery() {
     }
 }
 
-/// One state may crash the function each time. If it were always first, the others would never be
-/// written.
+/// One state may crash the function each time. If that state were always first, the projector would
+/// never write the others.
 #[test]
 fn a_redelivered_message_begins_with_a_different_state_at_each_receive() {
     let mut firsts = Vec::new();
@@ -461,8 +462,8 @@ async fn a_failed_state_does_not_stop_the_others() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Rules 7 and 9: duplicates, swaps and losses, as long as the last commit arrives, give the
-    /// fold of the log.
+    /// Rules 7 and 9: with duplicates, swaps and losses, the rows equal the fold of the log, as
+    /// long as the last commit arrives.
     #[test]
     fn any_delivery_gives_the_fold_of_the_log(deliveries in prop::collection::vec(0..10_usize, 0..30)) {
         tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {

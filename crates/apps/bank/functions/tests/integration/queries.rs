@@ -1,4 +1,4 @@
-//! The sample events are requests that the queries answer from real tables.
+//! The queries of accounts answer the sample events from real tables.
 
 use std::{process::Command, time::Duration};
 
@@ -127,8 +127,8 @@ async fn accounts_are_listed_by_owner_and_not_by_the_prefix_of_a_name() {
     }
 }
 
-/// DynamoDB would refuse a start outside of the list. The client must get the problem of a wrong
-/// cursor, and not that of an outage.
+/// DynamoDB refuses a start outside of the list. The client must get the problem of a wrong cursor,
+/// not that of an outage.
 #[tokio::test]
 async fn a_cursor_of_another_owners_list_is_refused() {
     let cursor =
@@ -160,9 +160,9 @@ async fn a_version_that_is_not_shown_in_time_is_reported_as_missing() {
     }
 }
 
-/// Starts a function with this environment, and returns the first line that it logs before it
-/// exits.
-fn last_words(environment: &[(&str, &str)]) -> Value {
+/// Starts a function with this environment, and returns the first line of its log. The function
+/// must exit with an error.
+fn first_log_line(environment: &[(&str, &str)]) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_account-queries"))
         .env_clear()
         .envs(environment.iter().copied())
@@ -175,7 +175,7 @@ fn last_words(environment: &[(&str, &str)]) -> Value {
 
 #[test]
 fn a_function_without_its_configuration_names_the_variable_and_exits() {
-    let line = last_words(&[("BALANCES_TABLE", "b")]);
+    let line = first_log_line(&[("BALANCES_TABLE", "b")]);
     assert_eq!(line["level"], "ERROR");
     assert_eq!(line["error"], "the environment variable `TRANSACTIONS_TABLE` is not set");
     assert!(line["timestamp"].as_str().is_some_and(|time| time.parse::<jiff::Timestamp>().is_ok()));
@@ -208,7 +208,7 @@ fn a_function_prints_its_manifest() {
 /// On AWS, a development user would admit every caller as one user.
 #[test]
 fn a_development_user_is_for_emulators_only() {
-    let line = last_words(&[("DEVELOPMENT_USER", "developer")]);
+    let line = first_log_line(&[("DEVELOPMENT_USER", "developer")]);
     assert_eq!(
         line["error"],
         "the environment variable `DEVELOPMENT_USER` is not valid: the variable is for emulators only, and AWS_ENDPOINT_URL is not set"

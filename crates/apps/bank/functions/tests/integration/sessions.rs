@@ -1,4 +1,4 @@
-//! The sessions in the documents are real.
+//! The commands of the sessions in the documents, run against a local stack.
 
 use ledgerline_testing::{
     LocalStack, eventually,
@@ -21,7 +21,7 @@ async fn the_session_in_the_order_document_is_real() {
     sessions_are_real(&workspace().join("docs/order.md")).await;
 }
 
-/// Lesson 3, as a reader types it.
+/// Runs the commands of lesson 3 as a reader types them.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_money_is_lost_when_a_reader_of_the_lesson_kills_the_process_manager() {
     let lesson = std::fs::read_to_string(workspace().join("docs/learn/3-kill-a-function.md"));
@@ -29,7 +29,8 @@ async fn no_money_is_lost_when_a_reader_of_the_lesson_kills_the_process_manager(
     let stack = LocalStack::start(None).await;
     let mut shell = Shell::new(workspace());
     shell.replace("localhost:3000", stack.url());
-    // Other tests have functions of the same name.
+    // Other tests run processes of the same name, so `pkill` must end only the children of this
+    // stack.
     shell.replace("pkill ", format!("pkill -P {} ", stack.process_id()));
     shell.replace("--local ", format!("--local={} ", stack.aws_url()));
     let [

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use crate::accounts::{Accounts, Balances};
 
-/// A transfer whose money neither account accepts, in the state in which its process manager leaves
-/// it.
+/// Appends a stuck transfer, as its process manager leaves it: neither account accepts the money.
+/// Returns the transfer's id.
 async fn stuck(bank: &LocalStack, from: &str, to: &str) -> String {
     let refused = || "account-closed".to_owned();
     let events = [
@@ -74,7 +74,7 @@ async fn an_operator_settles_a_stuck_transfer_by_a_command_with_a_reason() {
     assert_eq!(shown["settledToAccountId"], other.as_str());
     assert_eq!(bank.state(&other).await.1.total_balance(), 35);
     bank.settled(&other).await;
-    // The log has the operator and the reason; so does the tool's record.
+    // The log has the operator and the reason, and so does the tool's record.
     let (_, log) = ledger.run(&["show", &format!("transfer-{id}"), "--payloads"]);
     let decided =
         log.iter().find(|commit| commit["events"] == "TransferSettlementRequested").unwrap();

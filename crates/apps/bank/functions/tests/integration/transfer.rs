@@ -1,5 +1,5 @@
-//! Transfers against real tables: interrupted after every call, delivered twice, with other
-//! commands at the same accounts. Money is conserved, and every transfer ends.
+//! Transfers against real tables. The tests interrupt a transfer after every call, redeliver its
+//! commits, and send other commands to its accounts. Money is conserved, and every transfer ends.
 
 use std::num::NonZeroUsize;
 
@@ -53,7 +53,7 @@ impl Bank {
         self.store_of(Client::new(&self.dynamodb.sdk_config()))
     }
 
-    /// A cold instance of the function.
+    /// Returns a cold instance of the function.
     fn manager(&self) -> Manager {
         let config = Builder::from(&self.dynamodb.sdk_config())
             .retry_config(RetryConfig::disabled())
@@ -101,8 +101,8 @@ impl Bank {
         self.send::<Transfer>(&the_transfer(), command, "request").await;
     }
 
-    /// Delivers the commits of the transfer one after the other, up to the newest one. Returns
-    /// whether the function applied all of them.
+    /// Delivers the commits of the transfer one after the other, up to the head. Returns whether
+    /// the function applied all of them.
     async fn deliver(&self, manager: &Manager) -> bool {
         for version in 1.. {
             let Some(commit) = self.store().get(&the_transfer(), version).await.unwrap() else {
@@ -160,12 +160,12 @@ fn requested(from: &str, to: &str, amount: i64) -> transfer::Command {
     }
 }
 
-/// The phase of the transfer, and the code of the last refusal.
+/// Returns the status of the transfer and the code of its last refusal.
 fn ended(state: &transfer::State) -> (Status, Option<&str>) {
     (Status::of(state).unwrap(), state.order().unwrap().reason.as_deref())
 }
 
-/// The course that a transfer can take.
+/// A course that a transfer can take.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Way {
     Arrives,
@@ -179,8 +179,8 @@ impl Way {
         [Self::Arrives, Self::NothingThere, Self::NobodyTakesIt, Self::CannotGoBack];
 
     async fn prepare(self, bank: &Bank) {
-        // A transfer that becomes stuck takes the whole balance, so that the account can be closed
-        // meanwhile.
+        // A transfer that becomes stuck debits the whole balance, so that another command can close
+        // the account meanwhile.
         bank.open(A, "EUR", if self == Self::NothingThere { 10 } else { 30 }).await;
         bank.open(
             B,
@@ -204,8 +204,8 @@ impl Way {
                 }
             }
         } else {
-            // Another command takes the next version of both accounts. Then only the idempotency
-            // record shows that the transfer's command was done.
+            // Other commands append the next version of both accounts. Then only the idempotency
+            // record proves that the account has executed the transfer's command.
             bank.credit(A, 1).await;
             bank.credit(B, 1).await;
         }
@@ -229,8 +229,8 @@ async fn money_arrives_in_a_counted_number_of_calls() {
     assert!(bank.deliver(&manager).await);
     assert_eq!((bank.balance(A).await, bank.balance(B).await), (0, 35));
     assert_eq!(bank.status().await, Status::Completed);
-    // Each step reads the position and the transfer, sends the account's command and the
-    // transfer's, and writes the position.
+    // Each step reads the position and the transfer, sends a command to the account and one to the
+    // transfer, and writes the position.
     let step = |account: &[&'static str], transfer: &[&'static str]| {
         [&["GetItem", "Query"], account, transfer, &["PutItem"]].concat()
     };
@@ -242,9 +242,9 @@ async fn money_arrives_in_a_counted_number_of_calls() {
         vec!["GetItem", "PutItem"],
     ];
     assert_eq!(bank.wire.operations(), expected.concat());
-    // A redelivery of all commits changes nothing, because the position has passed them. For the
-    // two versions below the position, the function checks that the log still has the position: a
-    // restored log may not have it.
+    // A redelivery of all commits changes nothing, because the position is past them. For the two
+    // versions below the position, the function checks that the log still has the commit at the
+    // position, because a restored log may lack it.
     assert!(bank.deliver(&manager).await);
     assert_eq!(bank.wire.operations(), ["GetItem"; 3 + 2]);
     let log = bank.store().get(&account(B), 3).await.unwrap().unwrap();
@@ -253,8 +253,8 @@ async fn money_arrives_in_a_counted_number_of_calls() {
     assert_eq!(log.meta.actor.as_deref(), Some("ada"));
 }
 
-/// For every course of a transfer, every interruption, and all other commands at the accounts
-/// meanwhile, the money is in one place.
+/// Each course of a transfer is interrupted after each call, while other commands change its
+/// accounts. The money is always in exactly one place.
 #[tokio::test]
 async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
     for way in Way::ALL {
@@ -269,18 +269,18 @@ async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
             bank.crash.recover();
             let mut given = 0;
             for _ in 0..4 {
-                // The sum below counts money under way by the state of the transfer, which changes
-                // only when the step is recorded.
+                // The sum below takes the money under way from the transfer's state, which changes
+                // only when the transfer records the step.
                 way.meanwhile(&bank).await;
                 given += i64::from(way != Way::CannotGoBack) * 2;
-                // Another, cold instance.
+                // Another, cold instance gets all commits again.
                 assert!(bank.deliver(&bank.manager()).await, "{way:?} after {calls} calls");
             }
             let state = bank.transfer().await;
             let sum = bank.balance(A).await + bank.balance(B).await + state.under_way();
             assert_eq!(sum, a + b + given, "{way:?} after {calls} calls");
             let ended = ended(&state);
-            // The money of an uninterrupted transfer is refunded before a command can close the
+            // An uninterrupted transfer refunds the money before another command can close the
             // account.
             if way == Way::CannotGoBack && ended.0 == Status::Refunded {
                 assert_eq!(ended, (Status::Refunded, Some("other-currency")));
@@ -324,8 +324,8 @@ async fn forget_all_but_the_log(client: &Client) {
     }
 }
 
-/// A redelivery of the whole transfer moves no money, at any time later, and even if only the log
-/// is left.
+/// A redelivery of all commits of a transfer moves no money, even if the idempotency records and
+/// the positions are lost.
 #[tokio::test]
 async fn a_redelivery_moves_no_money_even_if_only_the_log_is_left() {
     for way in Way::ALL {
@@ -345,17 +345,18 @@ async fn a_redelivery_moves_no_money_even_if_only_the_log_is_left() {
     }
 }
 
-/// Wherever the process manager is interrupted, the money of a stuck transfer reaches the account
-/// that an operator chose, once. If that account refuses, the transfer is stuck again.
+/// The money of a stuck transfer reaches the account that an operator chose, once, even if the
+/// process manager is interrupted after any call. If that account refuses, the transfer is stuck
+/// again.
 #[tokio::test]
-async fn the_money_of_a_stuck_transfer_goes_where_an_operator_decides() {
+async fn the_money_of_a_stuck_transfer_reaches_the_account_that_an_operator_chose() {
     const C: &str = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d";
     let settle = |to: &str| transfer::Command::Settle { to: valid(to), reason: valid("agreed") };
     let mut points = 0;
     for calls in 0.. {
         let bank = Bank::new().await;
         Way::CannotGoBack.prepare(&bank).await;
-        // After the debit, another command closes the account, before the credit is refused.
+        // Another command closes the account after the debit and before the refusal of the credit.
         let debit = bank.store().get(&the_transfer(), 1).await.unwrap().unwrap();
         let body = serde_json::to_string(&Message::Commit(Box::new(debit))).unwrap();
         assert!(bank.manager().message(&body).await.is_ok());
@@ -371,7 +372,7 @@ async fn the_money_of_a_stuck_transfer_goes_where_an_operator_decides() {
         bank.crash.after(calls);
         let finished = bank.deliver(&bank.manager()).await;
         bank.crash.recover();
-        // Another command takes the next version of the account, and another instance gets all
+        // Another command appends the next version of the account, and another instance gets all
         // commits again.
         bank.credit(C, 2).await;
         for _ in 0..2 {
@@ -390,8 +391,8 @@ async fn the_money_of_a_stuck_transfer_goes_where_an_operator_decides() {
     assert!(points > 10, "{points}");
 }
 
-/// An earlier decision is redelivered after everything but the log was lost. It moves no money,
-/// though a later decision is under way.
+/// After everything but the log is lost, the earlier of two decisions is redelivered. It moves no
+/// money, although the later decision is under way.
 #[tokio::test]
 async fn an_older_decision_moves_no_money_of_a_later_one() {
     const C: &str = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d";
@@ -410,7 +411,7 @@ async fn an_older_decision_moves_no_money_of_a_later_one() {
     bank.send::<Transfer>(&the_transfer(), settle(B), "to another currency").await;
     assert!(bank.deliver(&bank.manager()).await);
     bank.send::<Transfer>(&the_transfer(), settle(C), "to c").await;
-    // The credit is appended, and the function crashes before its outcome is recorded.
+    // The account appends the credit, and the function crashes before the transfer records it.
     let client = Client::new(&bank.dynamodb.sdk_config());
     let mut calls = 0;
     while bank.balance(C).await == 1 {
@@ -447,8 +448,8 @@ async fn a_caller_cannot_send_another_callers_money() {
     assert_eq!(bank.balance(A).await, 30);
 }
 
-/// Rule 11: a command whose outcome is unknown is not recorded as an outcome. The message fails and
-/// is delivered again, and the position does not move.
+/// Rule 11: the process manager does not record an unknown outcome of a command. The message fails
+/// and is redelivered, and the position does not move.
 #[tokio::test]
 async fn an_outage_is_not_recorded_as_an_outcome() {
     let bank = Bank::new().await;
