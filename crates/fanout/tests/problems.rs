@@ -1,4 +1,4 @@
-//! Compares docs/http.md with the problems that a client can get, and their statuses.
+//! Compares docs/http.md with the problems that a client can get, and with their statuses.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -8,7 +8,7 @@ use applications::All;
 use ledgerline::{Aggregate, Aggregates, RefusalKind, Visitor};
 use ledgerline_lambda::http::{PROBLEM_TYPES, Problem};
 
-/// The codes and statuses in the table of docs/http.md.
+/// Reads the codes and statuses in the table of docs/http.md.
 fn documented() -> BTreeMap<String, u16> {
     let page = include_str!("../../../docs/http.md");
     let (_, problems) = page.split_once("## Problems").unwrap();

@@ -26,8 +26,8 @@ fn a_missing_template_and_an_unknown_parameter_are_named() {
     assert!(run(&["--parameter-overrides", "Colour=red"]).contains("there is no parameter Colour"));
 }
 
-/// `local | grep -m1 Ready` closes the output, a company's environment names a proxy, and macOS
-/// begins with 256 descriptors.
+/// `local | grep -m1 Ready` closes the output, a company's environment may name a proxy, and macOS
+/// allows 256 descriptors by default.
 #[test]
 fn the_stack_serves_64_clients_with_its_output_closed_a_proxy_and_256_descriptors() {
     let mut local = Command::new("sh")
@@ -80,8 +80,8 @@ fn the_stack_serves_64_clients_with_its_output_closed_a_proxy_and_256_descriptor
     local.wait().unwrap();
 }
 
-/// Every other test runs the binaries that SAM ships. This test runs the program that a developer
-/// runs.
+/// Every other test runs the binaries that SAM ships. This test runs the program as a developer
+/// runs it.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_function_is_a_process_of_the_development_binary_or_of_its_own() {
@@ -90,7 +90,7 @@ fn a_function_is_a_process_of_the_development_binary_or_of_its_own() {
             .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
             .args(["--port", "0", "--aws-address", "127.0.0.1:0"])
             .args(arguments)
-            // With this variable, the stack would run the functions that were built for tests.
+            // With this variable, the stack would run the functions of the test build.
             .env_remove("LEDGERLINE_BUILT")
             .stdout(Stdio::piped())
             .spawn()
@@ -107,7 +107,7 @@ fn a_function_is_a_process_of_the_development_binary_or_of_its_own() {
     }
 }
 
-/// The answer to a request, with its head.
+/// Sends a request, and returns the response with its head.
 fn answer(address: &str, request: &str, headers: &[(&str, &str)], body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

@@ -23,10 +23,10 @@ use serde_json::json;
 
 // --- "An AWS Event Sourcing architecture with DynamoDB" ------------------------------------------
 
-/// "Schema design" and "Event envelope": a user registers and changes the address for mails. Each
-/// event has its name, the version of its shape, and its data.
+/// "Schema design" and "Event envelope": a user registers and changes the email address. Each event
+/// has its name, the version of its schema, and its data.
 #[tokio::test]
-async fn a_user_is_a_row_for_each_event_in_its_envelope() {
+async fn each_event_of_a_user_is_an_item_with_its_envelope() {
     let (store, _) = counted().await;
     let (cache, stream) = (cold::<User>(), StreamId::new("user", "ada").unwrap());
     for action in [
@@ -108,11 +108,11 @@ async fn of_two_follows_at_once_one_is_stored() {
     let (store, _) = counted().await;
     let stream = registered(&store).await;
     let follow = user(Action::Follow(valid("bob")));
-    // Two cold instances.
+    // The two commands reach two cold instances.
     let (one, two) = (cold::<User>(), cold::<User>());
     let both =
         join_all([&one, &two].map(|cache| send(&store, cache, &stream, &follow, false))).await;
-    // The instance that lost decides again, and finds nothing left to do.
+    // The instance that lost the race decides again, and the command changes nothing.
     assert_eq!(both, [Ok(2), Ok(2)]);
     assert_eq!(
         event_types(&commits(&store, &stream).await),
@@ -120,7 +120,7 @@ async fn of_two_follows_at_once_one_is_stored() {
     );
 }
 
-/// "Snapshots": a user with a thousand events is loaded with one query of one read unit.
+/// "Snapshots": a load of a user with a thousand events is one query of one read unit.
 #[tokio::test]
 async fn a_user_with_a_thousand_events_loads_from_the_last_state() {
     let (store, wire) = counted().await;
@@ -138,7 +138,7 @@ async fn a_user_with_a_thousand_events_loads_from_the_last_state() {
     assert_eq!((query.operation.as_str(), query.units <= 1.0), ("Query", true));
 }
 
-/// "Transactions", figures 4 and 5: an item with one event, and one with several.
+/// "Transactions", figures 4 and 5: one item has one event, another item has several.
 #[tokio::test]
 async fn a_command_may_store_several_events_in_one_item() {
     let (store, wire) = counted().await;
@@ -170,8 +170,8 @@ async fn a_command_may_store_several_events_in_one_item() {
 }
 
 /// "Why use CQRS/Event Sourcing?": the three queries. "Projections & Process Managers": "each event
-/// handler must be isolated, so an error in one handler doesn't affect others", and it resumes
-/// where it stopped.
+/// handler must be isolated, so an error in one handler doesn't affect others", and a failed
+/// handler resumes where it stopped.
 #[tokio::test]
 async fn a_handler_that_fails_stops_no_other_and_catches_up() {
     let local = LocalStack::start(None).await;
@@ -184,7 +184,7 @@ async fn a_handler_that_fails_stops_no_other_and_catches_up() {
         Api::new(local.url.clone(), Some("bob".into())),
     );
     ada.call(Method::PUT, "/users/ada/follows/bob", &[], String::new()).await;
-    // The handler of feeds is killed repeatedly while ratings arrive.
+    // The test kills the projector of feeds repeatedly while ratings arrive.
     for n in 0..10 {
         local.kill_instances("feeds-projector");
         let body = json!({ "linkUrl": format!("https://example.com/{n}"), "rating": 3 });

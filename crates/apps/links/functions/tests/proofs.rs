@@ -1,4 +1,4 @@
-//! The proofs of ledgerline, with users, ratings and feeds.
+//! The proofs of the libraries, with users, ratings and feeds.
 
 use fastrand::Rng;
 use jiff::SignedDuration;
@@ -38,8 +38,8 @@ fn application() -> Application {
         .case(&["WelcomeEmailPositionsTable"], welcome)
 }
 
-/// A link that a user rates repeatedly. The name's prefix, up to a dash, is the link, so that the
-/// ratings of several users add up.
+/// Returns commands that rate a link repeatedly. The name's prefix, up to a dash, is the link, so
+/// that the ratings of several users add up.
 fn ratings(name: &str, rng: &mut Rng) -> History<Link> {
     let url = format!("https://{}.example/", name.split('-').next().unwrap_or_default());
     rated(name, &url, rng)
@@ -58,7 +58,7 @@ fn rated(user_id: &str, link_url: &str, rng: &mut Rng) -> History<Link> {
     History { id: link::id(user_id, link_url), actor: user_id.into(), commands }
 }
 
-/// A user who registers, follows others, and stops.
+/// Returns commands of a user who registers, follows others, and stops following them.
 fn follows(name: &str, rng: &mut Rng) -> History<User> {
     let mut actions = vec![Action::Register(valid("Ada"), valid("ada@example.com"))];
     for _ in 0..rng.u32(1..6) {
@@ -73,7 +73,7 @@ fn follows(name: &str, rng: &mut Rng) -> History<User> {
     History { id: name.into(), actor: name.into(), commands }
 }
 
-/// A user who registers, follows another one, stops, and follows again.
+/// Returns the commits of a user who registers, follows another user, stops, and follows again.
 fn follower(id: &str, other: &str) -> Vec<Commit> {
     let other = || valid(other);
     let actions = [
@@ -87,7 +87,8 @@ fn follower(id: &str, other: &str) -> Vec<Commit> {
     History::<User> { id: id.into(), actor: id.into(), commands }.commits_with_states()
 }
 
-/// Feeds, which depend on two kinds of streams: users follow before, between and after the ratings.
+/// Returns the case of feeds, which depend on two categories. Users follow before, between and
+/// after the ratings.
 fn followed() -> Case {
     let mut rng = Rng::with_seed(1);
     let mut rated = |url| rated("ada", url, &mut rng).commits_with_states();
@@ -102,9 +103,9 @@ fn followed() -> Case {
     })
 }
 
-/// The process manager of mails. After a crash between the mail and its record, the function cannot
-/// find out whether the mail was sent, and does not send it again. There is at most one mail, and
-/// the table has `unknown`.
+/// Returns the case of the process manager of mails. After a crash between the mail and its record,
+/// the function does not know whether the mail was sent, and does not send it again. There is at
+/// most one mail, and the table has `unknown`.
 fn welcome() -> Case {
     let case = Case::listener("welcome-email", vec![follower("ada", "bob")], |wire| {
         let mails = LogRows::new(wire.dynamodb(), table("WelcomeEmailPositionsTable"), POSITIONS);

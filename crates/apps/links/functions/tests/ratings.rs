@@ -1,5 +1,5 @@
-//! The read models of ratings against real tables. Messages are duplicated, swapped or lost, and
-//! functions are interrupted: the rows equal the fold of the log.
+//! The read models of ratings against real tables. With duplicate, swapped or lost messages, and
+//! after crashes of functions, the rows equal the fold of the log.
 
 #![allow(
     clippy::unwrap_used,
@@ -105,7 +105,7 @@ impl Log {
         self.commits.iter().filter(wanted).cloned().collect()
     }
 
-    /// The feed of each user: the ratings of the users that they follow.
+    /// Returns the feed of each user: the ratings of the users that the user follows.
     fn feeds(&self) -> BTreeSet<(String, String, String, u8)> {
         let mut feeds = BTreeSet::new();
         for (user, (_, state)) in &self.users {
@@ -156,7 +156,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..24)
 }
 
-/// A handler with its table, and the log behind it.
+/// A projector with its table, and the log behind it.
 struct World<C> {
     runner: QueueRunner<DynamoDbStore, C>,
     client: Client,
@@ -221,8 +221,8 @@ impl<C: Consumer> World<C> {
     }
 }
 
-/// Delivers commits in this order, and then the last one of every stream, so that no commit is
-/// missing in the end.
+/// Delivers commits in this order, and then the head of every stream, so that no commit is missing
+/// in the end.
 async fn deliver_all<C: Consumer>(
     world: &World<C>,
     commits: &[Commit],
@@ -261,9 +261,9 @@ async fn equals_the_fold(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Rules 7 and 9. The sums are those that a reader of all states would add up.
+    /// Rules 7 and 9. The sums equal the sums over the states of all links.
     #[test]
-    fn ratings_of_links_and_users_equal_the_fold_whatever_the_delivery(
+    fn ratings_of_links_and_users_equal_the_fold_after_any_delivery(
         steps in steps(),
         order in prop::collection::vec(any::<prop::sample::Index>(), 0..30),
     ) {
@@ -291,10 +291,10 @@ proptest! {
         });
     }
 
-    /// Rules 7 and 9 for the shown entries of the feeds. They depend on two categories, and the
-    /// order between these does not matter.
+    /// Rules 7 and 9 for the shown entries of the feeds. The entries depend on two categories, and
+    /// the order between the categories does not matter.
     #[test]
-    fn feeds_equal_the_fold_whatever_the_delivery(
+    fn feeds_equal_the_fold_after_any_delivery(
         steps in steps(),
         order in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
     ) {
@@ -336,8 +336,8 @@ async fn shown(world: &World<FeedProjector>) -> BTreeSet<(String, String, String
     shown
 }
 
-/// Wherever the function crashes, the message is delivered again, and the feeds are right in the
-/// end. The test crashes it at every call.
+/// The test crashes the function after each of its calls, and redelivers the message. The feeds are
+/// right in the end.
 #[tokio::test]
 async fn a_crash_after_any_call_leaves_the_feeds_right() {
     let log = log(&[
@@ -371,9 +371,9 @@ async fn a_crash_after_any_call_leaves_the_feeds_right() {
     assert!(points > 30, "{points}");
 }
 
-/// Rule 7: an instance that was assumed dead continues with rows that it read before the following
-/// ended. Its entry is in the table and is not shown. Nor does it hide the entry of a new
-/// following.
+/// Rule 7: a slow instance continues with rows that it read before the following ended. Its entry
+/// is in the table, and the feed does not show it. The late entry does not hide the entry of a new
+/// following either.
 #[tokio::test]
 async fn a_late_entry_of_an_ended_following_is_not_shown() {
     let log = log(&[
@@ -413,8 +413,8 @@ async fn a_following_adds_the_recent_ratings() {
     assert!(shown.iter().all(|(_, _, url, _)| url != "https://0.example/"));
 }
 
-/// The end of a following costs as much as the following added, and not as much as all ratings of
-/// its author.
+/// The cost of an end of a following depends on the entries that the following added, not on the
+/// number of all ratings of its author.
 #[tokio::test]
 async fn the_end_of_a_following_removes_its_entries_and_reads_no_further() {
     let mut log = log(&[]);
@@ -438,8 +438,8 @@ async fn the_end_of_a_following_removes_its_entries_and_reads_no_further() {
     assert!(!rows.keys().any(|key| key.0.starts_with("feed#")));
 }
 
-/// A rating for 10,000 followers takes a bounded number of calls of bounded size. After a crash, it
-/// takes only the calls for the pages that are not marked as done.
+/// A rating for 10,000 followers needs a bounded number of calls of bounded size. After a crash, it
+/// needs only the calls for the pages after the stored progress.
 #[tokio::test]
 async fn a_rating_reaches_ten_thousand_followers_and_resumes_after_a_crash() {
     const FOLLOWERS: usize = 10_000;
@@ -465,7 +465,7 @@ async fn a_rating_reaches_ten_thousand_followers_and_resumes_after_a_crash() {
     world.deliver(&rating).await.unwrap();
     let second = world.wire.operations();
     let count = |calls: &[String], name: &str| calls.iter().filter(|call| *call == name).count();
-    // All followers take 400 calls; at most one page of 40 is repeated.
+    // All followers need 400 calls. At most one page of 40 calls is repeated.
     let batches = count(&first, "BatchWriteItem") + count(&second, "BatchWriteItem");
     assert!((400..=440).contains(&batches), "{batches}");
     assert!(count(&second, "BatchWriteItem") <= 240, "it goes on from the mark");
@@ -475,12 +475,12 @@ async fn a_rating_reaches_ten_thousand_followers_and_resumes_after_a_crash() {
     let rows = world.rows(&feeds::TABLE).await;
     let feeds = rows.keys().filter(|key| key.0.starts_with("feed#")).count();
     assert_eq!(feeds, FOLLOWERS);
-    // A second delivery is skipped, because the position has passed it.
+    // A second delivery is a duplicate, because the position is past the commit.
     world.deliver(&rating).await.unwrap();
     assert_eq!(world.wire.operations(), ["GetItem"]);
 }
 
-/// The budgets: a commit without further work takes one write, however many rows it changes.
+/// The budgets of the views: a commit without further work needs one write, for any number of rows.
 #[tokio::test]
 async fn a_rating_is_one_write_for_each_list() {
     let mut log = log(&[]);
@@ -492,7 +492,7 @@ async fn a_rating_is_one_write_for_each_list() {
     {
         let world =
             World::new(id, &commits, |client, name| LogProjector::new(client, name, view)).await;
-        // At its start, the function reads the generations.
+        // The function reads the generations at its start.
         world.runner.consumer.generations().await.unwrap();
         assert_eq!(world.wire.operations(), ["GetItem"]);
         for commit in &commits {
@@ -500,8 +500,8 @@ async fn a_rating_is_one_write_for_each_list() {
             assert_eq!(world.wire.operations(), ["TransactWriteItems"]);
         }
     }
-    // A first rating takes a write to begin, a query for followers, and a write to end; another
-    // rating takes one write.
+    // A first rating needs a write to begin, a query for followers, and a write to end. A later
+    // rating needs one write.
     let world = World::new("FeedsTable", &commits, feed_projector).await;
     world.deliver(&commits[0]).await.unwrap();
     assert_eq!(world.wire.operations(), ["GetItem", "TransactWriteItems", "Query", "PutItem"]);
@@ -509,9 +509,9 @@ async fn a_rating_is_one_write_for_each_list() {
     assert_eq!(world.wire.operations(), ["TransactWriteItems"]);
 }
 
-/// A handler that fails stops its own stream's group and no other.
+/// A commit that always fails stops the group of its own stream and no other group.
 #[tokio::test]
-async fn a_poisoned_stream_stops_its_own_group() {
+async fn a_poison_pill_stops_only_the_group_of_its_stream() {
     let log = log(&[Step::Rate(0, 0, 4, false), Step::Rate(1, 0, 2, false)]);
     let commits = log.of(&["link"]);
     let view = link_ratings::VIEW;

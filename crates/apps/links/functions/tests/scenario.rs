@@ -1,4 +1,4 @@
-//! Users, ratings and feeds over HTTP, as clients use them: at `BASE_URL`, or on a local stack.
+//! Users, ratings and feeds over HTTP, as clients use them, at `BASE_URL` or on a local stack.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ async fn a_feed_has_the_ratings_of_the_followed_users() {
         let registered = api
             .post("/users", json!({ "name": name, "email": "success@simulator.amazonses.com" }))
             .await;
-        // An earlier run may have registered them.
+        // An earlier run may have registered the users.
         assert!(
             [StatusCode::CREATED, StatusCode::CONFLICT].contains(&registered.status),
             "{registered:?}"
@@ -71,8 +71,8 @@ async fn a_feed_has_the_ratings_of_the_followed_users() {
         (&entry["userId"], &entry["rating"], &entry["title"]),
         (&json!(bob), &json!(4), &json!("It"))
     );
-    // Later ratings are added to the feed too; another rating of a link is shown in the place of
-    // the first one.
+    // The projector adds later ratings to the feed too. A second rating of a link replaces the
+    // first one in the feed.
     rate(&other, &bob, json!({ "linkUrl": &url, "rating": 2 })).await;
     eventually("it is rated again", async || in_feed().await.filter(|entry| entry["rating"] == 2))
         .await;

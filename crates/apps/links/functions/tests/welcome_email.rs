@@ -1,5 +1,5 @@
-//! The welcome mail against a real table and a provider that speaks SES: there is at most one, even
-//! if messages are delivered twice.
+//! The welcome mail against a real table and a fake of SES. Each user gets at most one mail, even
+//! if messages are redelivered.
 
 #![allow(
     clippy::unwrap_used,
@@ -35,7 +35,7 @@ struct World {
     url: String,
     crash: Crash,
     wire: Wire,
-    /// The time for which the function waits for an instance with a claim.
+    /// How long a claim of another instance is valid.
     claim: SignedDuration,
 }
 
@@ -45,7 +45,7 @@ impl World {
         let url = ses.start().await;
         let dynamodb =
             ledgerline_testing::dynamodb(&["CommitsTable", "WelcomeEmailPositionsTable"]).await;
-        // The log has the commits of the messages.
+        // The process manager checks that the log has the commits of its messages.
         let client = Client::new(&dynamodb.sdk_config());
         let log = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
         for version in 1..=2 {
@@ -61,8 +61,8 @@ impl World {
         }
     }
 
-    /// A function whose calls to the table and to the provider are counted together, so that a
-    /// crash can follow any of them.
+    /// Returns a cold instance of the function. One counter counts its calls to the table and to
+    /// the provider, so that a crash can follow any of them.
     fn function(
         &self,
         sender: Option<&str>,
@@ -77,8 +77,8 @@ impl World {
             ledgerline_testing::table("WelcomeEmailPositionsTable"),
             POSITIONS,
         );
-        // The client is built as the function builds it, from a configuration with short timeouts,
-        // as for a database.
+        // Like the function, the test builds the client of SES from the configuration of the
+        // database, which has short timeouts.
         let impatient =
             TimeoutConfig::builder().operation_attempt_timeout(Duration::from_millis(300)).build();
         let sdk = sdk_config(&self.url).into_builder().timeout_config(impatient).build();
@@ -128,7 +128,7 @@ fn entries(version: u64) -> Vec<Value> {
     details.iter().map(|detail| serde_json::from_str(detail).unwrap()).collect()
 }
 
-/// A commit of a user who registers, or changes the address for mails.
+/// Returns a commit of a user: the registration, or a change of the email address.
 fn commit(version: u64) -> Commit {
     let user_id = "ada".to_owned();
     let email = "ada@example.com".to_owned();
@@ -162,8 +162,8 @@ async fn a_new_user_gets_one_mail() {
     );
 }
 
-/// An entry costs a read of the commit that it names and one of the position. One query reads
-/// missed commits.
+/// An entry costs a read of the commit that it names and a read of the position. One query reads
+/// commits that the process manager missed.
 #[tokio::test]
 async fn an_entry_in_order_costs_two_reads() {
     let reads = |world: &World| -> Vec<String> {
@@ -181,9 +181,10 @@ async fn an_entry_in_order_costs_two_reads() {
     assert_eq!((late.mails(), late.status().await.as_str()), (1, "sent"));
 }
 
-/// The function crashes after each of its calls, and the message is delivered again: there is never
-/// a second mail. After a crash between the claim and the record, the function cannot find out
-/// whether the mail was sent. It records `unknown`, and the user's stream continues.
+/// The test crashes the function after each of its calls, and redelivers the message. There is
+/// never a second mail. After a crash between the claim and the record, the function does not know
+/// whether the mail was sent. The function records `unknown`, and processes the user's later
+/// commits.
 #[tokio::test]
 async fn a_crash_after_any_call_never_sends_two_mails() {
     let mut outcomes = Vec::new();
@@ -200,8 +201,8 @@ async fn a_crash_after_any_call_never_sends_two_mails() {
             break;
         }
     }
-    // The function crashed after no call, the commit, the position, the claim, the mail, the
-    // record, and not at all.
+    // The crashes follow no call, the read of the commit, the read of the position, the claim, the
+    // mail, and the record. In the last run, the function does not crash.
     let expected = [
         (1, "sent"),
         (1, "sent"),
@@ -214,8 +215,8 @@ async fn a_crash_after_any_call_never_sends_two_mails() {
     assert_eq!(outcomes, expected.map(|(mails, status)| (mails, status.to_owned())));
 }
 
-/// Entries of one user may reach two instances at once. The later one leaves the mail to the one
-/// with the claim, and its message is delivered again.
+/// Entries of one user may reach two instances at once. The second instance leaves the mail to the
+/// instance with the claim and fails, so its message is redelivered.
 #[tokio::test]
 async fn two_instances_at_once_send_one_mail_and_lose_none() {
     let world = World { claim: CLAIM, ..World::new().await };
@@ -229,16 +230,16 @@ async fn two_instances_at_once_send_one_mail_and_lose_none() {
     let (first, second) = tokio::join!(world.deliver(1), second);
     assert_eq!(first.unwrap_err(), "SES did not accept the mail yet: TooManyRequestsException");
     assert_eq!(second.unwrap_err(), "another instance is sending the mail");
-    // Both messages are delivered again.
+    // The test redelivers both messages.
     world.deliver(2).await.unwrap();
     world.deliver(1).await.unwrap();
     assert_eq!((world.mails(), world.status().await.as_str()), (1, "sent"));
 }
 
-/// A mail that the provider does not accept yet was not sent. It is sent when the message is
-/// delivered again.
+/// The provider refuses the mail for a transient reason, so the mail was not sent. The function
+/// sends it when the message is redelivered.
 #[tokio::test]
-async fn a_mail_that_was_not_accepted_is_sent_later() {
+async fn a_mail_that_the_provider_refused_for_a_transient_reason_is_sent_later() {
     for (status, code) in [
         (429, "TooManyRequestsException"),
         (403, "AccessDeniedException"),
@@ -255,10 +256,10 @@ async fn a_mail_that_was_not_accepted_is_sent_later() {
     }
 }
 
-/// A mail that the provider will never accept, or may have accepted, is not retried and holds up
-/// nothing.
+/// The function does not retry a mail that the provider will never accept or may have accepted.
+/// Such a mail holds up no other commit.
 #[tokio::test]
-async fn a_mail_that_cannot_be_sent_is_recorded_and_not_retried() {
+async fn a_permanently_refused_mail_is_recorded_and_not_retried() {
     for (status, code, recorded) in
         [(400, "MessageRejected", "refused"), (500, "InternalFailure", "unknown")]
     {
@@ -271,9 +272,9 @@ async fn a_mail_that_cannot_be_sent_is_recorded_and_not_retried() {
     }
 }
 
-/// A provider may take longer than a database.
+/// A provider may respond more slowly than a database.
 #[tokio::test]
-async fn the_provider_has_time_to_answer() {
+async fn a_slow_response_of_the_provider_is_awaited() {
     let world = World::new().await;
     world.ses.pause(Duration::from_secs(2));
     world.deliver(1).await.unwrap();
@@ -281,7 +282,7 @@ async fn the_provider_has_time_to_answer() {
 }
 
 #[tokio::test]
-async fn without_a_sender_no_mail_is_sent_and_nothing_waits() {
+async fn without_a_sender_no_mail_is_sent_and_no_message_fails() {
     let world = World::new().await;
     world.deliver_from(1, None).await.unwrap();
     // A sender that is configured later does not welcome users who registered earlier.
@@ -289,8 +290,8 @@ async fn without_a_sender_no_mail_is_sent_and_nothing_waits() {
     assert_eq!(world.mails(), 0);
 }
 
-/// A mail cannot be undone. After an outage of all subscribers, a repair sends the missing mail,
-/// and no mail twice.
+/// A mail cannot be undone. After an outage of all subscribers, a repair sends the missing mail and
+/// sends no mail twice.
 #[tokio::test]
 async fn a_repair_sends_the_mail_that_an_outage_lost_and_no_mail_twice() {
     let data = tempfile::tempdir().unwrap();
@@ -338,7 +339,7 @@ async fn a_repair_sends_the_mail_that_an_outage_lost_and_no_mail_twice() {
         })
         .await;
     }
-    // then Eve has one mail, and Ada has none in addition to that of the earlier stack.
+    // then Eve has one mail, and Ada has no second mail.
     let sent = mails(&links).await;
     assert_eq!((sent.len(), &sent[0]["to"]), (1, &json!(["eve@example.com"])), "{sent:?}");
 }

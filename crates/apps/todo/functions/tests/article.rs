@@ -12,8 +12,8 @@ use ledgerline_testing::{LocalStack, commits, event_types};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-/// "HTTP optimistic concurrency control example", its four parts. A stale version is answered with
-/// 412 here, as RFC 9110 defines, while the article answers 409; versions begin at 1, not at 0.
+/// "HTTP optimistic concurrency control example", its four parts. A stale version gets 412 here, as
+/// RFC 9110 defines, and 409 in the article. Versions begin at 1 here, and at 0 in the article.
 #[tokio::test]
 async fn create_get_update_and_delete_are_guarded_by_the_etag() {
     let local = LocalStack::start(None).await;

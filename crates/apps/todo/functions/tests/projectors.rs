@@ -1,4 +1,4 @@
-//! The projector with its sample event, against a real table.
+//! The projector of todos with its sample event, against a real table.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,9 +22,9 @@ fn sample(name: &str) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Rule 8: late or duplicate entries do not restore the row of a deleted todo.
+/// Rule 8: a late or duplicate entry does not restore the row of a deleted todo.
 #[tokio::test]
-async fn a_deleted_todo_stays_forgotten() {
+async fn a_late_entry_does_not_restore_a_deleted_todo() {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "TodosTable"]).await;
     let client = Client::new(&dynamodb.sdk_config());
     let table =

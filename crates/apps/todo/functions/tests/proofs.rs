@@ -1,4 +1,4 @@
-//! The proofs of ledgerline, with todos.
+//! The proofs of the libraries, with todos.
 
 use fastrand::Rng;
 use ledgerline::spec::valid;
@@ -17,7 +17,7 @@ fn application() -> Application {
         .state_projector("TodosTable", todos::VIEW)
 }
 
-/// A todo that is changed and perhaps deleted.
+/// Returns commands that create a todo, change it, and perhaps delete it.
 fn history(name: &str, rng: &mut Rng) -> History<Todo> {
     let mut commands = vec![Command::Create(valid("a"), valid(""))];
     for number in 0..rng.u32(1..6) {

@@ -1,4 +1,4 @@
-//! Todos over HTTP, as clients use them: at `BASE_URL`, or on a local stack.
+//! Todos over HTTP, as clients use them, at `BASE_URL` or on a local stack.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,7 +12,7 @@ use ledgerline_testing::{UnderTest, eventually, fresh_id};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-/// The article on the event log and bus: its todos, on its paths.
+/// The requests have the paths of the article on the event log and bus.
 #[tokio::test]
 async fn only_a_client_with_the_current_version_changes_a_todo() {
     let todos = UnderTest::start().await;
@@ -60,16 +60,16 @@ async fn only_a_client_with_the_current_version_changes_a_todo() {
     assert_eq!(again.problem(), "todo-exists");
 }
 
-/// Several clients that saw the same version change it at the same time. One wins, and the others
-/// get the problem that another change was first.
+/// Clients that saw the same version change the todo at the same time. One command succeeds, and
+/// the others get the problem that another change was first.
 #[tokio::test]
 async fn of_two_changes_at_once_one_is_refused() {
     let todos = UnderTest::start().await;
     let mut lost = Vec::new();
     let late = (StatusCode::PRECONDITION_FAILED, "precondition-failed".to_owned());
     let overtaken = (StatusCode::CONFLICT, "overtaken".to_owned());
-    // Two commands collide by chance, and rarely on a machine that does one thing at a time: the
-    // rounds continue until two have collided.
+    // Two commands collide by chance, and rarely on a machine with one core. The rounds continue
+    // until two commands have collided.
     for round in 0..100 {
         if round >= 10 && lost.contains(&overtaken) {
             break;

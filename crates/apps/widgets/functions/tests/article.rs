@@ -40,8 +40,8 @@ fn widget_123() -> StreamId {
 }
 
 /// "Event table", figure 3, and "Loading and saving aggregate examples", figures 9 to 13. The
-/// table's items after CreateWidget, ChangeWidgetName, ChangeWidgetDescription and the update of
-/// the stock.
+/// stream has one commit for each of CreateWidget, ChangeWidgetName, ChangeWidgetDescription and
+/// the update of the stock.
 #[tokio::test]
 async fn widget_123_is_a_stream_of_four_events() {
     let (store, _) = counted().await;
@@ -55,8 +55,8 @@ async fn widget_123_is_a_stream_of_four_events() {
         ["WidgetCreated", "WidgetNameChanged", "WidgetDescriptionChanged", "WidgetStockUpdated"];
     assert_eq!(event_types(&log), expected.map(|event| vec![event]));
     assert_eq!(log[1].events[0].data, r#"{"name":"Cog"}"#);
-    // "Snapshot table", figure 5: the state of the newest event, without a table or a write of its
-    // own.
+    // "Snapshot table", figure 5: the newest commit embeds the state, without another table or
+    // write.
     let state: Value = serde_json::from_str(&log[3].state.as_ref().unwrap().data).unwrap();
     assert_eq!((&state["name"], &state["stock"]), (&json!("Cog"), &json!(4)));
 }
@@ -102,8 +102,9 @@ impl Article {
         AttributeValue::N(number.to_string())
     }
 
-    /// "Loading an aggregate algorithm": the aggregate, its last events as items, the last
-    /// snapshot, the remaining events. Returns the version and the number of the last event.
+    /// "Loading an aggregate algorithm": reads the aggregate, writes its last events as items, and
+    /// reads the last snapshot and the remaining events. Returns the version and the number of the
+    /// last event.
     async fn load(&self) -> (u64, u64) {
         let aggregate = self.client.get_item().table_name("aggregate").key("PK", Self::key(123));
         let aggregate = aggregate.send().await.unwrap().item.unwrap();
@@ -123,8 +124,8 @@ impl Article {
         (aggregate["version"].as_n().unwrap().parse().unwrap(), newest)
     }
 
-    /// "Saving an aggregate algorithm": the aggregate with its new events, if its version is the
-    /// one that was read.
+    /// "Saving an aggregate algorithm": writes the aggregate with its new events, if the table
+    /// still has the version that the load read.
     async fn save(&self, version: Option<u64>, event: u64) {
         let events = HashMap::from([(event.to_string(), AttributeValue::S("{}".into()))]);
         let put = self.client.put_item().table_name("aggregate").item("PK", Self::key(123));
@@ -141,8 +142,8 @@ impl Article {
     }
 }
 
-/// "Loading an aggregate algorithm" and "Saving an aggregate algorithm": the calls of both ways,
-/// counted. docs/data.md has them in a table.
+/// "Loading an aggregate algorithm" and "Saving an aggregate algorithm": counts the calls of the
+/// article and of the library. docs/data.md has a table of them.
 #[tokio::test]
 async fn a_command_that_took_five_calls_takes_one_or_two() {
     let article = Article::new().await;
@@ -168,10 +169,10 @@ async fn a_command_that_took_five_calls_takes_one_or_two() {
     assert_eq!(wire.operations(), ["ExecuteStatement"]);
 }
 
-/// A projector that is replaced while entries are under way reads the states that the earlier
-/// version wrote.
+/// A new version of a projector reads the states in the entries that the earlier version of the
+/// program put on the bus.
 #[tokio::test]
-async fn an_entry_with_a_state_of_the_earlier_version_is_projected() {
+async fn an_entry_with_a_state_of_an_earlier_schema_is_projected() {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "WidgetsTable"]).await;
     let client = Client::new(&dynamodb.sdk_config());
     let table =

@@ -1,4 +1,4 @@
-//! The proofs of ledgerline, with widgets.
+//! The proofs of the libraries, with widgets.
 
 use fastrand::Rng;
 use ledgerline::spec::valid;
@@ -16,7 +16,7 @@ fn application() -> Application {
         .state_projector("WidgetsTable", views::widgets::VIEW)
 }
 
-/// A widget that is created and changed.
+/// Returns commands that create a widget and change it.
 fn history(name: &str, rng: &mut Rng) -> History<Widget> {
     let create = Command::Create(valid("Cog"), valid("Round"), valid(1));
     let changes = (0..rng.u32(1..4)).map(|_| match rng.bool() {

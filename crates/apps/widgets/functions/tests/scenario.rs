@@ -1,4 +1,4 @@
-//! Widgets over HTTP, as clients use them: at `BASE_URL`, or on a local stack.
+//! Widgets over HTTP, as clients use them, at `BASE_URL` or on a local stack.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,7 +11,7 @@ use ledgerline_testing::{UnderTest, eventually, fresh_id};
 use reqwest::StatusCode;
 use serde_json::json;
 
-/// The article on the AWS event store: its widgets.
+/// The widgets are those of the article on the AWS event store.
 #[tokio::test]
 async fn a_widget_changes_its_name_description_and_stock() {
     let widgets = UnderTest::start().await;
@@ -24,7 +24,7 @@ async fn a_widget_changes_its_name_description_and_stock() {
         ("name", json!({ "name": "Cog" }), 2),
         ("description", json!({ "description": "Round,\nwith teeth" }), 3),
         ("stock", json!({ "stock": 4 }), 4),
-        // A value that the widget has already is no change.
+        // A command with the current value changes nothing.
         ("stock", json!({ "stock": 4 }), 4),
     ] {
         let changed = widgets.post(&format!("{widget}/{path}"), body).await;
