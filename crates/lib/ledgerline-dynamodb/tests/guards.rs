@@ -1,5 +1,5 @@
-//! The guards of views, tested over a real connection. A row and its position are one write, an
-//! older version does not overwrite a newer one, and the number of calls stays in the budget.
+//! The guards of views, tested over a real connection. A row and its position are one write, and an
+//! older version does not overwrite a newer one. The number of calls stays in the budget.
 
 #![allow(
     clippy::unwrap_used,
@@ -190,7 +190,7 @@ async fn a_begun_commit_leaves_the_position_until_it_is_delivered() {
     assert_eq!(begin(&table, 1, None).await.unwrap(), (Delivery::Duplicate, 1));
 }
 
-/// Twenty streams change one sum at once. The table retries a write that conflicts with another
+/// Twenty streams change one sum at once. `LogRows` retries a write that conflicts with another
 /// one, so no message needs a redelivery.
 #[tokio::test]
 async fn one_sum_over_many_streams_is_exact() {

@@ -168,8 +168,8 @@ async fn a_command_keeps_its_budget_at_every_length() {
             "cold, at {length}"
         );
 
-        // The warm instance is one version behind. It loses the race, makes one strongly consistent
-        // read, and appends again.
+        // The cached state of the warm instance is stale by one version. The instance loses the
+        // race, makes one strongly consistent read, and appends again.
         send(&store, &warm, fill(), None).await.unwrap();
         assert_eq!(wire.operations(), ["ExecuteStatement", "Query", "ExecuteStatement"]);
         version += 3;

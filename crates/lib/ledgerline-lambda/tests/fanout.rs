@@ -37,7 +37,7 @@ use ledgerline_lambda::{
 use ledgerline_testing::Wire;
 use serde_json::{Value, json};
 
-/// A fake of EventBridge, SQS and Lambda behind one port. It accepts every call and entry but those
+/// A fake of EventBridge, SQS and Lambda at one port. It accepts every call and entry except those
 /// that a test names in [`Taken`].
 #[derive(Clone, Default)]
 struct Aws(Arc<Mutex<Taken>>);

@@ -400,8 +400,8 @@ async fn a_bad_query_is_answered_with_the_name_of_its_parameter() {
         let problem = world.get(&format!("after={time}")).await.unwrap_err();
         assert!(problem.detail.contains("the time cannot be read"), "{time}: {}", problem.detail);
     }
-    // The cursor is of another `$all`: one that was created anew, one that was restored from a
-    // backup, and one with another number of partitions.
+    // The cursor is of another `$all`: a new one, one that was restored from a backup, and one with
+    // another number of partitions.
     let anew = World::new(1).await;
     let restored = World::new(1).await;
     let more = World::new(2).await;
@@ -458,9 +458,8 @@ async fn a_batch_is_one_write_and_costs_one_unit_for_each_kilobyte() {
     }
 }
 
-/// docs/costs.md: a page is one Query of its segments, one Query for each stream with many commits
-/// in the page, and one BatchGetItem for all other streams. A BatchGetItem costs one read unit for
-/// each commit.
+/// docs/costs.md: a page is one Query of its segments, one Query for each stream with many commits,
+/// and one BatchGetItem for all other streams. A BatchGetItem costs one read unit for each commit.
 #[tokio::test]
 async fn a_page_keeps_its_budget_of_calls_and_units() {
     let world = World::new(1).await;
@@ -580,7 +579,7 @@ async fn a_killed_instance_holds_others_up_until_its_lease_expires() {
     let subscriber = world.subscriber();
     subscriber.catch_up().await.unwrap();
     assert!(world.diary().await.is_empty(), "somebody else is at it");
-    // The same holder takes the lease a minute ago, so the lease expires.
+    // The same holder takes the lease with a time a minute ago, so the lease has expired.
     assert!(world.rows.take_checkpoint("killed", now - minute, minute).await.unwrap().is_some());
     subscriber.catch_up().await.unwrap();
     assert_eq!(world.diary().await, ["tank-a 1"]);

@@ -710,8 +710,8 @@ mod tests {
             block_on(void_entries(&sequence, 0)).unwrap(),
             [entry("a", 2), entry("b", 1)].into()
         );
-        // and a later commit with the version of a void entry gets its own entry, even from a
-        // sequencer that has not seen the void segment.
+        // and a later commit with the version of a void entry gets a new entry, even from a
+        // sequencer with a stale cache.
         assert_eq!(append(&sequence, &mut stale, "3", vec![entry("a", 2), entry("a", 1)]), 1);
         assert_eq!(append(&sequence, &mut first, "4", vec![entry("a", 2), entry("c", 1)]), 0);
         assert_eq!(

@@ -413,8 +413,8 @@ async fn a_following_adds_the_recent_ratings() {
     assert!(shown.iter().all(|(_, _, url, _)| url != "https://0.example/"));
 }
 
-/// The cost of an end of a following depends on the entries that the following added, not on the
-/// number of all ratings of its author.
+/// The cost of the end of a following grows with the entries that the following added, not with all
+/// ratings of its author.
 #[tokio::test]
 async fn the_end_of_a_following_removes_its_entries_and_reads_no_further() {
     let mut log = log(&[]);

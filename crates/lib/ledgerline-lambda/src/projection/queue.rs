@@ -402,7 +402,7 @@ mod tests {
 
     use super::*;
 
-    /// A consumer of one stream that only counts what it applied.
+    /// A consumer of one stream that only counts the commits that it applied.
     struct Counter(Mutex<u64>);
 
     impl Consumer for Counter {

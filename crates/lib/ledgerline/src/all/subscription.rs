@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn a_void_entry_is_skipped_and_another_missing_commit_is_reported() {
+    fn a_void_entry_is_not_delivered_and_another_missing_commit_is_reported() {
         // Given entries of `$all` for two commits that are not in the log,
         let (subscription, order) = given(&[3, 2], 1);
         let wrong = |version| Entry { stream: StreamId::new("tank", "forged").unwrap(), version };
@@ -639,7 +639,7 @@ mod tests {
             at,
         ))
         .unwrap();
-        // then readers skip the void entry,
+        // then readers pass the void entry,
         let page = block_on(whole.next(&Cursor::beginning(1))).unwrap();
         let read: Vec<_> = page.delivered.iter().map(|delivered| delivered.entry.clone()).collect();
         assert_eq!(read, [&order[..], &[wrong(9)]].concat());

@@ -244,7 +244,7 @@ async fn money_arrives_in_a_counted_number_of_calls() {
     assert_eq!(bank.wire.operations(), expected.concat());
     // A redelivery of all commits changes nothing, because the position is past them. For the two
     // versions below the position, the function checks that the log still has the commit at the
-    // position, because a restored log may lack it.
+    // position. A restored log may lack that commit.
     assert!(bank.deliver(&manager).await);
     assert_eq!(bank.wire.operations(), ["GetItem"; 3 + 2]);
     let log = bank.store().get(&account(B), 3).await.unwrap().unwrap();
