@@ -8,7 +8,7 @@
 use std::{path::PathBuf, process::Command};
 
 /// Lines of Rust over 100 columns: texts that rustfmt does not break.
-const LONG_RUST: usize = 521;
+const LONG_RUST: usize = 520;
 /// Lines of Markdown over 120 columns, without tables and code.
 const LONG_MARKDOWN: usize = 0;
 /// Lines of templates over 120 columns, without the manifests.
@@ -23,12 +23,12 @@ const PHRASES: &[(&str, &str, usize)] = &[
     ("tries again", "retries", 0),
     ("try again", "retry", 0),
     ("made again", "rebuilt", 0),
-    ("whoever", "the noun: caller, operator, instance", 2),
-    ("somebody", "the noun: caller, operator, client", 4),
-    ("nobody", "no and the noun", 3),
+    ("whoever", "the noun: caller, operator, instance", 0),
+    ("somebody", "the noun: caller, operator, client", 3),
+    ("nobody", "no and the noun", 1),
     ("everybody", "every and the noun", 0),
     ("read strongly", "strongly consistent read", 0),
-    ("set aside", "quarantine", 5),
+    ("set aside", "quarantine", 2),
     ("sets aside", "quarantines", 0),
     ("put aside", "park", 0),
     ("watching", "monitoring", 12),
@@ -37,7 +37,7 @@ const PHRASES: &[(&str, &str, usize)] = &[
     ("follows the log", "subscriber", 0),
     ("the rails", "the libraries", 0),
     ("gets through", "reaches, is applied", 0),
-    ("comes to", "the fact itself", 1),
+    ("comes to", "the fact itself", 0),
     ("goes back", "rolls back, returns", 0),
     ("stands still", "stops", 0),
     ("in steps", "canary", 0),
