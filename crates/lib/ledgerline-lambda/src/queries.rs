@@ -680,7 +680,8 @@ mod tests {
             let cursor = (last < rows.len()).then(|| last.to_string());
             Ok(Page { rows: rows[first..last].iter().map(|row| Ok(*row)).collect(), cursor })
         };
-        // Each row has a megabyte in the response: a quote is four characters there.
+        // Each row has a megabyte in the response: the body is JSON within JSON, so that a quote is
+        // escaped twice, to four characters.
         let shown = |row: &usize| json!([row, "\"".repeat(250_000)]);
         let (mut all, mut cursor) = (Vec::new(), None::<String>);
         loop {

@@ -28,7 +28,7 @@ impl TraceLog {
 /// Returns the stream and version of a commit, a bus entry or a message, as readable text.
 pub(crate) fn name(commit: &Value) -> String {
     let text = |name: &str| commit[name].as_str().unwrap_or("?").to_owned();
-    // The version is a number in JSON, and text in a stream's image.
+    // A version is a number in an entry or a message, and text in a record of the table's stream.
     let version =
         commit["version"].as_u64().map_or_else(|| text("version"), |version| version.to_string());
     format!("{} v{version}", text("stream"))

@@ -168,8 +168,8 @@ async fn a_commit_with_damaged_metadata_stops_its_rows_and_no_command() {
     .await;
 }
 
-/// The commands of the runbook ask CloudFormation for names, CloudWatch for log lines, and Lambda
-/// for an alias.
+/// The commands of the runbook read physical names from CloudFormation, search log lines in
+/// CloudWatch Logs, and invoke a function by its alias `live`.
 #[tokio::test]
 async fn the_local_stack_answers_the_calls_of_the_runbook() {
     const STREAM: &str = "tank-00000000-0000-4000-8000-000000000000";
@@ -229,10 +229,12 @@ async fn functions_killed_in_the_middle_of_a_batch_lose_and_duplicate_no_commit(
         let kill = async {
             let mut line = 0;
             while !stack.was_cut_off(function) {
-                eventually("it works", async || stack.worked_since(function, line).then_some(()))
-                    .await;
+                eventually("the function works on a batch", async || {
+                    stack.worked_since(function, line).then_some(())
+                })
+                .await;
                 line = stack.kill_instances(function);
-                eventually("it is seen to be gone", async || {
+                eventually("the stack sees that the process is gone", async || {
                     (stack.was_cut_off(function) || stack.worked_since(function, line))
                         .then_some(())
                 })

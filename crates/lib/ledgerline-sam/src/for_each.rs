@@ -24,7 +24,7 @@ pub(crate) fn written_out(root: &Node) -> Located<Node> {
     let mut sections = Vec::new();
     for (name, section) in root.entries() {
         let section = match name.as_str() {
-            "Resources" | "Conditions" | "Outputs" => section_of(section, root)?,
+            "Resources" | "Conditions" | "Outputs" => expand_section(section, root)?,
             _ => section.clone(),
         };
         sections.push((name.clone(), section));
@@ -35,7 +35,11 @@ pub(crate) fn written_out(root: &Node) -> Located<Node> {
     }
 }
 
-fn section_of(section: &Node, root: &Node) -> Located<Node> {
+/// Returns a section of the template with the entries of each `Fn::ForEach` in place of the loop.
+///
+/// # Errors
+/// With the line, when the template does not declare the transform, or a loop is wrong.
+fn expand_section(section: &Node, root: &Node) -> Located<Node> {
     let mut entries = Vec::new();
     for (key, node) in section.entries() {
         if key.starts_with(LOOP) {

@@ -314,6 +314,12 @@ impl World {
     }
 }
 
+/// Runs clients against a local stack, and injects a random fault every few seconds, each kind at
+/// least once. Then waits until no work is left.
+///
+/// # Errors
+/// When litres are lost or doubled, a view differs from the fold of the log, a dead letter exists, or
+/// the stack grows beyond its limits of memory and open files.
 async fn soak(options: Options) -> Result<()> {
     let seed = options.seed.unwrap_or_else(|| u64::from(fastrand::u32(..)));
     fastrand::seed(seed);
@@ -347,10 +353,10 @@ async fn soak(options: Options) -> Result<()> {
     let (mut killed, mut restarts, mut failed, mut moved) =
         (BTreeMap::<&str, u32>::new(), 0, BTreeMap::<&str, u64>::new(), 0);
     let mut told = Instant::now();
-    let mut first = Fault::each(&clock);
-    while began.elapsed() < length || !first.is_empty() {
+    let mut faults_to_cover = Fault::each(&clock);
+    while began.elapsed() < length || !faults_to_cover.is_empty() {
         tokio::time::sleep(Duration::from_secs(fastrand::u64(2..6))).await;
-        match first.pop().unwrap_or_else(|| Fault::random(&clock)) {
+        match faults_to_cover.pop().unwrap_or_else(|| Fault::random(&clock)) {
             Fault::Restart => {
                 stack.kill();
                 restarts += 1;
@@ -403,7 +409,7 @@ async fn soak(options: Options) -> Result<()> {
         println!("views were rebuilt {switched} times, and the tool failed {failed} times: {last}");
         ensure!(switched > 0, "no view was rebuilt");
     }
-    let letters = settle(&world, &stack).await?;
+    let letters = wait_until_idle_and_verify(&world, &stack).await?;
     let sizes = Sizes::of(&stack, data.path());
     println!(
         "{}; {sizes}; litres are those acknowledged, rows are the fold, nothing is under way, {letters} dead letters",
@@ -457,7 +463,7 @@ impl fmt::Display for Sizes {
 
 /// Waits until every comparison holds, and returns the number of dead letters. Fails if the same
 /// difference stays for twenty minutes.
-async fn settle(world: &World, stack: &LocalStack) -> Result<usize> {
+async fn wait_until_idle_and_verify(world: &World, stack: &LocalStack) -> Result<usize> {
     let mut told = Instant::now();
     let mut difference = String::new();
     let mut quiet = Quiet::new(Duration::from_secs(1_200));

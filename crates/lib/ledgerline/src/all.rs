@@ -461,6 +461,7 @@ mod tests {
         applied
     }
 
+    /// Appends the entries of a batch, and returns the number of new segments.
     fn append(
         store: &MemoryStore,
         sequencer: &mut Sequencer,
@@ -492,8 +493,10 @@ mod tests {
         assert_eq!(entries, [first, vec![entry("a", 3)], vec![entry("b", 2)]]);
     }
 
+    /// A segment that is far in the future has its time from a wrong clock. Otherwise a segment is
+    /// never earlier than the segment before it.
     #[test]
-    fn times_decrease_only_after_a_wrong_clock() {
+    fn the_time_of_a_segment_is_earlier_than_the_last_only_if_the_last_is_far_in_the_future() {
         let store = MemoryStore::default();
         let (mut first, mut second) = (
             Sequencer::new(0, MemoryStore::HOST.pause),

@@ -449,7 +449,7 @@ mod tests {
         use super::*;
 
         #[test]
-        fn every_change_is_refused_in_every_state() {
+        fn only_the_caller_who_opened_an_account_credits_debits_or_closes_it() {
             let eve = Context { actor: Some("eve".into()), ..on("2026-11-21") };
             let nobody = Context { actor: None, ..on("2026-11-21") };
             let nobodys = Event::AccountOpened {

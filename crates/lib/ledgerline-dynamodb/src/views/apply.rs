@@ -267,7 +267,7 @@ impl LogRows {
             writes.push(TransactWriteItem::builder().put(guarded).build());
         }
         for (key, change) in batch.changes.iter() {
-            writes.push(self.write(key, change)?);
+            writes.push(self.transact_item(key, change)?);
         }
         let write = self.view.client.transact_write_items().set_transact_items(Some(writes));
         let error = match write.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await
@@ -292,8 +292,11 @@ impl LogRows {
         Err(refused(cancelled).unwrap_or_else(|| table_error(error)))
     }
 
-    /// Returns one change as a part of a transaction.
-    pub(super) fn write(
+    /// Returns the write of one row for a transaction, without a condition.
+    ///
+    /// # Errors
+    /// When a field cannot be stored as an attribute.
+    pub(super) fn transact_item(
         &self,
         key: &Key,
         change: &Change,

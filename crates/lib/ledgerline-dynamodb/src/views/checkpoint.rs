@@ -289,7 +289,7 @@ impl LogRows {
             writes.push(TransactWriteItem::builder().put(put).build());
         }
         for (key, change) in changes.iter() {
-            writes.push(self.write(key, change)?);
+            writes.push(self.transact_item(key, change)?);
         }
         // The SDK sends a token, by which DynamoDB recognises an attempt whose reply was lost.
         let write = self.view.client.transact_write_items().set_transact_items(Some(writes));

@@ -59,7 +59,7 @@ enum Fault {
     /// connection fails.
     TakenByItsNamesakeAndUnavailable,
     /// The database reports only the taken version, not the idempotency record that exists too.
-    OnlyTheVersionIsNamed,
+    ConflictNamesOnlyTheVersion,
     /// The append never reaches the store.
     Unavailable,
     /// Another writer takes the version first and fills in 1.
@@ -174,7 +174,7 @@ impl EventLog for Spy {
                 self.inner.append(&namesake, None).await?;
                 Err(StoreError::Unavailable("connection reset".into()).into())
             }
-            Some(Fault::OnlyTheVersionIsNamed) => Err(AppendError::VersionTaken),
+            Some(Fault::ConflictNamesOnlyTheVersion) => Err(AppendError::VersionTaken),
             Some(Fault::Unavailable) => {
                 Err(StoreError::Unavailable("connection refused".into()).into())
             }
@@ -421,14 +421,14 @@ async fn an_instance_with_a_stale_cache_catches_up_without_a_pause() {
     assert_eq!(store.calls(), ["append", "strong read", "append"]);
 
     fill_as_another_instance(&store.inner, &stream(), 50).await;
-    store.fail_next(Fault::OnlyTheVersionIsNamed);
+    store.fail_next(Fault::ConflictNamesOnlyTheVersion);
     store.fail_next(Fault::LostRace);
     assert_eq!(committed(stale.send_with(draw(40), later).await), (7, 121));
     let once = ["append", "strong read"];
     let again = ["append", "strong read", "pause", "append"];
     assert_eq!(store.calls(), [&once[..], &again[..]].concat());
 
-    store.fail_next(Fault::OnlyTheVersionIsNamed);
+    store.fail_next(Fault::ConflictNamesOnlyTheVersion);
     assert_eq!(committed(stale.send_with(draw(1), later).await), (8, 120));
     assert_eq!(store.calls(), again, "nobody has the version that is said to be taken");
 }
@@ -705,7 +705,7 @@ async fn a_retry_whose_append_finds_only_a_taken_version_gets_the_first_response
     stale
         .cache
         .put(&stream(), &load(&earlier, &stream(), None, Consistency::Strong).await.unwrap());
-    store.fail_next(Fault::OnlyTheVersionIsNamed);
+    store.fail_next(Fault::ConflictNamesOnlyTheVersion);
     assert_eq!(repeated(stale.send_with(draw(41), key).await), "3: 60");
     assert_eq!(log(&store).await.len(), 3);
 }
@@ -792,8 +792,8 @@ proptest! {
     }
 }
 
-/// On an instance with a stale cache, the retry finds the commit before it finds the idempotency
-/// record. The retry must get the first response there too.
+/// The append of the retry is refused, and the store names only the taken version as the reason, not
+/// the existing idempotency record. The retry must get the first response nevertheless.
 #[tokio::test]
 async fn a_retry_on_an_instance_with_a_stale_cache_gets_the_first_response() {
     let store = Spy::default();
@@ -805,7 +805,7 @@ async fn a_retry_on_an_instance_with_a_stale_cache_gets_the_first_response() {
         |at| Options { id: Some("k"), key: Some(("k", "draw 7")), at, ..Options::default() };
     let answer = first.send_with(draw(7), keyed(1)).await.unwrap();
     assert!(matches!(answer, Outcome::Committed(ref loaded) if loaded.version == 3));
-    store.faults.lock().unwrap().push_back(Fault::OnlyTheVersionIsNamed);
+    store.faults.lock().unwrap().push_back(Fault::ConflictNamesOnlyTheVersion);
     let again = behind.send_with(draw(7), keyed(2)).await.unwrap();
     assert!(matches!(again, Outcome::Repeated(ref answer) if answer == "3: 93"), "{again:?}");
 }
