@@ -628,14 +628,15 @@ fn a_rule_of_the_bus_may_deliver_states_to_a_view() {
 fn a_slip_in_the_template_is_reported_with_its_line() {
     let mut unnoticed = Vec::new();
     for slip @ (text, instead, says) in slips() {
+        // `by_hand` removes the marks of generated blocks, so that `check` reports the slip itself.
         let problems = said(&by_hand(&with(slip)), &manifests());
         let noticed = problems.iter().find(|problem| problem.contains(says));
         match noticed {
             Some(problem) if problem.contains("template.yaml:") => {}
             _ => unnoticed.push(format!("{text}\n-> {instead}\n{says}\nbut: {problems:#?}")),
         }
-        // In a generated block, `check` may report any slip only as a stale block, and need not
-        // report the problems that the slip causes elsewhere.
+        // With the marks, one of two reports is enough: the problem of the slip, or the generated
+        // block that the slip makes stale.
         let problems = said(&with(slip), &manifests());
         let stale = problems.iter().find(|problem| problem.contains(": the generated block `"));
         if !problems.iter().any(|problem| problem.contains(says)) && stale.is_none() {

@@ -22,6 +22,7 @@ struct Tables {
 }
 
 impl Tables {
+    /// Refuses a request whose idempotency key already has a record.
     fn check(&self, request: &IdempotencyRecord) -> Result<(), AppendError> {
         if self.requests.contains_key(&request.key) {
             Err(AppendError::RequestTaken)
@@ -140,6 +141,7 @@ impl SnapshotStore for MemoryStore {
 impl IdempotencyStore for MemoryStore {
     async fn record_response(&self, request: &IdempotencyRecord) -> Result<(), AppendError> {
         let mut tables = self.tables();
+        // The first record of a key stays: `check` refuses another one.
         tables.check(request)?;
         tables.requests.insert(request.key.clone(), request.clone());
         Ok(())

@@ -206,6 +206,8 @@ pub trait SnapshotStore: Send + Sync {
 /// it: [`EventLog::append`].
 pub trait IdempotencyStore: Send + Sync {
     /// Records the response to a request that appended nothing.
+    ///
+    /// Refuses a key that already has a record ([`AppendError::RequestTaken`]).
     fn record_response(
         &self,
         record: &IdempotencyRecord,

@@ -138,7 +138,9 @@ async fn a_user_with_a_thousand_events_loads_from_the_last_state() {
     assert_eq!((query.operation.as_str(), query.units <= 1.0), ("Query", true));
 }
 
-/// "Transactions", figures 4 and 5: one item has one event, another item has several.
+/// "Serverless Event Sourcing in AWS", section "Transactions", figures 4 and 5: one item has one
+/// event, another item has several. Here, the first command stores four events in one item. The
+/// second command stores one event in one item.
 #[tokio::test]
 async fn a_command_may_store_several_events_in_one_item() {
     let (store, wire) = counted().await;

@@ -16,7 +16,7 @@ const SECTION: &str = "  # --- ";
 /// The column in which each heading ends.
 const WIDTH: usize = 114;
 /// The line before the clients of operators and readers of events.
-pub(super) const CLIENTS: &str = "  # For programs that read the events of everybody.";
+pub(super) const CLIENTS: &str = "  # For programs that read the events of all callers.";
 /// The heading of the section after these clients.
 pub(super) const AFTER_CLIENTS: &str = "  # --- What every function may do -";
 

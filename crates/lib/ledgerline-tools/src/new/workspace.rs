@@ -119,8 +119,8 @@ fn base(folder: &Path, names: &Names) -> Result<()> {
     Ok(())
 }
 
-/// Returns the manifest with the dependencies on the libraries: by path if their sources are next
-/// to this package, otherwise by version.
+/// Returns the manifest with its dependencies on the libraries: by path if the folder `libraries`
+/// has their sources, otherwise by the version of this tool.
 fn with_libraries(manifest: &str, libraries: &Path, folder: &Path) -> String {
     let beside = libraries.join("ledgerline/Cargo.toml").exists();
     let line = |line: &str| {

@@ -127,8 +127,8 @@ async fn accounts_are_listed_by_owner_and_not_by_the_prefix_of_a_name() {
     }
 }
 
-/// DynamoDB refuses a start outside of the list. The client must get the problem of a wrong cursor,
-/// not that of an outage.
+/// DynamoDB refuses an exclusive start key outside of the queried keys. Without an earlier check of
+/// the cursor, the client would get the problem of an outage.
 #[tokio::test]
 async fn a_cursor_of_another_owners_list_is_refused() {
     let cursor =
