@@ -12,20 +12,17 @@ const FIRST: [&str; 5] = ["Environment", "AlarmEmail", "RunbookUrl", "CallbackUr
 
 fn row(parameters: &Value, name: &str) -> String {
     let parameter = &parameters[name];
-    let default = match &parameter["Default"] {
-        Value::String(text) if text.is_empty() => String::new(),
-        Value::String(text) => format!("`{text}`"),
-        other => format!("`{other}`"),
-    };
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+    let default = match text(&parameter["Default"]) {
+        none if none.is_empty() => none,
+        default => format!("`{default}`"),
+    };
     let allowed = parameter["AllowedValues"].as_array().map(|values| {
         let values: Vec<_> = values.iter().map(|value| format!("`{}`", text(value))).collect();
         values.join(" ")
     });
-    let range = ["MinValue", "MaxValue"].map(|end| match &parameter[end] {
-        Value::Null => String::new(),
-        number => text(number),
-    });
+    let bound = |end: &str| parameter.get(end).map_or_else(String::new, text);
+    let range = ["MinValue", "MaxValue"].map(bound);
     let values = match (allowed, range) {
         (Some(allowed), _) => allowed,
         (None, [least, most]) if least.is_empty() && most.is_empty() => String::new(),

@@ -18,6 +18,7 @@ use axum::{
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::{Timestamp, tz::TimeZone};
+use ledgerline_sam::template::Cors;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -26,6 +27,7 @@ use uuid::Uuid;
 
 use crate::{
     access_log::{self, AccessLog},
+    cors,
     host::Function,
     identity::{self, Authorizer},
     trace_log::TraceLog,
@@ -108,6 +110,8 @@ pub(crate) struct Api {
     pub(crate) authorizer: Option<Authorizer>,
     /// The log of requests, if the template has one.
     pub(crate) access: Option<Arc<AccessLog>>,
+    /// The web pages of other origins that may call the API; `None` if no page may.
+    pub(crate) cors: Option<Arc<Cors>>,
 }
 
 impl Api {
@@ -118,9 +122,11 @@ impl Api {
         hops: TraceLog,
         authorizer: Option<Authorizer>,
         access: Option<Arc<AccessLog>>,
+        cors: Option<Cors>,
     ) -> Self {
         routes.sort_by_key(|route| route.path.matches('{').count());
-        Self { routes: Arc::new(routes), written, hops, authorizer, access }
+        let cors = cors.map(Arc::new);
+        Self { routes: Arc::new(routes), written, hops, authorizer, access, cors }
     }
 
     pub(crate) fn router(self) -> Router {
@@ -155,6 +161,11 @@ async fn answer(
 ) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
+    let cors = api.cors.as_deref();
+    if let Some(answer) = cors.and_then(|cors| cors::preflight(cors, &parts.method, &parts.headers))
+    {
+        return answer;
+    }
     let found =
         api.routes.iter().find_map(|route| Some((route, route.matches(&parts.method, path)?)));
     let Some((route, parameters)) = found else {
@@ -190,7 +201,13 @@ async fn answer(
     let invoked = route.function.invoke_about(subject, event.to_string().into_bytes());
     let invoked = tokio::time::timeout(TIMEOUT, invoked).await;
     let response = match invoked {
-        Ok(Ok(answer)) => response(&answer),
+        Ok(Ok(answer)) => {
+            let mut response = response(&answer);
+            if let Some(cors) = cors {
+                cors::add_headers(cors, &parts.headers, response.headers_mut());
+            }
+            response
+        }
         Ok(Err(error)) => {
             api.hops.line("http", &format!("{} failed: {error}", route.function.name()));
             seen.integration_error = error.to_string();

@@ -298,7 +298,7 @@ impl Stack {
         }
         let authorizer =
             template.audience.map(|audience| Authorizer { developer: options.user, audience });
-        let api = Api::new(routes, written, hops, authorizer, access).router();
+        let api = Api::new(routes, written, hops, authorizer, access, template.cors).router();
         tokio::spawn(async move {
             axum::serve(listener, api.into_make_service_with_connect_info::<SocketAddr>()).await
         });

@@ -146,8 +146,8 @@ impl Options {
     }
 }
 
-/// Invokes the function with the logical id `to` with the records of these commits, as the stream of
-/// `CommitsTable` does, in several invocations if needed.
+/// Invokes the function with the logical id `to` with the records of these commits, as the stream
+/// of `CommitsTable` does, in several invocations if needed.
 ///
 /// # Errors
 /// At the first invocation that fails, or that reports a failed record. Earlier invocations stay.

@@ -42,7 +42,7 @@ const KNOWN: [Known; 6] = [
     },
     Known {
         kind: "AWS::Serverless::HttpApi",
-        read: &["AccessLogSettings", "Auth"],
+        read: &["AccessLogSettings", "Auth", "CorsConfiguration"],
         meaningless: &["Description", "FailOnWarnings", "Name", "PropagateTags", "Tags"],
     },
     Known {
@@ -97,7 +97,7 @@ const KNOWN: [Known; 6] = [
     },
 ];
 
-/// The names of the properties of a resource that are not emulated: `HttpApi.CorsConfiguration`.
+/// The names of the properties of a resource that are not emulated: `HttpApi.Domain`.
 pub(crate) fn not_emulated(id: &str, kind: &str, properties: Option<&Node>) -> Vec<String> {
     let Some(known) = KNOWN.iter().find(|known| known.kind == kind) else { return Vec::new() };
     let names = properties.map_or(&[][..], Node::entries).iter().map(|(name, _)| name.as_str());
@@ -114,16 +114,16 @@ mod tests {
 
     #[test]
     fn properties_that_are_not_emulated_are_named() {
-        let template = "Globals:\n  Function: { Timeout: 3, SnapStart: { ApplyOn: x } }\n  HttpApi: { CorsConfiguration: true }\n\
-            Resources:\n  HttpApi:\n    Type: AWS::Serverless::HttpApi\n    Properties: { CorsConfiguration: true, FailOnWarnings: true }\n  \
+        let template = "Globals:\n  Function: { Timeout: 3, SnapStart: { ApplyOn: x } }\n  HttpApi: { Domain: {} }\n\
+            Resources:\n  HttpApi:\n    Type: AWS::Serverless::HttpApi\n    Properties: { Domain: {}, FailOnWarnings: true }\n  \
             Rows:\n    Type: AWS::DynamoDB::Table\n    Properties: { KinesisStreamSpecification: {}, BillingMode: PAY_PER_REQUEST }\n  \
             Jobs:\n    Type: AWS::SQS::Queue\n    Properties: { FifoQueue: true, RedriveAllowPolicy: {} }\n";
         let source = Source::parse(template, Path::new("t")).unwrap();
         let template = source.template(&BTreeMap::new(), "http://127.0.0.1").unwrap();
         let expected = [
             "Globals.Function.SnapStart",
-            "Globals.HttpApi.CorsConfiguration",
-            "HttpApi.CorsConfiguration",
+            "Globals.HttpApi.Domain",
+            "HttpApi.Domain",
             "Rows.KinesisStreamSpecification",
             "Jobs.RedriveAllowPolicy",
         ];

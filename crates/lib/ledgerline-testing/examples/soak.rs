@@ -318,8 +318,8 @@ impl World {
 /// least once. Then waits until no work is left.
 ///
 /// # Errors
-/// When litres are lost or doubled, a view differs from the fold of the log, a dead letter exists, or
-/// the stack grows beyond its limits of memory and open files.
+/// When litres are lost or doubled, a view differs from the fold of the log, a dead letter exists,
+/// or the stack grows beyond its limits of memory and open files.
 async fn soak(options: Options) -> Result<()> {
     let seed = options.seed.unwrap_or_else(|| u64::from(fastrand::u32(..)));
     fastrand::seed(seed);

@@ -49,8 +49,8 @@ impl UnderTest {
         self.with(&claims, "EVENTS_TOKEN", "a token of the client EventsReaderClient")
     }
 
-    /// Returns a client of the same API that sends the token of an operator. Against a deployed API,
-    /// the token is in the variable `OPERATOR_TOKEN`.
+    /// Returns a client of the same API that sends the token of an operator. Against a deployed
+    /// API, the token is in the variable `OPERATOR_TOKEN`.
     #[must_use]
     pub fn operator(&self) -> Api {
         let scopes = format!("openid {}", scope("operate"));

@@ -5,6 +5,8 @@ import json
 import os
 import re
 import sys
+import urllib.error
+import urllib.request
 
 import boto3
 from botocore.exceptions import ClientError
@@ -32,6 +34,11 @@ def physical(logical):
     return detail["StackResourceDetail"]["PhysicalResourceId"]
 
 
+def parameter(name):
+    stack = cloudformation.describe_stacks(StackName=STACK)["Stacks"][0]
+    return next(given["ParameterValue"] for given in stack["Parameters"] if given["ParameterKey"] == name)
+
+
 def resolved(value):
     """What CloudFormation makes of a value, with the parameters at their defaults."""
     match value:
@@ -41,6 +48,12 @@ def resolved(value):
             return resolved(own)
         case {"Fn::If": ["HasOtherAudiences", _, other]}:
             return resolved(other)
+        case {"Fn::If": ["HasAllowedOrigins", cors, _]}:
+            return {name: resolved(value) for name, value in cors.items()}
+        case {"Ref": "AllowedOrigins"}:
+            return parameter("AllowedOrigins").split(",")
+        case list() | int():
+            return value
         case {"Ref": "AWS::NoValue"}:
             return None
         case {"Ref": name}:
@@ -106,8 +119,26 @@ def routes():
                 AuthorizationScopes=scopes,
             )
             made.append(f"{route} {' '.join(scopes)}")
+    if "x-amazon-apigateway-cors" in body:
+        cors = resolved(body["x-amazon-apigateway-cors"])
+        gateway.update_api(ApiId=api, CorsConfiguration={name[0].upper() + name[1:]: value for name, value in cors.items()})
     protect()
     return {"url": f"{ENDPOINT}/_aws/execute-api/{api}/$default", "routes": made}
+
+
+def preflight():
+    """Answers to the preflight requests of a page of an allowed origin, and of another one: the origin that may read a response."""
+    url = f"{ENDPOINT}/_aws/execute-api/{physical('HttpApi')}/$default/accounts"
+    answers = {}
+    for origin in [parameter("AllowedOrigins"), "https://evil.example.com"]:
+        headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+        request = urllib.request.Request(url, method="OPTIONS", headers=headers)
+        try:
+            answer = urllib.request.urlopen(request).headers
+        except urllib.error.HTTPError as refused:
+            answer = refused.headers
+        answers[origin] = answer.get("Access-Control-Allow-Origin")
+    return answers
 
 
 def tables():

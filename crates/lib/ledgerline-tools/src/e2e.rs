@@ -27,6 +27,9 @@ const STACK: &str = "ledgerline-e2e";
 const EMULATOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/emulator.py");
 const DEPLOYMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/deployment.py");
 
+/// The origin of the web pages that may call the deployed API.
+const ORIGIN: &str = "https://app.example.com";
+
 /// Builds for this machine, deploys, and tests the deployment.
 pub(crate) fn run(build: bool) -> Result<()> {
     tools::require_linux()?;
@@ -37,6 +40,7 @@ pub(crate) fn run(build: bool) -> Result<()> {
         tools::sam_build(&sam)?;
     }
     let emulator = Emulator::start(&python)?;
+    let allowed = format!("AllowedOrigins={ORIGIN}");
     let deploy = [
         "deploy",
         "--stack-name",
@@ -54,11 +58,19 @@ pub(crate) fn run(build: bool) -> Result<()> {
         "ReadYourWriteTimeout=5000",
         "QueueVisibilityTimeout=10",
         "RequestsPerSecond=1000",
+        &allowed,
     ];
     tools::run(emulator.program(&sam, "sam").args(deploy))?;
 
     let Routes { url, routes } = emulator.deployment("routes")?;
     routes.iter().for_each(|route| println!("  {route}"));
+    let preflight: BTreeMap<String, Option<String>> = emulator.deployment("preflight")?;
+    for (origin, allowed) in preflight {
+        if allowed.as_deref() != Some(ORIGIN).filter(|known| *known == origin) {
+            bail!("a page of {origin} may read responses if its origin is {allowed:?}");
+        }
+    }
+    println!("  only pages of {ORIGIN} read responses of the API");
     // The commands in the documents need `jq`, and the installed Python packages do not contain it.
     if Command::new("jq").arg("--version").output().is_err() {
         bail!("the commands of the documents need jq: install it (apt-get install jq)");

@@ -24,10 +24,34 @@ pub struct Template {
     /// The audience of the HTTP API's authorizer: the clients whose tokens it accepts. `None` if
     /// the API has no authorizer. With an authorizer, AWS refuses a request without a token.
     pub audience: Option<Vec<String>>,
+    /// The web pages of other origins that may call the HTTP API; `None` if no page may.
+    pub cors: Option<Cors>,
     /// Logical ids and types of the resources that have no meaning on a laptop.
     pub ignored: Vec<(String, String)>,
-    /// Properties of emulated resources that are not emulated: `HttpApi.CorsConfiguration`.
+    /// Properties of emulated resources that are not emulated: `HttpApi.Domain`.
     pub ignored_properties: Vec<String>,
+}
+
+/// The `CorsConfiguration` of an HTTP API.
+///
+/// Source: the API Gateway developer guide, "Configure CORS for HTTP APIs in API Gateway".
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct Cors {
+    /// The origins of pages that may call the API: `https://app.example.com`, `https://*` or `*`.
+    pub allow_origins: Vec<String>,
+    /// The methods of their requests; `*` for any.
+    #[serde(default)]
+    pub allow_methods: Vec<String>,
+    /// The headers of their requests; `*` for any.
+    #[serde(default)]
+    pub allow_headers: Vec<String>,
+    /// The headers of responses that the pages may read.
+    #[serde(default)]
+    pub expose_headers: Vec<String>,
+    /// The seconds for which a browser caches the response to a preflight request.
+    #[serde(default)]
+    pub max_age: Option<u32>,
 }
 
 /// A resource, as CloudFormation lists it.

@@ -9,7 +9,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Event, Function, InvokeConfig, Located, Queue, Resource, Role, Table, Template,
+    Cors, Event, Function, InvokeConfig, Located, Queue, Resource, Role, Table, Template,
     intrinsics::{Scope, is_no_value, resource_type, stream_arn},
 };
 use crate::{
@@ -58,7 +58,10 @@ impl<'a> Scope<'a> {
                 "AWS::Events::EventBus" => {
                     template.buses.push(self.physical(id, resource.line)?.name)
                 }
-                "AWS::Serverless::HttpApi" => template.audience = self.audience(id, resource)?,
+                "AWS::Serverless::HttpApi" => {
+                    template.audience = self.audience(id, resource)?;
+                    template.cors = self.cors(id, resource)?;
+                }
                 // They are read with the function that names them, in `role`.
                 "AWS::IAM::Role" | "AWS::IAM::ManagedPolicy" => {}
                 "AWS::SNS::Subscription"
@@ -275,6 +278,27 @@ impl<'a> Scope<'a> {
                 format!("{id}: {default} is no JWT authorizer, the only emulated kind"),
             )),
         }
+    }
+
+    /// The API's `CorsConfiguration`; `None` without one, or without a value.
+    fn cors(&self, id: &str, resource: &Node) -> Located<Option<Cors>> {
+        let globals = self.root.get("Globals").and_then(|globals| globals.get("HttpApi"));
+        let configuration = [resource.get("Properties"), globals];
+        let mut configuration = configuration.into_iter().flatten();
+        let Some(configuration) = configuration.find_map(|node| node.get("CorsConfiguration"))
+        else {
+            return Ok(None);
+        };
+        let chosen = self.chosen(configuration)?;
+        if is_no_value(chosen) {
+            return Ok(None);
+        }
+        let resolved = self.resolve(chosen)?;
+        if let Kind::Scalar(_) = resolved.kind {
+            let message = format!("{id}: CorsConfiguration has no AllowOrigins: name the origins");
+            return Err((configuration.line, message));
+        }
+        typed(&resolved, &format!("{id}: CorsConfiguration")).map(Some)
     }
 
     fn event(&self, place: &str, name: &str, event: &Node) -> Located<Event> {

@@ -792,8 +792,8 @@ proptest! {
     }
 }
 
-/// The append of the retry is refused, and the store names only the taken version as the reason, not
-/// the existing idempotency record. The retry must get the first response nevertheless.
+/// The append of the retry is refused, and the store names only the taken version as the reason,
+/// not the existing idempotency record. The retry must get the first response nevertheless.
 #[tokio::test]
 async fn a_retry_on_an_instance_with_a_stale_cache_gets_the_first_response() {
     let store = Spy::default();

@@ -13,6 +13,7 @@ mod accounts;
 mod article;
 mod bookings;
 mod commands;
+mod cors;
 mod projectors;
 mod queries;
 mod sessions;

@@ -1,0 +1,64 @@
+//! The API for web pages of other origins.
+
+use ledgerline_testing::{Answer, LocalStack, fresh_id};
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+const APP: &str = "https://app.example.com";
+
+async fn stack() -> LocalStack {
+    let origins = format!("AllowedOrigins={APP},https://*");
+    LocalStack::start_as(&["--parameter-overrides", &origins]).await
+}
+
+fn of<'a>(answer: &'a Answer, header: &str) -> Option<&'a str> {
+    answer.headers.get(header).map(String::as_str)
+}
+
+/// A browser sends the preflight request without a token, and the request itself only after it.
+#[tokio::test]
+async fn a_page_of_an_allowed_origin_calls_the_api() {
+    let stack = stack().await;
+    let preflight = [
+        ("origin", APP),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "authorization,idempotency-key"),
+    ];
+    // No token of this form is accepted.
+    let stranger = ledgerline_testing::Api::new(stack.url().to_owned(), Some("a.b.c".into()));
+    let allowed = stranger.call(Method::OPTIONS, "/accounts", &preflight, String::new()).await;
+    assert_eq!(allowed.status, StatusCode::NO_CONTENT);
+    assert_eq!(of(&allowed, "access-control-allow-origin"), Some(APP));
+    let headers = of(&allowed, "access-control-allow-headers").unwrap();
+    for name in ["authorization", "idempotency-key", "if-match"] {
+        assert!(headers.split(',').any(|header| header == name), "{headers}");
+    }
+
+    let body = json!({ "accountId": fresh_id(), "owner": "Ada", "currency": "EUR" }).to_string();
+    let opened = stack.call(Method::POST, "/accounts", &[("origin", APP)], body).await;
+    assert_eq!(opened.status, StatusCode::CREATED);
+    assert_eq!(of(&opened, "access-control-allow-origin"), Some(APP));
+    let exposed = of(&opened, "access-control-expose-headers").unwrap();
+    assert!(exposed.contains("etag") && exposed.contains("location"), "{exposed}");
+}
+
+#[tokio::test]
+async fn a_page_of_a_foreign_origin_reads_no_response() {
+    let stack = stack().await;
+    let foreign =
+        [("origin", "http://evil.example.com"), ("access-control-request-method", "POST")];
+    for method in [Method::OPTIONS, Method::GET] {
+        let answer = stack.call(method, "/accounts", &foreign, String::new()).await;
+        assert_eq!(of(&answer, "access-control-allow-origin"), None, "{answer:?}");
+    }
+}
+
+/// Without the parameter, the template has no `CorsConfiguration`.
+#[tokio::test]
+async fn without_allowed_origins_no_page_calls_the_api() {
+    let stack = LocalStack::start(None).await;
+    let preflight = [("origin", APP), ("access-control-request-method", "POST")];
+    let answer = stack.call(Method::OPTIONS, "/accounts", &preflight, String::new()).await;
+    assert_eq!(answer.status, StatusCode::NOT_FOUND);
+    assert_eq!(of(&answer, "access-control-allow-origin"), None);
+}
