@@ -50,8 +50,6 @@ def resolved(value):
             return resolved(other)
         case {"Fn::If": ["HasAllowedOrigins", cors, _]}:
             return {name: resolved(value) for name, value in cors.items()}
-        case {"Ref": "AllowedOrigins"}:
-            return parameter("AllowedOrigins").split(",")
         case list() | int():
             return value
         case {"Ref": "AWS::NoValue"}:
