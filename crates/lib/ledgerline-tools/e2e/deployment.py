@@ -410,6 +410,6 @@ def invoke(function, event):
 
 
 if __name__ == "__main__":
-    commands = [routes, tokens, denials, order_denials, operators, wrong_entry, functions, invoke]
+    commands = [routes, preflight, tokens, denials, order_denials, operators, wrong_entry, functions, invoke]
     (command,) = (command for command in commands if command.__name__ == sys.argv[1])
     print(json.dumps(command(*sys.argv[2:]), indent=1))
