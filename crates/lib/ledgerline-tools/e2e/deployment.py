@@ -118,7 +118,9 @@ def routes():
             )
             made.append(f"{route} {' '.join(scopes)}")
     if "x-amazon-apigateway-cors" in body:
-        cors = resolved(body["x-amazon-apigateway-cors"])
+        # The emulator gives no parameters to SAM, which puts their values in here.
+        origins = parameter("AllowedOrigins").split(",")
+        cors = resolved(body["x-amazon-apigateway-cors"]) | {"allowOrigins": origins}
         gateway.update_api(ApiId=api, CorsConfiguration={name[0].upper() + name[1:]: value for name, value in cors.items()})
     protect()
     return {"url": f"{ENDPOINT}/_aws/execute-api/{api}/$default", "routes": made}
