@@ -64,9 +64,11 @@ impl Watch {
             "watch",
             &format!("{} has changed: building; requests wait", changed.display()),
         );
+        // A build that is followed by another one has replaced functions too.
+        let mut replaced = 0;
         let built = loop {
             self.functions.iter().for_each(|function| function.hold());
-            let built = self.build(seen).await;
+            let built = self.build(seen).await.map(|count| replaced += count);
             let now = self.sources();
             if difference(seen, &now).is_none() {
                 break built;
@@ -75,8 +77,8 @@ impl Watch {
             *seen = now;
         };
         match built {
-            Ok(0) => self.hops.always("watch", "no function has changed"),
-            Ok(replaced) => {
+            Ok(()) if replaced == 0 => self.hops.always("watch", "no function has changed"),
+            Ok(()) => {
                 let took = started.elapsed().as_secs_f64();
                 self.hops
                     .always("watch", &format!("{replaced} functions replaced after {took:.1} s"));
