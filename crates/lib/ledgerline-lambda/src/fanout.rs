@@ -246,7 +246,7 @@ impl DeadLetter<'_> {
                 (Some(stream.as_str()), Some(*version), reason)
             }
         };
-        tracing::error!(stream, version, reason, "set aside");
+        tracing::error!(stream, version, reason, "quarantined");
     }
 }
 

@@ -199,7 +199,7 @@ async fn the_local_stack_answers_the_calls_of_the_runbook() {
     let mut found = found
         .filter(|line| line["logStreamName"] == "tank-fanout")
         .map(|line| line["message"].to_string());
-    assert!(found.any(|line| line.contains("set aside")), "{logs}");
+    assert!(found.any(|line| line.contains("quarantined")), "{logs}");
 
     let fanout =
         format!("{aws}/2015-03-31/functions/{}:live/invocations", name("FanoutFunction").await);

@@ -367,7 +367,7 @@ impl<'a> Schedule<'a> {
             let letter: Value = serde_json::from_str(&letter.body).unwrap_or_default();
             if letter["stream"] != deadly.as_str() {
                 return Err(finding(format!(
-                    "nothing ends at this, and it was set aside: {letter}"
+                    "a record that crashes no function was quarantined: {letter}"
                 )));
             }
             let mut commits = self.streams[0].iter();

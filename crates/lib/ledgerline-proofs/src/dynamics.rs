@@ -45,7 +45,7 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
         "{runs} histories whose clocks are a day off either way, {} commands; {runs} schedules of slow consumers, {} \
          deliveries; {runs} outages of more than a day, {lost} records and messages lost in them; {runs} \
          restored logs, which {} commits were gone from; {runs} streams that end the fanout, {} times, until {} records \
-         are set aside",
+         are quarantined",
         clocks.commands, slow.deliveries, restored.lost, deadly.deaths, deadly.set_aside
     );
     Ok(Tried::new(5 * runs, "runs", beside))

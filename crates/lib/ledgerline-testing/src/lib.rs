@@ -10,7 +10,6 @@
 
 mod api;
 mod copies;
-pub mod lessons;
 mod log;
 mod requests;
 mod samples;
@@ -57,7 +56,7 @@ pub use self::{
     requests::any_request_is_answered,
     samples::samples_are_answered,
     seed::{SEED, again, seed},
-    sessions::{session_of_application_is_real, sessions_are_real},
+    sessions::{Shell, blocks, session_of_application_is_real, sessions_are_real},
     stack::LocalStack,
     tool::{Differences, Tool, differences},
     under_test::{UnderTest, fresh_id, subject},

@@ -137,7 +137,7 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     assert!(done.contains(&format!("throw away: {id}")) && done.len() == 5, "{done:?}");
     // The fanout quarantines a damaged commit again after a redrive, and the tool reports that.
     stack.damage("tank-damaged").await;
-    eventually("it is set aside", async || {
+    eventually("the record is quarantined", async || {
         (ledger.run(&["dead-letters", "Fanout"]).0 == 2).then_some(())
     })
     .await;

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use ledgerline_testing::lessons::{Shell, blocks};
+use ledgerline_testing::{Shell, blocks};
 
 use super::{Watched, workspace::Workspace};
 
@@ -11,11 +11,13 @@ struct Reader {
     shop: Workspace,
     shell: Shell,
     stack: Option<Watched>,
+    /// Whether the stack has not served the last edit yet.
     edited: bool,
 }
 
 impl Reader {
-    fn take(&mut self, lesson: &str) {
+    /// Does all that a lesson asks for.
+    async fn work_through(&mut self, lesson: &str) {
         let docs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/learn"));
         let page = fs::read_to_string(docs.join(lesson)).unwrap();
         for (language, text) in blocks(&page) {
@@ -29,7 +31,7 @@ impl Reader {
                     if std::mem::take(&mut self.edited) {
                         self.stack.as_mut().unwrap().line("functions replaced");
                     }
-                    self.shell.session(text);
+                    self.shell.session(text).await;
                 }
             }
         }
@@ -51,16 +53,16 @@ impl Reader {
     }
 }
 
-#[test]
+#[tokio::test]
 #[ignore = "it builds a workspace: cargo test -p ledgerline-tools --test starter lessons -- --ignored"]
-fn the_lessons_do_what_they_say() {
+async fn every_command_of_the_lessons_prints_the_text_of_the_lesson() {
     // The packages of the test of `--watch`, so that fewer are compiled.
     let shop = Workspace::new("try-watch");
     let mut shell = Shell::new(&shop.root);
     shell.replace("cargo ", format!("CARGO_TARGET_DIR={} cargo ", shop.target.display()));
     let mut reader = Reader { shop, shell, stack: None, edited: false };
-    reader.take("1-first-aggregate.md");
-    reader.take("2-view-and-query.md");
+    reader.work_through("1-first-aggregate.md").await;
+    reader.work_through("2-view-and-query.md").await;
     drop(reader.stack);
     fs::remove_dir_all(&reader.shop.root).unwrap();
 }

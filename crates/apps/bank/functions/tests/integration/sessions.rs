@@ -1,9 +1,8 @@
 //! The commands of the sessions in the documents, run against a local stack.
 
 use ledgerline_testing::{
-    LocalStack, eventually,
-    lessons::{Shell, blocks},
-    session_of_application_is_real, sessions_are_real, workspace,
+    LocalStack, Shell, blocks, eventually, session_of_application_is_real, sessions_are_real,
+    workspace,
 };
 
 #[tokio::test]
@@ -22,7 +21,7 @@ async fn the_session_in_the_order_document_is_real() {
 }
 
 /// Runs the commands of lesson 3 as a reader types them.
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn no_money_is_lost_when_a_reader_of_the_lesson_kills_the_process_manager() {
     let lesson = std::fs::read_to_string(workspace().join("docs/learn/3-kill-a-function.md"));
     let lesson = lesson.unwrap();
@@ -46,14 +45,14 @@ async fn no_money_is_lost_when_a_reader_of_the_lesson_kills_the_process_manager(
     };
     assert!(start.starts_with("cargo run -p local"));
 
-    shell.session(open);
+    shell.session(open).await;
     shell.run(kill);
     assert!(stack.hops().iter().filter(|(.., text)| text.contains("transfer started")).count() > 5);
     eventually("every transfer is completed", async || {
         (shell.run(count).trim() == "50 \"status\":\"completed\"").then_some(())
     })
     .await;
-    shell.session(money);
+    shell.session(money).await;
     let printed = shell.run(ledger);
     assert!(printed.contains("TransferCompleted"), "{printed}");
 }
