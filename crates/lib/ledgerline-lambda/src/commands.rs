@@ -6,25 +6,31 @@ use http::{HeaderName, StatusCode, header};
 use jiff::Timestamp;
 use ledgerline::{
     Aggregate, Cache, Causes, Context, EventStore, ExecuteError, Execution, Id, Idempotency,
-    LoadError, Outcome, Precondition, Refusal, RefusalKind, StoreError, StreamId, Text, execute,
+    LoadError, NOTHING_TO_REPLAY, Outcome, Precondition, Refusal, RefusalKind, StoreError,
+    StreamId, Text, execute,
     manifest::{Endpoint, Manifest, Scope, Source},
 };
 use ledgerline_dynamodb::DynamoDbStore;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 use uuid::Uuid;
 
+#[cfg(feature = "schema")]
+use crate::operations::{self, Kind};
 use crate::{
     Error, config,
     grants::{self, REQUESTS},
     http::{
         COMMIT_TOO_LARGE, CONTENDED, HttpRequest, IDEMPOTENCY_KEY_REUSED, OVERTAKEN,
         PRECONDITION_FAILED, PRECONDITION_REQUIRED, Problem, ProblemType, Response, Routes,
-        versions_of, versions_of_weak,
+        as_json, versions_of, versions_of_weak,
     },
-    metrics, snapshot_warmup,
+    metrics,
+    operations::Described,
+    snapshot_warmup,
     start::{dynamodb, store},
 };
 
@@ -42,7 +48,10 @@ const PATIENCE: Duration = Duration::from_secs(8);
 
 /// The function that builds the body of a success from the stream, and the state and the version
 /// after the command.
-pub type AnswerOf<A> = fn(&StreamId, &<A as Aggregate>::State, u64) -> Value;
+pub type AnswerOf<A, Body> = fn(&StreamId, &<A as Aggregate>::State, u64) -> Body;
+
+/// The same function, with its body as JSON.
+type Answering<A> = Box<dyn Fn(&StreamId, &<A as Aggregate>::State, u64) -> Value + Send + Sync>;
 
 /// The function that reads the id of the aggregate and the command from a request.
 type Read<A> = Box<
@@ -59,10 +68,11 @@ type Read<A> = Box<
 pub struct Route<A: Aggregate> {
     key: &'static str,
     read: Read<A>,
-    answer: AnswerOf<A>,
+    answer: Answering<A>,
     location: Option<String>,
     if_match_required: bool,
     scope: Scope,
+    described: Described,
 }
 
 impl<A: Aggregate> fmt::Debug for Route<A> {
@@ -72,25 +82,61 @@ impl<A: Aggregate> fmt::Debug for Route<A> {
 }
 
 impl<A: Aggregate> Route<A> {
-    /// Creates a route. `read` reads the aggregate's id and the command from a request. `key` is
-    /// the method and the path, as the template has them: `POST /tanks/{id}/fills`.
+    /// Creates a route. `read` reads the aggregate's id and the command from a request and its body.
+    /// `key` is the method and the path, as the template has them: `POST /tanks/{id}/fills`.
     #[must_use]
-    pub fn new(
+    pub fn new<Body: DeserializeOwned + JsonSchema, Answer: Serialize + JsonSchema + 'static>(
+        key: &'static str,
+        read: impl Fn(&HttpRequest, Body) -> Result<(String, A::Command), Problem>
+        + Send
+        + Sync
+        + 'static,
+        answer: AnswerOf<A, Answer>,
+    ) -> Self {
+        let read = move |request: &HttpRequest| {
+            let (id, command) = read(request, request.json()?)?;
+            Ok((id, Some(command)))
+        };
+        let route = Self::reading(key, Box::new(read), answer);
+        Self { described: route.described.body::<Body>(), ..route }
+    }
+
+    /// Creates a route as [`new`](Self::new) does. A request has no body, or an empty object.
+    #[must_use]
+    pub fn without_body<Answer: Serialize + JsonSchema + 'static>(
         key: &'static str,
         read: impl Fn(&HttpRequest) -> Result<(String, A::Command), Problem> + Send + Sync + 'static,
-        answer: AnswerOf<A>,
+        answer: AnswerOf<A, Answer>,
+    ) -> Self {
+        let read = move |request: &HttpRequest| {
+            request.nothing()?;
+            let (id, command) = read(request)?;
+            Ok((id, Some(command)))
+        };
+        Self::reading(key, Box::new(read), answer)
+    }
+
+    fn reading<Answer: Serialize + JsonSchema + 'static>(
+        key: &'static str,
+        read: Read<A>,
+        answer: AnswerOf<A, Answer>,
     ) -> Self {
         Self {
             key,
-            read: Box::new(move |request| {
-                let (id, command) = read(request)?;
-                Ok((id, Some(command)))
-            }),
-            answer,
+            read,
+            answer: Box::new(move |stream, state, version| as_json(answer(stream, state, version))),
             location: None,
             if_match_required: false,
             scope: Scope::Write,
+            described: Described::default().answer::<Answer>().refusals(A::REFUSALS),
         }
+    }
+
+    /// Declares the type of a parameter in the path, for the contract. A parameter without a
+    /// declaration is an [`Id`].
+    #[must_use]
+    pub fn path_parameter<V: JsonSchema>(self, name: &'static str) -> Self {
+        Self { described: self.described.path::<V>(name), ..self }
     }
 
     /// Marks the route as one that starts a stream. It answers `201` with this path as the
@@ -134,13 +180,18 @@ impl<A: Aggregate> Route<A> {
 /// Creates a route that starts a stream: `POST /tanks`. `read` splits the body into the id, if the
 /// client chose one, and the command. Without an id, the aggregate gets a new one.
 #[must_use]
-pub fn create<A: Aggregate, Body: DeserializeOwned>(
+pub fn create<A, Body, Answer>(
     key: &'static str,
     read: impl Fn(Body) -> (Option<Id>, A::Command) + Send + Sync + 'static,
-    answer: AnswerOf<A>,
-) -> Route<A> {
-    let read = move |request: &HttpRequest| {
-        let (id, command) = read(request.json()?);
+    answer: AnswerOf<A, Answer>,
+) -> Route<A>
+where
+    A: Aggregate,
+    Body: DeserializeOwned + JsonSchema,
+    Answer: Serialize + JsonSchema + 'static,
+{
+    let read = move |_: &HttpRequest, body| {
+        let (id, command) = read(body);
         Ok((id.unwrap_or_else(|| Uuid::now_v7().into()).into_inner(), command))
     };
     let path = key.split_once(' ').map_or(key, |(_, path)| path);
@@ -150,14 +201,18 @@ pub fn create<A: Aggregate, Body: DeserializeOwned>(
 /// Creates a route that changes an aggregate: `POST /tanks/{id}/fills`. `command` builds the
 /// command from the body; mostly it is a variant of the command enum.
 #[must_use]
-pub fn update<A: Aggregate, Body: DeserializeOwned>(
+pub fn update<A, Body, Answer>(
     key: &'static str,
     command: impl Fn(Body) -> A::Command + Send + Sync + 'static,
-    answer: AnswerOf<A>,
-) -> Route<A> {
-    let read = move |request: &HttpRequest| {
-        let command = command(request.json()?);
-        Ok((request.path_value::<Id>("id")?.into_inner(), command))
+    answer: AnswerOf<A, Answer>,
+) -> Route<A>
+where
+    A: Aggregate,
+    Body: DeserializeOwned + JsonSchema,
+    Answer: Serialize + JsonSchema + 'static,
+{
+    let read = move |request: &HttpRequest, body| {
+        Ok((request.path_value::<Id>("id")?.into_inner(), command(body)))
     };
     Route::new(key, read, answer)
 }
@@ -165,33 +220,34 @@ pub fn update<A: Aggregate, Body: DeserializeOwned>(
 /// Creates a route that changes an aggregate with a body without fields: it is missing or an empty
 /// object.
 #[must_use]
-pub fn action<A: Aggregate>(
+pub fn action<A: Aggregate, Answer: Serialize + JsonSchema + 'static>(
     key: &'static str,
     command: impl Fn() -> A::Command + Send + Sync + 'static,
-    answer: AnswerOf<A>,
+    answer: AnswerOf<A, Answer>,
 ) -> Route<A> {
-    let read = move |request: &HttpRequest| {
-        request.nothing()?;
-        Ok((request.path_value::<Id>("id")?.into_inner(), command()))
-    };
-    Route::new(key, read, answer)
+    let read =
+        move |request: &HttpRequest| Ok((request.path_value::<Id>("id")?.into_inner(), command()));
+    Route::without_body(key, read, answer)
 }
 
 /// Creates a route by which an operator republishes the state of one stream to all state views:
 /// `POST /tanks/{id}/replays`. It appends a commit without events ([`Execution::replay`]). The body
 /// contains the reason.
 #[must_use]
-pub fn republish_state<A: Aggregate>(key: &'static str, answer: AnswerOf<A>) -> Route<A> {
+pub fn republish_state<A: Aggregate, Answer: Serialize + JsonSchema + 'static>(
+    key: &'static str,
+    answer: AnswerOf<A, Answer>,
+) -> Route<A> {
     let read = |request: &HttpRequest| {
         let Replay { reason: _ } = request.json()?;
         Ok((request.path_value::<Id>("id")?.into_inner(), None))
     };
-    let read = Box::new(read);
-    Route { key, read, answer, location: None, if_match_required: false, scope: Scope::Operate }
+    let route = Route::reading(key, Box::new(read), answer).operators_only();
+    Route { described: route.described.body::<Replay>().refusals(&[NOTHING_TO_REPLAY]), ..route }
 }
 
 /// The body of a request to republish state. The operator's tool stores the reason.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Replay {
     #[expect(dead_code, reason = "it is asked for, so that nobody does this without one")]
@@ -203,7 +259,8 @@ struct Replay {
 /// ```no_run
 /// use ledgerline::{StreamId, testing::tank::{Command, State, Tank}};
 /// use ledgerline_lambda::commands::{Route, action, update};
-/// use serde_json::{Value, json};
+/// use schemars::JsonSchema;
+/// use serde::Serialize;
 ///
 /// fn routes() -> Vec<Route<Tank>> {
 ///     vec![
@@ -213,8 +270,14 @@ struct Replay {
 ///     ]
 /// }
 ///
-/// fn changed(_: &StreamId, state: &State, version: u64) -> Value {
-///     json!({ "version": version, "level": state.level() })
+/// #[derive(Serialize, JsonSchema)]
+/// struct Changed {
+///     version: u64,
+///     level: i64,
+/// }
+///
+/// fn changed(_: &StreamId, state: &State, version: u64) -> Changed {
+///     Changed { version, level: state.level() }
 /// }
 ///
 /// #[tokio::main(flavor = "current_thread")]
@@ -232,6 +295,14 @@ struct Replay {
 /// When its configuration is wrong: `COMMITS_TABLE`, `REQUESTS_TABLE`, `REQUEST_RETENTION_SECONDS`,
 /// the optional `SOURCE_ADDRESSES`, or a variable of [`http::run`](crate::http::run).
 pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
+    #[cfg(feature = "schema")]
+    if operations::asked() {
+        return operations::print(routes.iter().map(|route| {
+            let creates = route.location.is_some();
+            let kind = Kind::Command { creates, if_match_required: route.if_match_required };
+            (route.key, route.scope, kind, &route.described)
+        }));
+    }
     if let Some(streams) = snapshot_warmup::asked(std::env::args()) {
         let store = store(dynamodb().await).await?.with_requests(config::text(REQUESTS.variable)?);
         return snapshot_warmup::build::<A>(&store, streams).await;
@@ -643,15 +714,11 @@ mod tests {
         let store = MemoryStore::default();
         let cache = Cache::new(CACHED_STREAMS);
         let routes = vec![
-            create("POST /tanks", install, |_, _, version| version.into()),
+            create("POST /tanks", install, |_, _, version| version),
             update("POST /tanks/{id}/fills", tank::Command::Fill, |_, state: &tank::State, _| {
-                state.level().into()
+                state.level()
             }),
-            action(
-                "POST /tanks/{id}/scrap",
-                || tank::Command::Scrap,
-                |_, _, version| version.into(),
-            ),
+            action("POST /tanks/{id}/scrap", || tank::Command::Scrap, |_, _, version| version),
         ];
         Commands { store, cache, retention: 60, source_addresses: false, routes }
     }

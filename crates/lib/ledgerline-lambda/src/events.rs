@@ -18,12 +18,14 @@ use ledgerline::{
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
+#[cfg(feature = "schema")]
+use crate::operations::{self, Described, Kind};
 use crate::{
     Error, config, grants,
-    http::{HttpRequest, MAX_ANSWER_BYTES, Problem, Response, Routes, encoded_bytes},
+    http::{HttpRequest, MAX_ANSWER_BYTES, Problem, Response, Routes, as_json, encoded_bytes},
     start::dynamodb,
 };
 
@@ -95,6 +97,11 @@ impl Visitor for Names {
 /// When `COMMITS_TABLE` or `SEQUENCE_TABLE` is missing, `SEQUENCE_PARTITIONS` is wrong, or the log
 /// cannot be read. When a variable of [`http::run`](crate::http::run) is missing or wrong.
 pub async fn run<L: Aggregates>() -> Result<(), Error> {
+    #[cfg(feature = "schema")]
+    if operations::asked() {
+        let kind = Kind::Query { waits: false };
+        return operations::print([(ROUTE, Scope::Events, kind, &described(&Names::of::<L>()))]);
+    }
     let endpoint = Endpoint { route: ROUTE.into(), scope: Scope::Events };
     let manifest = grants::reader_of_sequence(Manifest::new(Source::Http(vec![endpoint])));
     crate::http::run(manifest, async || {
@@ -225,7 +232,7 @@ fn answer(page: Page) -> Response {
         let shown = commit.and_then(|commit| Shown::of(&commit)).unwrap_or_else(|reason| {
             let Entry { stream, version } = &entry;
             tracing::error!(%stream, version, reason, "a commit cannot be read");
-            json!({ "stream": stream, "version": version, "unreadable": reason })
+            as_json(Unreadable { stream: stream.clone(), version: *version, unreadable: reason })
         });
         bytes += encoded_bytes(&shown);
         if let Some(last) = last.take_if(|_| bytes > MAX_ANSWER_BYTES) {
@@ -235,13 +242,65 @@ fn answer(page: Page) -> Response {
         commits.push(shown);
         last = Some(place);
     }
-    let body = json!({ "commits": commits, "cursor": cursor.to_string(), "complete": complete });
+    let body = serde_json::json!({ "commits": commits, "cursor": cursor.to_string(), "complete": complete });
     Response::json(StatusCode::OK, body)
+}
+
+/// Describes the route for the contract. The names of categories and event types are in its
+/// schemas, because the function refuses any other name.
+#[cfg(feature = "schema")]
+fn described(names: &Names) -> Described {
+    use ledgerline::api::Occurs::{Optional, Several};
+    use schemars::{SchemaGenerator, json_schema};
+
+    let categories: Vec<_> = names.categories.iter().copied().collect();
+    let types: Vec<_> = names.types.iter().flat_map(|known| known.names()).collect();
+    let page = |generator: &mut SchemaGenerator| {
+        let (commit, unreadable) =
+            (generator.subschema_for::<Shown>(), generator.subschema_for::<Unreadable>());
+        json_schema!({
+            "type": "object",
+            "description": "Commits of all streams, in one order.",
+            "properties": {
+                "commits": { "type": "array", "items": { "anyOf": [commit, unreadable] } },
+                "cursor": { "type": "string", "description": "The `after` of the next request." },
+                "complete": {
+                    "type": "boolean",
+                    "description": "Whether there were no more commits when the function read.",
+                },
+            },
+            "required": ["commits", "cursor", "complete"],
+        })
+    };
+    Described::default()
+        .query_by("after", Optional, |_| {
+            json_schema!({
+                "type": "string",
+                "description": "A cursor of an earlier answer, `beginning`, `now`, or a time such as 2026-11-24T09:30:00Z.",
+                "examples": ["beginning"],
+            })
+        })
+        .query_by("category", Several, move |_| json_schema!({ "type": "string", "enum": categories }))
+        .query_by("type", Several, move |_| json_schema!({ "type": "string", "enum": types }))
+        .query::<ledgerline::Number<1, { MAX_LIMIT as i64 }>>("limit", Optional)
+        .query::<ledgerline::Number<0, { MAX_WAIT as i64 }>>("wait", Optional)
+        .answer_by(page)
+}
+
+/// A commit that the function cannot show.
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct Unreadable {
+    stream: StreamId,
+    version: u64,
+    /// The reason, without the content of the commit.
+    unreadable: String,
 }
 
 /// A commit in a response. It leaves out the state, which is a cache, and the origin of the
 /// command.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Commit"))]
 #[serde(rename_all = "camelCase")]
 struct Shown {
     stream: StreamId,
@@ -258,6 +317,7 @@ struct Shown {
 
 /// An event in its stored form.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "CommitEvent"))]
 struct ShownEvent {
     r#type: String,
     schema: u32,

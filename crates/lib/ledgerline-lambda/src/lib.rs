@@ -10,6 +10,7 @@ mod grants;
 pub mod handlers;
 pub mod http;
 pub mod metrics;
+mod operations;
 mod operators;
 pub mod process_manager;
 mod projection;

@@ -13,23 +13,28 @@ use aws_sdk_dynamodb::Client;
 use futures::{FutureExt, future::LocalBoxFuture};
 use http::StatusCode;
 use ledgerline::{
-    Aggregate, Causes, Id, Index, LogTable, Projection, Refusal, StateTable, StreamId,
+    Aggregate, Causes, Id, Index, LogTable, Number, Projection, Refusal, StateTable, StreamId,
+    api::Occurs,
     manifest::{Action, Endpoint, Manifest, Name, Scope, Source, Table},
 };
 use ledgerline_dynamodb::{
     LogRows, Page, PageQuery, StateRows, TableError, UnreadableRow, ViewTable,
 };
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use self::patience::TIMEOUT;
 pub use self::patience::{Patience, Visibility};
+#[cfg(feature = "schema")]
+use crate::operations::{self, Kind};
 use crate::{
     Error, config, grants,
     http::{
-        HttpRequest, MAX_ANSWER_BYTES, PRECONDITION_FAILED, Problem, Response, Routes,
+        HttpRequest, MAX_ANSWER_BYTES, PRECONDITION_FAILED, Problem, Response, Routes, as_json,
         encoded_bytes, is_among_tags, versions_of,
     },
+    operations::Described,
     start::dynamodb,
 };
 
@@ -37,8 +42,6 @@ use crate::{
 const DEFAULT_LIMIT: i32 = 50;
 /// The largest number of rows in a page.
 const MAX_LIMIT: i32 = 200;
-/// The parameters of a list.
-pub const PAGE: [&str; 2] = ["limit", "cursor"];
 
 /// A route of a function that answers from views.
 pub struct Query {
@@ -49,10 +52,11 @@ pub struct Query {
     /// The names of the query's parameters.
     parameters: Vec<&'static str>,
     scope: Scope,
-    answer: Answer,
+    described: Described,
+    handle: Handle,
 }
 
-type Answer = Box<
+type Handle = Box<
     dyn for<'a> Fn(&'a Views, &'a HttpRequest) -> LocalBoxFuture<'a, Result<Response, Problem>>,
 >;
 
@@ -67,13 +71,25 @@ impl Query {
     /// that the function needs on it. `key` is the method and the path, as the template has them:
     /// `GET /tanks/{id}`.
     #[must_use]
-    pub fn new(
+    pub fn new<Body: Serialize + JsonSchema + 'static>(
+        key: &'static str,
+        tables: impl IntoIterator<Item = Table>,
+        answer: impl AsyncFn(&Views, &HttpRequest) -> Result<Answer<Body>, Problem> + 'static,
+    ) -> Self {
+        let answer = async move |views: &Views, request: &HttpRequest| {
+            answer(views, request).await.map(Answer::into_response)
+        };
+        let query = Self::responding(key, tables, answer);
+        Self { described: query.described.answer::<Body>(), ..query }
+    }
+
+    fn responding(
         key: &'static str,
         tables: impl IntoIterator<Item = Table>,
         answer: impl AsyncFn(&Views, &HttpRequest) -> Result<Response, Problem> + 'static,
     ) -> Self {
         let answer = Rc::new(answer);
-        let answer: Answer = Box::new(move |views, request| {
+        let handle: Handle = Box::new(move |views, request| {
             let answer = Rc::clone(&answer);
             async move { answer(views, request).await }.boxed_local()
         });
@@ -85,7 +101,8 @@ impl Query {
             waits: None,
             parameters: Vec::new(),
             scope: Scope::Read,
-            answer,
+            described: Described::default(),
+            handle,
         }
     }
 
@@ -93,15 +110,45 @@ impl Query {
     /// aggregate with [`Views::read`].
     #[must_use]
     pub fn read_your_writes<A: Aggregate>(self) -> Self {
-        Self { waits: Some(A::CATEGORY), ..self.parameters(["minVersion"]) }
+        Self { waits: Some(A::CATEGORY), ..self.parameter::<MinVersion>("minVersion") }
     }
 
-    /// Lets the route accept these query parameters, in addition to those that it has already. The
-    /// function answers any other parameter with `400`.
+    /// Lets the route accept this query parameter. The function answers any parameter that no route
+    /// accepts with `400`. The type is for the contract; the route reads the parameter itself.
     #[must_use]
-    pub fn parameters(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
-        self.parameters.extend(names);
-        self
+    pub fn parameter<V: JsonSchema>(self, name: &'static str) -> Self {
+        self.accepting::<V>(name, Occurs::Optional)
+    }
+
+    /// Lets the route accept this query parameter, as [`parameter`](Self::parameter) does. The
+    /// contract says that a request must have it.
+    #[must_use]
+    pub fn required_parameter<V: JsonSchema>(self, name: &'static str) -> Self {
+        self.accepting::<V>(name, Occurs::Required)
+    }
+
+    fn accepting<V: JsonSchema>(mut self, name: &'static str, occurs: Occurs) -> Self {
+        self.parameters.push(name);
+        Self { described: self.described.query::<V>(name, occurs), ..self }
+    }
+
+    /// Lets the route accept the parameters of a list: `limit` and `cursor`.
+    #[must_use]
+    pub fn paged(self) -> Self {
+        self.parameter::<Limit>("limit").parameter::<String>("cursor")
+    }
+
+    /// Declares the type of a parameter in the path, for the contract. A parameter without a
+    /// declaration is an [`Id`].
+    #[must_use]
+    pub fn path_parameter<V: JsonSchema>(self, name: &'static str) -> Self {
+        Self { described: self.described.path::<V>(name), ..self }
+    }
+
+    /// Declares the refusals that the route answers, for the contract.
+    #[must_use]
+    pub fn refusals(self, refusals: &[Refusal]) -> Self {
+        Self { described: self.described.refusals(refusals), ..self }
     }
 
     /// Makes the route require this scope instead of `read`: [`Scope::Events`] if it shows data of
@@ -115,6 +162,41 @@ impl Query {
     #[must_use]
     pub fn key(&self) -> &'static str {
         self.key
+    }
+}
+
+/// The largest `limit`, in the type of the parameter: a whole number from 1 to 200.
+type Limit = Number<1, { MAX_LIMIT as i64 }>;
+
+/// The type of `minVersion`: a whole number from 0.
+type MinVersion = Number<0, { i64::MAX }>;
+
+/// The answer of a query: a body, and the version of the stream that the body shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer<Body> {
+    version: Option<u64>,
+    body: Body,
+}
+
+impl<Body: Serialize> Answer<Body> {
+    /// Creates an answer of no single stream. It has no `ETag`.
+    #[must_use]
+    pub fn new(body: Body) -> Self {
+        Self { version: None, body }
+    }
+
+    /// Creates an answer that shows a stream at this version. Version and body are in its `ETag`.
+    #[must_use]
+    pub fn of_version(version: u64, body: Body) -> Self {
+        Self { version: Some(version), body }
+    }
+
+    fn into_response(self) -> Response {
+        let body = as_json(self.body);
+        match self.version {
+            Some(version) => Response::of_version(version, body),
+            None => Response::json(StatusCode::OK, body),
+        }
     }
 }
 
@@ -140,13 +222,19 @@ impl<Row> Copy for VisibleTo<Row> {}
 /// `missing` is the response if there is no row, or none that the caller may see. `shown` builds
 /// the response from the row.
 #[must_use]
-pub fn row<A: Aggregate, Row: DeserializeOwned + 'static>(
+pub fn row<A, Row, Shown>(
     key: &'static str,
     table: StateTable,
     missing: Refusal,
     visible: VisibleTo<Row>,
-    shown: fn(&Row) -> Value,
-) -> Query {
+    shown: fn(Row) -> Shown,
+) -> Query
+where
+    A: Aggregate,
+    Row: DeserializeOwned + 'static,
+    Shown: Serialize + JsonSchema + 'static,
+{
+    let refusals = [missing.clone()];
     let answer = async move |views: &Views, request: &HttpRequest| {
         let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
         let stream = stream::<A>(&id)?;
@@ -166,9 +254,10 @@ pub fn row<A: Aggregate, Row: DeserializeOwned + 'static>(
         };
         let (version, row) = views.read(request, &stream, read).await?;
         let row = row.ok_or_else(|| Problem::from(&missing))?;
-        Ok(Response::of_version(version, shown(&row)))
+        Ok(Answer::of_version(version, shown(row)))
     };
-    Query::new(key, [Table::with(table, [Action::GetItem])], answer).read_your_writes::<A>()
+    let query = Query::new(key, [Table::with(table, [Action::GetItem])], answer);
+    query.read_your_writes::<A>().refusals(&refusals)
 }
 
 /// Returns the stream of the aggregate that the path names.
@@ -210,14 +299,14 @@ impl KeyRange {
 
 /// Creates a route that answers with a page of an index of a state view: `GET /tanks`. The response
 /// has the rows under `name`. `part` selects the rows, and `shown` builds the response for each
-/// row. Name each parameter that `part` reads with [`Query::parameters`].
+/// row. Name each parameter that `part` reads with [`Query::parameter`].
 #[must_use]
-pub fn page<Row: DeserializeOwned + 'static>(
+pub fn page<Row: DeserializeOwned + 'static, Shown: Serialize + JsonSchema + 'static>(
     key: &'static str,
     name: &'static str,
     (table, index): (StateTable, Index),
     part: fn(&HttpRequest) -> Result<KeyRange, Problem>,
-    shown: fn(&Row) -> Value,
+    shown: fn(Row) -> Shown,
 ) -> Query {
     // Without the index in the table's list, rows of two generations would be in one page. A
     // function with such a route does not start.
@@ -241,24 +330,30 @@ pub fn page<Row: DeserializeOwned + 'static>(
         let rows = views.state_rows(table)?;
         let read = async |query: &PageQuery<'_>| rows.page::<Row>(&index, query).await;
         let page = page_that_fits(query, read, shown).await?;
-        Ok(Response::json(StatusCode::OK, listed(name, page)))
+        Ok(Response::json(StatusCode::OK, named(name, page)))
     };
     let reads = match index.projection {
         Projection::All => None,
         Projection::KeysOnly => Some(Action::BatchGetItem),
     };
-    Query::new(key, [Table::with(table, reads).index(index)], answer).parameters(PAGE)
+    let query = Query::responding(key, [Table::with(table, reads).index(index)], answer).paged();
+    Query { described: query.described.answer_by(schema_of_named::<Shown>(name)), ..query }
 }
 
 /// Creates a route that answers with a page of a log view of one stream, the newest rows first:
 /// `GET /tanks/{id}/fills`. The rows of a stream are in the partition of the aggregate's id.
 #[must_use]
-pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
+pub fn history<A, Row, Shown>(
     key: &'static str,
     name: &'static str,
     table: LogTable,
-    shown: fn(&Row) -> Value,
-) -> Query {
+    shown: fn(Row) -> Shown,
+) -> Query
+where
+    A: Aggregate,
+    Row: DeserializeOwned + 'static,
+    Shown: Serialize + JsonSchema + 'static,
+{
     let answer = async move |views: &Views, request: &HttpRequest| {
         request.actor()?;
         let id = request.path_value::<Id>("id")?;
@@ -277,26 +372,28 @@ pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
         let rows = views.log_rows(table)?;
         let read = async |query: &PageQuery<'_>| rows.page::<Row>(query).await;
         let page = page_that_fits(query, read, shown).await?;
-        Ok(Response::of_version(version, listed(name, page)))
+        Ok(Response::of_version(version, named(name, page)))
     };
-    let query = Query::new(key, [Table::with(table, [Action::GetItem, Action::Query])], answer);
-    query.read_your_writes::<A>().parameters(PAGE)
+    let tables = [Table::with(table, [Action::GetItem, Action::Query])];
+    let query = Query::responding(key, tables, answer).read_your_writes::<A>().paged();
+    Query { described: query.described.answer_by(schema_of_named::<Shown>(name)), ..query }
 }
 
 /// Reads a page, and returns it with its rows in the clients' form. A page of more than
 /// [`MAX_ANSWER_BYTES`] is read again with half as many rows, until it fits. One row always fits.
-async fn page_that_fits<Row>(
+async fn page_that_fits<Row, Shown: Serialize>(
     mut query: PageQuery<'_>,
     read: impl AsyncFn(&PageQuery<'_>) -> Result<Page<Row>, TableError>,
-    shown: fn(&Row) -> Value,
+    shown: fn(Row) -> Shown,
 ) -> Result<Page<Value>, Problem> {
     loop {
-        let page = in_answers(read(&query).await.map_err(problem)?, shown);
-        let bytes: usize = page.rows.iter().flatten().map(encoded_bytes).sum();
+        let Page { rows, cursor } = read(&query).await.map_err(problem)?;
+        let rows: Vec<_> = rows.into_iter().map(|row| row.map(|row| as_json(shown(row)))).collect();
+        let bytes: usize = rows.iter().flatten().map(encoded_bytes).sum();
         if bytes <= MAX_ANSWER_BYTES || query.limit <= 1 {
-            return Ok(page);
+            return Ok(Page { rows, cursor });
         }
-        let most = i32::try_from(page.rows.len()).unwrap_or(query.limit);
+        let most = i32::try_from(rows.len()).unwrap_or(query.limit);
         query.limit = (most.min(query.limit) / 2).max(1);
     }
 }
@@ -417,12 +514,12 @@ impl Views {
 /// ```no_run
 /// use ledgerline::{StateTable, testing::tank};
 /// use ledgerline_lambda::queries::{Query, VisibleTo, row};
+/// use schemars::JsonSchema;
 /// use serde::{Deserialize, Serialize};
-/// use serde_json::json;
 ///
 /// const LEVELS: StateTable = StateTable { variable: "LEVELS_TABLE", key: "id", indexes: &[] };
 ///
-/// #[derive(Serialize, Deserialize)]
+/// #[derive(Serialize, Deserialize, JsonSchema)]
 /// struct Level {
 ///     id: String,
 ///     level: i64,
@@ -430,7 +527,7 @@ impl Views {
 /// }
 ///
 /// fn routes() -> Vec<Query> {
-///     vec![row::<tank::Tank, Level>("GET /tanks/{id}", LEVELS, tank::UNKNOWN, VisibleTo::All, |level| json!(level))]
+///     vec![row::<tank::Tank, Level, _>("GET /tanks/{id}", LEVELS, tank::UNKNOWN, VisibleTo::All, |level| level)]
 /// }
 ///
 /// #[tokio::main(flavor = "current_thread")]
@@ -444,6 +541,13 @@ impl Views {
 /// `COMMITS_TABLE` and `READ_YOUR_WRITE_TIMEOUT_MS`, or a variable of
 /// [`http::run`](crate::http::run).
 pub async fn run(routes: Vec<Query>) -> Result<(), Error> {
+    #[cfg(feature = "schema")]
+    if operations::asked() {
+        return operations::print(routes.iter().map(|query| {
+            let kind = Kind::Query { waits: query.waits.is_some() };
+            (query.key, query.scope, kind, &query.described)
+        }));
+    }
     crate::http::run(manifest(&routes), async || {
         let views = Views::from_env(&routes).await?;
         Ok(Queries { routes, views })
@@ -480,7 +584,7 @@ impl Routes for Queries {
         let query = query.ok_or_else(Problem::no_route)?;
         request.only_parameters(&query.parameters, &[])?;
         self.views.look(&query.tables).await.map_err(problem)?;
-        conditional(request, (query.answer)(&self.views, request).await?)
+        conditional(request, (query.handle)(&self.views, request).await?)
     }
 }
 
@@ -522,43 +626,65 @@ pub fn limit(request: &HttpRequest) -> Result<i32, Problem> {
     Ok(request.query_number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT))
 }
 
-/// Returns the page with its rows in the clients' form.
-#[must_use]
-pub fn in_answers<Row>(page: Page<Row>, shown: impl Fn(&Row) -> Value) -> Page<Value> {
-    let rows = page.rows.into_iter().map(|row| row.map(|row| shown(&row)));
-    Page { rows: rows.collect(), cursor: page.cursor }
+/// The rest of a page's body, next to its rows. Flatten it into the type of the body.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct PageEnd {
+    /// The cursor of the next page. The last page has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// The keys of rows that the program cannot read, if there are any. One such row must not keep
+    /// the others from the client.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<String>,
 }
 
-/// Builds the body of a page: its rows under their name, and the cursor of the next page if there
-/// is one. The keys of the rows that this program cannot read are under `unreadable`, if there are
-/// any. One such row must not keep the others from the client (rule 11).
+/// Splits a page into the rows in the clients' form and the rest of the body. The rest has the
+/// cursor of the next page, and the keys of the rows that this program cannot read (rule 11).
 #[must_use]
-pub fn listed(name: &str, page: Page<Value>) -> Value {
-    let (mut rows, mut keys, mut first) = (Vec::new(), Vec::new(), None);
+pub fn listed<Row, Shown>(page: Page<Row>, shown: impl Fn(Row) -> Shown) -> (Vec<Shown>, PageEnd) {
+    let (mut rows, mut unreadable, mut first) = (Vec::new(), Vec::new(), None);
     for row in page.rows {
         match row {
-            Ok(row) => rows.push(row),
+            Ok(row) => rows.push(shown(row)),
             Err(UnreadableRow { key, reason }) => {
-                keys.push(key);
+                unreadable.push(key);
                 first = first.or(Some(reason));
             }
         }
     }
-    let mut body = json!({ name: rows });
     if let Some(reason) = first {
         // The keys are in the response. A key may be a caller's text, such as a name, so the log
         // leaves it out (rule 14).
         tracing::error!(
-            rows = keys.len(),
+            rows = unreadable.len(),
             reason,
             "rows of an earlier version cannot be read: rebuild the view"
         );
-        body["unreadable"] = keys.into();
     }
-    if let Some(cursor) = page.cursor {
-        body["cursor"] = cursor.into();
-    }
+    (rows, PageEnd { cursor: page.cursor, unreadable })
+}
+
+/// Builds the body of a page: its rows under their name, and the rest.
+fn named(name: &str, page: Page<Value>) -> Value {
+    let (rows, end) = listed(page, |row| row);
+    let mut body = as_json(end);
+    body[name] = rows.into();
     body
+}
+
+/// Returns the function that makes the schema of [`named`].
+fn schema_of_named<Shown: JsonSchema>(
+    name: &'static str,
+) -> impl Fn(&mut SchemaGenerator) -> Schema + Send + Sync {
+    move |generator| {
+        let mut schema = PageEnd::json_schema(generator);
+        let rows = generator.subschema_for::<Vec<Shown>>();
+        let fields = schema.ensure_object();
+        fields["properties"][name] = rows.into();
+        fields.insert("required".into(), [name].as_slice().into());
+        fields.insert("description".into(), "A page of rows.".into());
+        schema
+    }
 }
 
 /// Maps a failure of a read table to the client's problem. This is the only place where such
@@ -585,6 +711,8 @@ pub fn problem(error: TableError) -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     /// A writer that does not know the index would not mark its keys with the generation. Rows of a
@@ -599,7 +727,8 @@ mod tests {
             sort: "name",
             projection: Projection::All,
         };
-        let _ = page::<Value>("GET /rows", "rows", (ROWS, BY_OWNER), KeyRange::own, Value::clone);
+        let _ =
+            page::<Value, Value>("GET /rows", "rows", (ROWS, BY_OWNER), KeyRange::own, |row| row);
     }
 
     /// A row that a rebuild corrected shows the same version. A client with the wrong row must not
@@ -659,15 +788,26 @@ mod tests {
     #[test]
     fn an_unreadable_row_is_named_and_the_rest_of_the_page_is_shown() {
         let unreadable = UnreadableRow { key: "2".into(), reason: "missing field `room`".into() };
-        let rows = vec![Ok(1), Err(unreadable), Ok(3)];
-        let page =
-            in_answers(Page { rows, cursor: Some("next".into()) }, |row| json!({ "id": row }));
-        let body = listed("rooms", page);
+        let rows = vec![Ok(json!({ "id": 1 })), Err(unreadable), Ok(json!({ "id": 3 }))];
+        let body = named("rooms", Page { rows, cursor: Some("next".into()) });
         let rooms = json!([{ "id": 1 }, { "id": 3 }]);
         assert_eq!(body, json!({ "rooms": rooms, "unreadable": ["2"], "cursor": "next" }));
-        let whole =
-            in_answers(Page { rows: vec![Ok(1)], cursor: None }, |row| json!({ "id": row }));
-        assert_eq!(listed("rooms", whole), json!({ "rooms": [{ "id": 1 }] }));
+        let whole = Page { rows: vec![Ok(json!({ "id": 1 }))], cursor: None };
+        assert_eq!(named("rooms", whole), json!({ "rooms": [{ "id": 1 }] }));
+    }
+
+    #[test]
+    fn the_schema_of_a_page_has_the_rows_under_their_name_and_requires_them() {
+        #[derive(Serialize, JsonSchema)]
+        struct Room {
+            id: u8,
+        }
+        let mut generator = SchemaGenerator::default();
+        let schema = schema_of_named::<Room>("rooms")(&mut generator).to_value();
+        assert_eq!(schema["required"], json!(["rooms"]));
+        assert_eq!(schema["properties"]["rooms"]["items"], json!({ "$ref": "#/$defs/Room" }));
+        assert_eq!(schema["properties"]["cursor"]["type"], json!(["string", "null"]));
+        assert_eq!(schema["properties"]["unreadable"]["items"]["type"], "string");
     }
 
     /// A page ends before it exceeds the limit of Lambda, and the next page resumes there.
@@ -682,7 +822,7 @@ mod tests {
         };
         // Each row has a megabyte in the response: the body is JSON within JSON, so that a quote is
         // escaped twice, to four characters.
-        let shown = |row: &usize| json!([row, "\"".repeat(250_000)]);
+        let shown = |row: usize| json!([row, "\"".repeat(250_000)]);
         let (mut all, mut cursor) = (Vec::new(), None::<String>);
         loop {
             let query = PageQuery::of("", 9, cursor.as_deref());

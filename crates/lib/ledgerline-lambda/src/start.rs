@@ -66,6 +66,11 @@ where
             writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&manifest)?)?;
             return Ok(());
         }
+        // A function of the development binary that is not behind the HTTP API has no operations.
+        #[cfg(feature = "schema")]
+        if crate::operations::asked() {
+            return crate::operations::print([]);
+        }
         config::declare(&manifest);
         init_logs();
         let built = async { Ok::<_, Error>((metrics::init(&manifest.metrics)?, build.await?)) };

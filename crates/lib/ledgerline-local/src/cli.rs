@@ -15,7 +15,7 @@ use ledgerline_sam::template::Source;
 use serde_json::Value;
 
 use crate::{
-    descriptors, output,
+    contract, descriptors, output,
     stack::{Options, Stack},
 };
 
@@ -173,6 +173,7 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
         "  signed in    {} (for another user: -H 'Authorization: Bearer NAME')",
         arguments.user
     ));
+    output::line(format_args!("  contract     {0}{1}, and {0}{1}.json", stack.url, contract::PAGE));
     output::line(format_args!("  AWS          {} (for AWS_ENDPOINT_URL)", stack.aws_url));
     output::line(format_args!("  mails        {}/mailbox", stack.aws_url));
     output::line(format_args!("  data         {place}"));

@@ -2,6 +2,7 @@
 
 mod access_log;
 mod cli;
+mod contract;
 mod cors;
 mod descriptors;
 mod dynamodb;

@@ -27,6 +27,7 @@ use ledgerline_sam::{
 
 use crate::{
     access_log::AccessLog,
+    contract,
     gateway::Gateway,
     host::{Function, Host, Launch},
     http_api::{Api, Route},
@@ -257,13 +258,14 @@ impl Stack {
             (ids, Arc::clone(function))
         });
         let access = AccessLog::of(&source.json()).map(Arc::new);
+        let stack = source.stack().to_owned();
         let gateway = Gateway {
             dynamodb: dynamodb.url.clone(),
             sqs: Arc::clone(&sqs),
             events,
             functions: named.collect(),
             invocations,
-            stack: source.stack().to_owned(),
+            stack: stack.clone(),
             resources: std::mem::take(&mut template.resources),
             template: text,
             queues: std::mem::take(&mut template.queues),
@@ -298,7 +300,9 @@ impl Stack {
         }
         let authorizer =
             template.audience.map(|audience| Authorizer { developer: options.user, audience });
+        let contract = contract::router(root.to_owned(), stack);
         let api = Api::new(routes, written, hops, authorizer, access, template.cors).router();
+        let api = contract.merge(api);
         tokio::spawn(async move {
             axum::serve(listener, api.into_make_service_with_connect_info::<SocketAddr>()).await
         });

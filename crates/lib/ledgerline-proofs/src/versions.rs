@@ -22,6 +22,7 @@ use ledgerline_tank::{
     commands::Install,
     views::{FILLS, LEVELS, Level, fill, level},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
@@ -38,7 +39,7 @@ use crate::{
 
 /// A tank whose state also counts the fills. Only a fold yields that number, so older states cannot
 /// be upcast.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counted {
     tank: tank::State,

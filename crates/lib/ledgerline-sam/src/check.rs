@@ -49,11 +49,12 @@ pub fn manifests(programs: &BTreeMap<String, PathBuf>) -> Result<Manifests> {
     programs.iter().map(ask).collect()
 }
 
-/// Builds the functions of a template, and runs them to get their manifests.
+/// Builds the functions of a template, and runs them to get their manifests. With `own_binaries`,
+/// the functions' own binaries run, and otherwise the development binary, if there is one.
 ///
 /// # Errors
 /// When they do not build, or as those of [`manifests`].
-pub fn manifests_of(source: &Source, root: &Path) -> Result<Manifests> {
+pub fn manifests_of(source: &Source, root: &Path, own_binaries: bool) -> Result<Manifests> {
     // This reads JSON, because in a template with stale lists the roles of some functions are
     // missing.
     let json = source.json();
@@ -68,7 +69,7 @@ pub fn manifests_of(source: &Source, root: &Path) -> Result<Manifests> {
         }
         binaries.push(binary(function));
     }
-    manifests(&crate::build::build(root, &binaries)?)
+    manifests(&crate::build::functions(root, &binaries, own_binaries)?)
 }
 
 /// Finds all problems of a template: differences from the manifests of its functions, missing
@@ -320,7 +321,7 @@ mod tests {
             "    Metadata: { BuildMethod: rust-cargolambda, BuildProperties: { Binary: tank-fanout } }\n",
             "",
         );
-        let error = manifests_of(&source, Path::new(".")).unwrap_err().to_string();
+        let error = manifests_of(&source, Path::new("."), true).unwrap_err().to_string();
         assert!(error.ends_with("FanoutFunction needs Metadata.BuildProperties.Binary"), "{error}");
     }
 }

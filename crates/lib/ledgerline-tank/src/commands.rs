@@ -5,14 +5,15 @@ use ledgerline::{
     testing::tank::{self, Command, Liquid, Litres, Site, Tank},
 };
 use ledgerline_lambda::commands::{Route, action, create, republish_state, update};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::haul::{self, Haul};
 
 /// The body that installs a tank. Without an id, the tank gets a new one.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, JsonSchema, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(rename = "InstallTank")]
 pub struct Install {
     /// The id of the tank.
     #[serde(default)]
@@ -36,17 +37,34 @@ pub fn tanks() -> Vec<Route<Tank>> {
     ]
 }
 
-fn installed(stream: &StreamId, _: &tank::State, version: u64) -> Value {
-    json!({ "tankId": stream.id(), "version": version })
+/// The answer to a request that installs a tank.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TankInstalled {
+    tank_id: String,
+    version: u64,
 }
 
-fn changed(_: &StreamId, state: &tank::State, version: u64) -> Value {
-    json!({ "version": version, "level": state.level() })
+/// The answer to a change of a tank.
+#[derive(JsonSchema, Serialize)]
+struct TankChanged {
+    version: u64,
+    /// The level after the change, in litres.
+    level: i64,
+}
+
+fn installed(stream: &StreamId, _: &tank::State, version: u64) -> TankInstalled {
+    TankInstalled { tank_id: stream.id().to_owned(), version }
+}
+
+fn changed(_: &StreamId, state: &tank::State, version: u64) -> TankChanged {
+    TankChanged { version, level: state.level() }
 }
 
 /// The body that requests a haul. Without an id, the haul gets a new one.
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(rename = "RequestHaul")]
 struct Request {
     #[serde(default)]
     haul_id: Option<Id>,
@@ -64,6 +82,15 @@ pub fn hauls() -> Vec<Route<Haul>> {
     vec![create("POST /hauls", request, requested)]
 }
 
-fn requested(stream: &StreamId, state: &haul::State, version: u64) -> Value {
-    json!({ "haulId": stream.id(), "phase": state.phase, "version": version })
+/// The answer to a request for a haul.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct HaulRequested {
+    haul_id: String,
+    phase: haul::Phase,
+    version: u64,
+}
+
+fn requested(stream: &StreamId, state: &haul::State, version: u64) -> HaulRequested {
+    HaulRequested { haul_id: stream.id().to_owned(), phase: state.phase, version }
 }

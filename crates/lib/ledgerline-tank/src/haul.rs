@@ -5,6 +5,7 @@ use ledgerline::{
     Aggregate, Context, Id, Invalid, Refusal,
     testing::tank::{self, Amount, Litres},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 ledgerline::events! {
@@ -28,7 +29,7 @@ ledgerline::events! {
 }
 
 /// The request of a haul.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Order {
     /// The tank that is drawn from.
@@ -42,7 +43,7 @@ pub struct Order {
 }
 
 /// The state of a haul.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
     /// The request; `None` if the stream has no event.
@@ -52,8 +53,9 @@ pub struct State {
 }
 
 /// The phase of a haul.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "HaulPhase")]
 pub enum Phase {
     /// The next step draws from the first tank.
     #[default]

@@ -10,12 +10,15 @@ use ledgerline::{Aggregates, Visitor, testing::tank::Tank};
 
 use self::haul::Haul;
 
-/// The aggregates of the application.
+/// The aggregates and rows of the application.
 #[derive(Debug)]
 pub struct Depot;
 
 impl Aggregates for Depot {
     fn visit(visitor: &mut impl Visitor) {
+        visitor.row::<views::Level>("levels");
+        visitor.row::<views::Reading>("readings");
+        visitor.row::<views::StockRow>("stock");
         visitor.visit::<Tank>();
         visitor.visit::<Haul>();
     }

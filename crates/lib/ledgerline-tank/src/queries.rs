@@ -1,5 +1,6 @@
 //! The routes of queries, which answer from the views.
 
+use jiff::Timestamp;
 use ledgerline::{
     Aggregate, Id,
     manifest::{Action, Scope, Table},
@@ -7,13 +8,14 @@ use ledgerline::{
 };
 use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
-    http::{HttpRequest, Problem, Response},
+    http::{HttpRequest, Problem},
     queries::{
-        KeyRange, PAGE, Query, Views, Visibility, VisibleTo, in_answers, limit, listed, page,
+        Answer, KeyRange, PageEnd, Query, Views, Visibility, VisibleTo, limit, listed, page,
         problem, row,
     },
 };
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::views::{
     BOOK, LEVELS, Level, OF_INSTALLER, OF_LIQUID, READINGS, Reading, STOCK, Stock, StockRow,
@@ -34,23 +36,58 @@ pub fn tanks() -> Vec<Query> {
         Ok(KeyRange::of(liquid.to_string()))
     };
     vec![
-        row::<Tank, _>("GET /tanks/{id}", LEVELS, UNKNOWN, YOURS, shown),
+        row::<Tank, _, _>("GET /tanks/{id}", LEVELS, UNKNOWN, YOURS, shown),
         page("GET /tanks", "tanks", (LEVELS, OF_INSTALLER), KeyRange::own, shown),
-        page("GET /liquids/{liquid}/tanks", "tanks", (LEVELS, OF_LIQUID), of_liquid, shown),
+        page("GET /liquids/{liquid}/tanks", "tanks", (LEVELS, OF_LIQUID), of_liquid, shown)
+            .path_parameter::<Liquid>("liquid"),
         Query::new("GET /tanks/{id}/readings", tables, readings)
             .read_your_writes::<Tank>()
-            .parameters(PAGE),
+            .paged()
+            .refusals(&[UNKNOWN]),
     ]
 }
 
-fn shown(row: &Level) -> Value {
+/// A tank.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "Tank")]
+struct ShownTank {
+    tank_id: String,
+    site: String,
+    liquid: String,
+    /// The level in litres.
+    level: i64,
+    version: u64,
+}
+
+fn shown(row: Level) -> ShownTank {
     let Level { tank_id, installed_by: _, site, liquid, level, version } = row;
-    json!({ "tankId": tank_id, "site": site, "liquid": liquid, "level": level, "version": version })
+    ShownTank { tank_id, site, liquid, level, version }
+}
+
+/// The readings of a tank, the newest first.
+#[derive(JsonSchema, Serialize)]
+struct Readings {
+    readings: Vec<ShownReading>,
+    #[serde(flatten)]
+    end: PageEnd,
+}
+
+/// A change of a tank's level.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Reading")]
+struct ShownReading {
+    version: u64,
+    /// The litres that came in; less than 0 if they went out.
+    amount: i64,
+    /// The level after this change, in litres.
+    level: i64,
+    at: Timestamp,
 }
 
 /// The readings of a tank, the newest first. The row of the level names the owner. Without that
 /// row, the tank is unknown.
-async fn readings(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
+async fn readings(views: &Views, request: &HttpRequest) -> Result<Answer<Readings>, Problem> {
     let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
     let stream = Tank::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))?;
     let rows = views.log_rows(READINGS)?;
@@ -78,22 +115,45 @@ async fn readings(views: &Views, request: &HttpRequest) -> Result<Response, Prob
     let query = PageQuery::of(id.get(), limit, cursor.as_deref());
     let page =
         rows.page::<Reading>(&PageQuery { newest_first: true, ..query }).await.map_err(problem)?;
-    let shown = |row: &Reading| {
+    let (readings, end) = listed(page, |row| {
         let Reading { tank_id: _, entry: _, version, amount, level, at } = row;
-        json!({ "version": version, "amount": amount, "level": level, "at": at })
-    };
-    Ok(Response::of_version(version, listed("readings", in_answers(page, shown))))
+        ShownReading { version, amount, level, at }
+    });
+    Ok(Answer::of_version(version, Readings { readings, end }))
 }
 
 /// The routes of the stock.
 #[must_use]
 pub fn stock() -> Vec<Query> {
     let table = Table::with(STOCK, [Action::GetItem, Action::Query]);
-    vec![Query::new("GET /stock", [table], rows_of_stock).parameters(PAGE).scope(Scope::Events)]
+    vec![Query::new("GET /stock", [table], rows_of_stock).paged().scope(Scope::Events)]
 }
 
 /// The rows of the stock, the oldest first, and the litres after the last one.
-async fn rows_of_stock(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
+#[derive(JsonSchema, Serialize)]
+struct RowsOfStock {
+    rows: Vec<ShownStock>,
+    stock: Stock,
+    #[serde(flatten)]
+    end: PageEnd,
+}
+
+/// A row of the stock.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownStock {
+    tank_id: String,
+    version: u64,
+    amount: i64,
+    level: i64,
+    stock: Stock,
+}
+
+/// Returns the rows of the stock, the oldest first, and the litres after the last one.
+async fn rows_of_stock(
+    views: &Views,
+    request: &HttpRequest,
+) -> Result<Answer<RowsOfStock>, Problem> {
     request.actor()?;
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
@@ -110,11 +170,9 @@ async fn rows_of_stock(views: &Views, request: &HttpRequest) -> Result<Response,
     };
     let page = PageQuery::of(BOOK, limit, cursor.as_deref());
     let page = table.page::<StockRow>(&page).await.map_err(problem)?;
-    let shown = |row: &StockRow| {
+    let (rows, end) = listed(page, |row| {
         let StockRow { book: _, entry: _, tank_id, version, amount, level, stock } = row;
-        json!({ "tankId": tank_id, "version": version, "amount": amount, "level": level, "stock": stock })
-    };
-    let mut body = listed("rows", in_answers(page, shown));
-    body["stock"] = json!(stock);
-    Ok(Response::of_version(stock.number, body))
+        ShownStock { tank_id, version, amount, level, stock }
+    });
+    Ok(Answer::of_version(stock.number, RowsOfStock { rows, stock, end }))
 }

@@ -7,6 +7,7 @@ use ledgerline::{
     Projection, StateTable, StateView, Write, decode,
     testing::tank::{Event, Installed, State, Tank},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::haul::Haul;
@@ -32,7 +33,7 @@ pub const LEVELS: StateTable =
 pub const LEVELS_VIEW: StateView<Tank, Level> = StateView { table: LEVELS, row: level };
 
 /// A row of the levels: the content of a tank.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Level {
     /// The key of the row.
@@ -68,7 +69,7 @@ pub const READINGS_VIEW: LogView =
     LogView { table: READINGS, of: &[Tank::CATEGORY], writes: &[Write::Insert], changes: readings };
 
 /// A row of the readings.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reading {
     /// Partition key.
@@ -136,7 +137,7 @@ pub const FILLS_VIEW: LogView = LogView {
     changes: fills,
 };
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Fill {
     tank_id: String,
@@ -184,7 +185,7 @@ pub const STOCK_VIEW: OrderedView<Stock, ()> =
     OrderedView { table: STOCK, of: &[Tank::CATEGORY], writes: &[Write::Put], changes: stock };
 
 /// The litres after a row of the stock.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Stock {
     /// The number of the last row; 0 before the first.
@@ -198,7 +199,7 @@ pub struct Stock {
 }
 
 /// A row of the stock.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StockRow {
     /// Partition key: [`BOOK`].

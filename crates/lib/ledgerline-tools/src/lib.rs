@@ -2,9 +2,11 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
 
 mod e2e;
+mod fuzz;
 mod lint;
 mod new;
 mod samples;
+mod schemas;
 mod sizes;
 mod tools;
 mod wire;
@@ -40,6 +42,18 @@ enum Task {
         /// The template. Its `manifest.json` is in the same folder.
         #[arg(long, default_value = "template.yaml")]
         template: PathBuf,
+    },
+    /// Write the contract of the workspace into `docs/schemas`: OpenAPI, AsyncAPI, and JSON Schemas
+    /// of events and rows.
+    ///
+    /// A change that is incompatible with `docs/schemas/released` fails.
+    Schemas {
+        /// Write nothing: fail if a file is stale.
+        #[arg(long)]
+        check: bool,
+        /// Also write `docs/schemas/released`, with which later contracts are compared.
+        #[arg(long, conflicts_with = "check")]
+        release: bool,
     },
     /// Check the workspace: crates, template, stored shapes, alarms and sample events.
     ///
@@ -83,6 +97,18 @@ enum Task {
     },
     /// Print the size and the start time of every function, after `sam build` for this machine.
     Sizes,
+    /// Send requests that are made from the contract to a local stack, and check every answer. Needs
+    /// Python.
+    ///
+    /// The first run installs schemathesis. `docs/schemas/openapi.json` is the contract.
+    Fuzz {
+        /// The most requests with generated values for each route.
+        #[arg(long, default_value_t = 60)]
+        examples: u32,
+        /// The seed of the generated values. The same seed sends the same requests.
+        #[arg(long, env = "LEDGERLINE_SEED", default_value_t = 1)]
+        seed: u64,
+    },
     /// Deploy to an emulator of AWS, and test the deployment. Needs Python.
     ///
     /// The first run installs the emulator.
@@ -133,9 +159,13 @@ pub fn main<L: Aggregates>() -> ExitCode {
             wire::run(&template, wire::Mode::WriteSamples)
         }
         Task::Wire { template, .. } => wire::run(&template, wire::Mode::Write),
+        Task::Schemas { check: true, .. } => schemas::run::<L>(schemas::Mode::Check),
+        Task::Schemas { release: true, .. } => schemas::run::<L>(schemas::Mode::Release),
+        Task::Schemas { .. } => schemas::run::<L>(schemas::Mode::Write),
         Task::Check { template } => check::<L>(&template),
         Task::New(part) => new::run::<L>(&part),
         Task::Lint => lint::run::<L>(),
+        Task::Fuzz { examples, seed } => fuzz::run(examples, seed),
         Task::E2e { no_build } => e2e::run(!no_build),
         Task::Soak { arguments } => soak(&MetadataCommand::new().no_deps().exec()?, &arguments),
         Task::Samples { address, no_build, sam_arguments } => {

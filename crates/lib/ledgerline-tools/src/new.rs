@@ -364,6 +364,8 @@ fn next_steps(part: &Part, names: &Names) -> String {
         ],
         Kind::Workspace => Vec::new(),
     };
+    // This program does not contain the types of the new part, so it cannot write their schemas.
+    steps.push(("its contract", "cargo xtask schemas".to_owned()));
     steps.push(("check it all", "cargo xtask check, and cargo test --workspace".to_owned()));
     let place = if part.kind == Kind::Operators {
         "template.yaml, crates/fanout, events, tests/answers and docs/runbook.md, with the order of all commits \

@@ -24,6 +24,11 @@ pub(crate) fn checkov() -> Result<PathBuf> {
     python("checkov", &["checkov==3.*"])
 }
 
+/// Installs the fuzzer of HTTP APIs.
+pub(crate) fn schemathesis() -> Result<PathBuf> {
+    python("schemathesis", &["schemathesis==4.*"])
+}
+
 /// Installs the emulator of AWS.
 pub(crate) fn ministack() -> Result<PathBuf> {
     // The versions are exact, because the harness replaces functions of the emulator.

@@ -36,7 +36,9 @@ pub(crate) fn run(template: &Path, mode: Mode) -> Result<()> {
         }
         source => source?,
     };
-    let manifests = check::manifests_of(&source, Path::new("."))?;
+    // The development binary has the functions of the workspace's own template alone.
+    let is_of_workspace = template.parent().is_none_or(|folder| folder == Path::new(""));
+    let manifests = check::manifests_of(&source, Path::new("."), !is_of_workspace)?;
     if mode == Mode::Check {
         return compare(template, &source, &manifests);
     }

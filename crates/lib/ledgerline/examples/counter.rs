@@ -8,6 +8,7 @@ use ledgerline::{
     Aggregate, Cache, Commit, Context, Execution, Host, MemoryStore, Meta, Outcome, Refusal,
     execute,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 ledgerline::events! {
@@ -20,7 +21,7 @@ ledgerline::events! {
 
 const FULL: Refusal = Refusal::refused("full", "a counter ends at 10");
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, JsonSchema, Serialize, Deserialize)]
 struct State {
     count: u32,
 }

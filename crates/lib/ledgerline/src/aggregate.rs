@@ -1,6 +1,7 @@
 //! The definition of an aggregate (rule 12).
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -82,7 +83,14 @@ pub trait Aggregate: Sized + Send + Sync + 'static {
 
     /// The facts that decisions and read models need, serialized as a JSON object. The default is
     /// the state of a stream without events.
-    type State: Clone + Default + std::fmt::Debug + Send + Sync + Serialize + DeserializeOwned;
+    type State: Clone
+        + Default
+        + std::fmt::Debug
+        + Send
+        + Sync
+        + JsonSchema
+        + Serialize
+        + DeserializeOwned;
     /// The events of the aggregate, named in the past tense and declared with
     /// [`events!`](crate::events).
     type Event: EventTypes + Clone + Send + Sync + Serialize + DeserializeOwned;
@@ -186,6 +194,9 @@ pub trait Aggregates {
 pub trait Visitor {
     /// Called once for each aggregate.
     fn visit<A: Aggregate>(&mut self);
+
+    /// Called once for each type of row, with the name of its file in `model/shapes/rows`.
+    fn row<Row: JsonSchema>(&mut self, _name: &'static str) {}
 }
 
 /// Returns the categories of these aggregates, in their order.

@@ -1,5 +1,6 @@
 //! Events and states as they are stored: a type, the number of its shape, and JSON text.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
@@ -57,7 +58,7 @@ impl EventType {
 }
 
 /// The types of an aggregate's events. [`events!`](crate::events) implements it.
-pub trait EventTypes: Sized {
+pub trait EventTypes: JsonSchema + Sized {
     /// Every type that was ever stored.
     const TYPES: &'static [EventType];
 
@@ -128,7 +129,7 @@ macro_rules! events {
         }
     ) => {
         $(#[$enum_attribute])*
-        #[derive(Debug, Clone, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
+        #[derive(Debug, Clone, PartialEq, ::schemars::JsonSchema, ::serde::Serialize, ::serde::Deserialize)]
         #[serde(tag = "type", content = "data", rename_all_fields = "camelCase")]
         #[allow(missing_docs, reason = "the comment of an event says what its fields do not say by their names")]
         pub enum $name {
@@ -182,7 +183,7 @@ pub fn with_field(mut data: Value, name: &str, value: impl Into<Value>) -> Value
 }
 
 /// The stored form of an event.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct RecordedEvent {
     /// The name of its [`EventType`].
     #[serde(rename = "type")]
@@ -195,7 +196,7 @@ pub struct RecordedEvent {
 }
 
 /// The stored form of a state: a cache of the fold (rule 5).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct RecordedState {
     /// [`Aggregate::STATE_SCHEMA`] of the writer.
     pub schema: u32,

@@ -1,12 +1,13 @@
 //! The unit of storage: all events of one command (rule 1).
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{RecordedEvent, RecordedState, StreamId};
 
 /// All events of one command, stored as one item (rule 1). Immutable once appended (rule 3).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Commit {
     /// The stream that it belongs to.
     pub stream: StreamId,
@@ -54,7 +55,7 @@ impl Commit {
 }
 
 /// The origin of a commit: for audits and for following a request through the system.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Meta {
     /// The caller's subject.

@@ -218,7 +218,7 @@ impl<A: Aggregate, S: EventStore> Race<'_, A, S> {
 }
 
 /// A stream without commits has no state to republish.
-const NOTHING_TO_REPLAY: Refusal =
+pub const NOTHING_TO_REPLAY: Refusal =
     Refusal::not_found("unknown-stream", "there is nothing of this name");
 
 /// The reason why there is nothing to append.

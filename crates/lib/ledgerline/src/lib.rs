@@ -2,6 +2,7 @@
 
 mod aggregate;
 pub mod all;
+pub mod api;
 mod cache;
 mod causes;
 pub mod changes;
@@ -14,6 +15,7 @@ pub mod manifest;
 mod memory;
 pub mod position;
 mod refusal;
+pub mod schemas;
 pub mod shapes;
 pub mod spec;
 mod states;
@@ -34,8 +36,8 @@ pub use codec::{
 };
 pub use commit::{Commit, Meta};
 pub use execute::{
-    CONFLICTS, ExecuteError, Execution, Host, Idempotency, Outcome, Pause, Precondition, REPLAYED,
-    RETRIES, execute,
+    CONFLICTS, ExecuteError, Execution, Host, Idempotency, NOTHING_TO_REPLAY, Outcome, Pause,
+    Precondition, REPLAYED, RETRIES, execute,
 };
 pub use load::{History, LoadError, Loaded, history, load};
 pub use memory::MemoryStore;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The category of the streams of `$all`.
@@ -14,8 +15,11 @@ const MAX_ID_LENGTH: usize = 128;
 ///
 /// The category has no dash, so the first dash ends it: two different pairs of category and id
 /// never give one name.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema, Serialize, Deserialize,
+)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(extend("pattern" = "^[a-z][a-z0-9]*-[A-Za-z0-9._:-]{1,128}$"))]
 pub struct StreamId {
     name: String,
     category_length: usize,

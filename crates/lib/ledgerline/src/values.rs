@@ -7,8 +7,11 @@
 
 use std::borrow::Cow;
 
+#[doc(hidden)]
+pub use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, de::Error as _};
-use serde_json::Value;
+#[doc(hidden)]
+pub use serde_json::{Value, json};
 
 /// The error for a plain value that a value object cannot be made from. It holds the text of the
 /// rule.
@@ -30,22 +33,35 @@ pub trait ValueObject: Sized {
     /// Makes the value object, in its only spelling; `None` if the rule does not allow the plain
     /// value.
     fn read(plain: Self::Plain) -> Option<Self>;
+
+    /// The rule in the words of JSON Schema, such as `{"pattern": "^[A-Z]{3}$"}`. The contract of
+    /// the HTTP API shows it. An empty object stands for a rule that JSON Schema cannot express.
+    fn rule() -> Value {
+        json!({})
+    }
 }
 
 /// A value of JSON that a value object can be made from.
 pub trait Plain: Sized {
+    /// The name of the type in JSON Schema.
+    const TYPE: &'static str;
+
     /// Returns the value, if it is of this type: a text is not a number, and 1.0 is not a whole
     /// number.
     fn of_json(value: Value) -> Option<Self>;
 }
 
 impl Plain for String {
+    const TYPE: &'static str = "string";
+
     fn of_json(value: Value) -> Option<Self> {
         if let Value::String(text) = value { Some(text) } else { None }
     }
 }
 
 impl Plain for i64 {
+    const TYPE: &'static str = "integer";
+
     /// Refuses a fraction, an exponent or a number outside the range of `i64`, and never rounds it:
     /// the parser does not read it as an integer.
     fn of_json(value: Value) -> Option<Self> {
@@ -72,8 +88,19 @@ pub fn deserialize<'de, V: ValueObject, D: Deserializer<'de>>(
     plain.and_then(V::read).ok_or_else(|| D::Error::custom(V::expected()))
 }
 
+/// Returns the schema of a value object: its plain type, its rule, and the text of the rule.
+#[must_use]
+pub fn schema<V: ValueObject>() -> Schema {
+    let mut schema =
+        schemars::json_schema!({ "type": V::Plain::TYPE, "description": V::expected() });
+    if let Value::Object(rule) = V::rule() {
+        schema.ensure_object().extend(rule);
+    }
+    schema
+}
+
 /// Declares a value object: its name, its plain type, the rule, and the error text for values that
-/// break it.
+/// break it. The rule in the words of JSON Schema may follow, for the contract of the HTTP API.
 ///
 /// The rule returns the value in its only spelling, or `None`.
 ///
@@ -82,7 +109,8 @@ pub fn deserialize<'de, V: ValueObject, D: Deserializer<'de>>(
 ///     /// An ISO 4217 code.
 ///     pub struct Currency(String),
 ///     |code: String| (code.len() == 3 && code.bytes().all(|b| b.is_ascii_uppercase())).then_some(code),
-///     "a currency is three capital letters, such as EUR"
+///     "a currency is three capital letters, such as EUR",
+///     { "pattern": "^[A-Z]{3}$" }
 /// }
 ///
 /// assert_eq!(Currency::new("EUR").unwrap().get(), "EUR");
@@ -91,7 +119,10 @@ pub fn deserialize<'de, V: ValueObject, D: Deserializer<'de>>(
 /// ```
 #[macro_export]
 macro_rules! value_object {
-    ($(#[$attribute:meta])* pub struct $name:ident($plain:ty), $rule:expr, $expected:expr $(,)?) => {
+    (
+        $(#[$attribute:meta])* pub struct $name:ident($plain:ty), $rule:expr, $expected:expr
+        $(, { $($schema:tt)* })? $(,)?
+    ) => {
         $(#[$attribute])*
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name($plain);
@@ -107,9 +138,32 @@ macro_rules! value_object {
                 let rule: fn($plain) -> Option<$plain> = $rule;
                 rule(plain).map(Self)
             }
+
+            $(
+                fn rule() -> $crate::values::Value {
+                    $crate::values::json!({ $($schema)* })
+                }
+            )?
         }
 
         $crate::value_object!(@methods [] $name, $plain);
+        $crate::value_object!(@schema [] $name, stringify!($name), true);
+    };
+    // Most schemas are written where they are used. A long one is written once, under its name.
+    (@schema [$($generics:tt)*] $name:ty, $schema_name:expr, $is_inline:literal) => {
+        impl<$($generics)*> $crate::values::JsonSchema for $name {
+            fn inline_schema() -> bool {
+                $is_inline
+            }
+
+            fn schema_name() -> ::std::borrow::Cow<'static, str> {
+                $schema_name.into()
+            }
+
+            fn json_schema(_: &mut $crate::values::SchemaGenerator) -> $crate::values::Schema {
+                $crate::values::schema::<Self>()
+            }
+        }
     };
     (@methods [$($generics:tt)*] $name:ty, $plain:ty) => {
         impl<$($generics)*> $name {
@@ -206,6 +260,30 @@ fn is_visible(text: &str) -> bool {
     !matches!(before, Some('\u{200c}' | '\u{200d}'))
 }
 
+/// The control characters of [`is_control`] in a class of a regular expression, and in other
+/// classes all but line breaks and tabs.
+const CONTROLS: &str = "\u{0}-\u{1f}\u{7f}-\u{9f}\u{fffe}\u{ffff}";
+const CONTROLS_BUT_LINES: &str = "\u{0}-\u{8}\u{b}-\u{1f}\u{7f}-\u{9f}\u{fffe}\u{ffff}";
+
+/// Returns the rule of a [`Text`] as a regular expression of ECMA-262, as JSON Schema has it. A
+/// test compares it with the rule.
+///
+/// The expression has no look-around and no character beyond U+FFFF, because some implementations
+/// of JSON Schema have neither. So it allows the few characters beyond U+FFFF that
+/// [`is_visible`] refuses.
+fn one_line() -> String {
+    // Characters that no text has, and those that only follow a visible character: see
+    // `is_visible`.
+    const NEVER: &str = "\u{ad}\u{34f}\u{61c}\u{115f}\u{1160}\u{17b4}\u{17b5}\u{180b}-\u{180f}\u{200b}\u{200e}\u{200f}\u{202a}-\u{202e}\u{2060}-\u{206f}\u{2800}\u{3164}\u{feff}\u{ffa0}\u{fff0}-\u{fffb}";
+    const SPACES: &str = "\u{9}-\u{d}\u{20}\u{85}\u{a0}\u{1680}\u{2000}-\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}";
+    const SELECTORS: &str = "\u{fe00}-\u{fe0f}";
+    const JOINERS: &str = "\u{200c}\u{200d}";
+    let inner = format!("[^{CONTROLS}{NEVER}]");
+    let first = format!("[^{CONTROLS}{NEVER}{SPACES}{SELECTORS}{JOINERS}]");
+    let last = format!("[^{CONTROLS}{NEVER}{SPACES}{JOINERS}]");
+    format!("^{first}(?:{inner}*{last})?$")
+}
+
 /// Text of 1 to `MAX` characters, without control characters, invisible characters, characters that
 /// reorder text, and outer spaces.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -228,9 +306,14 @@ impl<const MAX: usize> ValueObject for Text<MAX> {
             && text.trim() == text.as_str();
         clean.then_some(Self(text))
     }
+
+    fn rule() -> Value {
+        json!({ "minLength": 1, "maxLength": MAX, "pattern": one_line() })
+    }
 }
 
 value_object!(@methods [const MAX: usize] Text<MAX>, String);
+value_object!(@schema [const MAX: usize] Text<MAX>, format!("Text{MAX}"), false);
 
 impl<const MAX: usize> Text<MAX> {
     /// The most characters that the text can have.
@@ -263,9 +346,14 @@ impl<const MAX: usize> ValueObject for LongText<MAX> {
             && !text.chars().any(|c| is_control(c) && !matches!(c, '\n' | '\t'));
         clean.then_some(Self(text))
     }
+
+    fn rule() -> Value {
+        json!({ "maxLength": MAX, "pattern": format!("^[^{CONTROLS_BUT_LINES}]*$") })
+    }
 }
 
 value_object!(@methods [const MAX: usize] LongText<MAX>, String);
+value_object!(@schema [const MAX: usize] LongText<MAX>, format!("LongText{MAX}"), false);
 
 /// A whole number from `MIN` to `MAX`. If `MIN` is 0, the type has a default, which is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -281,9 +369,14 @@ impl<const MIN: i64, const MAX: i64> ValueObject for Number<MIN, MAX> {
     fn read(number: i64) -> Option<Self> {
         (MIN..=MAX).contains(&number).then_some(Self(number))
     }
+
+    fn rule() -> Value {
+        json!({ "minimum": MIN, "maximum": MAX })
+    }
 }
 
 value_object!(@methods [const MIN: i64, const MAX: i64] Number<MIN, MAX>, i64);
+value_object!(@schema [const MIN: i64, const MAX: i64] Number<MIN, MAX>, "Number", true);
 
 impl<const MAX: i64> Default for Number<0, MAX> {
     fn default() -> Self {
@@ -300,7 +393,12 @@ value_object! {
         let uuid = if text.len() == 36 { uuid::Uuid::parse_str(&text).ok() } else { None };
         uuid.map(|uuid| uuid.to_string())
     },
-    "an id is a UUID, such as 163082d2-b005-45d7-9eb6-aa1f83efd55d"
+    "an id is a UUID, such as 163082d2-b005-45d7-9eb6-aa1f83efd55d",
+    {
+        "format": "uuid",
+        "pattern": "^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$",
+        "examples": ["163082d2-b005-45d7-9eb6-aa1f83efd55d"]
+    }
 }
 
 impl From<uuid::Uuid> for Id {
@@ -315,6 +413,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::schemas::tests::misfit;
 
     fn is_read<V: serde::de::DeserializeOwned>(value: &Value) -> bool {
         serde_json::from_value::<V>(value.clone()).is_ok()
@@ -392,7 +491,64 @@ mod tests {
         }
     }
 
+    /// Texts of the characters that the rules treat differently, and of any others.
+    fn odd_text() -> impl Strategy<Value = String> {
+        let odd = prop::sample::select(
+            [
+                'a', ' ', '\t', '\n', '\u{1}', '\u{85}', '\u{ad}', '\u{200b}', '\u{200d}',
+                '\u{2028}', '\u{fe0f}', '\u{fffe}',
+            ]
+            .into_iter()
+            .chain([
+                '\u{1f3f4}',
+                '\u{e0020}',
+                '\u{e0067}',
+                '\u{e007f}',
+                '\u{e0100}',
+                '\u{e01f0}',
+                '\u{180b}',
+                '-',
+            ])
+            .collect::<Vec<_>>(),
+        );
+        let character = prop_oneof![4 => odd, 1 => any::<char>()];
+        prop::collection::vec(character, 0..8)
+            .prop_map(|characters| characters.into_iter().collect())
+    }
+
+    /// Whether the schema of a value object allows exactly the values that its rule allows. It may
+    /// also allow texts with characters beyond U+FFFF.
+    fn agrees<V: ValueObject>(value: &Value) -> bool {
+        let is_read = V::Plain::of_json(value.clone()).and_then(V::read).is_some();
+        let is_valid = misfit(&schema::<V>().to_value(), value).is_none();
+        is_read == is_valid || is_valid && value.to_string().contains(|c| c > '\u{ffff}')
+    }
+
+    #[test]
+    fn the_schema_of_a_text_allows_what_the_rule_allows_for_each_character() {
+        let (mut schemas, mut compiler) = (boon::Schemas::new(), boon::Compiler::new());
+        compiler.add_resource("text.json", schema::<Text<9>>().to_value()).unwrap();
+        let index = compiler.compile("text.json", &mut schemas).unwrap();
+        for character in (0..=0x0011_0000).filter_map(char::from_u32) {
+            for text in [format!("{character}"), format!("a{character}a")] {
+                let is_read = Text::<9>::new(text.clone()).is_ok();
+                let is_valid = schemas.validate(&json!(text), index).is_ok();
+                assert!(is_valid == is_read || is_valid && character > '\u{ffff}', "{text:?}");
+            }
+        }
+    }
+
     proptest! {
+        #[test]
+        fn the_schema_allows_exactly_the_values_that_the_rule_allows(text in odd_text(), number in -9..9_i64) {
+            for value in [json!(text), json!(number), json!(null), json!("163082D2-b005-45d7-9eb6-aa1f83efd55d")] {
+                prop_assert!(agrees::<Text<5>>(&value), "{value:?}");
+                prop_assert!(agrees::<LongText<5>>(&value), "{value:?}");
+                prop_assert!(agrees::<Number<1, 5>>(&value), "{value:?}");
+                prop_assert!(agrees::<Id>(&value), "{value:?}");
+            }
+        }
+
         #[test]
         fn no_json_makes_a_value_panic(text in ".*", number in any::<f64>()) {
             for value in [json!(text), json!(number), json!(null), json!([text]), json!({})] {

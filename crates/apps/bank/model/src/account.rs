@@ -4,6 +4,7 @@
 
 use jiff::{ToSpan, civil::Date, tz::TimeZone};
 use ledgerline::{Aggregate, Context, Refusal, with_field};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -44,7 +45,7 @@ fn by_nobody(data: Value) -> Value {
 // --- State ---------------------------------------------------------------------------------------
 
 /// The state of an account.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
     /// The stream has no commits.
@@ -57,7 +58,7 @@ pub enum State {
 }
 
 /// The data of an opened account that the rules and the views need.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Opened {
     /// The name of the owner, as the caller wrote it when opening the account.
@@ -133,7 +134,7 @@ pub enum Command {
 }
 
 /// The money of a credit or a debit.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Booking {
     /// The amount in the account's currency.

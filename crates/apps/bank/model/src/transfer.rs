@@ -4,6 +4,7 @@
 //! sends the commands to the accounts, and records their outcomes here.
 
 use ledgerline::{Aggregate, Context, Id, Refusal};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::values::{Amount, Currency, Reason, Reference};
@@ -47,7 +48,7 @@ ledgerline::events! {
 // --- State ---------------------------------------------------------------------------------------
 
 /// The phase of a transfer.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
     /// The stream has no commits.
@@ -74,7 +75,7 @@ pub enum State {
 }
 
 /// The transfer as it was requested.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Order {
     /// The account that is debited.
@@ -97,7 +98,7 @@ pub struct Order {
 }
 
 /// An operator's decision about a stuck transfer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Settlement {
     /// The number of the decision: an earlier decision that is delivered again moves no money.

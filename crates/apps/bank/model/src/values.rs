@@ -11,7 +11,8 @@ ledgerline::value_object! {
     /// An amount of money in minor units, from 1 to 2^53 - 1.
     pub struct Amount(i64),
     |amount| (1..=MAX_MINOR_UNITS).contains(&amount).then_some(amount),
-    format!("an amount is a whole number of minor units from 1 to {MAX_MINOR_UNITS}")
+    format!("an amount is a whole number of minor units from 1 to {MAX_MINOR_UNITS}"),
+    { "minimum": 1, "maximum": MAX_MINOR_UNITS, "examples": [5_000] }
 }
 
 ledgerline::value_object! {
@@ -19,7 +20,8 @@ ledgerline::value_object! {
     /// without [`ListedCurrency`] may have any three capital letters, and stay valid.
     pub struct Currency(String),
     |code| (code.len() == 3 && code.bytes().all(|b| b.is_ascii_uppercase())).then_some(code),
-    "a currency is three capital letters, such as EUR"
+    "a currency is three capital letters, such as EUR",
+    { "pattern": "^[A-Z]{3}$", "examples": ["EUR"] }
 }
 
 ledgerline::value_object! {
@@ -27,7 +29,17 @@ ledgerline::value_object! {
     /// each currency, so callers must not be able to add any number of them.
     pub struct ListedCurrency(String),
     |code| iso_currency::Currency::from_code(&code).map(|_| code),
-    "a currency is a code of ISO 4217, such as EUR"
+    "a currency is a code of ISO 4217, such as EUR",
+    { "enum": listed(), "examples": ["EUR"] }
+}
+
+/// Returns all codes of ISO 4217.
+fn listed() -> Vec<String> {
+    let letters = || 'A'..='Z';
+    let pairs = letters().flat_map(|first| letters().map(move |second| (first, second)));
+    let codes = pairs
+        .flat_map(|(first, second)| letters().map(move |third| format!("{first}{second}{third}")));
+    codes.filter(|code| iso_currency::Currency::from_code(code).is_some()).collect()
 }
 
 /// The name of an account's owner, as the caller who opens the account writes it.

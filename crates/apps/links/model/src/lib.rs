@@ -9,12 +9,19 @@ pub mod views;
 
 use ledgerline::{Aggregates, Visitor};
 
-/// All aggregates of this application.
+/// All aggregates and rows of this application.
 #[derive(Debug)]
 pub struct All;
 
 impl Aggregates for All {
     fn visit(visitor: &mut impl Visitor) {
+        visitor.row::<views::feeds::Entry>("feed-entries");
+        visitor.row::<views::feeds::Follow>("feed-following");
+        visitor.row::<views::feeds::Rating>("feed-ratings");
+        visitor.row::<views::feeds::Recent>("feed-recent");
+        visitor.row::<views::link_ratings::Row>("link-ratings");
+        visitor.row::<views::link_ratings::Summary>("link-summaries");
+        visitor.row::<views::user_ratings::Row>("user-ratings");
         visitor.visit::<link::Link>();
         visitor.visit::<user::User>();
     }

@@ -4,6 +4,7 @@
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use ledgerline::{Aggregate, Context, Refusal};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -43,7 +44,7 @@ ledgerline::events! {
 // --- State ---------------------------------------------------------------------------------------
 
 /// The state of a link: the user's rating, tags, title and image.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
     /// Whether the user has rated the link.

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use ledgerline::{Aggregate, Context, Refusal, with_field};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -34,7 +35,7 @@ ledgerline::events! {
 // --- State ---------------------------------------------------------------------------------------
 
 /// The state of a user.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
     /// The stream has no commits.
@@ -45,7 +46,7 @@ pub enum State {
 }
 
 /// The data of a user that the rules need.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Registered {
     /// The name of the user.

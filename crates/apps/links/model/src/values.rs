@@ -4,6 +4,7 @@
 use email_address::{EmailAddress, Options};
 use ledgerline::{Number, StreamId, Text};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use url::Url;
 
@@ -21,7 +22,8 @@ ledgerline::value_object! {
         StreamId::new("user", &id).ok()?;
         UserId::encoded(&UserId::subject(&id)?)
     },
-    "an id has 1 to 128 characters of A-Z a-z 0-9 . _ -, and a colon only before two hexadecimal digits"
+    "an id has 1 to 128 characters of A-Z a-z 0-9 . _ -, and a colon only before two hexadecimal digits",
+    { "minLength": 1, "maxLength": 128, "pattern": "^(?:[A-Za-z0-9._-]|:[0-9A-Fa-f]{2})+$", "examples": ["ada"] }
 }
 
 /// The bytes that a user's id encodes: all but ASCII letters, digits, dots, dashes and underscores.
@@ -61,7 +63,8 @@ ledgerline::value_object! {
         let options = Options::default().without_display_text().without_domain_literal().with_required_tld();
         (text.is_ascii() && EmailAddress::parse_with_options(&text, options).is_ok()).then_some(text)
     },
-    "an address for mails is like ada@example.com"
+    "an address for mails is like ada@example.com",
+    { "format": "email", "examples": ["ada@example.com"] }
 }
 
 ledgerline::value_object! {
@@ -74,7 +77,8 @@ ledgerline::value_object! {
         let url = (web && url.username().is_empty() && url.password().is_none()).then(|| url.to_string())?;
         (url.len() <= MAX_URL).then_some(url)
     },
-    format!("expected a URL with http or https, of up to {MAX_URL} bytes when it is encoded, and without a password")
+    format!("expected a URL with http or https, of up to {MAX_URL} bytes when it is encoded, and without a password"),
+    { "format": "uri", "minLength": 1, "maxLength": MAX_URL, "examples": ["https://example.com/"] }
 }
 
 /// A rating from 1 to 5.
@@ -90,8 +94,9 @@ pub type Title = Text<200>;
 pub type Tag = Text<50>;
 
 /// Up to [`MAX_TAGS`] tags.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Deserialize)]
 #[serde(try_from = "Vec<Tag>")]
+#[schemars(extend("maxItems" = MAX_TAGS))]
 pub struct Tags(Vec<Tag>);
 
 impl Tags {

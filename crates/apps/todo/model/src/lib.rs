@@ -6,12 +6,13 @@ pub mod views;
 
 use ledgerline::{Aggregates, Visitor};
 
-/// All aggregates of this application.
+/// All aggregates and rows of this application.
 #[derive(Debug)]
 pub struct All;
 
 impl Aggregates for All {
     fn visit(visitor: &mut impl Visitor) {
+        visitor.row::<views::todos::Row>("todos");
         visitor.visit::<todo::Todo>();
     }
 }

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use ledgerline::{Aggregate, Context, LongText, Refusal, Text, ValueObject, values};
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 // --- Values --------------------------------------------------------------------------------------
@@ -15,8 +16,9 @@ pub type Title = Text<200>;
 pub type Message = LongText<4_000>;
 
 /// The changes of an update. Missing fields leave their values unchanged.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "UpdateTodo")]
 pub struct Update {
     /// The new title.
     #[serde(default)]
@@ -30,8 +32,9 @@ pub struct Update {
 }
 
 /// Whether a todo is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "TodoStatus")]
 pub enum Status {
     /// The todo is not done.
     Open,
@@ -82,7 +85,7 @@ ledgerline::events! {
 // --- State ---------------------------------------------------------------------------------------
 
 /// The state of a todo.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
     /// The stream has no commits.
@@ -97,7 +100,7 @@ pub enum State {
 }
 
 /// The data of a todo that the rules and the view need.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Created {
     /// The title.

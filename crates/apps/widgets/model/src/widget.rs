@@ -3,6 +3,7 @@
 //! store.
 
 use ledgerline::{Aggregate, Context, LongText, Number, Refusal, Text, with_field};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -39,7 +40,7 @@ ledgerline::events! {
 // --- State ---------------------------------------------------------------------------------------
 
 /// The state of a widget.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
     /// The stream has no commits.
@@ -50,7 +51,7 @@ pub enum State {
 }
 
 /// The data of a widget that the rules and the view need.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Created {
     /// The widget's name.

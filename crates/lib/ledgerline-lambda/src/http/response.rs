@@ -2,6 +2,7 @@
 
 use aws_lambda_events::apigw::ApiGatewayV2httpResponse;
 use http::{HeaderName, HeaderValue, StatusCode, header};
+use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -18,6 +19,15 @@ pub(crate) fn encoded_bytes(part: &Value) -> usize {
     let is_escaped = |byte: &&u8| matches!(byte, b'"' | b'\\');
     let text = part.to_string();
     text.len() + text.as_bytes().iter().filter(is_escaped).count()
+}
+
+/// Returns a body, or a part of one, as JSON. Only a type that is no JSON fails, such as a map
+/// without text keys: a programming error. A command is in the log by then, so it does not fail.
+pub(crate) fn as_json(body: impl Serialize) -> Value {
+    serde_json::to_value(body).unwrap_or_else(|error| {
+        tracing::error!(%error, "the body of an answer is no JSON");
+        Value::Null
+    })
 }
 
 /// A response.

@@ -13,7 +13,7 @@ const KEYWORDS: [&str; 51] = [
 
 /// Types that the modules of a new part define or name. A type with the same name would clash with
 /// them.
-const TYPES: [&str; 55] = [
+const TYPES: [&str; 56] = [
     "Aggregate",
     "Application",
     "ApplyError",
@@ -35,6 +35,7 @@ const TYPES: [&str; 55] = [
     "History",
     "Id",
     "Invalid",
+    "JsonSchema",
     "Last",
     "Lib",
     "LogTable",
@@ -73,7 +74,7 @@ const TYPES: [&str; 55] = [
 
 /// Names that no part may have. Some are packages of a workspace, or packages that an application
 /// depends on. With the others, resources of `$all` or of operators would exist twice.
-const PACKAGES: [&str; 29] = [
+const PACKAGES: [&str; 30] = [
     "alloc",
     "anyhow",
     "applications",
@@ -92,6 +93,7 @@ const PACKAGES: [&str; 29] = [
     "proptest",
     "reconciler",
     "reqwest",
+    "schemars",
     "sequence",
     "sequencer",
     "serde",

@@ -115,6 +115,7 @@ fn view(change: &mut Change, view: &str, function: &str, fields: &[(&str, &Value
         format!("{FUNCTIONS}/src/bin/{view}-{function}.rs"),
     ])?;
     change.module(&format!("{MODEL}/src/views.rs"), &module)?;
+    row(change, &module)?;
     change.handler(&format!("{module}_{function}"))?;
     let shapes = format!("{MODEL}/shapes/rows/{module}.json");
     let mut rows: Vec<Value> = serde_json::from_str(&change.named(starter::file(&shapes)?))?;
@@ -124,6 +125,12 @@ fn view(change: &mut Change, view: &str, function: &str, fields: &[(&str, &Value
     }
     change.file(&shapes, format!("[\n  {row}\n]\n"));
     Ok(())
+}
+
+/// Adds the type of the rows of a view to the list of the application.
+fn row(change: &mut Change, module: &str) -> Result<()> {
+    let library = format!("{MODEL}/src/lib.rs");
+    change.sorted(&library, "        visitor.row::<", &format!("views::{module}::"))
 }
 
 /// Adds a projector that the fanout invokes with states.
@@ -152,6 +159,7 @@ fn of_states(change: &mut Change, facts: &Facts, sample: samples::Sample) -> Res
         format!("{FUNCTIONS}/src/bin/{STATES}-projector.rs"),
     ])?;
     change.module(&format!("{MODEL}/src/views.rs"), &module)?;
+    row(change, &module)?;
     change.handler(&format!("{module}_projector"))?;
     change.file(
         &format!("{MODEL}/shapes/rows/{module}.json"),

@@ -8,6 +8,9 @@
 use anyhow::{Context, Result};
 use include_dir::{Dir, include_dir};
 
+use super::names::Names;
+use crate::schemas::{Documents, FOLDER};
+
 static STARTER: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/starter");
 
 /// The name of the application.
@@ -121,9 +124,22 @@ pub(super) fn base() -> Result<Vec<(String, String)>> {
         |path: &String| path.starts_with("crates/apps/") && !path.ends_with("scenario.rs");
     let paths = paths().into_iter().filter(|path| !is_of_a_part(path) && !of_application(path));
     paths
-        .filter(|path| path != "manifest.json")
+        .filter(|path| path != "manifest.json" && !path.starts_with(FOLDER))
         .map(|path| Ok((path.clone(), without_parts(&path)?)))
         .collect()
+}
+
+/// Returns the documents of the starter's contract, with these names.
+pub(super) fn contract(names: &Names) -> Result<Documents> {
+    let mut documents = Documents::new();
+    for path in paths() {
+        if let Some(inner) = path.strip_prefix(FOLDER) {
+            let document = serde_json::from_str(&names.rename(file(&path)?));
+            let inner = names.rename(inner.trim_start_matches('/'));
+            documents.insert(inner.into(), document.with_context(|| path.clone())?);
+        }
+    }
+    Ok(documents)
 }
 
 /// Returns the text of a file without the lines of parts and applications.

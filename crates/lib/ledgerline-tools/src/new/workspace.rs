@@ -16,7 +16,7 @@ use super::{
     starter::{self, AGGREGATE, APPLICATION, LOG, MODEL, STATES},
     template::{TEMPLATE, with_even_headings},
 };
-use crate::wire;
+use crate::{schemas, wire};
 
 /// The packages of the libraries.
 const LIBRARIES: [&str; 10] = [
@@ -94,7 +94,8 @@ fn small(folder: &Path, names: &Names) -> Result<()> {
         ledgerline_sam::wire::read(&names.rename(&ledgerline_sam::wire::text(&manifests)))?;
     let template = folder.join(TEMPLATE);
     wire::write(&template, &Source::read(&template)?, &manifests)?;
-    Ok(())
+    let contract = starter::contract(names)?;
+    schemas::write_all(folder, &schemas::of_new_workspace(contract, &manifests))
 }
 
 /// Writes the files that every workspace has.
@@ -234,7 +235,9 @@ pub(crate) mod tests {
 
         let of_commanded =
             |line: &&str| !line.contains("price_tag::PriceTag") && *line != "pub mod price_tag;";
-        for path in starter::paths() {
+        // `cargo xtask schemas` writes the contract.
+        let paths = starter::paths().into_iter().filter(|path| !path.starts_with(schemas::FOLDER));
+        for path in paths {
             let laid_down = fs::read_to_string(folder.join(&path)).expect(&path);
             let mut expected = starter::file(&path).unwrap().to_owned();
             if path == "Cargo.toml" {

@@ -63,22 +63,33 @@ fn a_new_workspace_builds_passes_and_grows() {
     assert!(written <= 620, "a reader finds everything that is written by hand in {written} lines");
     // Cargo writes the packages of the workspace into the lock file.
     shop.cargo(&["xtask", "check"]);
+    // The contract was made from that of the starter, without a build.
+    shop.cargo(&["xtask", "schemas", "--check"]);
     shop.commit();
     let recipes = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/recipes.md"));
     assert_eq!(shop.apply(recipes), 8);
     shop.cargo(&["xtask", "wire"]);
+    shop.cargo(&["xtask", "schemas"]);
+    // The schemas of earlier numbers and names stay.
+    for schema in ["ItemCreated.1", "ItemCreated.2", "ItemRenamed.1", "ItemNamed.2"] {
+        assert!(shop.root.join(format!("docs/schemas/events/item/{schema}.json")).exists());
+    }
     shop.commit();
 
     let model = "shop/model/src";
     let functions = "shop/functions/src";
     let views = format!("{model}/views.rs");
+    let rows = format!("{model}/lib.rs");
     let queries = format!("{functions}/queries.rs");
     let aggregate = ["aggregate", "purchase-order", "--in", "shop"];
     let changed = shop.lay_down(&aggregate);
     assert!(changed.contains(&format!("2 0 crates/apps/{model}/lib.rs")), "{changed:?}");
     // xtask contains the aggregates, so build it with the new one.
     shop.cargo(&["build", "-p", "xtask"]);
-    is_all(&shop.lay_down(&["projector", "open-orders", "--of", "purchaseorder"]), &[&views]);
+    is_all(
+        &shop.lay_down(&["projector", "open-orders", "--of", "purchaseorder"]),
+        &[&rows, &views],
+    );
     // A query that also lists the rows needs an index, so the table changes.
     run(&mut shop.xtask_new(&[
         "query",
@@ -90,15 +101,15 @@ fn a_new_workspace_builds_passes_and_grows() {
     ]));
     shop.commit();
     // A second view of the same aggregate, named like the application.
-    is_all(&shop.lay_down(&["projector", "shop", "--of", "purchaseorder"]), &[&views]);
+    is_all(&shop.lay_down(&["projector", "shop", "--of", "purchaseorder"]), &[&rows, &views]);
     let on_bus = ["projector", "order-signs", "--of", "purchaseorder", "--via", "bus"];
-    is_all(&shop.lay_down(&on_bus), &[&views]);
+    is_all(&shop.lay_down(&on_bus), &[&rows, &views]);
     let log = |kind| [kind, "order-log", "--of", "purchaseorder", "--log"];
-    is_all(&shop.lay_down(&log("projector")), &[&views]);
+    is_all(&shop.lay_down(&log("projector")), &[&rows, &views]);
     is_all(&shop.lay_down(&log("query")), &[&queries]);
     is_all(
         &shop.lay_down(&["projector", "order-sums", "--of", "purchaseorder", "--sums"]),
-        &[&views],
+        &[&rows, &views],
     );
     // The first process manager brings a module with it, so the same file has one more line, in its
     // list of modules.
@@ -124,14 +135,15 @@ fn a_new_workspace_builds_passes_and_grows() {
     let library = format!("1 0 crates/apps/{functions}/lib.rs");
     let view = format!("1 0 crates/apps/{views}");
     let fanout = ["12 0 crates/fanout/Cargo.toml", "2 0 crates/fanout/src/lib.rs"];
-    assert_eq!(others, [&library, &view, fanout[0], fanout[1], "73 0 docs/runbook.md"]);
+    let row = format!("1 0 crates/apps/{rows}");
+    assert_eq!(others, [&library, &row, &view, fanout[0], fanout[1], "73 0 docs/runbook.md"]);
     let changed = shop.lay_down(&["operators"]);
     let others: Vec<_> = changed.iter().filter(|line| !is_wired(line)).collect();
     let fanout = ["6 0 crates/fanout/Cargo.toml", "1 0 crates/fanout/src/lib.rs"];
     assert_eq!(others, [fanout[0], fanout[1], "63 0 docs/runbook.md"]);
     let changed = shop.lay_down(&["subscription", "chronicle", "--of", "item"]);
     let others: Vec<_> = changed.iter().filter(|line| !is_wired(line)).collect();
-    assert_eq!(others, [&library, &view]);
+    assert_eq!(others, [&library, &row, &view]);
     // An aggregate in a new application.
     let changed = shop.lay_down(&["aggregate", "parcel", "--in", "post"]);
     for list in [
@@ -209,6 +221,7 @@ fn a_new_workspace_builds_passes_and_grows() {
         assert_eq!(shop.git(&["status", "--porcelain"]), "", "{wrong:?}");
     }
 
+    shop.cargo(&["xtask", "schemas"]);
     let passed = shop.passes();
     for test in ["it_is_created_once", "every_event_is_listed", "every_event_causes_an_effect"] {
         assert!(passed.contains(test), "{passed}");

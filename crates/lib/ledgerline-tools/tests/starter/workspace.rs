@@ -146,6 +146,7 @@ impl Workspace {
         self.cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
         self.cargo(&["xtask", "check"]);
         self.cargo(&["xtask", "wire", "--check"]);
+        self.cargo(&["xtask", "schemas", "--check"]);
         self.cargo(&["test", "--workspace"])
     }
 }

@@ -3,6 +3,7 @@
 //! it may change it.
 
 use jiff::{civil::Date, tz::TimeZone};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -18,7 +19,8 @@ crate::value_object! {
     /// An amount in litres, from 1 to [`CAPACITY`].
     pub struct Litres(i64),
     |litres| (1..=CAPACITY).contains(&litres).then_some(litres),
-    format!("an amount is a whole number of litres from 1 to {CAPACITY}")
+    format!("an amount is a whole number of litres from 1 to {CAPACITY}"),
+    { "minimum": 1, "maximum": CAPACITY }
 }
 
 /// The site where a tank is.
@@ -73,7 +75,7 @@ fn for_water(data: Value) -> Value {
 // --- State ---------------------------------------------------------------------------------------
 
 /// The state of a tank: not installed, installed or scrapped.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
     /// Nothing happened in this stream yet.
@@ -86,7 +88,7 @@ pub enum State {
 }
 
 /// The facts that the rules need about a tank that was installed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Installed {
     /// The site.
@@ -148,7 +150,7 @@ pub enum Command {
 }
 
 /// The amount that is filled in or drawn, and a note.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Amount {
     /// The amount.

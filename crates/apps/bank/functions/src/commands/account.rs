@@ -6,12 +6,13 @@ use bank::{
 };
 use ledgerline::{Id, StreamId};
 use ledgerline_lambda::commands::{Route, action, create, republish_state, update};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// The body that opens an account. Without an id, the account gets a new one.
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(rename = "OpenAccount")]
 struct Open {
     #[serde(default)]
     account_id: Option<Id>,
@@ -32,10 +33,27 @@ pub fn routes() -> Vec<Route<Account>> {
     ]
 }
 
-fn opened(stream: &StreamId, _: &State, version: u64) -> Value {
-    json!({ "accountId": stream.id(), "version": version })
+/// The answer to a request that opens an account.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AccountOpened {
+    account_id: String,
+    version: u64,
 }
 
-fn changed(_: &StreamId, state: &State, version: u64) -> Value {
-    json!({ "version": version, "totalBalance": state.total_balance() })
+/// The answer to a change of an account.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AccountChanged {
+    version: u64,
+    /// The balance after the change, in minor units.
+    total_balance: i64,
+}
+
+fn opened(stream: &StreamId, _: &State, version: u64) -> AccountOpened {
+    AccountOpened { account_id: stream.id().to_owned(), version }
+}
+
+fn changed(_: &StreamId, state: &State, version: u64) -> AccountChanged {
+    AccountChanged { version, total_balance: state.total_balance() }
 }

@@ -7,12 +7,13 @@ use bank::{
 };
 use ledgerline::{Id, StreamId};
 use ledgerline_lambda::commands::{Route, create, update};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// The body that requests a transfer. Without an id, the transfer gets a new one.
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(rename = "RequestTransfer")]
 struct Request {
     #[serde(default)]
     transfer_id: Option<Id>,
@@ -39,8 +40,9 @@ impl Request {
 }
 
 /// The body that settles a stuck transfer.
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(rename = "SettleTransfer")]
 struct Settlement {
     to_account_id: Id,
     reason: Reason,
@@ -56,11 +58,20 @@ impl Settlement {
 #[must_use]
 pub fn routes() -> Vec<Route<Transfer>> {
     vec![
-        create("POST /transfers", Request::command, shown),
-        update("POST /transfers/{id}/settlements", Settlement::command, shown).operators_only(),
+        create("POST /transfers", Request::command, changed),
+        update("POST /transfers/{id}/settlements", Settlement::command, changed).operators_only(),
     ]
 }
 
-fn shown(stream: &StreamId, state: &State, version: u64) -> Value {
-    json!({ "transferId": stream.id(), "status": Status::of(state), "version": version })
+/// The answer to a command of a transfer.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TransferChanged {
+    transfer_id: String,
+    status: Option<Status>,
+    version: u64,
+}
+
+fn changed(stream: &StreamId, state: &State, version: u64) -> TransferChanged {
+    TransferChanged { transfer_id: stream.id().to_owned(), status: Status::of(state), version }
 }

@@ -3,21 +3,26 @@
 use bank::{
     account::{Account, UNKNOWN},
     values::Owner,
-    views::{balances, transactions},
+    views::{
+        balances::{self, Status},
+        transactions::{self, Kind},
+    },
 };
+use jiff::{Timestamp, civil::Date};
 use ledgerline::{
     Aggregate, Id,
     manifest::{Action, Table},
 };
 use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
-    http::{HttpRequest, Problem, Response},
+    http::{HttpRequest, Problem},
     queries::{
-        KeyRange, PAGE, Query, Views, Visibility, VisibleTo, in_answers, limit, listed, page,
+        Answer, KeyRange, PageEnd, Query, Views, Visibility, VisibleTo, limit, listed, page,
         problem, row,
     },
 };
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// The accounts that a caller may see: those that the caller opened.
 const YOURS: VisibleTo<balances::Row> = VisibleTo::Owner(|row| row.opened_by.as_deref());
@@ -30,7 +35,7 @@ pub fn routes() -> Vec<Query> {
         Table::with(balances::TABLE, [Action::GetItem]),
     ];
     vec![
-        row::<Account, _>("GET /accounts/{id}", balances::TABLE, UNKNOWN, YOURS, account),
+        row::<Account, _, _>("GET /accounts/{id}", balances::TABLE, UNKNOWN, YOURS, account),
         page(
             "GET /accounts",
             "accounts",
@@ -38,10 +43,11 @@ pub fn routes() -> Vec<Query> {
             own_accounts,
             account,
         )
-        .parameters(["owner"]),
+        .parameter::<String>("owner"),
         Query::new("GET /accounts/{id}/transactions", tables, transactions)
             .read_your_writes::<Account>()
-            .parameters(PAGE),
+            .paged()
+            .refusals(&[UNKNOWN]),
     ]
 }
 
@@ -62,7 +68,10 @@ fn own_accounts(request: &HttpRequest) -> Result<KeyRange, Problem> {
 
 /// Returns the transactions of an account, the newest first. The row of the balance names their
 /// owner; without that row, none are shown.
-async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
+async fn transactions(
+    views: &Views,
+    request: &HttpRequest,
+) -> Result<Answer<Transactions>, Problem> {
     let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
     let stream =
         Account::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))?;
@@ -91,12 +100,60 @@ async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, 
     let query = PageQuery::of(id.get(), limit, cursor.as_deref());
     let query = PageQuery { newest_first: true, ..query };
     let page = rows.page::<transactions::Row>(&query).await.map_err(problem)?;
-    let body = listed("transactions", in_answers(page, transaction));
-    Ok(Response::of_version(version, body))
+    let (transactions, end) = listed(page, transaction);
+    Ok(Answer::of_version(version, Transactions { transactions, end }))
+}
+
+/// An account.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "Account")]
+struct ShownAccount {
+    account_id: String,
+    owner: String,
+    /// The currency, as an ISO 4217 code.
+    currency: String,
+    /// The balance in minor units.
+    total_balance: i64,
+    /// The first day of the calendar month (UTC) of the latest booking of money.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_month: Option<Date>,
+    /// The credits minus the debits of that month, in minor units.
+    last_month_balance: i64,
+    status: Status,
+    version: u64,
+}
+
+/// The transactions of an account, the newest first.
+#[derive(JsonSchema, Serialize)]
+struct Transactions {
+    transactions: Vec<Transaction>,
+    #[serde(flatten)]
+    end: PageEnd,
+}
+
+/// A credit or a debit of an account.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Transaction {
+    /// The version of the account after the commit.
+    version: u64,
+    kind: Kind,
+    /// The amount in minor units.
+    amount: i64,
+    /// The balance after the entry, in minor units.
+    balance: i64,
+    /// The payer's note.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reference: Option<String>,
+    /// The booking date, in UTC.
+    booked_on: Date,
+    /// The time of the commit.
+    at: Timestamp,
 }
 
 /// Returns the fields of an account for clients, without the keys of its list.
-fn account(row: &balances::Row) -> Value {
+fn account(row: balances::Row) -> ShownAccount {
     let balances::Row {
         account_id,
         opened_by: _,
@@ -109,23 +166,20 @@ fn account(row: &balances::Row) -> Value {
         status,
         version,
     } = row;
-    let mut shown = json!({
-        "accountId": account_id,
-        "owner": owner,
-        "currency": currency,
-        "totalBalance": total_balance,
-        "lastMonthBalance": last_month_balance,
-        "status": status,
-        "version": version,
-    });
-    if let Some(last_month) = last_month {
-        shown["lastMonth"] = json!(last_month);
+    ShownAccount {
+        account_id,
+        owner,
+        currency,
+        total_balance,
+        last_month,
+        last_month_balance,
+        status,
+        version,
     }
-    shown
 }
 
 /// Returns the fields of a transaction for clients, without its keys.
-fn transaction(row: &transactions::Row) -> Value {
+fn transaction(row: transactions::Row) -> Transaction {
     let transactions::Row {
         account_id: _,
         entry: _,
@@ -137,16 +191,5 @@ fn transaction(row: &transactions::Row) -> Value {
         booked_on,
         at,
     } = row;
-    let mut shown = json!({
-        "version": version,
-        "kind": kind,
-        "amount": amount,
-        "balance": balance,
-        "bookedOn": booked_on,
-        "at": at,
-    });
-    if let Some(reference) = reference {
-        shown["reference"] = json!(reference);
-    }
-    shown
+    Transaction { version, kind, amount, balance, reference, booked_on, at }
 }

@@ -4,29 +4,35 @@ use std::collections::BTreeMap;
 
 use bank::{
     account::Account,
-    views::bookings::{Books, Day, Row, TABLE},
+    views::{
+        bookings::{Books, Day, Held, Row, TABLE},
+        transactions::Kind,
+    },
 };
+use jiff::Timestamp;
 use ledgerline::{
     Aggregate, Id,
     manifest::{Action, Scope, Table},
 };
 use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
-    http::{HttpRequest, Problem, Response},
-    queries::{PAGE, Query, Views, Visibility, in_answers, limit, listed, problem},
+    http::{HttpRequest, Problem},
+    queries::{Answer, PageEnd, Query, Views, Visibility, limit, listed, problem},
 };
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// The routes.
 #[must_use]
 pub fn routes() -> Vec<Query> {
     let table = Table::with(TABLE, [Action::GetItem, Action::Query]);
     let bookings = Query::new("GET /bookings", [table], bookings).read_your_writes::<Account>();
-    vec![bookings.parameters(PAGE).parameters(["day", "accountId"]).scope(Scope::Events)]
+    let bookings = bookings.paged().parameter::<Day>("day").parameter::<Id>("accountId");
+    vec![bookings.scope(Scope::Events)]
 }
 
 /// Returns the bookings of a day, the oldest first. Without a day, it is that of the last booking.
-async fn bookings(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
+async fn bookings(views: &Views, request: &HttpRequest) -> Result<Answer<Bookings>, Problem> {
     request.actor()?;
     let day = request.query_value::<Day>("day", "day is a date: 2026-11-24")?;
     let limit = limit(request)?;
@@ -47,16 +53,14 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Response, Prob
             Problem::internal()
         })?,
     };
-    let day = day.unwrap_or_else(|| books.day()).to_string();
-    let page = PageQuery::of(&day, limit, cursor.as_deref());
+    let day = day.unwrap_or_else(|| books.day());
+    let partition = day.to_string();
+    let page = PageQuery::of(&partition, limit, cursor.as_deref());
     let page = table.page::<Row>(&page).await.map_err(problem)?;
-    let mut body = listed("bookings", in_answers(page, shown));
-    body["day"] = day.into();
-    body["last"] = books.number.into();
-    let held: BTreeMap<_, _> =
-        books.held.iter().map(|(currency, sums)| (currency, sums.held())).collect();
-    body["held"] = json!(held);
-    Ok(Response::of_version(books.number, body))
+    let (bookings, end) = listed(page, shown);
+    let held = books.held.into_iter().map(|(currency, sums)| (currency, sums.held())).collect();
+    let last = books.number;
+    Ok(Answer::of_version(last, Bookings { bookings, day, last, held, end }))
 }
 
 /// Waits for the version of an account that the request names with `accountId` and `minVersion`.
@@ -82,8 +86,45 @@ async fn wait(views: &Views, request: &HttpRequest) -> Result<(), Problem> {
     views.read(request, &stream, read).await.map(|_| ())
 }
 
+/// The bookings of a day, the oldest first.
+#[derive(JsonSchema, Serialize)]
+struct Bookings {
+    bookings: Vec<Booking>,
+    /// The day, in UTC.
+    day: Day,
+    /// The number of the last booking of all days.
+    last: u64,
+    /// The bank's sums by currency, in minor units.
+    held: BTreeMap<String, Held>,
+    #[serde(flatten)]
+    end: PageEnd,
+}
+
+/// A booking of an account.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "LedgerBooking")]
+struct Booking {
+    /// The booking's number: 1, 2, 3 … without gaps.
+    number: u64,
+    account_id: String,
+    /// The version of the account after the commit.
+    version: u64,
+    kind: Kind,
+    /// The amount in minor units.
+    amount: i64,
+    currency: String,
+    /// The balance of the account after the booking, in minor units.
+    balance: i64,
+    /// The bank's sums in this currency after the booking; null if the currency is not one of the
+    /// first 256.
+    held: Option<Held>,
+    /// The time of the commit.
+    at: Timestamp,
+}
+
 /// Returns the fields of a booking for clients, without its keys.
-fn shown(row: &Row) -> Value {
+fn shown(row: Row) -> Booking {
     let Row {
         day: _,
         entry: _,
@@ -97,15 +138,5 @@ fn shown(row: &Row) -> Value {
         held,
         at,
     } = row;
-    json!({
-        "number": number,
-        "accountId": account_id,
-        "version": version,
-        "kind": kind,
-        "amount": amount,
-        "currency": currency,
-        "balance": balance,
-        "held": held,
-        "at": at,
-    })
+    Booking { number, account_id, version, kind, amount, currency, balance, held, at }
 }

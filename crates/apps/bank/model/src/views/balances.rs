@@ -2,12 +2,13 @@
 
 use jiff::civil::Date;
 use ledgerline::{Index, Projection, StateTable, StateView};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::account::{Account, Opened, State};
 
 /// One account.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
     /// The key of the row.
@@ -37,8 +38,9 @@ pub struct Row {
 }
 
 /// Whether an account accepts bookings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "AccountStatus")]
 pub enum Status {
     /// The account accepts bookings.
     Open,

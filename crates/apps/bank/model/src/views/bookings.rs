@@ -8,6 +8,7 @@ use ledgerline::{
     Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, all::time_in_order,
     decode,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::transactions::Kind;
@@ -37,7 +38,7 @@ const MOST_CURRENCIES: usize = 256;
 pub type Day = Date;
 
 /// The books after a booking.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Books {
     /// The number of the last booking; 0 before the first.
@@ -67,7 +68,7 @@ impl Books {
 
 /// The bank's sums in a currency, in minor units. An account holds up to 2⁵³ of them, so the sum of
 /// some thousand accounts exceeds 64 bits.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sums {
     /// The sum of all balances.
@@ -90,7 +91,7 @@ impl Sums {
 
 /// The bank's sums in a currency, in minor units, in the form of rows and responses. A sum beyond
 /// 64 bits is shown as the nearest 64-bit number.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Held {
     /// The sum of all balances.
@@ -100,7 +101,7 @@ pub struct Held {
 }
 
 /// One booking.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
     /// Partition key: the day, in UTC.

@@ -4,6 +4,7 @@ use jiff::{Timestamp, civil::Date};
 use ledgerline::{
     Aggregate, Changes, ChangesError, Commit, DecodeError, LogTable, LogView, Write, decode,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::account::{Account, Event};
@@ -17,7 +18,7 @@ pub const VIEW: LogView =
     LogView { table: TABLE, of: &[Account::CATEGORY], writes: &[Write::Insert], changes };
 
 /// One credit or debit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
     /// Partition key.
@@ -43,8 +44,9 @@ pub struct Row {
 }
 
 /// The kind of an entry: a credit or a debit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "BookingKind")]
 pub enum Kind {
     /// Money was credited.
     Credit,

@@ -1,12 +1,13 @@
 //! The phase of every transfer: one row each, written from the state in an event.
 
 use ledgerline::{StateTable, StateView};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::transfer::{Order, State, Transfer};
 
 /// One transfer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
     /// The key of the row.
@@ -38,8 +39,9 @@ pub struct Row {
 }
 
 /// The phase of a transfer, by its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "TransferStatus")]
 pub enum Status {
     /// The debit of the first account is due.
     Requested,

@@ -9,12 +9,13 @@ use links::{
     link::{self, Command, Link, State},
     values::{Rating, Tags, Title, UserId, WebUrl},
 };
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// The body that rates a link. A missing field leaves the value unchanged.
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(rename = "RateLink")]
 struct Rate {
     link_url: WebUrl,
     rating: Rating,
@@ -29,16 +30,26 @@ struct Rate {
 /// The routes.
 #[must_use]
 pub fn routes() -> Vec<Route<Link>> {
-    vec![Route::new("POST /users/{id}/ratings", rate, rated)]
+    vec![Route::new("POST /users/{id}/ratings", rate, rated).path_parameter::<UserId>("id")]
 }
 
-fn rate(request: &HttpRequest) -> Result<(String, Command), Problem> {
+fn rate(request: &HttpRequest, body: Rate) -> Result<(String, Command), Problem> {
     let user_id = request.path_value::<UserId>("id")?;
-    let Rate { link_url, rating, title, image, tags } = request.json()?;
+    let Rate { link_url, rating, title, image, tags } = body;
     let id = link::id(user_id.get(), link_url.get());
     Ok((id, Command { user_id, link_url, rating, title, image, tags }))
 }
 
-fn rated(stream: &StreamId, state: &State, version: u64) -> Value {
-    json!({ "linkId": stream.id(), "rating": state.rating, "version": version })
+/// The answer to a rating.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct LinkRated {
+    link_id: String,
+    /// The rating, from 1 to 5.
+    rating: Option<u8>,
+    version: u64,
+}
+
+fn rated(stream: &StreamId, state: &State, version: u64) -> LinkRated {
+    LinkRated { link_id: stream.id().to_owned(), rating: state.rating, version }
 }

@@ -9,17 +9,18 @@ use links::{
     user::{Action, Command, State, User},
     values::{Email, Name, UserId},
 };
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "RegisterUser")]
 struct Register {
     name: Name,
     email: Email,
 }
 
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct UpdateEmail {
     email: Email,
@@ -28,31 +29,29 @@ struct UpdateEmail {
 /// The routes.
 #[must_use]
 pub fn routes() -> Vec<Route<User>> {
-    let update_email = |request: &HttpRequest| {
-        let UpdateEmail { email } = request.json()?;
-        of(request, Action::UpdateEmail(email))
-    };
+    let update_email =
+        |request: &HttpRequest, UpdateEmail { email }| of(request, Action::UpdateEmail(email));
+    let follow = |request: &HttpRequest| to(request, Action::Follow);
+    let unfollow = |request: &HttpRequest| to(request, Action::Unfollow);
     vec![
         // The location is that of the user's ratings, because no route returns the user.
         Route::new("POST /users", register, changed).creating("/users/{id}/ratings"),
-        Route::new("POST /users/{id}/email", update_email, changed),
-        Route::new(
-            "PUT /users/{id}/follows/{otherId}",
-            |request| to(request, Action::Follow),
-            changed,
-        ),
-        Route::new(
-            "DELETE /users/{id}/follows/{otherId}",
-            |request| to(request, Action::Unfollow),
-            changed,
-        ),
+        Route::new("POST /users/{id}/email", update_email, changed).path_parameter::<UserId>("id"),
+        Route::without_body("PUT /users/{id}/follows/{otherId}", follow, changed)
+            .path_parameter::<UserId>("id")
+            .path_parameter::<UserId>("otherId"),
+        Route::without_body("DELETE /users/{id}/follows/{otherId}", unfollow, changed)
+            .path_parameter::<UserId>("id")
+            .path_parameter::<UserId>("otherId"),
     ]
 }
 
 /// Reads a registration. A caller registers as the subject of the token, and cannot register
 /// another user.
-fn register(request: &HttpRequest) -> Result<(String, Command), Problem> {
-    let Register { name, email } = request.json()?;
+fn register(
+    request: &HttpRequest,
+    Register { name, email }: Register,
+) -> Result<(String, Command), Problem> {
     let user_id = UserId::of_subject(request.actor()?).ok_or_else(|| {
         Problem::field("Authorization", "the subject of the token is too long to be a user's id")
     })?;
@@ -67,10 +66,17 @@ fn of(request: &HttpRequest, action: Action) -> Result<(String, Command), Proble
 
 /// Reads a command of the user in the path that names another user.
 fn to(request: &HttpRequest, action: fn(UserId) -> Action) -> Result<(String, Command), Problem> {
-    request.nothing()?;
     of(request, action(request.path_value("otherId")?))
 }
 
-fn changed(stream: &StreamId, _: &State, version: u64) -> Value {
-    json!({ "userId": stream.id(), "version": version })
+/// The answer to a change of a user.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct UserChanged {
+    user_id: String,
+    version: u64,
+}
+
+fn changed(stream: &StreamId, _: &State, version: u64) -> UserChanged {
+    UserChanged { user_id: stream.id().to_owned(), version }
 }

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use http::StatusCode;
 use ledgerline::manifest::{Action, Table};
 use ledgerline_dynamodb::{LogRows, Page, PageQuery, RowKey, TableError};
 use ledgerline_lambda::{
-    http::{HttpRequest, Problem, Response},
-    queries::{self, PAGE, Views, in_answers, limit, listed, problem},
+    http::{HttpRequest, Problem},
+    queries::{self, Answer, PageEnd, Views, limit, listed, problem},
 };
 use links::{
     user::NOT_YOU,
@@ -18,7 +17,8 @@ use links::{
         user_ratings,
     },
 };
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// The number of rows of followed users that are read at once: usually one page holds all of a
 /// user.
@@ -37,24 +37,27 @@ pub fn routes() -> Vec<queries::Query> {
             [Table::with(link_ratings::TABLE, [GetItem, Query])],
             of_link,
         )
-        .parameters(PAGE)
-        .parameters(["url"]),
+        .paged()
+        .required_parameter::<WebUrl>("url"),
         queries::Query::new(
             "GET /users/{id}/ratings",
             [Table::with(user_ratings::TABLE, [Query])],
             of_user,
         )
-        .parameters(PAGE),
+        .path_parameter::<UserId>("id")
+        .paged(),
         queries::Query::new(
             "GET /users/{id}/feed",
             [Table::with(feeds::TABLE, [BatchGetItem, Query])],
             feed,
         )
-        .parameters(PAGE),
+        .path_parameter::<UserId>("id")
+        .paged()
+        .refusals(&[NOT_YOU]),
     ]
 }
 
-async fn of_link(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
+async fn of_link(views: &Views, request: &HttpRequest) -> Result<Answer<LinkRatings>, Problem> {
     request.actor()?;
     let table = views.log_rows(link_ratings::TABLE)?;
     let url =
@@ -68,24 +71,19 @@ async fn of_link(views: &Views, request: &HttpRequest) -> Result<Response, Probl
     let (summary, page) = tokio::join!(summary, table.page::<link_ratings::Row>(&query));
     let summary = summary.map_err(problem)?.unwrap_or_default();
     let page = page.map_err(problem)?;
-    let rating = |row: &link_ratings::Row| {
+    let (ratings, end) = listed(page, |row| {
         let link_ratings::Row { user_id, rating, title, image, tags } = row;
-        said(json!({ "userId": user_id, "rating": rating, "tags": tags }), title, image)
-    };
-    let mut body = listed("ratings", in_answers(page, rating));
-    body["linkUrl"] = json!(url.get());
-    body["count"] = json!(summary.count);
+        RatingOfLink { user_id, said: Said { rating, title, image, tags } }
+    });
     // The average is rounded to hundredths. A link without ratings has no average.
     let hundredths = summary.sum.saturating_mul(100).saturating_add(summary.count / 2);
-    body["average"] = match hundredths.checked_div(summary.count) {
-        #[expect(clippy::cast_precision_loss, reason = "an average is from 1 to 5")]
-        Some(hundredths) => json!(hundredths as f64 / 100.0),
-        None => Value::Null,
-    };
-    Ok(Response::json(StatusCode::OK, body))
+    #[expect(clippy::cast_precision_loss, reason = "an average is from 1 to 5")]
+    let average = hundredths.checked_div(summary.count).map(|average| average as f64 / 100.0);
+    let link_url = url.into_inner();
+    Ok(Answer::new(LinkRatings { link_url, count: summary.count, average, ratings, end }))
 }
 
-async fn of_user(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
+async fn of_user(views: &Views, request: &HttpRequest) -> Result<Answer<UserRatings>, Problem> {
     request.actor()?;
     let table = views.log_rows(user_ratings::TABLE)?;
     let owner = user_ratings::partition(request.path_value::<UserId>("id")?.get());
@@ -93,16 +91,15 @@ async fn of_user(views: &Views, request: &HttpRequest) -> Result<Response, Probl
     let cursor = request.query("cursor")?;
     let query = PageQuery::of(&owner, limit, cursor.as_deref());
     let page = table.page::<user_ratings::Row>(&query).await.map_err(problem)?;
-    let rating = |row: &user_ratings::Row| {
+    let (ratings, end) = listed(page, |row| {
         let user_ratings::Row { entry, link_url, rating, title, image, tags } = row;
-        let shown = json!({ "linkId": entry, "linkUrl": link_url, "rating": rating, "tags": tags });
-        said(shown, title, image)
-    };
-    Ok(Response::json(StatusCode::OK, listed("ratings", in_answers(page, rating))))
+        RatingOfUser { link_id: entry, link_url, said: Said { rating, title, image, tags } }
+    });
+    Ok(Answer::new(UserRatings { ratings, end }))
 }
 
 /// Returns the feed of the caller, and of no other user.
-async fn feed(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
+async fn feed(views: &Views, request: &HttpRequest) -> Result<Answer<Feed>, Problem> {
     let (actor, id) = (request.actor()?, request.path_value::<UserId>("id")?);
     if UserId::of_subject(actor).as_ref() != Some(&id) {
         return Err(Problem::from(&NOT_YOU.saying("this is another user's feed")));
@@ -125,18 +122,16 @@ async fn feed(views: &Views, request: &HttpRequest) -> Result<Response, Problem>
         Err(row) => Some(Err(row)),
     });
     let page = Page { rows: ratings.collect(), cursor: entries.cursor };
-    let rating = |rating: &Rating| {
+    let (feed, end) = listed(page, |rating| {
         let Rating { entry, user_id, link_url, rating, title, image, tags } = rating;
-        let shown = json!({
-            "userId": user_id,
-            "linkId": entry,
-            "linkUrl": link_url,
-            "rating": rating,
-            "tags": tags,
-        });
-        said(shown, title, image)
-    };
-    Ok(Response::json(StatusCode::OK, listed("feed", in_answers(page, rating))))
+        RatingInFeed {
+            user_id,
+            link_id: entry,
+            link_url,
+            said: Said { rating, title, image, tags },
+        }
+    });
+    Ok(Answer::new(Feed { feed, end }))
 }
 
 /// Reads a page of a feed, newest first, without the entries of ended followings.
@@ -183,12 +178,75 @@ async fn entries(
     Ok(Page { rows: entries, cursor })
 }
 
-/// Returns the fields of a rating, with the title and the image if there are any.
-fn said(mut shown: Value, title: &Option<String>, image: &Option<String>) -> Value {
-    for (name, text) in [("title", title), ("image", image)] {
-        if let Some(text) = text {
-            shown[name] = json!(text);
-        }
-    }
-    shown
+/// A user's rating, and what the user says about the link.
+#[derive(JsonSchema, Serialize)]
+struct Said {
+    /// The rating, from 1 to 5.
+    rating: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    title: Option<String>,
+    /// The URL of an image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image: Option<String>,
+    tags: Vec<String>,
+}
+
+/// The ratings of a link, in the order of the users' ids.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct LinkRatings {
+    link_url: String,
+    /// The number of users who rate the link.
+    count: u64,
+    /// The average of all ratings, rounded to hundredths; null without ratings.
+    average: Option<f64>,
+    ratings: Vec<RatingOfLink>,
+    #[serde(flatten)]
+    end: PageEnd,
+}
+
+/// A rating of a link.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RatingOfLink {
+    user_id: String,
+    #[serde(flatten)]
+    said: Said,
+}
+
+/// The ratings of a user, by link.
+#[derive(JsonSchema, Serialize)]
+struct UserRatings {
+    ratings: Vec<RatingOfUser>,
+    #[serde(flatten)]
+    end: PageEnd,
+}
+
+/// A user's rating.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RatingOfUser {
+    link_id: String,
+    link_url: String,
+    #[serde(flatten)]
+    said: Said,
+}
+
+/// The ratings of the users whom the caller follows.
+#[derive(JsonSchema, Serialize)]
+struct Feed {
+    feed: Vec<RatingInFeed>,
+    #[serde(flatten)]
+    end: PageEnd,
+}
+
+/// A rating in a feed.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RatingInFeed {
+    user_id: String,
+    link_id: String,
+    link_url: String,
+    #[serde(flatten)]
+    said: Said,
 }

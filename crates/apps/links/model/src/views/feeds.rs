@@ -24,6 +24,7 @@
 use std::collections::BTreeMap;
 
 use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, decode};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{link, link::Link, user, user::User};
@@ -68,7 +69,7 @@ pub fn feed(follower: &str) -> String {
 }
 
 /// An author's rating of a link.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rating {
     /// The link's id.
@@ -89,7 +90,7 @@ pub struct Rating {
 }
 
 /// A link in the order of an author's first ratings.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Recent {
     /// Partition key.
     pub owner: String,
@@ -100,7 +101,7 @@ pub struct Recent {
 }
 
 /// One following, from either side.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Follow {
     /// Partition key.
     pub owner: String,
@@ -117,7 +118,7 @@ pub struct Follow {
 pub const FROM: &str = "from";
 
 /// A link in a feed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Entry {
     /// Partition key.
     pub owner: String,

@@ -1,6 +1,7 @@
 //! All ratings of a link by all users, and their count and sum: written from the log.
 
 use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write, decode};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::link::{Event, Link};
@@ -21,7 +22,7 @@ pub const RATINGS: &str = "rating#";
 pub const SUMMARY: &str = "summary";
 
 /// One user's rating of the link.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
     /// The user who rates.
@@ -38,7 +39,7 @@ pub struct Row {
 }
 
 /// The count and the sum of all ratings of a link.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Summary {
     /// The number of users who rate the link.
     pub count: u64,

@@ -1,6 +1,7 @@
 //! All ratings of a user: one row for each link, written from the log.
 
 use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write, decode};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::link::{Event, Link};
@@ -21,7 +22,7 @@ pub fn partition(user_id: &str) -> String {
 }
 
 /// The user's rating of one link.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
     /// Sort key: the id of the link.

@@ -6,13 +6,14 @@ use ledgerline_lambda::{
     commands::{Route, action, create},
     http::{HttpRequest, Problem},
 };
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use todo::todo::{Command, Message, State, Title, Todo, Update};
 
 /// The body that creates a todo.
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "CreateTodo")]
 struct Create {
     id: Id,
     title: Title,
@@ -34,14 +35,20 @@ pub fn routes() -> Vec<Route<Todo>> {
 }
 
 /// Reads the command of an update. An update that names no field is a mistake of the client.
-fn update(request: &HttpRequest) -> Result<(String, Command), Problem> {
-    let update: Update = request.json()?;
+fn update(request: &HttpRequest, update: Update) -> Result<(String, Command), Problem> {
     if update == Update::default() {
         return Err(Problem::field("title", "say what changes: title, message or status"));
     }
     Ok((request.path_value::<Id>("id")?.into_inner(), Command::Update(update)))
 }
 
-fn changed(stream: &StreamId, _: &State, version: u64) -> Value {
-    json!({ "id": stream.id(), "version": version })
+/// The answer to a change of a todo.
+#[derive(JsonSchema, Serialize)]
+struct TodoChanged {
+    id: String,
+    version: u64,
+}
+
+fn changed(stream: &StreamId, _: &State, version: u64) -> TodoChanged {
+    TodoChanged { id: stream.id().to_owned(), version }
 }

@@ -5,7 +5,8 @@ use ledgerline_lambda::{
     http::{HttpRequest, Problem},
     queries::{KeyRange, Query, VisibleTo, page, row},
 };
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use todo::{
     todo::{Status, Todo, UNKNOWN},
     views::todos::{BY_CREATOR, Row, TABLE, listing},
@@ -16,8 +17,9 @@ use todo::{
 pub fn routes() -> Vec<Query> {
     let yours = VisibleTo::Owner(|row: &Row| row.created_by.as_deref());
     vec![
-        row::<Todo, _>("GET /todo/{id}", TABLE, UNKNOWN, yours, shown),
-        page("GET /todo", "todos", (TABLE, BY_CREATOR), listed, shown).parameters(["status"]),
+        row::<Todo, _, _>("GET /todo/{id}", TABLE, UNKNOWN, yours, shown),
+        page("GET /todo", "todos", (TABLE, BY_CREATOR), listed, shown)
+            .parameter::<Status>("status"),
     ]
 }
 
@@ -31,8 +33,19 @@ fn listed(request: &HttpRequest) -> Result<KeyRange, Problem> {
     })
 }
 
+/// A todo.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Todo")]
+struct ShownTodo {
+    id: String,
+    title: String,
+    message: String,
+    status: Status,
+    version: u64,
+}
+
 /// Returns the fields of a todo for clients, without the keys of its list.
-fn shown(row: &Row) -> Value {
+fn shown(row: Row) -> ShownTodo {
     let Row { id, created_by: _, listing: _, title, message, status, version } = row;
-    json!({ "id": id, "title": title, "message": message, "status": status, "version": version })
+    ShownTodo { id, title, message, status, version }
 }

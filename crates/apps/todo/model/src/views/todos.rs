@@ -2,12 +2,13 @@
 //! deleted.
 
 use ledgerline::{Index, Projection, StateTable, StateView};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::todo::{Created, State, Status, Todo};
 
 /// One todo.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
     /// The key of the row.

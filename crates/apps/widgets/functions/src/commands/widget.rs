@@ -2,13 +2,14 @@
 
 use ledgerline::{Id, StreamId};
 use ledgerline_lambda::commands::{Route, create, update};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use widgets::widget::{Command, Description, Name, State, Stock, Widget};
 
 /// The body that creates a widget. Without an id, the widget gets a new one.
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(rename = "CreateWidget")]
 struct Create {
     #[serde(default)]
     widget_id: Option<Id>,
@@ -19,19 +20,19 @@ struct Create {
     stock: Option<Stock>,
 }
 
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChangeName {
     name: Name,
 }
 
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChangeDescription {
     description: Description,
 }
 
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct UpdateStock {
     stock: Stock,
@@ -56,6 +57,14 @@ pub fn routes() -> Vec<Route<Widget>> {
     ]
 }
 
-fn changed(stream: &StreamId, _: &State, version: u64) -> Value {
-    json!({ "widgetId": stream.id(), "version": version })
+/// The answer to a change of a widget.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WidgetChanged {
+    widget_id: String,
+    version: u64,
+}
+
+fn changed(stream: &StreamId, _: &State, version: u64) -> WidgetChanged {
+    WidgetChanged { widget_id: stream.id().to_owned(), version }
 }

@@ -1,7 +1,8 @@
 //! The queries about widgets: a widget is visible to the caller who created it.
 
 use ledgerline_lambda::queries::{KeyRange, Query, VisibleTo, page, row};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use widgets::{
     views::widgets::{BY_CREATOR, Row, TABLE},
     widget::{UNKNOWN, Widget},
@@ -12,19 +13,26 @@ use widgets::{
 pub fn routes() -> Vec<Query> {
     let yours = VisibleTo::Owner(|row: &Row| row.created_by.as_deref());
     vec![
-        row::<Widget, _>("GET /widgets/{id}", TABLE, UNKNOWN, yours, shown),
+        row::<Widget, _, _>("GET /widgets/{id}", TABLE, UNKNOWN, yours, shown),
         page("GET /widgets", "widgets", (TABLE, BY_CREATOR), KeyRange::own, shown),
     ]
 }
 
+/// A widget.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "Widget")]
+struct ShownWidget {
+    widget_id: String,
+    name: String,
+    description: String,
+    /// The number of pieces in stock.
+    stock: u32,
+    version: u64,
+}
+
 /// Returns the fields of a widget for clients.
-fn shown(row: &Row) -> Value {
+fn shown(row: Row) -> ShownWidget {
     let Row { widget_id, created_by: _, name, description, stock, version } = row;
-    json!({
-        "widgetId": widget_id,
-        "name": name,
-        "description": description,
-        "stock": stock,
-        "version": version,
-    })
+    ShownWidget { widget_id, name, description, stock, version }
 }

@@ -1,12 +1,13 @@
 //! The widgets: one row for each, written from the state in an event.
 
 use ledgerline::{Index, Projection, StateTable, StateView};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::widget::{Created, State, Widget};
 
 /// One widget.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
     /// The key of the row.

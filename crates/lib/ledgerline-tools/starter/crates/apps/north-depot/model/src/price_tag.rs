@@ -2,6 +2,7 @@
 //! each stock item.
 
 use ledgerline::{Aggregate, Context, Refusal, Text};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The text on a price tag.
@@ -16,7 +17,7 @@ ledgerline::events! {
 }
 
 /// The state of a price tag.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct State {
     /// The text, after the price tag is printed.
     pub name: Option<String>,

@@ -1,6 +1,7 @@
 //! Stock item: created, and renamed by its creator.
 
 use ledgerline::{Aggregate, Context, Refusal, Text};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 // --- Values --------------------------------------------------------------------------------------
@@ -23,7 +24,7 @@ ledgerline::events! {
 // --- State ---------------------------------------------------------------------------------------
 
 /// The state of a stock item.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
     /// The stream has no events.
@@ -34,8 +35,9 @@ pub enum State {
 }
 
 /// The data of an existing stock item that rules and views need.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "StockItem")]
 pub struct Created {
     /// The name.
     pub name: String,

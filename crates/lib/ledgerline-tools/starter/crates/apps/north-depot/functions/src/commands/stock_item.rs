@@ -3,20 +3,22 @@
 use ledgerline::{Id, StreamId};
 use ledgerline_lambda::commands::{Route, create, update};
 use north_depot::stock_item::{Command, State, StockItem, StockItemName};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// The body of a request that creates a stock item. Without an id, the server chooses one.
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "StockItemToCreate")]
 struct Create {
     #[serde(default)]
     id: Option<Id>,
     name: StockItemName,
 }
 
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "StockItemToRename")]
 struct Rename {
     name: StockItemName,
 }
@@ -30,6 +32,13 @@ pub fn routes() -> Vec<Route<StockItem>> {
     ]
 }
 
-fn changed(stream: &StreamId, _: &State, version: u64) -> Value {
-    json!({ "id": stream.id(), "version": version })
+/// The answer to a change of a stock item.
+#[derive(JsonSchema, Serialize)]
+struct StockItemChanged {
+    id: String,
+    version: u64,
+}
+
+fn changed(stream: &StreamId, _: &State, version: u64) -> StockItemChanged {
+    StockItemChanged { id: stream.id().to_owned(), version }
 }

@@ -6,7 +6,6 @@ use north_depot::{
     stock_item::StockItem,
     views::stock_cards::{Row, TABLE},
 };
-use serde_json::json;
 
 /// The refusal for a missing row.
 const UNKNOWN: Refusal = Refusal::not_found("unknown-stock-item", "there is no such stock item");
@@ -15,7 +14,11 @@ const UNKNOWN: Refusal = Refusal::not_found("unknown-stock-item", "there is no s
 /// so with `VisibleTo::Owner`.
 #[must_use]
 pub fn routes() -> Vec<Query> {
-    vec![row::<StockItem, Row>("GET /stock-cards/{id}", TABLE, UNKNOWN, VisibleTo::All, |row| {
-        json!(row)
-    })]
+    vec![row::<StockItem, Row, Row>(
+        "GET /stock-cards/{id}",
+        TABLE,
+        UNKNOWN,
+        VisibleTo::All,
+        |row| row,
+    )]
 }

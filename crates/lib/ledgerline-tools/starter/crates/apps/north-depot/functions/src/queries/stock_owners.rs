@@ -9,7 +9,6 @@ use north_depot::{
     stock_item::StockItem,
     views::stock_owners::{BY_CREATED_BY, Row, TABLE},
 };
-use serde_json::json;
 
 /// The refusal for a missing row.
 const UNKNOWN: Refusal = Refusal::not_found("unknown-stock-item", "there is no such stock item");
@@ -19,13 +18,21 @@ const UNKNOWN: Refusal = Refusal::not_found("unknown-stock-item", "there is no s
 #[must_use]
 pub fn routes() -> Vec<Query> {
     vec![
-        row::<StockItem, Row>("GET /stock-owners/{id}", TABLE, UNKNOWN, VisibleTo::All, |row| {
-            json!(row)
-        }),
-        page::<Row>("GET /stock-owners", "rows", (TABLE, BY_CREATED_BY), by_created_by, |row| {
-            json!(row)
-        })
-        .parameters(["createdBy"]),
+        row::<StockItem, Row, Row>(
+            "GET /stock-owners/{id}",
+            TABLE,
+            UNKNOWN,
+            VisibleTo::All,
+            |row| row,
+        ),
+        page::<Row, Row>(
+            "GET /stock-owners",
+            "rows",
+            (TABLE, BY_CREATED_BY),
+            by_created_by,
+            |row| row,
+        )
+        .required_parameter::<String>("createdBy"),
     ]
 }
 

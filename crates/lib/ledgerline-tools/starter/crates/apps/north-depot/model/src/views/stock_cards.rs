@@ -1,12 +1,14 @@
 //! The stock cards: one row for each stockitem, written from the state that an event carries.
 
 use ledgerline::{StateTable, StateView};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::stock_item::{State, StockItem};
 
 /// The row of one stockitem.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "StockCardsRow")]
 pub struct Row {
     /// The partition key: the id of the stockitem.
     pub id: String,

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::stock_item::StockItem;
@@ -18,12 +19,13 @@ pub const VIEW: OrderedView<Last, ()> =
 const PART: u64 = 100_000;
 
 /// The state that passes from one commit to the next: the number of the last row.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Last(pub u64);
 
 /// The row of one event.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "StockDiaryRow")]
 pub struct Row {
     /// Partition key: the number in hundred thousands, so that no partition grows for ever.
     pub part: String,

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::stock_item::StockItem;
@@ -15,8 +16,9 @@ pub const VIEW: LogView =
     LogView { table: TABLE, of: &[StockItem::CATEGORY], writes: &[Write::Insert], changes };
 
 /// The row of one event.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "StockJournalRow")]
 pub struct Row {
     /// Partition key: the id of the stockitem.
     pub owner: String,

@@ -1,6 +1,7 @@
 //! The stock totals: the number of events of each type for each stockitem, written from the log.
 
 use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::stock_item::StockItem;
@@ -14,7 +15,8 @@ pub const VIEW: LogView =
     LogView { table: TABLE, of: &[StockItem::CATEGORY], writes: &[Write::Update], changes };
 
 /// The row of one event type.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "StockTotalsRow")]
 pub struct Row {
     /// Partition key: the id of the stockitem.
     pub owner: String,

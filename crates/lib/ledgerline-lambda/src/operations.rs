@@ -1,0 +1,15 @@
+//! The operations of functions behind the HTTP API: what a route says about its request and its
+//! answers, for the contract.
+//!
+//! Only the development binary enables the feature `schema`. Without the feature, a [`Described`]
+//! is empty, and a function contains no schemas.
+
+#[cfg(not(feature = "schema"))]
+mod none;
+#[cfg(feature = "schema")]
+mod schema;
+
+#[cfg(not(feature = "schema"))]
+pub(crate) use none::Described;
+#[cfg(feature = "schema")]
+pub(crate) use schema::{Described, Kind, asked, print};

@@ -1,0 +1,39 @@
+//! Descriptions in a shipped function: there are none.
+
+#![expect(clippy::extra_unused_type_parameters, reason = "a description with schemas uses them")]
+
+use ledgerline::{Refusal, api::Occurs};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+/// The place of a description. It is empty.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Described(());
+
+impl Described {
+    pub(crate) fn body<T: JsonSchema>(self) -> Self {
+        self
+    }
+
+    pub(crate) fn answer<T: JsonSchema>(self) -> Self {
+        self
+    }
+
+    pub(crate) fn answer_by(
+        self,
+        _: impl Fn(&mut SchemaGenerator) -> Schema + Send + Sync + 'static,
+    ) -> Self {
+        self
+    }
+
+    pub(crate) fn path<T: JsonSchema>(self, _: &'static str) -> Self {
+        self
+    }
+
+    pub(crate) fn query<T: JsonSchema>(self, _: &'static str, _: Occurs) -> Self {
+        self
+    }
+
+    pub(crate) fn refusals(self, _: &[Refusal]) -> Self {
+        self
+    }
+}

@@ -1,0 +1,259 @@
+//! Whether every value of one schema is a value of another one.
+//!
+//! The comparison is of the structure, and errs on the safe side: two different spellings of one
+//! rule are a difference.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::meaning;
+
+/// Who would meet a value that only one of two schemas allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// The new program reads what the old contract allows: a request, or a stored row.
+    Read,
+    /// Clients of the old contract read what the new program writes.
+    Written,
+}
+
+/// The documents of two schemas, in which their references are resolved.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Comparison<'a> {
+    pub(super) old: &'a Value,
+    pub(super) new: &'a Value,
+    pub(super) direction: Direction,
+}
+
+/// A bound of a schema: its name, and whether a larger number allows more values.
+const BOUNDS: [(&str, bool); 8] = [
+    ("minimum", false),
+    ("maximum", true),
+    ("minLength", false),
+    ("maxLength", true),
+    ("minItems", false),
+    ("maxItems", true),
+    ("minProperties", false),
+    ("maxProperties", true),
+];
+
+/// Returns the schema to which a schema refers, or the schema itself.
+pub(super) fn resolved<'v>(document: &'v Value, schema: &'v Value) -> &'v Value {
+    let pointer = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
+    pointer.and_then(|pointer| document.pointer(pointer)).unwrap_or(schema)
+}
+
+impl Comparison<'_> {
+    /// Returns the reasons why a value could be allowed where it is written and not where it is
+    /// read, each with the place in the value.
+    pub(super) fn differences(&self, old: &Value, new: &Value) -> Vec<String> {
+        let mut found = Vec::new();
+        self.compare("", old, new, &mut found);
+        found
+    }
+
+    fn compare(&self, place: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
+        let (old, new) = (resolved(self.old, old), resolved(self.new, new));
+        let (sub, sup) = self.ordered(old, new);
+        if is_everything(sup) || meaning(old) == meaning(new) && !has_reference(old) {
+            return;
+        }
+        if let Some(all) = sup["allOf"].as_array().or(sub["allOf"].as_array()) {
+            // Both sides have the same form, or the structure changed.
+            let (olds, news) = (branches(old, "allOf"), branches(new, "allOf"));
+            if olds.len() != all.len() || news.len() != all.len() {
+                found.push(at(place, "`allOf` is another one"));
+                return;
+            }
+            olds.iter().zip(&news).for_each(|(old, new)| self.compare(place, old, new, found));
+        }
+        if self.alternatives(place, old, new, found) {
+            return;
+        }
+        self.values(place, old, new, found);
+        self.bounds(place, old, new, found);
+        self.fields(place, old, new, found);
+        if let Some(items) = sup.get("items") {
+            let none = Value::Bool(true);
+            let of_sub = sub.get("items").unwrap_or(&none);
+            let (old, new) = self.ordered(of_sub, items);
+            self.compare(&format!("{place}[]"), old, new, found);
+        }
+    }
+
+    /// Returns the schema of the written values and that of the read ones. The same function turns
+    /// them back.
+    fn ordered<'v>(&self, old: &'v Value, new: &'v Value) -> (&'v Value, &'v Value) {
+        match self.direction {
+            Direction::Read => (old, new),
+            Direction::Written => (new, old),
+        }
+    }
+
+    /// Compares schemas with alternatives. Returns whether one of them has any.
+    fn alternatives(&self, place: &str, old: &Value, new: &Value, found: &mut Vec<String>) -> bool {
+        let has = |schema: &Value| schema.get("anyOf").or(schema.get("oneOf")).is_some();
+        if !has(old) && !has(new) {
+            return false;
+        }
+        let (olds, news) = (alternatives(old), alternatives(new));
+        let (subs, sups) = match self.direction {
+            Direction::Read => (&olds, &news),
+            Direction::Written => (&news, &olds),
+        };
+        for sub in subs {
+            let tried = sups.iter().map(|sup| {
+                let (old, new) = self.ordered(sub, sup);
+                let mut found = Vec::new();
+                self.compare(place, old, new, &mut found);
+                found
+            });
+            // The nearest alternative has the fewest differences.
+            if let Some(nearest) = tried.min_by_key(Vec::len) {
+                found.extend(nearest);
+            }
+        }
+        true
+    }
+
+    /// Compares the types and the listed values.
+    fn values(&self, place: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
+        let (sub, sup) = self.ordered(old, new);
+        let what = |value: &str| match self.direction {
+            Direction::Read => at(place, &format!("{value} is no longer allowed")),
+            Direction::Written => at(place, &format!("{value} is new")),
+        };
+        if let Some(allowed) = listed(sup) {
+            match listed(sub) {
+                Some(values) => {
+                    let others = values.iter().filter(|value| !allowed.contains(value));
+                    found.extend(others.map(|value| what(&value.to_string())));
+                }
+                None => found.push(what("any other value")),
+            }
+            return;
+        }
+        let allowed = types(sup);
+        if allowed.is_empty() {
+            return;
+        }
+        let values = types(sub);
+        if values.is_empty() && listed(sub).is_none() {
+            found.push(what("any other type"));
+        }
+        let is_allowed =
+            |kind: &str| allowed.contains(kind) || kind == "integer" && allowed.contains("number");
+        found.extend(values.iter().filter(|kind| !is_allowed(kind)).map(|kind| what(kind)));
+    }
+
+    /// Compares the bounds, and the patterns and formats of texts.
+    fn bounds(&self, place: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
+        let (sub, sup) = self.ordered(old, new);
+        for (bound, larger_allows_more) in BOUNDS {
+            let Some(limit) = sup[bound].as_f64() else { continue };
+            let is_inside = sub[bound]
+                .as_f64()
+                .is_some_and(|own| if larger_allows_more { own <= limit } else { own >= limit });
+            if !is_inside && listed(sub).is_none() {
+                let (is, was) = (shown(&new[bound]), shown(&old[bound]));
+                found.push(at(place, &format!("`{bound}` is {is}, and was {was}")));
+            }
+        }
+        for word in ["pattern", "format"] {
+            // The formats of numbers describe their size in Rust.
+            let counts = word == "pattern" || sup["type"] == "string";
+            if counts && sup[word].is_string() && sup[word] != sub[word] && listed(sub).is_none() {
+                found.push(at(place, &format!("`{word}` is another one")));
+            }
+        }
+    }
+
+    /// Compares the fields of objects.
+    fn fields(&self, place: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
+        let (sub, sup) = self.ordered(old, new);
+        let inner = |field: &str| {
+            if place.is_empty() { field.to_owned() } else { format!("{place}.{field}") }
+        };
+        let always: BTreeSet<_> = required(sub).collect();
+        for field in required(sup).filter(|field| !always.contains(field)) {
+            let what = match self.direction {
+                Direction::Read => "is required, and was not",
+                Direction::Written => "is not always there, and was",
+            };
+            found.push(format!("{} {what}", inner(field)));
+        }
+        let none = Value::Bool(true);
+        let is_closed = sup["additionalProperties"] == false;
+        for (field, of_sub) in sub["properties"].as_object().into_iter().flatten() {
+            match sup["properties"].get(field) {
+                Some(of_sup) => {
+                    let (old, new) = self.ordered(of_sub, of_sup);
+                    self.compare(&inner(field), old, new, found);
+                }
+                None if is_closed => found.push(format!("{} is no longer accepted", inner(field))),
+                None => {}
+            }
+        }
+        if is_closed && sub["type"] == "object" && sub["additionalProperties"] != false {
+            found.push(at(place, "other fields are no longer accepted"));
+        }
+        if let Some(of_sup) =
+            sup["additionalProperties"].is_object().then(|| &sup["additionalProperties"])
+        {
+            let of_sub = sub.get("additionalProperties").unwrap_or(&none);
+            let (old, new) = self.ordered(of_sub, of_sup);
+            self.compare(&inner("*"), old, new, found);
+        }
+    }
+}
+
+fn at(place: &str, what: &str) -> String {
+    if place.is_empty() { what.to_owned() } else { format!("{place}: {what}") }
+}
+
+fn shown(bound: &Value) -> String {
+    if bound.is_null() { "none".to_owned() } else { bound.to_string() }
+}
+
+/// Whether the schema allows every value.
+fn is_everything(schema: &Value) -> bool {
+    *schema == Value::Bool(true)
+        || meaning(schema).as_object().is_some_and(serde_json::Map::is_empty)
+}
+
+/// Whether a schema refers to another one, which may differ behind the same reference.
+fn has_reference(schema: &Value) -> bool {
+    schema.to_string().contains("\"$ref\"")
+}
+
+fn branches<'v>(schema: &'v Value, word: &str) -> Vec<&'v Value> {
+    schema[word].as_array().into_iter().flatten().collect()
+}
+
+/// Returns the alternatives of a schema, or the schema itself.
+fn alternatives(schema: &Value) -> Vec<&Value> {
+    let any = [branches(schema, "anyOf"), branches(schema, "oneOf")].concat();
+    if any.is_empty() { vec![schema] } else { any }
+}
+
+fn types(schema: &Value) -> BTreeSet<&str> {
+    match &schema["type"] {
+        Value::String(one) => BTreeSet::from([one.as_str()]),
+        Value::Array(several) => several.iter().filter_map(Value::as_str).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => BTreeSet::new(),
+    }
+}
+
+/// Returns the values of a schema that lists them.
+fn listed(schema: &Value) -> Option<Vec<&Value>> {
+    match (schema.get("const"), schema.get("enum")) {
+        (Some(one), _) => Some(vec![one]),
+        (None, Some(Value::Array(several))) => Some(several.iter().collect()),
+        (None, _) => None,
+    }
+}
+
+fn required(schema: &Value) -> impl Iterator<Item = &str> {
+    schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str)
+}
