@@ -97,6 +97,52 @@ fn watch_as_a_new_workspace_does(template: &Edited<'_>, new: &Workspace) {
     template.write(&text);
 }
 
+/// Carries out the steps of "Types of routes" in docs/upgrading.md.
+fn declare_types(shop: &Workspace, page: &str) {
+    let section =
+        page.split_once("\n## Types of routes\n").unwrap().1.split_once("\n## ").unwrap().0;
+    let is_step = |line: &&str| line.starts_with(char::is_numeric) && line.contains(". ");
+    assert_eq!(section.lines().filter(is_step).count(), 8, "the steps of this function");
+    let edited = |path| Edited { workspace: shop, path };
+    // The dependency, and the line for each package, are texts of the first step.
+    let texts: Vec<_> = section.split('`').skip(1).step_by(2).collect();
+    let dependency = texts.iter().find(|text| text.starts_with("schemars = ")).unwrap();
+    let package = texts.iter().find(|text| text.starts_with("schemars.workspace")).unwrap();
+    edited("Cargo.toml").replace("\nserde = ", &format!("\n{dependency}\nserde = "));
+    for path in ["crates/apps/shop/model/Cargo.toml", "crates/apps/shop/functions/Cargo.toml"] {
+        edited(path).replace("\nserde.workspace", &format!("\n{package}\nserde.workspace"));
+    }
+    for path in [
+        "crates/apps/shop/model/src/item.rs",
+        "crates/apps/shop/model/src/views/items.rs",
+        "crates/apps/shop/model/src/views/item_history.rs",
+        "crates/apps/shop/functions/src/commands/item.rs",
+    ] {
+        let file = edited(path);
+        let text =
+            file.text().replace("Serialize, Deserialize)]", "JsonSchema, Serialize, Deserialize)]");
+        let text = text.replace("#[derive(Deserialize)]", "#[derive(JsonSchema, Deserialize)]");
+        file.write(&text.replacen("use serde::", "use schemars::JsonSchema;\nuse serde::", 1));
+    }
+    // A `Value` is any value in the contract, so the answer of the commands may stay one.
+    let query = edited("crates/apps/shop/functions/src/queries/items.rs");
+    query.replace("row::<Item, Row>(", "row::<Item, Row, Row>(");
+    query.replace("|row| json!(row)", "|row| row");
+    query.replace("use serde_json::json;\n", "");
+    edited("crates/apps/shop/model/src/lib.rs").replace(
+        "        visitor.visit::<item::Item>();\n",
+        "        visitor.row::<views::item_history::Row>(\"item_history\");
+        visitor.row::<views::items::Row>(\"items\");
+        visitor.visit::<item::Item>();\n",
+    );
+    for path in ["crates/handlers/Cargo.toml", "crates/local/Cargo.toml"] {
+        let with = "ledgerline-lambda = { workspace = true, features = [\"schema\"] }";
+        edited(path).replace("ledgerline-lambda.workspace = true", with);
+    }
+    edited(".ci/run")
+        .replace("cargo xtask check\n", "cargo xtask check\ncargo xtask schemas --check\n");
+}
+
 #[test]
 #[ignore = "it builds a workspace: cargo test -p ledgerline-tools --test starter upgrade -- --ignored"]
 fn a_workspace_without_manifests_upgrades_step_by_step() {
@@ -121,6 +167,7 @@ fn a_workspace_without_manifests_upgrades_step_by_step() {
     ] {
         commands.replace(before, after);
     }
+    declare_types(&shop, &page);
     let new = Workspace::new("try-new");
     watch_as_a_new_workspace_does(&template, &new);
     fs::copy(new.root.join("docs/runbook.md"), shop.root.join("docs/runbook.md")).unwrap();
@@ -202,10 +249,15 @@ fn a_workspace_without_manifests_upgrades_step_by_step() {
             .count()
     );
 
+    // The last step of "Types of routes" needs the manifests.
+    shop.cargo(&["xtask", "schemas"]);
+    assert!(shop.root.join("docs/schemas/rows/items.json").exists());
+
     // A new part of this version fits into the template of the earlier version.
     shop.cargo(&["xtask", "new", "subscription", "diary", "--of", "item"]);
     shop.cargo(&["xtask", "check"]);
     shop.cargo(&["xtask", "wire", "--check"]);
+    shop.cargo(&["xtask", "schemas"]);
     let passed = shop.cargo(&[
         "test",
         "-p",
