@@ -71,6 +71,7 @@ pub(crate) mod tests {
     pub(crate) fn misfit(schema: &Value, value: &Value) -> Option<String> {
         let (mut schemas, mut compiler) = (boon::Schemas::new(), boon::Compiler::new());
         compiler.add_resource("schema.json", schema.clone()).unwrap();
+        compiler.enable_format_assertions();
         let index = compiler.compile("schema.json", &mut schemas).unwrap();
         schemas.validate(value, index).err().map(|error| error.to_string())
     }

@@ -1,0 +1,154 @@
+/** The duties of a client, each against a local stack. */
+import { randomUUID } from "node:crypto";
+import { expect, inject, test } from "vitest";
+import { ifMatch, ledgerline, Problem, type ProblemType, rows, versionOf } from "./index";
+import type { paths } from "./schema";
+
+const baseUrl = inject("url");
+
+/** A caller of its own for each test, so that no test sees the accounts of another one. */
+function caller(options: { fetch?: (request: Request) => Promise<Response> } = {}) {
+  const token = randomUUID();
+  const slept: number[] = [];
+  const sleep = async (time: number) => void slept.push(time);
+  const api = ledgerline<paths>({ baseUrl, token: () => token, sleep, ...options });
+  return { api, slept };
+}
+
+type Api = ReturnType<typeof caller>["api"];
+
+async function open(api: Api, owner = "Ada") {
+  const id = randomUUID();
+  await api.POST("/accounts", { body: { accountId: id, owner, currency: "EUR" } });
+  return { id, params: { path: { id } } };
+}
+
+test("a change that is based on an older version is refused as outdated", async () => {
+  const { api } = caller();
+  const { id, params } = await open(api);
+  const query = api.ownWrites(`/accounts/${id}`);
+  const { response } = await api.GET("/accounts/{id}", { params: { ...params, query } });
+  const condition = { header: ifMatch(response) };
+  const credit = { body: { amount: 5 }, params: { ...params, ...condition } };
+  await api.POST("/accounts/{id}/credits", credit);
+
+  const second = api.POST("/accounts/{id}/credits", { ...credit, body: { amount: 6 } });
+
+  const problem = await second.catch((error: unknown) => error);
+  expect(problem).toBeInstanceOf(Problem);
+  expect(problem).toMatchObject({ status: 412, isOutdated: true, version: 2, field: "If-Match" });
+});
+
+test("a command whose answer is lost is sent again with the same key, and carried out once", async () => {
+  const keys: (string | null)[] = [];
+  let lost = 0;
+  const { api, slept } = caller({
+    async fetch(request) {
+      if (request.url.endsWith("/credits")) keys.push(request.headers.get("idempotency-key"));
+      const response = await fetch(request);
+      if (request.url.endsWith("/credits") && lost < 2) {
+        lost += 1;
+        throw new TypeError("the connection broke");
+      }
+      return response;
+    },
+  });
+  const { params } = await open(api);
+
+  const { data, response } = await api.POST("/accounts/{id}/credits", { body: { amount: 7 }, params });
+
+  expect(data?.totalBalance).toBe(7);
+  expect(response.headers.get("idempotent-replayed")).toBe("true");
+  expect(keys).toHaveLength(3);
+  expect(new Set(keys).size).toBe(1);
+  expect(slept).toHaveLength(2);
+});
+
+test("a read shows one's own write", async () => {
+  const { api } = caller();
+  const { id, params } = await open(api);
+  await api.POST("/accounts/{id}/credits", { body: { amount: 8 }, params });
+  const query = api.ownWrites(`/accounts/${id}`);
+  expect(query).toEqual({ minVersion: 2 });
+
+  const { data, response } = await api.GET("/accounts/{id}", { params: { ...params, query } });
+
+  expect(data?.totalBalance).toBe(8);
+  expect(versionOf(response)).toBe("2");
+});
+
+test("a refusal is an error with a kind, a field and a text", async () => {
+  const { api } = caller();
+  const { params } = await open(api);
+
+  const debit = api.POST("/accounts/{id}/debits", { body: { amount: 9 }, params });
+  const refused = (await debit.catch((error: unknown) => error)) as Problem;
+  const invalid = (await api
+    .POST("/accounts", { body: { owner: "", currency: "EUR" } })
+    .catch((error: unknown) => error)) as Problem;
+
+  const insufficient: ProblemType<paths["/accounts/{id}/debits"]["post"]> =
+    "urn:ledgerline:problem:insufficient-funds";
+  expect(refused).toMatchObject({ type: insufficient, status: 422, code: "insufficient-funds" });
+  expect(refused.detail).toContain("does not cover 9");
+  expect(invalid).toMatchObject({ status: 400, code: "invalid-request", field: "owner" });
+});
+
+test("a list is read page by page, as far as it is asked for", async () => {
+  const requests: string[] = [];
+  const { api } = caller({
+    fetch(request) {
+      if (request.method === "GET") requests.push(new URL(request.url).search);
+      return fetch(request);
+    },
+  });
+  const owners = ["Ada", "Bob", "Cleo", "Dan", "Eve"];
+  for (const owner of owners) {
+    const { id, params } = await open(api, owner);
+    const query = api.ownWrites(`/accounts/${id}`);
+    await api.GET("/accounts/{id}", { params: { ...params, query } });
+  }
+  requests.length = 0;
+  const list = () =>
+    rows(
+      (cursor) => api.GET("/accounts", { params: { query: { limit: 2, ...cursor } } }),
+      (page) => page.accounts,
+    );
+
+  const all: string[] = [];
+  for await (const account of list()) all.push(account.owner);
+  const pages = requests.length;
+  const first = await list().next();
+
+  expect(all).toEqual(owners);
+  expect(pages).toBe(3);
+  expect(first.value?.owner).toBe("Ada");
+  expect(requests).toHaveLength(4);
+});
+
+test("a caller who is asked to wait waits as long as the API says, and then succeeds", async () => {
+  const statuses: number[] = [];
+  const token = randomUUID();
+  const slept: number[] = [];
+  const api = ledgerline<paths>({
+    baseUrl,
+    token: () => token,
+    async fetch(request) {
+      const response = await fetch(request);
+      statuses.push(response.status);
+      return response;
+    },
+    sleep: (time) => {
+      slept.push(time);
+      return new Promise((done) => setTimeout(done, time));
+    },
+  });
+
+  const lists = Array.from({ length: 80 }, () => api.GET("/accounts"));
+  const answers = await Promise.all(lists);
+
+  expect(statuses).toContain(429);
+  expect(slept.length).toBeGreaterThan(0);
+  expect(Math.min(...slept)).toBeGreaterThanOrEqual(1_000);
+  expect(answers.every(({ response }) => response.status === 200)).toBe(true);
+});
