@@ -19,7 +19,7 @@ ledgerline::events! {
 }
 
 /// The state of an account.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, schemars::JsonSchema, Serialize, Deserialize)]
 pub struct State {
     /// The owner; `None` before the account is opened.
     pub owner: Option<String>,

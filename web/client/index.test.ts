@@ -46,11 +46,12 @@ test("a command whose answer is lost is sent again with the same key, and carrie
     async fetch(request) {
       if (request.url.endsWith("/credits")) keys.push(request.headers.get("idempotency-key"));
       const response = await fetch(request);
-      if (request.url.endsWith("/credits") && lost < 2) {
-        lost += 1;
-        throw new TypeError("the connection broke");
-      }
-      return response;
+      if (!request.url.endsWith("/credits") || lost === 2) return response;
+      lost += 1;
+      if (lost === 1) throw new TypeError("the connection broke");
+      // The second answer breaks off in its body.
+      const broken = new ReadableStream({ start: (body) => body.error(new TypeError("the connection broke")) });
+      return new Response(broken, response);
     },
   });
   const { params } = await open(api);
@@ -151,4 +152,29 @@ test("a caller who is asked to wait waits as long as the API says, and then succ
   expect(slept.length).toBeGreaterThan(0);
   expect(Math.min(...slept)).toBeGreaterThanOrEqual(1_000);
   expect(answers.every(({ response }) => response.status === 200)).toBe(true);
+});
+
+test("a client behind a path of its own finds its own writes", async () => {
+  const api = ledgerline<paths>({
+    baseUrl: `${baseUrl}/api`,
+    token: () => "ada",
+    // As a distribution does that serves the API under a path.
+    fetch: (request) => fetch(new Request(request.url.replace("/api/", "/"), request)),
+  });
+
+  const { id, params } = await open(api);
+  await api.POST("/accounts/{id}/credits", { body: { amount: 1 }, params });
+
+  expect(api.ownWrites(`/accounts/${id}`)).toEqual({ minVersion: 2 });
+});
+
+test("an abort ends a pause", async () => {
+  const abort = new AbortController();
+  const busy = () => Promise.resolve(new Response("{}", { status: 503, headers: { "retry-after": "30" } }));
+  const api = ledgerline<paths>({ baseUrl, fetch: busy });
+
+  const list = api.GET("/accounts", { signal: abort.signal });
+  setTimeout(() => abort.abort(), 50);
+
+  await expect(list).rejects.toMatchObject({ name: "AbortError" });
 });

@@ -1,17 +1,18 @@
 /**
  * A client of an HTTP API of Ledgerline, on `openapi-fetch` and the types that `openapi-typescript`
- * makes from the contract. It does what every client of such an API has to do:
+ * makes from the contract. The client carries out the duties of every client of
+ * such an API:
  *
  * 1. A change names the version that it is based on: {@link ifMatch}.
  * 2. A command has an Idempotency-Key, and each attempt at it has the same one.
- * 3. A read can ask for one's own write: {@link Client.ownWrites}.
+ * 3. A query can be read-your-writes: {@link Client.ownWrites}.
  * 4. Problem details are errors with types: {@link Problem}.
  * 5. Lists are read page by page: {@link rows}.
- * 6. A client that is asked to wait waits, by `Retry-After`.
+ * 6. Retries follow `Retry-After`, or a backoff that doubles.
  */
 import createClient, { type Client as FetchClient, type Middleware } from "openapi-fetch";
 
-/** How a client calls the API. */
+/** The options of a client. */
 export interface Options {
   /** The address of the API, such as `http://127.0.0.1:3000`. */
   baseUrl: string;
@@ -21,15 +22,16 @@ export interface Options {
   attempts?: number;
   /** Sends a request. Tests replace it. */
   fetch?: (request: Request) => Promise<Response>;
-  /** Waits. Tests replace it. */
-  sleep?: (milliseconds: number) => Promise<void>;
+  /** Waits, unless the signal ends the request. Tests replace it. */
+  sleep?: (milliseconds: number, signal?: AbortSignal) => Promise<void>;
 }
 
 /** A client of the API with these paths. */
 export type Client<Paths extends {}> = FetchClient<Paths, "application/json"> & {
   /**
    * Returns the parameter of a read that shows the client's own writes to an aggregate, by the
-   * aggregate's path: `/accounts/163…`.
+   * aggregate's path: `/accounts/163…`. A route whose commands belong to another aggregate than the
+   * one in its path has no such reads.
    */
   ownWrites(path: string): { minVersion?: number };
 };
@@ -56,7 +58,7 @@ export class Problem extends Error {
     return this.type.slice(this.type.lastIndexOf(":") + 1);
   }
 
-  /** Whether somebody changed the aggregate after the version that the request was based on. */
+  /** Whether another writer changed the aggregate after the version that the request names. */
   get isOutdated(): boolean {
     return this.code === "precondition-failed" || this.code === "overtaken";
   }
@@ -72,15 +74,20 @@ export type ProblemType<Operation> = Operation extends { responses: infer Respon
   : never;
 
 const ATTEMPTS = 5;
-/** The first pause before another attempt, in milliseconds, if the API names none. It doubles. */
+/** The first pause before a retry, in milliseconds, if the API names none. Later pauses double. */
 const PAUSE = 200;
-/** The longest pause before another attempt, in milliseconds. */
+/** The longest pause that the client itself chooses, in milliseconds. */
 const LONGEST_PAUSE = 10_000;
+/** The longest time for which the client waits if the API asks for it, in milliseconds. */
+const LONGEST_WAIT = 60_000;
+
+/** The most aggregates whose versions are stored. */
+const MOST_VERSIONS = 1_000;
 
 /** Creates a client. */
 export function ledgerline<Paths extends {}>(options: Options): Client<Paths> {
   const { baseUrl, token, attempts = ATTEMPTS } = options;
-  const sleep = options.sleep ?? ((time) => new Promise((done) => setTimeout(done, time)));
+  const sleep = options.sleep ?? wait;
   const send = options.fetch ?? ((request) => fetch(request));
   const versions = new Map<string, number>();
 
@@ -88,7 +95,7 @@ export function ledgerline<Paths extends {}>(options: Options): Client<Paths> {
     async onRequest({ request }) {
       const bearer = await token?.();
       if (bearer) request.headers.set("authorization", `Bearer ${bearer}`);
-      // The key belongs to the command, and not to the attempt: the API carries it out once.
+      // The key belongs to the command, not to the attempt, so the API carries the command out once.
       if (request.method !== "GET" && !request.headers.has("idempotency-key")) {
         request.headers.set("idempotency-key", crypto.randomUUID());
       }
@@ -101,19 +108,21 @@ export function ledgerline<Paths extends {}>(options: Options): Client<Paths> {
     },
   };
 
-  /** Sends a request until it is answered, or until there were too many attempts. */
+  /** Sends a request, and retries until an answer or the last attempt. */
   async function attempt(request: Request): Promise<Response> {
     for (let number = 1; ; number += 1) {
       const isLast = number >= attempts;
       try {
-        const response = await send(request.clone());
-        if (isLast || !asksToRetry(response)) return response;
-        await sleep(pause(number, response.headers.get("retry-after")));
+        // The body belongs to the attempt: a connection may break in the middle of it.
+        const response = await read(await send(request.clone()));
+        const time = pause(number, response.headers.get("retry-after"));
+        if (isLast || !asksToRetry(response) || time > LONGEST_WAIT) return response;
+        await sleep(time, request.signal);
       } catch (error) {
-        // The connection broke: nobody knows whether the request was carried out. The next attempt
-        // has the same key, so the answer is that of the first.
+        // The connection broke, so the outcome is unknown. A retry of a command has the same key, so
+        // the API does not carry the command out twice.
         if (isLast || !(error instanceof TypeError)) throw error;
-        await sleep(pause(number, null));
+        await sleep(pause(number, null), request.signal);
       }
     }
   }
@@ -133,22 +142,47 @@ function asksToRetry(response: Response): boolean {
   return response.headers.has("retry-after") || response.status === 429 || response.status === 503;
 }
 
-/** Returns the pause before another attempt, in milliseconds, with a part that is random. */
-function pause(number: number, retryAfter: string | null): number {
-  const asked = Number(retryAfter ?? Number.NaN) * 1_000;
-  const time = Number.isFinite(asked) ? asked : PAUSE * 2 ** (number - 1);
-  return Math.min(time + Math.random() * PAUSE, LONGEST_PAUSE);
+/** Reads a whole response. */
+async function read(response: Response): Promise<Response> {
+  const { status, statusText, headers } = response;
+  const body = await response.arrayBuffer();
+  const hasNone = status === 204 || status === 205 || status === 304;
+  return new Response(hasNone ? null : body, { status, statusText, headers });
 }
 
-/** Notes the version of the aggregate that a command changed. */
+function wait(time: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((done, failed) => {
+    signal?.throwIfAborted();
+    const timer = setTimeout(done, time);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      failed(signal.reason);
+    });
+  });
+}
+
+/** Returns the pause before a retry, in milliseconds, with a part that is random. */
+function pause(number: number, retryAfter: string | null): number {
+  const asked = Number(retryAfter ?? Number.NaN) * 1_000;
+  const own = Math.min(PAUSE * 2 ** (number - 1), LONGEST_PAUSE);
+  return (Number.isFinite(asked) ? asked : own) + Math.random() * PAUSE;
+}
+
+/** Notes the version of the aggregate that a command changed, by the path of the aggregate. */
 function note(versions: Map<string, number>, baseUrl: string, request: Request, response: Response) {
   const version = Number(versionOf(response));
-  const url = response.headers.get("location") ?? new URL(request.url).pathname;
   const base = new URL(baseUrl).pathname.replace(/\/$/, "");
-  const [collection, id] = url.replace(base, "").split("/").filter((part) => part !== "");
+  const { pathname } = new URL(request.url);
+  const own = pathname.startsWith(`${base}/`) ? pathname.slice(base.length) : pathname;
+  const [collection, id] = (response.headers.get("location") ?? own).split("/").filter((part) => part !== "");
   if (!Number.isFinite(version) || id === undefined) return;
   const path = `/${collection}/${id}`;
-  versions.set(path, Math.max(version, versions.get(path) ?? 0));
+  const newest = Math.max(version, versions.get(path) ?? 0);
+  // The newest note is the last one, and the oldest one is dropped.
+  versions.delete(path);
+  versions.set(path, newest);
+  const [oldest] = versions.keys();
+  if (versions.size > MOST_VERSIONS && oldest !== undefined) versions.delete(oldest);
 }
 
 /** Returns the version in the ETag of a response: `3` of `"3"`, and of `"3.9f86d081"`. */
@@ -159,7 +193,7 @@ export function versionOf(response: Response): string | undefined {
 /** Returns the header that makes a change depend on the version that a response showed. */
 export function ifMatch(response: Response): { "If-Match": string } {
   const version = versionOf(response);
-  if (version === undefined) throw new TypeError("the response shows no version");
+  if (version === undefined) throw new TypeError("the response shows no version: the header `ETag` is missing");
   return { "If-Match": `"${version}"` };
 }
 
@@ -180,10 +214,11 @@ interface Page {
 }
 
 /**
- * Reads the rows of a list, page by page, as they are asked for.
+ * Reads the rows of a list on demand, page by page.
  *
  * ```ts
- * for await (const account of rows((cursor) => api.GET("/accounts", { params: { query: { ...cursor } } }), (page) => page.accounts)) { … }
+ * const read = (query: { cursor?: string }) => api.GET("/accounts", { params: { query } });
+ * for await (const account of rows(read, (page) => page.accounts)) { … }
  * ```
  */
 export async function* rows<Body extends Page, Row>(

@@ -82,8 +82,8 @@ impl<A: Aggregate> fmt::Debug for Route<A> {
 }
 
 impl<A: Aggregate> Route<A> {
-    /// Creates a route. `read` reads the aggregate's id and the command from a request and its body.
-    /// `key` is the method and the path, as the template has them: `POST /tanks/{id}/fills`.
+    /// Creates a route. `read` reads the aggregate's id and the command from a request and its
+    /// body. `key` is the method and the path, as the template has them: `POST /tanks/{id}/fills`.
     #[must_use]
     pub fn new<Body: DeserializeOwned + JsonSchema, Answer: Serialize + JsonSchema + 'static>(
         key: &'static str,

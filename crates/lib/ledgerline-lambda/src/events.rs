@@ -99,7 +99,7 @@ impl Visitor for Names {
 pub async fn run<L: Aggregates>() -> Result<(), Error> {
     #[cfg(feature = "schema")]
     if operations::asked() {
-        let kind = Kind::Query { waits: false };
+        let kind = Kind::Unconditional;
         return operations::print([(ROUTE, Scope::Events, kind, &described(&Names::of::<L>()))]);
     }
     let endpoint = Endpoint { route: ROUTE.into(), scope: Scope::Events };
@@ -242,7 +242,8 @@ fn answer(page: Page) -> Response {
         commits.push(shown);
         last = Some(place);
     }
-    let body = serde_json::json!({ "commits": commits, "cursor": cursor.to_string(), "complete": complete });
+    let cursor = cursor.to_string();
+    let body = serde_json::json!({ "commits": commits, "cursor": cursor, "complete": complete });
     Response::json(StatusCode::OK, body)
 }
 
@@ -276,11 +277,14 @@ fn described(names: &Names) -> Described {
         .query_by("after", Optional, |_| {
             json_schema!({
                 "type": "string",
-                "description": "A cursor of an earlier answer, `beginning`, `now`, or a time such as 2026-11-24T09:30:00Z.",
+                "description": "A cursor of an earlier answer, `beginning`, `now`, or a time such as \
+                                2026-11-24T09:30:00Z.",
                 "examples": ["beginning"],
             })
         })
-        .query_by("category", Several, move |_| json_schema!({ "type": "string", "enum": categories }))
+        .query_by("category", Several, move |_| {
+            json_schema!({ "type": "string", "enum": categories })
+        })
         .query_by("type", Several, move |_| json_schema!({ "type": "string", "enum": types }))
         .query::<ledgerline::Number<1, { MAX_LIMIT as i64 }>>("limit", Optional)
         .query::<ledgerline::Number<0, { MAX_WAIT as i64 }>>("wait", Optional)

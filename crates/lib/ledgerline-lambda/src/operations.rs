@@ -1,5 +1,5 @@
-//! The operations of functions behind the HTTP API: what a route says about its request and its
-//! answers, for the contract.
+//! The operations of functions behind the HTTP API: descriptions of the requests and the answers
+//! of routes, for the contract.
 //!
 //! Only the development binary enables the feature `schema`. Without the feature, a [`Described`]
 //! is empty, and a function contains no schemas.

@@ -1,6 +1,6 @@
 //! The contract of the HTTP API, and a page to try requests: `/openapi.json` and `/openapi`.
 //!
-//! API Gateway has neither. The paths are answered before the routes of the template.
+//! API Gateway has neither path. The local stack answers both before the routes of the template.
 
 use std::path::PathBuf;
 
@@ -33,12 +33,12 @@ pub(crate) fn router(folder: PathBuf, title: String) -> Router {
     page.layer(middleware::from_fn(without_query)).route(DOCUMENT, document)
 }
 
-/// Reads the document for each request, because an edit may change it. Its server is this one, so
-/// that the page sends its requests here.
+/// Returns the document. Each request reads the file, because an edit may change the file. The
+/// document names this stack as its server, so that the page sends requests to the stack.
 async fn document(path: &std::path::Path) -> Response {
     let text = tokio::fs::read_to_string(path).await.unwrap_or_default();
     let Ok(mut document) = serde_json::from_str::<Value>(&text) else {
-        let message = format!("{FILE} is missing, or no JSON: run `cargo xtask schemas`");
+        let message = format!("`{FILE}` is missing or not JSON: run `cargo xtask schemas`");
         return (StatusCode::NOT_FOUND, Json(json!({ "message": message }))).into_response();
     };
     document["servers"] = json!([{ "url": "/" }]);

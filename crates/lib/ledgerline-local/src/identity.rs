@@ -4,15 +4,17 @@
 //! A request without a token comes from the development user. With `Authorization: Bearer bob`, a
 //! request comes from bob, with every scope and as an operator.
 //!
-//! The claims of a real token are trusted, because the local stack verifies no signature. As on
-//! AWS, the audience of the token must be one of the template's, and only its groups make the
-//! caller an operator.
+//! A token with three parts must be one that this stack signed ([`tokens`](crate::tokens)) and that
+//! has not expired. As on AWS, its audience must be one of the template's, and only its groups make
+//! the caller an operator.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::http::{HeaderMap, StatusCode, header::AUTHORIZATION};
-use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
+
+use crate::tokens::Tokens;
 
 /// The rules by which the API accepts callers.
 #[derive(Debug, Clone)]
@@ -21,6 +23,8 @@ pub(crate) struct Authorizer {
     pub(crate) developer: String,
     /// The clients whose tokens the API accepts.
     pub(crate) audience: Vec<String>,
+    /// The key that signs the tokens.
+    pub(crate) tokens: Arc<Tokens>,
 }
 
 /// Returns the `authorizer` of a request's context, for a route that requires one of these scopes.
@@ -30,7 +34,7 @@ pub(crate) struct Authorizer {
 /// # Errors
 /// The status and the message with which API Gateway would refuse the request.
 pub(crate) fn authorizer(
-    Authorizer { developer, audience }: &Authorizer,
+    Authorizer { developer, audience, tokens }: &Authorizer,
     headers: &HeaderMap,
     scopes: &[String],
     operators: Option<&str>,
@@ -48,15 +52,14 @@ pub(crate) fn authorizer(
     if token.is_empty() {
         return Err(UNAUTHORIZED);
     }
-    let claims = match token.split('.').collect::<Vec<_>>().as_slice() {
-        [_, payload, _] => {
-            let claims = claims(payload).ok_or(UNAUTHORIZED)?;
-            if !is_for(&claims, audience) {
-                return Err(UNAUTHORIZED);
-            }
-            claims.into_iter().map(|(name, value)| (name, as_text(&value))).collect()
+    let claims = if token.split('.').count() == 3 {
+        let claims = tokens.claims(token, Timestamp::now()).ok_or(UNAUTHORIZED)?;
+        if !is_for(&claims, audience) {
+            return Err(UNAUTHORIZED);
         }
-        _ => named(token, scopes, operators),
+        claims.into_iter().map(|(name, value)| (name, as_text(&value))).collect()
+    } else {
+        named(token, scopes, operators)
     };
     let granted = claims.get("scope").map(String::as_str).unwrap_or_default();
     if !scopes.is_empty()
@@ -79,12 +82,6 @@ fn named(name: &str, scopes: &[String], operators: Option<&str>) -> BTreeMap<Str
         claims.insert(claim.to_owned(), "[operators]".to_owned());
     }
     claims
-}
-
-/// Returns the claims of a token.
-fn claims(payload: &str) -> Option<Map<String, Value>> {
-    let payload = BASE64_URL_SAFE_NO_PAD.decode(payload.trim_end_matches('=')).ok()?;
-    serde_json::from_slice(&payload).ok()
 }
 
 /// Whether a token is for one of these clients: by `aud`, or by `client_id` if there is no `aud`.
@@ -117,68 +114,85 @@ mod tests {
         vec!["ledgerline/write".to_owned()]
     }
 
-    fn called_with(token: Option<&str>) -> Result<Value, (StatusCode, &'static str)> {
-        let headers = token.map(|token| (AUTHORIZATION, token.parse().unwrap()));
-        let api = Authorizer {
-            developer: "developer".into(),
-            audience: vec!["App".into(), "Tool".into()],
-        };
-        authorizer(&api, &headers.into_iter().collect(), &scopes(), Some("groups"))
+    fn api() -> Authorizer {
+        let tokens = Arc::new(Tokens::new("http://127.0.0.1:3000".into()).unwrap());
+        let audience = vec!["App".into(), "Tool".into()];
+        Authorizer { developer: "developer".into(), audience, tokens }
     }
 
-    fn jwt(claims: &str) -> String {
-        format!("Bearer h.{}.s", BASE64_URL_SAFE_NO_PAD.encode(claims))
+    fn called(api: &Authorizer, token: Option<&str>) -> Result<Value, (StatusCode, &'static str)> {
+        let headers = token.map(|token| (AUTHORIZATION, token.parse().unwrap()));
+        authorizer(api, &headers.into_iter().collect(), &scopes(), Some("groups"))
+    }
+
+    fn called_with(token: Option<&str>) -> Result<Value, (StatusCode, &'static str)> {
+        called(&api(), token)
+    }
+
+    /// Calls with a token of these claims, which this stack signed for a minute.
+    fn signed(claims: &str) -> Result<Value, (StatusCode, &'static str)> {
+        let api = api();
+        let claims = serde_json::from_str(claims).unwrap();
+        let token = api.tokens.sign(claims, Timestamp::now(), 60).unwrap();
+        called(&api, Some(&format!("Bearer {token}")))
     }
 
     #[test]
     fn the_token_names_the_caller_of_a_request() {
-        for (token, expected) in [
-            (None, "developer"),
-            (Some("Bearer bob"), "bob"),
-            (Some("bob"), "bob"),
-            (
-                Some(
-                    jwt(r#"{"sub":"carol","client_id":"App","scope":"openid ledgerline/write","exp":1}"#)
-                        .as_str(),
-                ),
-                "carol",
-            ),
+        let carol = r#"{"sub":"carol","client_id":"App","scope":"openid ledgerline/write"}"#;
+        for (authorizer, expected) in [
+            (called_with(None), "developer"),
+            (called_with(Some("Bearer bob")), "bob"),
+            (called_with(Some("bob")), "bob"),
+            (signed(carol), "carol"),
         ] {
-            let authorizer = called_with(token).unwrap();
+            let authorizer = authorizer.unwrap();
             assert_eq!(authorizer["jwt"]["claims"]["sub"], expected);
-            assert!(authorizer["jwt"]["claims"]["scope"].as_str().unwrap().contains("ledgerline/write"));
+            assert!(
+                authorizer["jwt"]["claims"]["scope"].as_str().unwrap().contains("ledgerline/write")
+            );
         }
     }
 
     #[test]
     fn an_invalid_or_insufficient_token_is_refused_as_by_api_gateway() {
-        for (token, expected) in [
-            ("Bearer ".to_owned(), 401),
-            ("Bearer".to_owned(), 401),
-            ("Bearer a.b.c".to_owned(), 401),
-            (jwt(r#"{"sub":"carol","client_id":"App"}"#), 403),
-            (jwt(r#"{"sub":"carol","client_id":"App","scope":"ledgerline/read"}"#), 403),
+        for token in ["Bearer ", "Bearer", "Bearer a.b.c"] {
+            assert_eq!(called_with(Some(token)).unwrap_err().0, 401, "{token}");
+        }
+        for (claims, expected) in [
+            (r#"{"sub":"carol","client_id":"App"}"#, 403),
+            (r#"{"sub":"carol","client_id":"App","scope":"ledgerline/read"}"#, 403),
             // A token for a client that is not in the audience, or for no client.
-            (jwt(r#"{"sub":"carol","scope":"ledgerline/write"}"#), 401),
-            (jwt(r#"{"sub":"carol","client_id":"Other","scope":"ledgerline/write"}"#), 401),
-            (
-                jwt(
-                    r#"{"sub":"carol","aud":"Other","client_id":"App","scope":"ledgerline/write"}"#,
-                ),
-                401,
-            ),
+            (r#"{"sub":"carol","scope":"ledgerline/write"}"#, 401),
+            (r#"{"sub":"carol","client_id":"Other","scope":"ledgerline/write"}"#, 401),
+            (r#"{"sub":"carol","aud":"Other","client_id":"App","scope":"ledgerline/write"}"#, 401),
         ] {
-            assert_eq!(called_with(Some(&token)).unwrap_err().0, expected, "{token}");
+            assert_eq!(signed(claims).unwrap_err().0, expected, "{claims}");
+        }
+    }
+
+    #[test]
+    fn an_expired_token_and_one_of_another_stack_are_refused() {
+        let claims = json!({ "sub": "carol", "client_id": "App", "scope": "ledgerline/write" });
+        let (api, other) = (api(), api());
+        let now = Timestamp::now();
+        for (token, expected) in [
+            (api.tokens.sign(claims.clone(), now, 60), None),
+            (api.tokens.sign(claims.clone(), now, 0), Some(401)),
+            (other.tokens.sign(claims, now, 60), Some(401)),
+        ] {
+            let called = called(&api, Some(&format!("Bearer {}", token.unwrap())));
+            assert_eq!(called.err().map(|(status, _)| status.as_u16()), expected);
         }
     }
 
     #[test]
     fn the_audience_and_the_groups_of_a_token_are_read_as_by_api_gateway() {
         let token = r#"{"sub":"carol","aud":["x","Tool"],"scope":"ledgerline/write","groups":["drivers","operators"]}"#;
-        let authorizer = called_with(Some(&jwt(token))).unwrap();
+        let authorizer = signed(token).unwrap();
         assert_eq!(authorizer["jwt"]["claims"]["groups"], "[drivers operators]");
         assert_eq!(called_with(Some("bob")).unwrap()["jwt"]["claims"]["groups"], "[operators]");
         let without = r#"{"sub":"carol","aud":"App","scope":"ledgerline/write"}"#;
-        assert!(called_with(Some(&jwt(without))).unwrap()["jwt"]["claims"]["groups"].is_null());
+        assert!(signed(without).unwrap()["jwt"]["claims"]["groups"].is_null());
     }
 }

@@ -19,9 +19,11 @@ mod output;
 mod pattern;
 mod rules;
 pub mod services;
+mod sign_in;
 mod sources;
 pub mod stack;
 mod stream_records;
+mod tokens;
 mod trace_log;
 mod watch;
 

@@ -37,8 +37,10 @@ use crate::{
     pattern::Filters,
     rules,
     services::{self, DynamoDb, EventBridge, Sqs},
+    sign_in,
     sources::{invocation::Invocations, queue, stream},
     stream_records::{self, Stream},
+    tokens::Tokens,
     trace_log::TraceLog,
     watch::Watch,
 };
@@ -298,11 +300,16 @@ impl Stack {
                 Watch { root, functions: functions.clone(), source, programs, hops }.run(),
             );
         }
-        let authorizer =
-            template.audience.map(|audience| Authorizer { developer: options.user, audience });
+        let tokens = Arc::new(Tokens::new(format!("http://{address}"))?);
+        let sign_in = sign_in::router(Arc::clone(&tokens), std::mem::take(&mut template.clients));
+        let authorizer = template.audience.map(|audience| Authorizer {
+            developer: options.user,
+            audience,
+            tokens,
+        });
         let contract = contract::router(root.to_owned(), stack);
         let api = Api::new(routes, written, hops, authorizer, access, template.cors).router();
-        let api = contract.merge(api);
+        let api = contract.merge(sign_in).merge(api);
         tokio::spawn(async move {
             axum::serve(listener, api.into_make_service_with_connect_info::<SocketAddr>()).await
         });

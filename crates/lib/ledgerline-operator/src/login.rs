@@ -48,7 +48,7 @@ pub(crate) struct Options {
 /// Signs the operator in, and prints the access token.
 pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<()> {
     if deployment.is_local {
-        bail!("the local stack has no sign-in: set LEDGER_TOKEN to any name");
+        bail!("on the local stack, any name is a token: set LEDGER_TOKEN to it");
     }
     let client = deployment.resources().find(|(id, ..)| *id == CLIENT);
     let (_, _, client) = client.with_context(|| {

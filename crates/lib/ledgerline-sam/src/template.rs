@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use self::intrinsics::Scope;
 pub use self::model::{
-    Cors, DeadLetterConfig, Destination, DestinationConfig, DestinationType, Event, Filter,
+    Client, Cors, DeadLetterConfig, Destination, DestinationConfig, DestinationType, Event, Filter,
     FilterCriteria, Function, InvokeConfig, Queue, QueueSource, Resource, ResponseType,
     RetryPolicy, Role, RuleSource, ScalingConfig, StartingPosition, StreamSource, Table, Template,
 };

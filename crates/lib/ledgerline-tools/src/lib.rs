@@ -97,8 +97,8 @@ enum Task {
     },
     /// Print the size and the start time of every function, after `sam build` for this machine.
     Sizes,
-    /// Send requests that are made from the contract to a local stack, and check every answer. Needs
-    /// Python.
+    /// Send requests that are made from the contract to a local stack, and check every answer.
+    /// Needs Python.
     ///
     /// The first run installs schemathesis. `docs/schemas/openapi.json` is the contract.
     Fuzz {

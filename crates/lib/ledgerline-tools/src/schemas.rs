@@ -48,8 +48,8 @@ pub(crate) enum Mode {
     Release,
 }
 
-/// Builds the development binary, and makes the contract from the operations that it prints, the
-/// template, the stored shapes and the sample events of the workspace.
+/// Makes the contract from the operations of the development binary, the template, the stored
+/// shapes and the sample events of the workspace. Builds the binary first.
 ///
 /// # Errors
 /// When the contract is incompatible with the released one, unless the mode is [`Mode::Release`].
@@ -79,7 +79,11 @@ pub(crate) fn run<L: Aggregates>(mode: Mode) -> Result<()> {
     }
     if !problems.is_empty() {
         problems.iter().for_each(|problem| eprintln!("{problem}"));
-        bail!("{} problems of the contract", problems.len());
+        bail!(
+            "`{FOLDER}` has {} problems: correct each, or break a rule on purpose with `cargo \
+                xtask schemas --release`",
+            problems.len()
+        );
     }
     let written = if mode == Mode::Check { 0 } else { write(folder, &documents, &stale)? };
     if mode == Mode::Release {
@@ -178,14 +182,14 @@ fn text(document: &Value) -> String {
     ascii
 }
 
-/// Returns the first reason why a value does not fit a schema.
+/// Returns the reasons why a value does not fit a schema; `None` if the value fits.
 fn misfit(schema: &Value, value: &Value) -> Option<String> {
     let (mut schemas, mut compiler) = (boon::Schemas::new(), boon::Compiler::new());
     if let Err(error) = compiler.add_resource("schema.json", schema.clone()) {
         return Some(error.to_string());
     }
     match compiler.compile("schema.json", &mut schemas) {
-        // The first line names the schema, which the caller does.
+        // The caller names the schema, so the message leaves out the first line.
         Ok(index) => schemas.validate(value, index).err().map(|error| {
             let error = error.to_string();
             let reasons = error.lines().skip(1).map(|line| line.trim_start_matches("- ").trim());

@@ -28,7 +28,7 @@ pub struct Operation {
     pub route: String,
     /// The scope that a caller's token must have.
     pub scope: Scope,
-    /// Whether it is a command or a query.
+    /// Whether the route is a command or a query.
     pub kind: OperationKind,
     /// The schemas of the parameters in the path.
     pub path: BTreeMap<String, Value>,
@@ -39,7 +39,7 @@ pub struct Operation {
     pub body: Option<Value>,
     /// The schema of the body of a success.
     pub answer: Value,
-    /// The kinds of problems that it may answer.
+    /// The kinds of problems that the route may answer.
     pub problems: Vec<ProblemKind>,
 }
 
@@ -47,23 +47,27 @@ pub struct Operation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum OperationKind {
-    /// It appends a commit.
+    /// A route that appends a commit.
     #[serde(rename_all = "camelCase")]
     Command {
-        /// Whether it starts a stream, and answers `201` with a `Location`.
+        /// Whether the command starts a stream, and answers `201` with a `Location`.
         creates: bool,
         /// Whether a request needs `If-Match`.
         if_match_required: bool,
     },
-    /// It reads.
-    Query,
+    /// A route that reads.
+    #[serde(rename_all = "camelCase")]
+    Query {
+        /// Whether the route applies `If-Match` and `If-None-Match`.
+        conditional: bool,
+    },
 }
 
 /// A parameter in a query.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Parameter {
-    /// Its name.
+    /// The name of the parameter.
     pub name: String,
     /// The schema of a value.
     pub schema: Value,

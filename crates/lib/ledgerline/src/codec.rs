@@ -129,7 +129,8 @@ macro_rules! events {
         }
     ) => {
         $(#[$enum_attribute])*
-        #[derive(Debug, Clone, PartialEq, ::schemars::JsonSchema, ::serde::Serialize, ::serde::Deserialize)]
+        #[derive(Debug, Clone, PartialEq)]
+        #[derive(::schemars::JsonSchema, ::serde::Serialize, ::serde::Deserialize)]
         #[serde(tag = "type", content = "data", rename_all_fields = "camelCase")]
         #[allow(missing_docs, reason = "the comment of an event says what its fields do not say by their names")]
         pub enum $name {

@@ -67,7 +67,7 @@ pub(crate) mod tests {
         testing::tank::{Event, SHAPES, Tank},
     };
 
-    /// Returns the first reason why a value does not fit a schema.
+    /// Returns the reasons why a value does not fit a schema; `None` if the value fits.
     pub(crate) fn misfit(schema: &Value, value: &Value) -> Option<String> {
         let (mut schemas, mut compiler) = (boon::Schemas::new(), boon::Compiler::new());
         compiler.add_resource("schema.json", schema.clone()).unwrap();
@@ -111,7 +111,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_encoded_fits_the_schema() {
+    fn an_encoded_event_fits_the_schema_of_its_type() {
         let scrapped = Event::TankScrapped { on: jiff::civil::date(2026, 11, 28) };
         let data: Value = serde_json::from_str(&encode::<Tank>(&scrapped).unwrap().data).unwrap();
         let schema = event::<Tank>(scrapped.event_type()).unwrap();

@@ -386,7 +386,7 @@ async fn an_account_belongs_to_the_caller_who_opened_it() {
     assert_eq!((mine.status, theirs.status), (StatusCode::OK, StatusCode::FORBIDDEN));
 
     // A caller with the scope to read cannot write.
-    let reader = bank.reader();
+    let reader = bank.reader().await;
     assert_eq!(reader.post("/accounts", json!({})).await.status, StatusCode::FORBIDDEN);
     assert_eq!(
         reader.post(&format!("{account}/debits"), json!({ "amount": 1 })).await.body["message"],
@@ -494,7 +494,7 @@ async fn only_an_operator_settles_a_stuck_transfer() {
         api.post(&format!("/transfers/{id}/settlements"), body).await
     };
     // when callers who are not operators settle it,
-    assert_eq!(settle(&bank.no_operator()).await.problem(), "not-an-operator");
+    assert_eq!(settle(&bank.no_operator().await).await.problem(), "not-an-operator");
     // then they are refused, as they are without the scope,
     let status = async |api: Api| {
         let replays =
@@ -502,10 +502,10 @@ async fn only_an_operator_settles_a_stuck_transfer() {
         (settle(&api).await.status, replays.status)
     };
     let forbidden = (StatusCode::FORBIDDEN, StatusCode::FORBIDDEN);
-    assert_eq!(status(bank.reader()).await, forbidden);
-    assert_eq!(status(bank.reader_of_events()).await, forbidden);
+    assert_eq!(status(bank.reader().await).await, forbidden);
+    assert_eq!(status(bank.reader_of_events().await).await, forbidden);
     // and an operator moves the money.
-    let settled = settle(&bank.operator()).await;
+    let settled = settle(&bank.operator().await).await;
     assert_eq!(settled.status, StatusCode::OK, "{settled:?}");
     eventually("the money is there", async || {
         let shown = bank.get(&format!("/transfers/{id}")).await.body;
@@ -519,7 +519,7 @@ async fn only_an_operator_settles_a_stuck_transfer() {
 async fn a_program_reads_the_events_of_all_callers_and_a_user_does_not() {
     let bank = UnderTest::start().await;
     let id = bank.account(7).await;
-    let program = bank.reader_of_events();
+    let program = bank.reader_of_events().await;
     eventually("the events are in the order", async || {
         let mut after = "beginning".to_owned();
         loop {
@@ -537,7 +537,7 @@ async fn a_program_reads_the_events_of_all_callers_and_a_user_does_not() {
         }
     })
     .await;
-    for api in [bank.reader(), bank.operator(), bank.no_operator()] {
+    for api in [bank.reader().await, bank.operator().await, bank.no_operator().await] {
         assert_eq!(api.get("/events").await.status, StatusCode::FORBIDDEN);
         assert_eq!(api.get("/bookings").await.status, StatusCode::FORBIDDEN);
     }

@@ -22,8 +22,14 @@ ledgerline::value_object! {
         StreamId::new("user", &id).ok()?;
         UserId::encoded(&UserId::subject(&id)?)
     },
-    "an id has 1 to 128 characters of A-Z a-z 0-9 . _ -, and a colon only before two hexadecimal digits",
-    { "minLength": 1, "maxLength": 128, "pattern": "^(?:[A-Za-z0-9._-]|:[0-9A-Fa-f]{2})+$", "examples": ["ada"] }
+    "an id has 1 to 128 characters of A-Z a-z 0-9 . _ -, and a colon only before two hexadecimal \
+     digits",
+    {
+        "minLength": 1,
+        "maxLength": 128,
+        "pattern": "^(?:[A-Za-z0-9._-]|:[0-9A-Fa-f]{2})+$",
+        "examples": ["ada"],
+    }
 }
 
 /// The bytes that a user's id encodes: all but ASCII letters, digits, dots, dashes and underscores.

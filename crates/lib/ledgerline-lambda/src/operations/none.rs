@@ -1,11 +1,11 @@
-//! Descriptions in a shipped function: there are none.
+//! The description of a route in a shipped function: an empty type.
 
 #![expect(clippy::extra_unused_type_parameters, reason = "a description with schemas uses them")]
 
 use ledgerline::{Refusal, api::Occurs};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-/// The place of a description. It is empty.
+/// An empty description, because a shipped function contains no schemas.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Described(());
 

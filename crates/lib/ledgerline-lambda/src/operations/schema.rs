@@ -93,37 +93,36 @@ fn kind(ProblemType { code, status }: ProblemType) -> ProblemKind {
 /// The kinds of routes, with the conditions that decide which problems they answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
-    Command { creates: bool, if_match_required: bool },
-    Query { waits: bool },
+    Command {
+        creates: bool,
+        if_match_required: bool,
+    },
+    Query {
+        waits: bool,
+    },
+    /// A query that applies no conditions.
+    Unconditional,
 }
 
 impl Kind {
     fn problems(self) -> Vec<ProblemType> {
-        let both = [
-            INVALID_REQUEST,
-            UNAUTHENTICATED,
-            PRECONDITION_FAILED,
-            TOO_MANY_REQUESTS,
-            INTERNAL,
-            UNAVAILABLE,
-        ];
-        let own =
-            match self {
-                Self::Command { if_match_required, .. } => [
-                    &[
-                        BODY_TOO_LARGE,
-                        COMMIT_TOO_LARGE,
-                        CONTENDED,
-                        IDEMPOTENCY_KEY_REUSED,
-                        OVERTAKEN,
-                    ][..],
-                    if if_match_required { &[PRECONDITION_REQUIRED] } else { &[] },
-                ]
-                .concat(),
-                Self::Query { waits: true } => vec![READ_MODEL_BEHIND],
-                Self::Query { waits: false } => Vec::new(),
-            };
-        [&both[..], &own].concat()
+        let all = [INVALID_REQUEST, UNAUTHENTICATED, TOO_MANY_REQUESTS, INTERNAL, UNAVAILABLE];
+        let own: &[ProblemType] = match self {
+            Self::Command { .. } => &[
+                PRECONDITION_FAILED,
+                BODY_TOO_LARGE,
+                COMMIT_TOO_LARGE,
+                CONTENDED,
+                IDEMPOTENCY_KEY_REUSED,
+                OVERTAKEN,
+            ],
+            Self::Query { waits: true } => &[PRECONDITION_FAILED, READ_MODEL_BEHIND],
+            Self::Query { waits: false } => &[PRECONDITION_FAILED],
+            Self::Unconditional => &[],
+        };
+        let required = matches!(self, Self::Command { if_match_required: true, .. });
+        let required = required.then_some(PRECONDITION_REQUIRED);
+        all.into_iter().chain(own.iter().copied()).chain(required).collect()
     }
 }
 
@@ -202,7 +201,8 @@ fn operation(
             Kind::Command { creates, if_match_required } => {
                 OperationKind::Command { creates, if_match_required }
             }
-            Kind::Query { .. } => OperationKind::Query,
+            Kind::Query { .. } => OperationKind::Query { conditional: true },
+            Kind::Unconditional => OperationKind::Query { conditional: false },
         },
         path,
         query: query.collect(),

@@ -24,6 +24,8 @@ pub struct Template {
     /// The audience of the HTTP API's authorizer: the clients whose tokens it accepts. `None` if
     /// the API has no authorizer. With an authorizer, AWS refuses a request without a token.
     pub audience: Option<Vec<String>>,
+    /// The clients of the user pool.
+    pub clients: Vec<Client>,
     /// The web pages of other origins that may call the HTTP API; `None` if no page may.
     pub cors: Option<Cors>,
     /// Logical ids and types of the resources that have no meaning on a laptop.
@@ -52,6 +54,23 @@ pub struct Cors {
     /// The seconds for which a browser caches the response to a preflight request.
     #[serde(default)]
     pub max_age: Option<u32>,
+}
+
+/// A client of a user pool: a program that signs users in, or that gets a token for itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Client {
+    /// Logical id. On the local stack, it is also the id by which the client calls itself.
+    pub id: String,
+    /// The addresses to which a browser comes back with a code.
+    pub callbacks: Vec<String>,
+    /// The addresses to which a browser comes back after a logout.
+    pub logouts: Vec<String>,
+    /// The scopes that it may ask for.
+    pub scopes: Vec<String>,
+    /// The flows that it may use: `code`, `client_credentials`.
+    pub flows: Vec<String>,
+    /// The seconds for which an access token is valid.
+    pub access_seconds: i64,
 }
 
 /// A resource, as CloudFormation lists it.

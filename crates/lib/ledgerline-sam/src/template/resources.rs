@@ -9,7 +9,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Cors, Event, Function, InvokeConfig, Located, Queue, Resource, Role, Table, Template,
+    Client, Cors, Event, Function, InvokeConfig, Located, Queue, Resource, Role, Table, Template,
     intrinsics::{Scope, is_no_value, resource_type, stream_arn},
 };
 use crate::{
@@ -62,6 +62,7 @@ impl<'a> Scope<'a> {
                     template.audience = self.audience(id, resource)?;
                     template.cors = self.cors(id, resource)?;
                 }
+                "AWS::Cognito::UserPoolClient" => template.clients.push(self.client(id, resource)?),
                 // They are read with the function that names them, in `role`.
                 "AWS::IAM::Role" | "AWS::IAM::ManagedPolicy" => {}
                 "AWS::SNS::Subscription"
@@ -253,8 +254,8 @@ impl<'a> Scope<'a> {
         Ok(Role { name: format!("{}-{id}", self.stack), policies })
     }
 
-    /// The audience of the API's default authorizer; `None` if it has no authorizer. Issuers do not
-    /// matter, because no signature is verified here.
+    /// The audience of the API's default authorizer; `None` if it has no authorizer. The local stack
+    /// is the only issuer whose tokens it accepts.
     fn audience(&self, id: &str, resource: &Node) -> Located<Option<Vec<String>>> {
         let authorization =
             resource.get("Properties").and_then(|properties| properties.get("Auth"));
@@ -278,6 +279,34 @@ impl<'a> Scope<'a> {
                 format!("{id}: {default} is no JWT authorizer, the only emulated kind"),
             )),
         }
+    }
+
+    /// Reads a client of the user pool.
+    fn client(&self, id: &str, resource: &Node) -> Located<Client> {
+        let properties = resource.get("Properties").map(|properties| self.resolve(properties));
+        let properties = properties.transpose()?.map(|properties| properties.to_json());
+        let properties = properties.unwrap_or_default();
+        let texts = |name: &str| {
+            let values = list(&properties[name]).into_iter().filter_map(Value::as_str);
+            values.map(ToOwned::to_owned).collect()
+        };
+        let number = &properties["AccessTokenValidity"];
+        let number = number.as_i64().or_else(|| number.as_str()?.parse().ok()).unwrap_or(1);
+        let unit = properties["TokenValidityUnits"]["AccessToken"].as_str().unwrap_or("hours");
+        let seconds = match unit {
+            "seconds" => 1,
+            "minutes" => 60,
+            "days" => 86_400,
+            _ => 3_600,
+        };
+        Ok(Client {
+            id: id.to_owned(),
+            callbacks: texts("CallbackURLs"),
+            logouts: texts("LogoutURLs"),
+            scopes: texts("AllowedOAuthScopes"),
+            flows: texts("AllowedOAuthFlows"),
+            access_seconds: number * seconds,
+        })
     }
 
     /// The API's `CorsConfiguration`; `None` without one, or without a value.

@@ -1,10 +1,8 @@
 //! The AsyncAPI document: the messages on the bus, on the queues, and of `GET /events`.
 
-use std::path::PathBuf;
-
 use ledgerline::{
-    Aggregate, Aggregates, Commit, EventTypes, Visitor,
-    manifest::{Manifests, Source as Events},
+    Aggregate, Aggregates, Commit, EventTypes, REPLAYED, Visitor,
+    manifest::{Manifest, Manifests, Source as Events},
     schemas,
 };
 use ledgerline_sam::{grants::event_source, template::Source};
@@ -22,54 +20,27 @@ pub(super) fn document<L: Aggregates>(
     let of = event_source(&template).unwrap_or("ledgerline").to_owned();
     let mut messages = Messages { of, documents, messages: Map::new(), schemas: Map::new() };
     L::visit(&mut messages);
-    let Messages { messages, mut schemas, .. } = messages;
-    let mut channels = Map::new();
-    let mut operations = Map::new();
-    let named = |names: &mut dyn Iterator<Item = &String>| -> Map<String, Value> {
-        names
-            .map(|name| (name.clone(), json!({ "$ref": format!("#/components/messages/{name}") })))
-            .collect()
-    };
-    channels.insert("bus".into(), json!({
-        "address": "EventBus",
-        "description": "The EventBridge bus: one entry for each event that a rule wants, with the state of its aggregate.",
-        "messages": named(&mut messages.keys()),
-    }));
-    operations.insert("publishEvents".into(), operation("send", "bus"));
-    let commit = "Commit".to_owned();
-    let queues =
-        manifests.iter().filter(|(_, manifest)| matches!(manifest.source, Events::Queue(_)));
-    for (function, manifest) in queues {
-        let Events::Queue(categories) = &manifest.source else { continue };
-        let categories: Vec<_> = categories.iter().map(AsRef::as_ref).collect();
-        channels.insert(function.clone(), json!({
-            "address": function,
-            "description": format!(
-                "The FIFO queue of `{function}`: every commit of {}. The stream is the message group.",
-                categories.join(", ")
-            ),
-            "messages": named(&mut [&commit].into_iter()),
-        }));
-        operations.insert(format!("receive-{function}"), operation("receive", function));
-    }
-    let reads = |manifest: &ledgerline::manifest::Manifest| {
-        manifest.endpoints().iter().any(|endpoint| endpoint.route == "GET /events")
-    };
-    if manifests.values().any(reads) {
-        channels.insert("events".into(), json!({
-            "address": "/events",
-            "description": "Commits of all streams in one order: `GET /events` of openapi.json.",
-            "messages": named(&mut [&commit].into_iter()),
-        }));
-        operations.insert("readEvents".into(), operation("receive", "events"));
-    }
-    let mut messages = messages;
-    messages.insert(commit, json!({
-        "title": "A commit",
-        "summary": "All events of one command. A commit that is too large for a queue is a message with `stream` and `version` alone.",
-        "payload": { "$ref": "#/components/schemas/Commit" },
-    }));
-    schemas.insert("Commit".into(), schemas::row::<Commit>());
+    let Messages { mut messages, mut schemas, .. } = messages;
+    let mut channels = channels(manifests);
+    channels.insert(
+        "bus".into(),
+        json!({
+            "address": "EventBus",
+            "description": "The EventBridge bus: one entry for each event that a rule wants, with \
+                the state of its aggregate.",
+            "messages": referred(messages.keys()),
+        }),
+    );
+    messages.insert(COMMIT.into(), commit());
+    schemas.insert(COMMIT.into(), schemas::row::<Commit>());
+    let operations: Map<_, _> = channels
+        .keys()
+        .map(|channel| {
+            let action = if channel == "bus" { "send" } else { "receive" };
+            let channel_of = json!({ "$ref": format!("#/channels/{channel}") });
+            (format!("{action}-{channel}"), json!({ "action": action, "channel": channel_of }))
+        })
+        .collect();
     json!({
         "asyncapi": "3.0.0",
         "info": {
@@ -84,8 +55,46 @@ pub(super) fn document<L: Aggregates>(
     })
 }
 
-fn operation(action: &str, channel: &str) -> Value {
-    json!({ "action": action, "channel": { "$ref": format!("#/channels/{channel}") } })
+/// The name of the message on queues, and of its schema.
+pub(super) const COMMIT: &str = "Commit";
+
+/// Returns the channels of the queues: one for each function behind a FIFO queue.
+fn channels(manifests: &Manifests) -> Map<String, Value> {
+    let queue = |(function, manifest): (&String, &Manifest)| {
+        let Events::Queue(categories) = &manifest.source else { return None };
+        let categories: Vec<_> = categories.iter().map(AsRef::as_ref).collect();
+        let description = format!(
+            "The FIFO queue of `{function}`: every commit of {}. The stream is the message group.",
+            categories.join(", ")
+        );
+        let messages = referred([&COMMIT.to_owned()]);
+        let channel =
+            json!({ "address": function, "description": description, "messages": messages });
+        Some((function.clone(), channel))
+    };
+    manifests.iter().filter_map(queue).collect()
+}
+
+/// Returns references to messages, by their names.
+fn referred<'n>(names: impl IntoIterator<Item = &'n String>) -> Map<String, Value> {
+    let reference = |name: &String| json!({ "$ref": format!("#/components/messages/{name}") });
+    names.into_iter().map(|name| (name.clone(), reference(name))).collect()
+}
+
+/// Returns the message of a commit on a queue: `Message` of `ledgerline-lambda`.
+fn commit() -> Value {
+    let reference = json!({
+        "type": "object",
+        "description": "A commit that is too large for the queue: read the commit from the log.",
+        "properties": { "stream": { "type": "string" }, "version": { "type": "integer" } },
+        "required": ["stream", "version"],
+        "additionalProperties": false,
+    });
+    json!({
+        "title": "A commit",
+        "summary": "All events of one command, or the place of a commit in the log.",
+        "payload": { "anyOf": [{ "$ref": format!("#/components/schemas/{COMMIT}") }, reference] },
+    })
 }
 
 /// Collects the messages of all events.
@@ -101,31 +110,46 @@ impl Visitor for Messages<'_> {
     fn visit<A: Aggregate>(&mut self) {
         let category = A::CATEGORY;
         let state = format!("{category}-state");
-        self.schemas.insert(state.clone(), schemas::state::<A>());
+        let mut shape = schemas::state::<A>();
+        // The comparison with the released contract allows another shape under another number.
+        shape["x-schema"] = json!(A::STATE_SCHEMA);
+        self.schemas.insert(state.clone(), shape);
         for known in A::Event::TYPES {
             let payloads = (1..=known.schema).map(|schema| {
-                let document: Option<&Value> =
-                    self.documents.get(&path(category, known.name, schema) as &PathBuf);
+                let document = self.documents.get(&path(category, known.name, schema));
                 let mut payload = document.cloned().unwrap_or(Value::Bool(true));
                 payload.as_object_mut().map(|fields| fields.remove("$schema"));
                 json!({ "properties": { "schema": { "const": schema }, "payload": payload } })
             });
-            let payload = json!({
-                "type": "object",
-                "properties": {
-                    "source": { "const": format!("{}.{category}", self.of) },
-                    "detail-type": { "const": known.name },
-                    "detail": detail(known.name, &state, A::STATE_SCHEMA, payloads.collect()),
-                },
-                "required": ["source", "detail-type", "detail"],
-            });
-            self.messages
-                .insert(known.name.to_owned(), json!({ "title": known.name, "payload": payload }));
+            self.message::<A>(known.name, payloads.collect());
         }
+        // An operator republishes a state by a commit without events.
+        let payload = json!({ "schema": { "const": 1 }, "payload": { "type": "null" } });
+        self.message::<A>(REPLAYED, vec![json!({ "properties": payload })]);
     }
 }
 
-/// Returns the schema of the `detail` of an entry: `BusEntry` of `ledgerline-lambda`, in docs/data.md.
+impl Messages<'_> {
+    /// Adds the message of an event of an aggregate. Two aggregates may have events of one name.
+    fn message<A: Aggregate>(&mut self, event: &str, payloads: Vec<Value>) {
+        let category = A::CATEGORY;
+        let detail = detail(event, &format!("{category}-state"), A::STATE_SCHEMA, payloads);
+        let payload = json!({
+            "type": "object",
+            "properties": {
+                "source": { "const": format!("{}.{category}", self.of) },
+                "detail-type": { "const": event },
+                "detail": detail,
+            },
+            "required": ["source", "detail-type", "detail"],
+        });
+        let message = json!({ "title": event, "payload": payload });
+        self.messages.insert(format!("{category}.{event}"), message);
+    }
+}
+
+/// Returns the schema of the `detail` of an entry: `BusEntry` of `ledgerline-lambda`, in
+/// docs/data.md.
 fn detail(name: &str, state: &str, state_schema: u32, payloads: Vec<Value>) -> Value {
     json!({
         "type": "object",
@@ -146,7 +170,10 @@ fn detail(name: &str, state: &str, state_schema: u32, payloads: Vec<Value>) -> V
                 "properties": {
                     "stream": { "type": "string" },
                     "version": { "type": "integer" },
-                    "index": { "type": "integer", "description": "The event's place in its commit, from 0." },
+                    "index": {
+                        "type": "integer",
+                        "description": "The event's place in its commit, from 0.",
+                    },
                     "eventType": { "const": name },
                     "schema": { "type": "integer" },
                     "at": { "type": "string", "format": "date-time" },
@@ -158,7 +185,9 @@ fn detail(name: &str, state: &str, state_schema: u32, payloads: Vec<Value>) -> V
         },
         "required": ["stream", "aggregate", "aggregateSchema", "lastEvent", "meta"],
         "if": { "properties": { "aggregateSchema": { "const": state_schema } } },
-        "then": { "properties": { "aggregate": { "$ref": format!("#/components/schemas/{state}") } } },
+        "then": {
+            "properties": { "aggregate": { "$ref": format!("#/components/schemas/{state}") } },
+        },
     })
 }
 
@@ -174,18 +203,38 @@ mod tests {
     use crate::schemas::misfit;
 
     #[test]
-    fn an_entry_of_the_bus_fits_the_schema_of_its_message() {
-        let event = Event::TankMoved { site: "north".into() };
-        let state = fold::<Tank>(Tank::initial(), [&event]);
-        let commit = Commit {
+    fn both_kinds_of_messages_on_a_queue_fit_the_schema() {
+        let mut schema = commit()["payload"].clone();
+        schema["components"] = json!({ "schemas": { COMMIT: schemas::row::<Commit>() } });
+        let moved = Event::TankMoved { site: "north".into() };
+        let commit = wire::Message::Commit(Box::new(commit_of(&[moved])));
+        let stream = StreamId::new("tank", "1").unwrap();
+        let reference = wire::Message::Reference(wire::Reference { stream, version: 2 });
+        for message in [commit, reference] {
+            let message = serde_json::to_value(message).unwrap();
+            assert_eq!(misfit(&schema, &message), None, "{message}");
+        }
+        assert!(misfit(&schema, &json!({ "stream": "tank-1" })).is_some());
+    }
+
+    fn commit_of(events: &[Event]) -> Commit {
+        Commit {
             stream: StreamId::new("tank", "1").unwrap(),
             version: 2,
-            events: vec![encode::<Tank>(&event).unwrap()],
+            events: events.iter().map(|event| encode::<Tank>(event).unwrap()).collect(),
             state: None,
             command: "c".into(),
             at: "2026-11-28T09:30:00Z".parse().unwrap(),
             meta: Meta::default(),
-        };
+        }
+    }
+
+    #[test]
+    fn an_entry_of_the_bus_fits_the_schema_of_its_message() {
+        let event = Event::TankMoved { site: "north".into() };
+        let state = fold::<Tank>(Tank::initial(), [&event]);
+        let commit = commit_of(std::slice::from_ref(&event));
+        let republished = commit_of(&[]);
         let documents = Documents::from([(
             path("tank", "TankMoved", 1),
             schemas::event::<Tank>(
@@ -200,18 +249,24 @@ mod tests {
             schemas: Map::new(),
         };
         Tanks::visit(&mut messages);
-        let mut schema = messages.messages["TankMoved"]["payload"].clone();
-        schema["components"] = json!({ "schemas": messages.schemas });
-        let entry = |state: &RecordedState| {
-            let detail = wire::details(&commit, state).unwrap().remove(0);
+        let schema_of = |event: &str| {
+            let mut schema = messages.messages[&format!("tank.{event}")]["payload"].clone();
+            schema["components"] = json!({ "schemas": messages.schemas });
+            schema
+        };
+        let entry = |commit: &Commit, event: &str, state: &RecordedState| {
+            let detail = wire::details(commit, state).unwrap().remove(0);
             let detail: Value = serde_json::from_str(&detail).unwrap();
-            json!({ "source": "water.tank", "detail-type": "TankMoved", "detail": detail })
+            json!({ "source": "water.tank", "detail-type": event, "detail": detail })
         };
         for state in [encode_state::<Tank>(&state).unwrap(), wire::unknown_state()] {
-            let entry = entry(&state);
-            assert_eq!(misfit(&schema, &entry), None, "{entry}");
+            for (commit, event) in [(&commit, "TankMoved"), (&republished, "Replayed")] {
+                let entry = entry(commit, event, &state);
+                assert_eq!(misfit(&schema_of(event), &entry), None, "{entry}");
+            }
         }
-        let mut wrong = entry(&wire::unknown_state());
+        let schema = schema_of("TankMoved");
+        let mut wrong = entry(&commit, "TankMoved", &wire::unknown_state());
         wrong["detail"]["lastEvent"]["payload"]["site"] = json!(1);
         assert!(misfit(&schema, &wrong).is_some());
     }

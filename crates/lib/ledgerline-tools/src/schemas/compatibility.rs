@@ -9,7 +9,7 @@
 
 mod subset;
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 use serde_json::Value;
 
@@ -17,8 +17,21 @@ use self::subset::{Comparison, Direction};
 use super::Documents;
 
 /// The parts of a schema that change no value: texts for people.
-const ANNOTATIONS: [&str; 6] =
-    ["$schema", "description", "examples", "example", "title", "x-inferred"];
+const ANNOTATIONS: [&str; 11] = [
+    "$comment",
+    "$schema",
+    "default",
+    "deprecated",
+    "description",
+    "example",
+    "examples",
+    "readOnly",
+    "title",
+    "writeOnly",
+    "x-inferred",
+];
+/// The keywords whose fields are names, and not keywords.
+const NAMED: [&str; 3] = ["$defs", "patternProperties", "properties"];
 
 /// Returns the incompatible changes between two contracts, one sentence each.
 pub(super) fn problems(released: &Documents, new: &Documents) -> Vec<String> {
@@ -27,7 +40,7 @@ pub(super) fn problems(released: &Documents, new: &Documents) -> Vec<String> {
         let Some(new) = new.get(path) else {
             if path.starts_with("events") || path.starts_with("rows") {
                 problems.push(format!(
-                    "shapes-stay: {} is released, and no longer there",
+                    "shapes-stay: `{}` is released, and the contract lacks it: restore the type",
                     path.display()
                 ));
             }
@@ -36,17 +49,20 @@ pub(super) fn problems(released: &Documents, new: &Documents) -> Vec<String> {
         if path.starts_with("events") {
             if meaning(old) != meaning(new) {
                 problems.push(format!(
-                    "shapes-stay: {} differs from the released schema: a changed event has the next schema number",
+                    "shapes-stay: `{}` differs from the released schema: give the changed event \
+                        the next schema number",
                     path.display()
                 ));
             }
         } else if path.starts_with("rows") {
-            let found = Comparison { old, new, direction: Direction::Read }.differences(old, new);
+            let found = Comparison::new(old, new, Direction::Read).differences(old, new);
             problems.extend(
                 found.into_iter().map(|what| format!("shapes-stay: {}: {what}", path.display())),
             );
         } else if path == Path::new("openapi.json") {
             problems.extend(of_routes(old, new));
+        } else if path == Path::new("asyncapi.json") {
+            problems.extend(of_messages(old, new));
         }
     }
     problems
@@ -54,14 +70,57 @@ pub(super) fn problems(released: &Documents, new: &Documents) -> Vec<String> {
 
 /// Returns a schema without its texts for people.
 fn meaning(schema: &Value) -> Value {
+    let field = |(name, value): (&String, &Value)| {
+        let meaning = match value.as_object().filter(|_| NAMED.contains(&name.as_str())) {
+            Some(named) => {
+                named.iter().map(|(name, schema)| (name.clone(), meaning(schema))).collect()
+            }
+            None => meaning(value),
+        };
+        (name.clone(), meaning)
+    };
     match schema {
         Value::Object(fields) => {
             let fields = fields.iter().filter(|(name, _)| !ANNOTATIONS.contains(&name.as_str()));
-            fields.map(|(name, value)| (name.clone(), meaning(value))).collect()
+            fields.map(field).collect()
         }
         Value::Array(values) => values.iter().map(meaning).collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => schema.clone(),
     }
+}
+
+/// Compares what is on the bus and the queues: channels and messages stay, and a state changes only
+/// with its schema number.
+fn of_messages(old: &Value, new: &Value) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (channel, released) in old["channels"].as_object().into_iter().flatten() {
+        let current = &new["channels"][channel];
+        if current.is_null() {
+            problems.push(format!(
+                "routes-stay: the channel `{channel}` is released, and the contract lacks it: \
+                    restore the channel"
+            ));
+            continue;
+        }
+        for message in released["messages"].as_object().into_iter().flat_map(|of| of.keys()) {
+            if current["messages"][message].is_null() {
+                problems.push(format!(
+                    "routes-stay: the channel `{channel}` lacks the released message `{message}`"
+                ));
+            }
+        }
+    }
+    for (name, released) in old["components"]["schemas"].as_object().into_iter().flatten() {
+        let current = &new["components"]["schemas"][name];
+        // A state of another number is another shape, which a listener has to know.
+        if current.is_null() || released["x-schema"] != current["x-schema"] {
+            continue;
+        }
+        let compared = Comparison::new(old, new, Direction::Written);
+        let found = compared.differences(released, current);
+        problems.extend(found.into_iter().map(|what| format!("shapes-stay: {name}: {what}")));
+    }
+    problems
 }
 
 fn of_routes(old: &Value, new: &Value) -> Vec<String> {
@@ -71,7 +130,10 @@ fn of_routes(old: &Value, new: &Value) -> Vec<String> {
             let route = format!("{} {path}", method.to_uppercase());
             let current = &new["paths"][path][method];
             if current.is_null() {
-                problems.push(format!("routes-stay: {route} is released, and no longer there"));
+                problems.push(format!(
+                    "routes-stay: `{route}` is released, and the contract \
+                    lacks it: restore the route"
+                ));
                 continue;
             }
             if released["security"] != current["security"] {
@@ -92,11 +154,11 @@ fn of_routes(old: &Value, new: &Value) -> Vec<String> {
     problems
 }
 
-/// An operation, after the document that it is in.
+/// A document, and an operation of this document.
 type Of<'a> = (&'a Value, &'a Value);
 
 fn of_requests((old, released): Of<'_>, (new, current): Of<'_>) -> Vec<String> {
-    let schemas = Comparison { old, new, direction: Direction::Read };
+    let schemas = Comparison::new(old, new, Direction::Read);
     let mut problems = Vec::new();
     let parameters = |document: &Value, operation: &Value| -> Vec<Value> {
         let listed = operation["parameters"].as_array().into_iter().flatten();
@@ -136,9 +198,19 @@ fn of_requests((old, released): Of<'_>, (new, current): Of<'_>) -> Vec<String> {
 }
 
 fn of_answers((old, released): Of<'_>, (new, current): Of<'_>) -> Vec<String> {
-    let schemas = Comparison { old, new, direction: Direction::Written };
+    let schemas = Comparison::new(old, new, Direction::Written);
     let is_success = |status: &str| status.starts_with('2');
     let mut problems = Vec::new();
+    let kinds = |operation: &Value| -> BTreeSet<String> {
+        let responses = operation["responses"].as_object().into_iter().flat_map(|all| all.values());
+        let listed = responses.flat_map(|response| {
+            let schema = &response["content"]["application/problem+json"]["schema"];
+            schema["properties"]["type"]["enum"].as_array().into_iter().flatten()
+        });
+        listed.filter_map(Value::as_str).map(ToOwned::to_owned).collect()
+    };
+    let gone = kinds(released).difference(&kinds(current)).cloned().collect::<Vec<_>>();
+    problems.extend(gone.iter().map(|kind| format!("the kind of problem `{kind}` is removed")));
     for (status, response) in released["responses"].as_object().into_iter().flatten() {
         let now = &current["responses"][status];
         if !is_success(status) {
@@ -153,7 +225,7 @@ fn of_answers((old, released): Of<'_>, (new, current): Of<'_>) -> Vec<String> {
         for header in response["headers"].as_object().into_iter().flat_map(|headers| headers.keys())
         {
             if now["headers"][header].is_null() {
-                problems.push(format!("the header {header} is gone"));
+                problems.push(format!("the header `{header}` is removed"));
             }
         }
     }
@@ -170,27 +242,51 @@ mod tests {
         json!({
             "paths": { "/tanks/{id}/fills": { "post": {
                 "security": [{ "token": ["water/write"] }],
-                "parameters": [{ "name": "id", "in": "path", "required": true, "schema": { "type": "string" } }],
-                "requestBody": { "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Fill" } } } },
-                "responses": { "200": {
-                    "headers": { "ETag": {} },
-                    "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Tank" } } },
-                } },
+                "parameters": [
+                    { "name": "id", "in": "path", "required": true, "schema": { "type": "string" } },
+                ],
+                "requestBody": { "content": { "application/json": {
+                    "schema": { "$ref": "#/components/schemas/Fill" },
+                } } },
+                "responses": {
+                    "200": {
+                        "headers": { "ETag": {} },
+                        "content": { "application/json": {
+                            "schema": { "$ref": "#/components/schemas/Tank" },
+                        } },
+                    },
+                    "422": { "content": { "application/problem+json": { "schema": {
+                        "properties": { "type": { "enum": ["urn:water:too-much"] } },
+                    } } } },
+                },
             } } },
             "components": { "schemas": {
                 "Fill": {
                     "type": "object", "additionalProperties": false, "required": ["amount"],
-                    "properties": { "amount": { "type": "integer", "minimum": 1, "maximum": 9 }, "note": { "type": ["string", "null"], "maxLength": 5 } },
+                    "properties": {
+                        "amount": { "type": "integer", "minimum": 1, "maximum": 9 },
+                        "note": { "type": ["string", "null"], "maxLength": 5 },
+                    },
                 },
                 "Tank": {
                     "type": "object", "required": ["level", "status"],
-                    "properties": { "level": { "type": "integer" }, "status": { "enum": ["full", "empty"] } },
+                    "properties": {
+                        "level": { "type": "integer", "format": "int32" },
+                        "status": { "enum": ["full", "empty"] },
+                        "title": { "type": "integer" },
+                        "colour": { "type": "string" },
+                        // A type that contains itself.
+                        "parts": {
+                            "type": "array", "items": { "$ref": "#/components/schemas/Tank" },
+                        },
+                    },
                 },
             } },
         })
     }
 
-    /// Returns the problem of a contract in which the value at this pointer is another one.
+    /// Returns the problems of a contract with this value at this pointer. A null removes the
+    /// field.
     fn changed(pointer: &str, value: Value) -> String {
         let documents = |api: Value| Documents::from([("openapi.json".into(), api)]);
         let mut new = api();
@@ -213,7 +309,12 @@ mod tests {
         assert_eq!(changed(&format!("{fill}/properties/note/maxLength"), Value::Null), "");
         assert_eq!(changed(&format!("{fill}/properties/colour"), json!({ "type": "string" })), "");
         assert_eq!(
-            changed("/components/schemas/Tank/properties/colour", json!({ "type": "string" })),
+            changed("/components/schemas/Tank/properties/size", json!({ "type": "string" })),
+            ""
+        );
+        assert_eq!(changed("/components/schemas/Tank/properties/level/format", json!("int16")), "");
+        assert_eq!(
+            changed("/components/schemas/Tank/properties/level/deprecated", json!(true)),
             ""
         );
         assert_eq!(changed("/components/schemas/Tank/properties/status/enum", json!(["full"])), "");
@@ -221,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_was_valid_stays_valid() {
+    fn a_change_that_invalidates_requests_is_a_problem() {
         let fill = "/components/schemas/Fill";
         let operation = "/paths/~1tanks~1{id}~1fills/post";
         for (pointer, value, found) in [
@@ -250,11 +351,7 @@ mod tests {
                 json!("string"),
                 "note: null is no longer allowed",
             ),
-            (
-                format!("{fill}/properties/note/pattern"),
-                json!("^a$"),
-                "note: `pattern` is another one",
-            ),
+            (format!("{fill}/properties/note/pattern"), json!("^a$"), "note: `pattern` differs"),
             (format!("{fill}/properties/note"), Value::Null, "note is no longer accepted"),
             (
                 format!("{fill}/required"),
@@ -278,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_has_what_the_released_contract_says() {
+    fn a_change_that_clients_cannot_read_is_a_problem() {
         let tank = "/components/schemas/Tank";
         let answer = "/paths/~1tanks~1{id}~1fills/post/responses";
         for (pointer, value, found) in [
@@ -288,9 +385,23 @@ mod tests {
                 json!(["full", "empty", "leaking"]),
                 "status: \"leaking\" is new",
             ),
-            (format!("{tank}/required"), json!(["status"]), "level is not always there"),
+            (format!("{tank}/required"), json!(["status"]), "level is optional, and was required"),
+            (format!("{tank}/properties/colour"), Value::Null, "colour is removed"),
+            (format!("{tank}/properties/title/type"), json!("string"), "title: string is new"),
+            (
+                format!("{tank}/properties/parts/items/$ref"),
+                json!("#/components/schemas/Fill"),
+                "parts[].level is optional, and was required",
+            ),
+            (
+                format!(
+                    "{answer}/422/content/application~1problem+json/schema/properties/type/enum"
+                ),
+                json!(["urn:water:other"]),
+                "the kind of problem `urn:water:too-much` is removed",
+            ),
             (format!("{answer}/200"), Value::Null, "the status 200 is no longer answered"),
-            (format!("{answer}/200/headers/ETag"), Value::Null, "the header ETag is gone"),
+            (format!("{answer}/200/headers/ETag"), Value::Null, "the header `ETag` is removed"),
         ] {
             let problems = changed(&pointer, value);
             assert!(
@@ -302,7 +413,30 @@ mod tests {
     }
 
     #[test]
-    fn routes_and_shapes_stay() {
+    fn messages_and_the_states_of_one_number_stay() {
+        let messages = |schema: u32, state: Value, messages: Value| {
+            let document = json!({
+                "channels": { "bus": { "messages": messages } },
+                "components": { "schemas": {
+                    "tank-state": { "x-schema": schema, "properties": state },
+                } },
+            });
+            Documents::from([("asyncapi.json".into(), document)])
+        };
+        let level = json!({ "level": { "type": "integer" } });
+        let old = messages(1, level.clone(), json!({ "Filled": {} }));
+        assert_eq!(
+            problems(&old, &messages(2, json!({}), json!({ "Filled": {} }))),
+            Vec::<String>::new()
+        );
+        let removed = problems(&old, &messages(1, json!({}), json!({ "Filled": {} })));
+        assert_eq!(removed, ["shapes-stay: tank-state: level is removed"]);
+        let silent = problems(&old, &messages(1, level, json!({})));
+        assert_eq!(silent, ["routes-stay: the channel `bus` lacks the released message `Filled`"]);
+    }
+
+    #[test]
+    fn a_removed_route_another_scope_and_a_changed_shape_are_problems() {
         assert!(changed("/paths/~1tanks~1{id}~1fills", Value::Null).contains("routes-stay"));
         let scope = changed(
             "/paths/~1tanks~1{id}~1fills/post/security",
@@ -319,7 +453,7 @@ mod tests {
             Vec::<String>::new()
         );
         assert!(problems(&old, &event(json!({ "type": "array" })))[0].contains("shapes-stay"));
-        assert!(problems(&old, &Documents::new())[0].contains("no longer there"));
+        assert!(problems(&old, &Documents::new())[0].contains("the contract lacks it"));
         let row = |required: Value| {
             Documents::from([(
                 "rows/levels.json".into(),

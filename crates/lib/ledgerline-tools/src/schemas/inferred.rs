@@ -1,17 +1,16 @@
-//! Schemas of events at earlier numbers, of which only stored shapes are left.
+//! Schemas of events at earlier numbers, inferred from stored shapes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-/// Returns a schema that all samples fit. It is marked with `x-inferred`, because it may allow less
-/// than the log has.
+/// Returns a schema that all samples fit. The mark `x-inferred` warns that the log may have data
+/// that the schema refuses.
 pub(super) fn schema(samples: &[&Value]) -> Value {
     let mut schema = of(samples);
     schema["x-inferred"] = json!(true);
-    schema["description"] = json!(
-        "Inferred from the stored shapes: the type of the earlier version is not in the code."
-    );
+    schema["description"] =
+        json!("Inferred from the stored shapes: the code has no type for this schema number.");
     schema
 }
 

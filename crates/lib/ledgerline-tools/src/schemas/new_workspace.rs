@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use ledgerline::manifest::{Manifests, Source};
 use serde_json::{Value, json};
 
-use super::{Documents, openapi};
+use super::{Documents, asyncapi::COMMIT, openapi};
 
 /// Returns the parts of a contract that belong to these functions. `documents` is the contract of
 /// the starter, with the names of the workspace. A test compares the result with the contract that
@@ -35,17 +35,10 @@ pub(crate) fn of_new_workspace(mut documents: Documents, manifests: &Manifests) 
         };
         path.components().count() == 1 || of("events", &categories) || of("rows", &rows)
     });
-    let events: BTreeSet<_> = documents
-        .keys()
-        .filter_map(|path| {
-            let name = path.strip_prefix("events").ok()?.file_name()?.to_str()?;
-            name.split('.').next().map(ToOwned::to_owned)
-        })
-        .collect();
     for (path, document) in &mut documents {
         match path.to_str() {
             Some("openapi.json") => keep_routes(document, &routes),
-            Some("asyncapi.json") => keep_messages(document, manifests, &categories, &events),
+            Some("asyncapi.json") => keep_messages(document, manifests, &categories),
             _ => {}
         }
     }
@@ -83,13 +76,11 @@ fn keep_routes(document: &mut Value, routes: &BTreeSet<String>) {
     }
 }
 
-fn keep_messages(
-    document: &mut Value,
-    manifests: &Manifests,
-    categories: &BTreeSet<String>,
-    events: &BTreeSet<String>,
-) {
-    let is_kept = |message: &str| message == "Commit" || events.contains(message);
+fn keep_messages(document: &mut Value, manifests: &Manifests, categories: &BTreeSet<String>) {
+    let is_kept = |message: &str| {
+        let category = message.split('.').next().unwrap_or_default();
+        message == COMMIT || categories.contains(category)
+    };
     retain(&mut document["channels"], |name, channel| {
         retain(&mut channel["messages"], |message, _| is_kept(message));
         name == "bus" || manifests.contains_key(name)
@@ -101,11 +92,11 @@ fn keep_messages(
     });
     retain(&mut document["components"]["messages"], |message, _| is_kept(message));
     retain(&mut document["components"]["schemas"], |name, _| {
-        name == "Commit" || name.strip_suffix("-state").is_some_and(|of| categories.contains(of))
+        name == COMMIT || name.strip_suffix("-state").is_some_and(|of| categories.contains(of))
     });
 }
 
-/// Keeps these fields of an object.
+/// Keeps the fields of an object for which `keep` returns true.
 fn retain(value: &mut Value, mut keep: impl FnMut(&str, &mut Value) -> bool) {
     if let Some(fields) = value.as_object_mut() {
         fields.retain(|name, value| keep(name, value));

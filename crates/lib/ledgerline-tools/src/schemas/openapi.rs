@@ -15,7 +15,7 @@ use ledgerline_sam::{
 use serde_json::{Map, Value, json};
 
 /// The statuses that API Gateway answers by itself, with `{"message": …}`.
-const OF_THE_GATEWAY: [u16; 5] = [401, 403, 413, 429, 503];
+const OF_THE_GATEWAY: [u16; 6] = [401, 403, 413, 429, 500, 503];
 
 /// Makes the document from the operations of all functions. The examples are the bodies, paths and
 /// queries of the sample events that are answered with a success.
@@ -67,13 +67,13 @@ pub(super) fn document(
                 },
             },
             "parameters": parameters(),
-            "headers": headers(),
+            "headers": shared_headers(),
             "schemas": schemas,
         },
     }))
 }
 
-/// Returns the schemas of all functions. Their names are those of Rust types.
+/// Returns the schemas of all functions, by the names of their Rust types.
 fn schemas(operations: &BTreeMap<String, Operations>) -> Result<BTreeMap<String, Value>> {
     let mut all = BTreeMap::<String, (&String, Value)>::new();
     for (function, Operations { schemas, .. }) in operations {
@@ -149,9 +149,12 @@ impl Writer {
         let success = json!({ "application/json": { "schema": operation.answer } });
         match operation.kind {
             OperationKind::Command { creates, .. } => {
-                let mut headers = json!({ "ETag": header("ETag"), "Idempotent-Replayed": header("Idempotent-Replayed") });
+                let mut headers = json!({
+                    "ETag": always("ETag"),
+                    "Idempotent-Replayed": header("Idempotent-Replayed"),
+                });
                 if creates {
-                    headers["Location"] = header("Location");
+                    headers["Location"] = always("Location");
                 }
                 let (status, description) =
                     if creates { ("201", "Created.") } else { ("200", "Done.") };
@@ -159,16 +162,19 @@ impl Writer {
                     json!({ "description": description, "headers": headers, "content": success });
                 responses.insert(status.to_owned(), response);
             }
-            OperationKind::Query => {
-                let headers = json!({ "ETag": header("ETag") });
-                let response =
-                    json!({ "description": "Found.", "headers": headers, "content": success });
+            OperationKind::Query { conditional } => {
+                let mut response = json!({ "description": "Found.", "content": success });
+                if conditional {
+                    response["headers"] = json!({ "ETag": header("ETag") });
+                    let description = "The representation has the ETag of `If-None-Match`.";
+                    let known =
+                        json!({ "description": description, "headers": response["headers"] });
+                    responses.insert("304".to_owned(), known);
+                }
                 responses.insert("200".to_owned(), response);
-                let description = "The representation has the ETag of `If-None-Match`.";
-                let response = json!({ "description": description, "headers": headers });
-                responses.insert("304".to_owned(), response);
             }
         }
+        let is_command = matches!(operation.kind, OperationKind::Command { .. });
         let mut codes = BTreeMap::<u16, Vec<&str>>::new();
         for problem in &operation.problems {
             codes.entry(problem.status).or_default().push(&problem.code);
@@ -177,13 +183,15 @@ impl Writer {
             codes.entry(status).or_default();
         }
         responses.extend(
-            codes.iter().map(|(status, codes)| (status.to_string(), self.refusal(*status, codes))),
+            codes.iter().map(|(status, codes)| {
+                (status.to_string(), self.refusal(*status, codes, is_command))
+            }),
         );
         responses
     }
 
     /// Returns the response with these kinds of problems.
-    fn refusal(&self, status: u16, codes: &[&str]) -> Value {
+    fn refusal(&self, status: u16, codes: &[&str], is_command: bool) -> Value {
         let mut content = json!({});
         let mut names: Vec<_> = codes.iter().map(|code| format!("`{code}`")).collect();
         if !codes.is_empty() {
@@ -203,8 +211,18 @@ impl Writer {
         }
         let mut response =
             json!({ "description": format!("{}.", names.join(", ")), "content": content });
-        if [409, 429, 503].contains(&status) {
-            response["headers"] = json!({ "Retry-After": header("Retry-After") });
+        let names = [
+            ("Retry-After", [409, 429, 503].contains(&status)),
+            ("WWW-Authenticate", status == 401),
+            // The version of the aggregate, if the request expected another one.
+            ("ETag", [409, 412, 503].contains(&status)),
+            // An idempotency record stores refusals by the domain.
+            ("Idempotent-Replayed", is_command && [403, 404, 409, 422].contains(&status)),
+        ];
+        let names = names.into_iter().filter(|(_, is_sent)| *is_sent);
+        let headers: Map<_, _> = names.map(|(name, _)| (name.to_owned(), header(name))).collect();
+        if !headers.is_empty() {
+            response["headers"] = headers.into();
         }
         response
     }
@@ -253,19 +271,23 @@ fn parameters_of(operation: &Operation, sample: Option<&Value>) -> Vec<Value> {
         OperationKind::Command { if_match_required: false, .. } => {
             &["If-Match", "If-None-Match", "Idempotency-Key", "X-Correlation-Id"]
         }
-        OperationKind::Query => &["If-Match", "If-None-Match", "X-Correlation-Id"],
+        OperationKind::Query { conditional: true } => {
+            &["If-Match", "If-None-Match", "X-Correlation-Id"]
+        }
+        OperationKind::Query { conditional: false } => &["X-Correlation-Id"],
     };
     parameters.extend(names.iter().map(|name| shared(name)));
     parameters
 }
 
-/// Describes a parameter: one that the libraries know, or else by the text of its type.
+/// Returns the description of a parameter: a fixed text for those of the libraries, or the text of
+/// the parameter's type.
 fn description_of(name: &str, schema: &Value) -> String {
     match name {
         "limit" => "The most rows, or commits, in a page.".to_owned(),
         "cursor" => "The cursor of an earlier page.".to_owned(),
         "minVersion" => {
-            "The version that the answer must show at least. The function waits for it.".to_owned()
+            "The lowest version that the answer may show (read-your-writes).".to_owned()
         }
         "wait" => "The seconds to wait for a commit.".to_owned(),
         _ => schema["description"].as_str().unwrap_or(name).to_owned(),
@@ -297,18 +319,39 @@ fn header(name: &str) -> Value {
     json!({ "$ref": format!("#/components/headers/{name}") })
 }
 
+/// Returns the headers to which responses refer. A `Location` is always there, so it is written
+/// where it is used.
+fn shared_headers() -> Value {
+    let mut headers = headers();
+    headers.as_object_mut().map(|headers| headers.remove("Location"));
+    headers
+}
+
+/// Returns a header that every response has.
+fn always(name: &str) -> Value {
+    let mut header = headers()[name].clone();
+    header["required"] = json!(true);
+    header
+}
+
 fn headers() -> Value {
     json!({
         "ETag": {
-            "description": "The version of the aggregate: `\"3\"`, or `\"3.9f86d081\"` with a hash of the representation.",
+            "description": "The version of the aggregate: `\"3\"`, or `\"3.9f86d081\"` with a \
+                hash of the representation.",
             "schema": { "type": "string", "pattern": "^\"[0-9]+(\\.[0-9a-f]{8})?\"$" },
         },
         "Idempotent-Replayed": {
-            "description": "The answer is the stored one of an earlier request with the same Idempotency-Key.",
+            "description": "The answer is the stored one of an earlier request with the same \
+                Idempotency-Key.",
             "schema": { "type": "string", "const": "true" },
         },
         "Location": {
             "description": "The path of the new aggregate.",
+            "schema": { "type": "string" },
+        },
+        "WWW-Authenticate": {
+            "description": "The scheme of tokens.",
             "schema": { "type": "string" },
         },
         "Retry-After": {
@@ -319,7 +362,15 @@ fn headers() -> Value {
 }
 
 fn parameters() -> Value {
-    let header = |name: &str, required: bool, schema: Value, description: &str| json!({ "name": name, "in": "header", "required": required, "schema": schema, "description": description });
+    let header = |name: &str, required: bool, schema: Value, description: &str| {
+        json!({
+            "name": name,
+            "in": "header",
+            "required": required,
+            "schema": schema,
+            "description": description,
+        })
+    };
     let condition = json!({ "type": "string" });
     let if_match =
         "The version that the client knows, as an ETag. At another version, the answer is 412.";
@@ -330,13 +381,15 @@ fn parameters() -> Value {
             "If-None-Match",
             false,
             condition,
-            "A query answers 304 if the client has this representation. A command is carried out only at another version; with `*`, only if there is nothing.",
+            "A query answers 304 if the client has this representation. A command succeeds only \
+                at another version; with `*`, only if the aggregate does not exist.",
         ),
         "Idempotency-Key": header(
             "Idempotency-Key",
             false,
             json!({ "type": "string", "pattern": "^[!-+\\--~]{1,128}$" }),
-            "A key that the client chooses. The same request with the same key is carried out once, and gets its first answer again.",
+            "A key that the client chooses. The API carries out requests with the same key \
+                once, and answers later ones with the stored answer.",
         ),
         "X-Correlation-Id": header(
             "X-Correlation-Id",

@@ -15,7 +15,7 @@ use ledgerline_sam::build;
 
 /// The development binary.
 const HANDLERS: &str = "handlers";
-/// The variable by which Lambda, and this program, tells a process its function.
+/// The environment variable with the name of the function that a process runs.
 const FUNCTION: &str = "AWS_LAMBDA_FUNCTION_NAME";
 
 /// Builds the development binary of the workspace, and returns the operations of each function
@@ -33,7 +33,8 @@ pub(super) fn of(manifests: &Manifests) -> Result<BTreeMap<String, Operations>> 
         let described = |route: &str| operations.operations.iter().any(|of| of.route == route);
         if let Some(missing) = endpoints.iter().find(|endpoint| !described(&endpoint.route)) {
             bail!(
-                "`{function}` has no description of {}: make the route with `commands::Route` or `queries::Query`, \
+                "`{function}` has no description of {}: make the route with `commands::Route` or \
+                 `queries::Query`, \
                  and give `ledgerline-lambda` the feature `schema` in crates/{HANDLERS}/Cargo.toml",
                 missing.route
             );
@@ -53,7 +54,8 @@ fn printed(program: &PathBuf, function: &str) -> Result<Operations> {
         .with_context(|| program.display().to_string())?;
     if !output.status.success() {
         bail!(
-            "`{function}` ended with {}: crates/{HANDLERS}/Cargo.toml gives `ledgerline-lambda` the feature `schema`",
+            "`{function}` exited with {}: give `ledgerline-lambda` the feature `schema` in \
+                crates/{HANDLERS}/Cargo.toml",
             output.status
         );
     }

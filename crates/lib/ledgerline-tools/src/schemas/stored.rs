@@ -23,9 +23,9 @@ pub(super) struct Stored {
     pub(super) problems: Vec<String>,
 }
 
-/// Makes the schemas of these aggregates and rows. `known` has the documents that are there: the
-/// schema of an earlier number stays as it is. Where there is none, it is inferred from the stored
-/// shapes.
+/// Makes the schemas of these aggregates and rows. `known` has the existing documents, and the
+/// schema of an earlier number keeps its document. If an earlier number has no document, this
+/// function infers the schema from the stored shapes.
 ///
 /// # Errors
 /// When a file of shapes cannot be read.
@@ -38,7 +38,10 @@ pub(super) fn of<L: Aggregates>(root: &Path, known: &Documents) -> Result<Stored
     let unlisted = shapes.keys().filter_map(|name| name.strip_prefix("rows/"));
     let unlisted = unlisted.filter(|name| !rows.contains(name));
     stored.problems.extend(unlisted.map(|name| {
-        format!("shapes/rows/{name}.json has rows of no type: name it in `Aggregates::visit`, with `visitor.row`")
+        format!(
+            "shapes/rows/{name}.json has rows of no type: name it in `Aggregates::visit`, \
+            with `visitor.row`"
+        )
     }));
     Ok(stored)
 }
@@ -96,8 +99,7 @@ impl Visitor for Visit<'_> {
 }
 
 impl Visit<'_> {
-    /// Adds the schema of an event. Each earlier number has one under the names under which it was
-    /// stored.
+    /// Adds the schema of an event at a schema number, under one of the names of its type.
     fn event<A: Aggregate>(&mut self, known: &EventType, name: &str, schema: u32) {
         let category = A::CATEGORY;
         let samples = self.shapes.get(category).and_then(|shapes| shapes["events"].as_array());
@@ -177,8 +179,10 @@ mod tests {
             .unwrap();
         let problems = of::<Tanks>(root.path(), &Documents::new()).unwrap().problems.join("\n");
         assert!(
-            problems
-                .contains("events/tank/TankFilled.1.json: a stored shape does not fit: at '/amount': want integer"),
+            problems.contains(
+                "events/tank/TankFilled.1.json: a stored shape does not fit: at \
+                    '/amount': want integer"
+            ),
             "{problems}"
         );
         assert!(problems.contains("shapes/rows/levels.json has rows of no type"), "{problems}");

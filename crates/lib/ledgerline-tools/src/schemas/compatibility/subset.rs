@@ -1,15 +1,16 @@
-//! Whether every value of one schema is a value of another one.
+//! The comparison of two schemas: finds values that one schema allows and the other refuses.
 //!
 //! The comparison is of the structure, and errs on the safe side: two different spellings of one
 //! rule are a difference.
 
-use std::collections::BTreeSet;
+use std::{cell::RefCell, collections::BTreeSet};
 
 use serde_json::Value;
 
 use super::meaning;
+use crate::schemas::misfit;
 
-/// Who would meet a value that only one of two schemas allows.
+/// The program that reads the values: the new one, or a client of the old contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     /// The new program reads what the old contract allows: a request, or a stored row.
@@ -19,11 +20,14 @@ pub(super) enum Direction {
 }
 
 /// The documents of two schemas, in which their references are resolved.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Comparison<'a> {
-    pub(super) old: &'a Value,
-    pub(super) new: &'a Value,
-    pub(super) direction: Direction,
+    old: &'a Value,
+    new: &'a Value,
+    direction: Direction,
+    /// The pairs of references around the place that is compared. A type that contains itself would
+    /// have no end without them.
+    open: RefCell<BTreeSet<(String, String)>>,
 }
 
 /// A bound of a schema: its name, and whether a larger number allows more values.
@@ -38,15 +42,33 @@ const BOUNDS: [(&str, bool); 8] = [
     ("maxProperties", true),
 ];
 
+/// The keywords that this comparison knows. Any other keyword must be the same on both sides.
+const KNOWN: [&str; 10] = [
+    "$ref",
+    "additionalProperties",
+    "allOf",
+    "anyOf",
+    "const",
+    "enum",
+    "items",
+    "oneOf",
+    "properties",
+    "required",
+];
+
 /// Returns the schema to which a schema refers, or the schema itself.
 pub(super) fn resolved<'v>(document: &'v Value, schema: &'v Value) -> &'v Value {
     let pointer = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
     pointer.and_then(|pointer| document.pointer(pointer)).unwrap_or(schema)
 }
 
-impl Comparison<'_> {
-    /// Returns the reasons why a value could be allowed where it is written and not where it is
-    /// read, each with the place in the value.
+impl<'a> Comparison<'a> {
+    pub(super) fn new(old: &'a Value, new: &'a Value, direction: Direction) -> Self {
+        Self { old, new, direction, open: RefCell::default() }
+    }
+
+    /// Returns the reasons why a written value may not be readable, each with the place in the
+    /// value.
     pub(super) fn differences(&self, old: &Value, new: &Value) -> Vec<String> {
         let mut found = Vec::new();
         self.compare("", old, new, &mut found);
@@ -54,26 +76,33 @@ impl Comparison<'_> {
     }
 
     fn compare(&self, place: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
-        let (old, new) = (resolved(self.old, old), resolved(self.new, new));
+        let names = old["$ref"].as_str().zip(new["$ref"].as_str());
+        let pair = names.map(|(old, new)| (old.to_owned(), new.to_owned()));
+        if pair.as_ref().is_some_and(|pair| !self.open.borrow_mut().insert(pair.clone())) {
+            return;
+        }
+        self.compare_resolved(place, resolved(self.old, old), resolved(self.new, new), found);
+        if let Some(pair) = pair {
+            self.open.borrow_mut().remove(&pair);
+        }
+    }
+
+    fn compare_resolved(&self, place: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
         let (sub, sup) = self.ordered(old, new);
         if is_everything(sup) || meaning(old) == meaning(new) && !has_reference(old) {
             return;
         }
-        if let Some(all) = sup["allOf"].as_array().or(sub["allOf"].as_array()) {
-            // Both sides have the same form, or the structure changed.
-            let (olds, news) = (branches(old, "allOf"), branches(new, "allOf"));
-            if olds.len() != all.len() || news.len() != all.len() {
-                found.push(at(place, "`allOf` is another one"));
-                return;
-            }
+        let (olds, news) = (branches(old, "allOf"), branches(new, "allOf"));
+        if olds.len() == news.len() {
             olds.iter().zip(&news).for_each(|(old, new)| self.compare(place, old, new, found));
+        } else {
+            found.push(at(place, "`allOf` differs"));
         }
-        if self.alternatives(place, old, new, found) {
-            return;
-        }
+        self.alternatives(place, old, new, found);
         self.values(place, old, new, found);
         self.bounds(place, old, new, found);
         self.fields(place, old, new, found);
+        self.others(place, old, new, found);
         if let Some(items) = sup.get("items") {
             let none = Value::Bool(true);
             let of_sub = sub.get("items").unwrap_or(&none);
@@ -82,8 +111,22 @@ impl Comparison<'_> {
         }
     }
 
-    /// Returns the schema of the written values and that of the read ones. The same function turns
-    /// them back.
+    /// Compares the keywords that no other function of this module compares.
+    fn others(&self, place: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
+        let (old, new) = (meaning(old), meaning(new));
+        let names =
+            [&old, &new].map(|schema| schema.as_object().into_iter().flat_map(|of| of.keys()));
+        let names: BTreeSet<&String> = names.into_iter().flatten().collect();
+        let is_known = |name: &str| {
+            let of_values = ["type", "pattern", "format"].contains(&name);
+            of_values || KNOWN.contains(&name) || BOUNDS.iter().any(|(bound, _)| *bound == name)
+        };
+        let others = names.into_iter().filter(|name| !is_known(name) && old[*name] != new[*name]);
+        found.extend(others.map(|name| at(place, &format!("`{name}` differs"))));
+    }
+
+    /// Returns the schema of the written values and that of the read ones. A second call restores
+    /// the order of the two schemas.
     fn ordered<'v>(&self, old: &'v Value, new: &'v Value) -> (&'v Value, &'v Value) {
         match self.direction {
             Direction::Read => (old, new),
@@ -91,11 +134,11 @@ impl Comparison<'_> {
         }
     }
 
-    /// Compares schemas with alternatives. Returns whether one of them has any.
-    fn alternatives(&self, place: &str, old: &Value, new: &Value, found: &mut Vec<String>) -> bool {
+    /// Compares the alternatives of two schemas, if one of them has any.
+    fn alternatives(&self, place: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
         let has = |schema: &Value| schema.get("anyOf").or(schema.get("oneOf")).is_some();
         if !has(old) && !has(new) {
-            return false;
+            return;
         }
         let (olds, news) = (alternatives(old), alternatives(new));
         let (subs, sups) = match self.direction {
@@ -114,7 +157,6 @@ impl Comparison<'_> {
                 found.extend(nearest);
             }
         }
-        true
     }
 
     /// Compares the types and the listed values.
@@ -124,6 +166,10 @@ impl Comparison<'_> {
             Direction::Read => at(place, &format!("{value} is no longer allowed")),
             Direction::Written => at(place, &format!("{value} is new")),
         };
+        // Alternatives have their own values.
+        if !branches(sup, "anyOf").is_empty() || !branches(sup, "oneOf").is_empty() {
+            return;
+        }
         if let Some(allowed) = listed(sup) {
             match listed(sub) {
                 Some(values) => {
@@ -134,12 +180,17 @@ impl Comparison<'_> {
             }
             return;
         }
+        if let Some(values) = listed(sub) {
+            let refused = values.iter().filter(|value| misfit(sup, value).is_some());
+            found.extend(refused.map(|value| what(&value.to_string())));
+            return;
+        }
         let allowed = types(sup);
         if allowed.is_empty() {
             return;
         }
         let values = types(sub);
-        if values.is_empty() && listed(sub).is_none() {
+        if values.is_empty() {
             found.push(what("any other type"));
         }
         let is_allowed =
@@ -160,11 +211,12 @@ impl Comparison<'_> {
                 found.push(at(place, &format!("`{bound}` is {is}, and was {was}")));
             }
         }
+        let is_number = types(sup).contains("integer") || types(sup).contains("number");
         for word in ["pattern", "format"] {
-            // The formats of numbers describe their size in Rust.
-            let counts = word == "pattern" || sup["type"] == "string";
-            if counts && sup[word].is_string() && sup[word] != sub[word] && listed(sub).is_none() {
-                found.push(at(place, &format!("`{word}` is another one")));
+            let (of_sub, of_sup) = (&sub[word], &sup[word]);
+            let is_inside = of_sub == of_sup || is_number && is_in_range(of_sub, of_sup);
+            if of_sup.is_string() && !is_inside && listed(sub).is_none() {
+                found.push(at(place, &format!("`{word}` differs")));
             }
         }
     }
@@ -179,9 +231,19 @@ impl Comparison<'_> {
         for field in required(sup).filter(|field| !always.contains(field)) {
             let what = match self.direction {
                 Direction::Read => "is required, and was not",
-                Direction::Written => "is not always there, and was",
+                Direction::Written => "is optional, and was required",
             };
             found.push(format!("{} {what}", inner(field)));
+        }
+        if self.direction == Direction::Written {
+            // An optional field stays in the answers: clients may read it.
+            let known = new["properties"].as_object();
+            let fields = old["properties"].as_object().into_iter().flat_map(|fields| fields.keys());
+            let gone = fields.filter(|field| known.is_none_or(|known| !known.contains_key(*field)));
+            let is_optional = |field: &&String| !required(old).any(|name| name == field.as_str());
+            found.extend(
+                gone.filter(is_optional).map(|field| format!("{} is removed", inner(field))),
+            );
         }
         let none = Value::Bool(true);
         let is_closed = sup["additionalProperties"] == false;
@@ -195,7 +257,7 @@ impl Comparison<'_> {
                 None => {}
             }
         }
-        if is_closed && sub["type"] == "object" && sub["additionalProperties"] != false {
+        if is_closed && types(sub).contains("object") && sub["additionalProperties"] != false {
             found.push(at(place, "other fields are no longer accepted"));
         }
         if let Some(of_sup) =
@@ -205,6 +267,24 @@ impl Comparison<'_> {
             let (old, new) = self.ordered(of_sub, of_sup);
             self.compare(&inner("*"), old, new, found);
         }
+    }
+}
+
+/// Whether the format of a number, as schemars writes that of a Rust type, allows only numbers that
+/// another format allows.
+fn is_in_range(sub: &Value, sup: &Value) -> bool {
+    let range = |format: &Value| {
+        let format = format.as_str()?;
+        let (is_signed, bits) = match format.strip_prefix("uint") {
+            Some(bits) => (false, bits),
+            None => (true, format.strip_prefix("int")?),
+        };
+        let bits = bits.parse::<u32>().ok()?;
+        Some(if is_signed { (bits - 1, bits - 1) } else { (0, bits) })
+    };
+    match (range(sub), range(sup)) {
+        (Some((low, high)), Some((lowest, highest))) => low <= lowest && high <= highest,
+        _ => false,
     }
 }
 
