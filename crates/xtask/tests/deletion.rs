@@ -253,6 +253,8 @@ fn all_checks_and_tests_pass_without_a_deleted_application() {
     copy.cargo(&[&["test", "--workspace"], excluded].concat());
     copy.cargo(&["xtask", "check"]);
     copy.cargo(&["xtask", "wire", "--check"]);
+    copy.cargo(&["xtask", "schemas", "--release"]);
+    copy.cargo(&["xtask", "schemas", "--check"]);
     // The linters need three minutes. LINT=1 runs them too.
     if std::env::var_os("LINT").is_some() {
         copy.cargo(&["xtask", "lint"]);
