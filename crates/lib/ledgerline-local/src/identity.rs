@@ -174,7 +174,8 @@ mod tests {
     #[test]
     fn an_expired_token_and_one_of_another_stack_are_refused() {
         let claims = json!({ "sub": "carol", "client_id": "App", "scope": "ledgerline/write" });
-        let (api, other) = (api(), api());
+        let other = api();
+        let api = api();
         let now = Timestamp::now();
         for (token, expected) in [
             (api.tokens.sign(claims.clone(), now, 60), None),

@@ -135,7 +135,8 @@ mod tests {
 
     #[test]
     fn a_token_that_was_changed_or_that_another_key_signed_gives_no_claims() {
-        let (ours, others) = (tokens(), tokens());
+        let ours = tokens();
+        let others = tokens();
         let token = ours.sign(json!({ "sub": "ada" }), at(NOW), 60).unwrap();
         let [header, claims, signature] = token.split('.').collect::<Vec<_>>().try_into().unwrap();
         let mut eve: Value = serde_json::from_slice(&decoded(claims).unwrap()).unwrap();

@@ -1,7 +1,7 @@
 //! `cargo xtask schemas`: the contract of the workspace, made from its code.
 //!
 //! * `openapi.json` has the routes of the HTTP API.
-//! * `asyncapi.json` has the messages on the bus, on the queues, and of `GET /events`.
+//! * `asyncapi.json` has the messages on the bus and on the queues.
 //! * `events/<category>/<type>.<number>.json` is the JSON Schema of an event at a schema number.
 //! * `rows/<name>.json` is the JSON Schema of a row.
 //! * `released/` is a copy of all of them, with which every later version is compared.

@@ -36,9 +36,11 @@ pub(crate) fn run(template: &Path, mode: Mode) -> Result<()> {
         }
         source => source?,
     };
-    // The development binary has the functions of the workspace's own template alone.
+    // The development binary is one program to build, and has the functions of the workspace's own
+    // template alone. A check is of the functions that are deployed.
     let is_of_workspace = template.parent().is_none_or(|folder| folder == Path::new(""));
-    let manifests = check::manifests_of(&source, Path::new("."), !is_of_workspace)?;
+    let own_binaries = mode == Mode::Check || !is_of_workspace;
+    let manifests = check::manifests_of(&source, Path::new("."), own_binaries)?;
     if mode == Mode::Check {
         return compare(template, &source, &manifests);
     }

@@ -172,6 +172,10 @@ fn operation(
     read: &mut SchemaGenerator,
     written: &mut SchemaGenerator,
 ) -> Operation {
+    let is_in_path = |name: &&str| route.contains(&format!("{{{name}}}"));
+    if let Some(name) = described.path.keys().find(|name| !is_in_path(name)) {
+        panic!("{route} has no parameter `{name}`, which `path_parameter` declares");
+    }
     let mut path = BTreeMap::new();
     for segment in route.split('/') {
         if let Some(name) = segment.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
