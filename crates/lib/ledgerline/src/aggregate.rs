@@ -18,6 +18,7 @@ use crate::{EventTypes, InvalidStreamId, Refusal, StreamId};
 ///
 /// ```
 /// use ledgerline::{Aggregate, Context, Refusal, fold};
+/// use schemars::JsonSchema;
 /// use serde::{Deserialize, Serialize};
 ///
 /// ledgerline::events! {
@@ -30,7 +31,7 @@ use crate::{EventTypes, InvalidStreamId, Refusal, StreamId};
 ///     }
 /// }
 ///
-/// #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+/// #[derive(Debug, Clone, Default, JsonSchema, Serialize, Deserialize)]
 /// struct Count {
 ///     count: u64,
 /// }

@@ -391,7 +391,7 @@ mod tests {
             (
                 format!("{tank}/properties/parts/items/$ref"),
                 json!("#/components/schemas/Fill"),
-                "parts[].level is optional, and was required",
+                "parts[].level is removed",
             ),
             (
                 format!(

@@ -227,23 +227,22 @@ impl<'a> Comparison<'a> {
         let inner = |field: &str| {
             if place.is_empty() { field.to_owned() } else { format!("{place}.{field}") }
         };
+        // Clients may read every field of an answer, also an optional one.
+        let of_new = new["properties"].as_object();
+        let is_gone = |field: &str| {
+            self.direction == Direction::Written
+                && of_new.is_none_or(|fields| !fields.contains_key(field))
+        };
+        let of_old = old["properties"].as_object().into_iter().flat_map(|fields| fields.keys());
+        let gone = of_old.filter(|field| is_gone(field));
+        found.extend(gone.map(|field| format!("{} is removed", inner(field))));
         let always: BTreeSet<_> = required(sub).collect();
-        for field in required(sup).filter(|field| !always.contains(field)) {
+        for field in required(sup).filter(|field| !always.contains(field) && !is_gone(field)) {
             let what = match self.direction {
                 Direction::Read => "is required, and was not",
                 Direction::Written => "is optional, and was required",
             };
             found.push(format!("{} {what}", inner(field)));
-        }
-        if self.direction == Direction::Written {
-            // An optional field stays in the answers: clients may read it.
-            let known = new["properties"].as_object();
-            let fields = old["properties"].as_object().into_iter().flat_map(|fields| fields.keys());
-            let gone = fields.filter(|field| known.is_none_or(|known| !known.contains_key(*field)));
-            let is_optional = |field: &&String| !required(old).any(|name| name == field.as_str());
-            found.extend(
-                gone.filter(is_optional).map(|field| format!("{} is removed", inner(field))),
-            );
         }
         let none = Value::Bool(true);
         let is_closed = sup["additionalProperties"] == false;
