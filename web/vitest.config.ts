@@ -1,12 +1,33 @@
 import { defineConfig } from "vitest/config";
 
+/** The first start of a stack builds the functions. */
+const hookTimeout = 600_000;
+
 export default defineConfig({
   test: {
-    include: ["client/**/*.test.ts"],
-    globalSetup: ["test/stack.ts"],
-    // The first start of the stack builds the functions.
-    hookTimeout: 600_000,
+    // Each test has the stack and the processor to itself.
+    fileParallelism: false,
     teardownTimeout: 10_000,
-    testTimeout: 30_000,
+    projects: [
+      {
+        test: {
+          name: "client",
+          include: ["src/**/*.test.ts"],
+          exclude: ["src/**/*.browser.test.ts"],
+          globalSetup: ["test/limited.ts"],
+          hookTimeout,
+          testTimeout: 30_000,
+        },
+      },
+      {
+        test: {
+          name: "browser",
+          include: ["src/**/*.browser.test.ts", "test/*.browser.test.ts"],
+          globalSetup: ["test/build.ts"],
+          hookTimeout,
+          testTimeout: 60_000,
+        },
+      },
+    ],
   },
 });

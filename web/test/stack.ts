@@ -1,34 +1,37 @@
-/** A local stack for tests. `LEDGERLINE_URL` names one that runs already. */
+/** Local stacks for tests. */
 import { spawn, type ChildProcess } from "node:child_process";
 import { createInterface } from "node:readline";
-import type { TestProject } from "vitest/node";
+import { fileURLToPath } from "node:url";
 
-declare module "vitest" {
-  export interface ProvidedContext {
-    url: string;
-  }
+const ROOT = fileURLToPath(new URL("../..", import.meta.url));
+
+export interface Stack {
+  /** The address of the API. */
+  url: string;
+  /** The address of the web app on a port of its own, which makes it a page of another origin. */
+  app: string;
+  /** Ends the process at once, as a crash does. */
+  kill(): Promise<void>;
 }
 
-const ROOT = new URL("../..", import.meta.url);
-
-let stack: ChildProcess | undefined;
-
-export async function setup(project: TestProject): Promise<() => void> {
-  project.provide("url", process.env["LEDGERLINE_URL"] ?? (await start()));
-  return () => stack?.kill();
-}
-
-/** Starts a stack on free ports, and returns its address. */
-async function start(): Promise<string> {
+/** Starts a stack on a free port, or on this one, with more arguments of the program `local`. */
+export async function startStack({ port = 0, more = [] }: { port?: number; more?: string[] } = {}): Promise<Stack> {
+  // Cargo becomes the program itself (`exec`), so a signal reaches the program.
   const local = ["run", "--quiet", "--package", "local", "--"];
-  const free = ["--quiet", "--port", "0", "--aws-address", "127.0.0.1:0"];
-  // A caller who sends more is asked to wait.
-  const limit = ["--parameter-overrides", "CallerRequestsPerSecond=10"];
-  stack = spawn("cargo", [...local, ...free, ...limit], { cwd: ROOT, stdio: ["ignore", "pipe", "inherit"] });
-  if (!stack.stdout) throw new Error("the stack has no output");
+  const free = ["--quiet", "--port", String(port), "--aws-address", "127.0.0.1:0"];
+  const stack = spawn("cargo", [...local, ...free, ...more], { cwd: ROOT, stdio: ["ignore", "pipe", "inherit"] });
+  let app = "";
   for await (const line of createInterface(stack.stdout)) {
+    app = /^ +web app .*, and (\S+) /.exec(line)?.[1] ?? app;
     const url = /^Ready at (\S+)\. /.exec(line)?.[1];
-    if (url) return url;
+    if (url) return { url, app, kill: () => kill(stack) };
   }
   throw new Error("the local stack does not start");
+}
+
+async function kill(stack: ChildProcess): Promise<void> {
+  if (stack.exitCode !== null || stack.signalCode !== null) return;
+  const ended = new Promise((done) => stack.once("exit", done));
+  stack.kill("SIGKILL");
+  await ended;
 }

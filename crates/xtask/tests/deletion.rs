@@ -1,4 +1,4 @@
-//! Deletes an application in a copy of this repository. The test deletes its folder, its events
+//! Deletes an application in a copy of this repository. The test deletes its folders, its events
 //! with their answers, and its two lines in each of two packages. It also deletes its parts of the
 //! template and of `manifest.json`. No other file changes except `Cargo.lock`. Afterwards, all
 //! checks and tests pass.
@@ -77,6 +77,10 @@ impl Copy {
             .env("CARGO_TARGET_DIR", &self.target)
             .args(arguments))
     }
+
+    fn npm(&self, arguments: &[&str]) -> String {
+        run(Command::new("npm").current_dir(self.root.join("web")).args(arguments))
+    }
 }
 
 fn run(command: &mut Command) -> String {
@@ -102,6 +106,10 @@ fn delete(root: &Path, application: &str) {
         }
     }
     fs::remove_dir_all(&folder).unwrap();
+    let pages = root.join("web/src").join(application);
+    if pages.exists() {
+        fs::remove_dir_all(pages).unwrap();
+    }
     let module = application.replace('-', "_");
     for (list, begins) in [
         ("applications/Cargo.toml", format!("{application} = ")),
@@ -227,7 +235,7 @@ fn all_checks_and_tests_pass_without_a_deleted_application() {
     let others: Vec<_> = touched
         .lines()
         .filter(|line| {
-            !["events", "tests/answers", "crates/apps"]
+            !["events", "tests/answers", "crates/apps", "web/src"]
                 .iter()
                 .any(|folder| line.starts_with(&format!(" D {folder}/")))
         })
@@ -255,6 +263,10 @@ fn all_checks_and_tests_pass_without_a_deleted_application() {
     copy.cargo(&["xtask", "wire", "--check"]);
     copy.cargo(&["xtask", "schemas", "--release"]);
     copy.cargo(&["xtask", "schemas", "--check"]);
+    copy.npm(&["ci", "--no-audit", "--no-fund", "--silent"]);
+    for script in ["generate", "check", "build"] {
+        copy.npm(&["run", script]);
+    }
     // The linters need three minutes. LINT=1 runs them too.
     if std::env::var_os("LINT").is_some() {
         copy.cargo(&["xtask", "lint"]);

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -17,6 +17,7 @@ use serde_json::Value;
 use crate::{
     contract, descriptors, output,
     stack::{Options, Stack},
+    web_app,
 };
 
 /// Run template.yaml on this machine.
@@ -94,6 +95,9 @@ pub fn main<L: Aggregates>() -> ExitCode {
     }
 }
 
+/// The parameter of a template that adds the web app.
+const WEB_APP: &str = "WebApp";
+
 /// Returns the resources that are not emulated, counted by type.
 fn not_emulated(ignored: &[(String, String)]) -> String {
     let mut kinds = BTreeMap::<_, usize>::new();
@@ -148,6 +152,11 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
     let sender = format!("{}@localhost", source.stack());
     let senders = senders_without_value(&source.json()).into_iter();
     let mut parameters: BTreeMap<_, _> = senders.map(|name| (name, sender.clone())).collect();
+    let folder = arguments.template.parent().unwrap_or(Path::new("")).to_owned();
+    let is_built = folder.join(web_app::FILES).join("index.html").exists();
+    if is_built && source.json()["Parameters"][WEB_APP].is_object() {
+        parameters.insert(WEB_APP.to_owned(), "true".to_owned());
+    }
     parameters.extend(arguments.parameter_overrides);
     let is_kept = arguments.data.is_some();
     let stack = Stack::start(Options {
@@ -174,6 +183,15 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
         arguments.user
     ));
     output::line(format_args!("  contract     {0}{1}, and {0}{1}.json", stack.url, contract::PAGE));
+    match &stack.web_app {
+        Some([here, own]) => {
+            output::line(format_args!("  web app      {here}, and {own} (another origin)"));
+        }
+        None if folder.join("web/package.json").exists() && !is_built => output::line(
+            format_args!("  web app      not built: cd web && npm ci && npm run build"),
+        ),
+        None => {}
+    }
     output::line(format_args!("  AWS          {} (for AWS_ENDPOINT_URL)", stack.aws_url));
     output::line(format_args!("  mails        {}/mailbox", stack.aws_url));
     output::line(format_args!("  data         {place}"));
@@ -226,8 +244,6 @@ async fn unreadable_commits<L: Aggregates>(log: &DynamoDbStore) -> Result<(u64, 
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use ledgerline::{EventLog, StreamId, contract, testing::tank::Tanks};
 
     use super::*;

@@ -12,7 +12,7 @@ use axum::{
         header::{
             ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
             ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE,
-            ACCESS_CONTROL_REQUEST_METHOD, ORIGIN,
+            ACCESS_CONTROL_REQUEST_METHOD, HOST, ORIGIN,
         },
     },
 };
@@ -69,6 +69,17 @@ fn allowed(cors: &Cors, request: &HeaderMap) -> Option<HeaderValue> {
         None => allowed.eq_ignore_ascii_case(text),
     };
     cors.allow_origins.iter().any(matches).then(|| origin.clone())
+}
+
+/// Whether no page of another origin sent a request. Browsers send `Origin` with each request that
+/// can change data; a program need not.
+pub(crate) fn is_of_this_origin(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    match (text(ORIGIN), text(HOST)) {
+        (None, _) => true,
+        (Some(origin), Some(host)) => origin == format!("http://{host}"),
+        (Some(_), None) => false,
+    }
 }
 
 fn list(headers: &mut HeaderMap, name: HeaderName, values: &[String]) {

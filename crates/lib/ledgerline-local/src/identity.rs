@@ -1,8 +1,9 @@
 //! The caller of a request to the HTTP API: the claims that a JWT authorizer would pass on, without
 //! an identity provider.
 //!
-//! A request without a token comes from the development user. With `Authorization: Bearer bob`, a
-//! request comes from bob, with every scope and as an operator.
+//! A request without a token comes from the development user, unless a web page of another origin
+//! sends it. With `Authorization: Bearer bob`, a request comes from bob, with every scope and as an
+//! operator.
 //!
 //! A token with three parts must be one that this stack signed ([`tokens`](crate::tokens)) and that
 //! has not expired. As on AWS, its audience must be one of the template's, and only its groups make
@@ -14,7 +15,7 @@ use axum::http::{HeaderMap, StatusCode, header::AUTHORIZATION};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::tokens::Tokens;
+use crate::{cors::is_of_this_origin, tokens::Tokens};
 
 /// The rules by which the API accepts callers.
 #[derive(Debug, Clone)]
@@ -41,6 +42,8 @@ pub(crate) fn authorizer(
 ) -> Result<Value, (StatusCode, &'static str)> {
     const UNAUTHORIZED: (StatusCode, &str) = (StatusCode::UNAUTHORIZED, "Unauthorized");
     let token = match headers.get(AUTHORIZATION) {
+        // A page of another origin must not act for the developer who visits it.
+        None if !is_of_this_origin(headers) => return Err(UNAUTHORIZED),
         None => developer,
         Some(header) => {
             let header = header.to_str().map_err(|_| UNAUTHORIZED)?;
@@ -108,6 +111,8 @@ fn as_text(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::header::{HOST, ORIGIN};
+
     use super::*;
 
     fn scopes() -> Vec<String> {
@@ -151,6 +156,30 @@ mod tests {
             assert!(
                 authorizer["jwt"]["claims"]["scope"].as_str().unwrap().contains("ledgerline/write")
             );
+        }
+    }
+
+    #[test]
+    fn a_page_of_another_origin_does_not_act_for_the_developer() {
+        for (origin, token, expected) in [
+            (None, None, None),
+            (Some("http://localhost:3000"), None, None),
+            (Some("http://localhost:3001"), None, Some(401)),
+            (Some("https://localhost:3000"), None, Some(401)),
+            (Some("https://evil.example"), None, Some(401)),
+            (Some("null"), None, Some(401)),
+            (Some("https://app.example.com"), Some("Bearer bob"), None),
+        ] {
+            let named = |name, value: Option<&str>| Some((name, value?.parse().unwrap()));
+            let headers = [
+                named(HOST, Some("localhost:3000")),
+                named(ORIGIN, origin),
+                named(AUTHORIZATION, token),
+            ];
+            let headers = headers.into_iter().flatten().collect();
+            let called = authorizer(&api(), &headers, &scopes(), None);
+            let refused = called.err().map(|(status, _)| status.as_u16());
+            assert_eq!(refused, expected, "{origin:?} {token:?}");
         }
     }
 

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod access_log;
+mod checkpoint;
 mod cli;
 mod contract;
 mod cors;
@@ -26,6 +27,7 @@ mod stream_records;
 mod tokens;
 mod trace_log;
 mod watch;
+mod web_app;
 
 pub use cli::main;
 

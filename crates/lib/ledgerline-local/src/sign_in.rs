@@ -14,7 +14,7 @@ use std::{
 use axum::{
     Form, Json, Router,
     extract::{Query, State},
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{Html, IntoResponse, Redirect, Response},
     routing::{get, post},
 };
@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::tokens::Tokens;
+use crate::{cors::is_of_this_origin, tokens::Tokens, web_app::APP};
 
 /// The path of the sign-in form.
 const AUTHORIZE: &str = "/oauth2/authorize";
@@ -39,9 +39,6 @@ const FORM: &str = include_str!("sign_in/page.html");
 const CODE: Duration = Duration::from_secs(300);
 /// The cookie of a browser's session.
 const COOKIE: &str = "ledgerline-session";
-/// The path of a web app on this computer. Every client may name the path as its callback and
-/// logout address.
-const APP: &str = "/app/";
 /// The most codes, refresh tokens and sessions that are stored, of each. The oldest is dropped
 /// (rule 11).
 const MOST: usize = 1_000;
@@ -423,7 +420,8 @@ fn allowed(client: &Client, scope: &str) -> Option<String> {
     scope.split(' ').all(is_allowed).then(|| scope.to_owned())
 }
 
-/// Whether an address is that of the web app on this computer, on any port (RFC 8252, 7.3).
+/// Whether an address is that of the web app on this computer, on any port (RFC 8252, 7.3). Every
+/// client may name the address as its callback and logout address.
 fn is_app(uri: &str) -> bool {
     let rest =
         ["http://127.0.0.1:", "http://localhost:"].iter().find_map(|host| uri.strip_prefix(host));
@@ -516,17 +514,6 @@ fn session(headers: &HeaderMap) -> Option<&str> {
 fn set_cookie(response: &mut Response, cookie: &str) {
     if let Ok(cookie) = HeaderValue::from_str(cookie) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
-    }
-}
-
-/// Whether a form was sent by a page of this server. Browsers send `Origin` with every form; a
-/// program need not.
-fn is_of_this_origin(headers: &HeaderMap) -> bool {
-    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    match (text(header::ORIGIN), text(header::HOST)) {
-        (None, _) => true,
-        (Some(origin), Some(host)) => origin == format!("http://{host}"),
-        (Some(_), None) => false,
     }
 }
 

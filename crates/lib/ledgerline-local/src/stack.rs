@@ -4,19 +4,16 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::{Arc, OnceLock, atomic::AtomicUsize},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use aws_sdk_sqs::types::QueueAttributeName;
+use axum::Router;
 use ledgerline_dynamodb::DynamoDbStore;
 use tokio::{
     net::TcpListener,
-    sync::{Mutex, Notify, watch},
+    sync::{Notify, watch},
 };
 
 use ledgerline_sam::{
@@ -27,6 +24,7 @@ use ledgerline_sam::{
 
 use crate::{
     access_log::AccessLog,
+    checkpoint::Checkpoint,
     contract,
     gateway::Gateway,
     host::{Function, Host, Launch},
@@ -43,6 +41,7 @@ use crate::{
     tokens::Tokens,
     trace_log::TraceLog,
     watch::Watch,
+    web_app,
 };
 
 /// The options of the local stack.
@@ -77,6 +76,9 @@ pub struct Options {
 pub struct Stack {
     /// The URL of the HTTP API.
     pub url: String,
+    /// The URLs of the web app, if the template has a distribution: on the port of the API, and on a
+    /// port of its own, which makes the pages those of another origin.
+    pub web_app: Option<[String; 2]>,
     /// The method and path of each route, and the name of its function.
     pub routes: Vec<(String, String)>,
     /// The URL of the emulated services, which is the value of `AWS_ENDPOINT_URL` for the AWS CLI
@@ -211,7 +213,7 @@ impl Stack {
                     .into_iter()
                     .map(|queue| sqs.queue_url(&queue.arn))
                     .collect::<Result<_>>()?;
-                tokio::spawn(keep_checkpoint(Checkpoint {
+                let checkpoint = Checkpoint {
                     file: checkpoint,
                     delivered,
                     kept,
@@ -220,7 +222,8 @@ impl Stack {
                     queues,
                     events: Arc::clone(&events.provider),
                     under_way: Arc::clone(&under_way),
-                }));
+                };
+                tokio::spawn(checkpoint.run());
             }
             tokio::spawn(mapping.run());
             readers.entry(stream.table.clone()).or_insert((stream, Vec::new())).1.push(passed);
@@ -301,20 +304,31 @@ impl Stack {
             );
         }
         let tokens = Arc::new(Tokens::new(format!("http://{address}"))?);
-        let sign_in = sign_in::router(Arc::clone(&tokens), std::mem::take(&mut template.clients));
+        let url = format!("http://{address}");
+        let clients = std::mem::take(&mut template.clients);
+        let web_app = match &template.distribution {
+            Some(app) => {
+                Some(serve_app(web_app::router(root, app, &clients, &url), &mut template).await?)
+            }
+            None => None,
+        };
+        let sign_in = sign_in::router(Arc::clone(&tokens), clients.clone());
         let authorizer = template.audience.map(|audience| Authorizer {
             developer: options.user,
             audience,
             tokens,
         });
         let contract = contract::router(root.to_owned(), stack);
+        let app = template.distribution.as_ref();
+        let app = app.map(|app| web_app::router(root, app, &clients, "/")).unwrap_or_default();
         let api = Api::new(routes, written, hops, authorizer, access, template.cors).router();
-        let api = contract.merge(sign_in).merge(api);
+        let api = contract.merge(sign_in).merge(app).merge(api);
         tokio::spawn(async move {
             axum::serve(listener, api.into_make_service_with_connect_info::<SocketAddr>()).await
         });
         Ok(Self {
-            url: format!("http://{address}"),
+            web_app: web_app.map(|own| [format!("{url}{}", web_app::APP), own]),
+            url,
             routes: listed,
             aws_url: format!("http://{aws_address}"),
             ignored: template.ignored,
@@ -328,6 +342,21 @@ impl Stack {
     pub fn functions(&self) -> impl Iterator<Item = &str> {
         self.functions.iter().map(|function| function.name())
     }
+}
+
+/// Serves the web app on a free port, and returns its URL. The address replaces the domain of the
+/// distribution among the origins that may call the API.
+async fn serve_app(app: Router, template: &mut Template) -> Result<String> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free")?;
+    let own = format!("http://{}", listener.local_addr()?);
+    let domain = template.distribution.as_ref().map(|app| format!("https://{}", app.domain));
+    for origin in template.cors.iter_mut().flat_map(|cors| &mut cors.allow_origins) {
+        if Some(&*origin) == domain.as_ref() {
+            origin.clone_from(&own);
+        }
+    }
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    Ok(format!("{own}{}", web_app::APP))
 }
 
 type StreamMapping = (stream::Mapping, watch::Receiver<String>);
@@ -472,110 +501,4 @@ fn write_env_vars(file: &Path, template: &Template, aws_port: u16, user: &str) -
     }
     std::fs::write(file, serde_json::to_string_pretty(&functions)?)
         .with_context(|| format!("cannot write {}", file.display()))
-}
-
-/// The position in a stream that survives a restart. The queues and the bus are in memory. So a
-/// record counts as passed when all work that follows from it is done, not when the fanout receives
-/// it. After a restart, the fanout gets all later records again, also those of events in a
-/// dead-letter queue. Consumers skip duplicates.
-struct Checkpoint {
-    file: PathBuf,
-    delivered: watch::Receiver<String>,
-    /// The position in the file.
-    kept: watch::Sender<String>,
-    /// While this lock is held, the mapping takes no records from the stream.
-    polling: Arc<Mutex<()>>,
-    sqs: Arc<Sqs>,
-    queues: Vec<String>,
-    events: Arc<rustack_events_core::provider::RustackEvents>,
-    under_way: Arc<AtomicUsize>,
-}
-
-/// The pause between two checks whether all work is done.
-const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(200);
-/// The longest time without a moment at which all work was done. After it, the stream is held until
-/// there is such a moment. Under steady load, there would otherwise be none. All records since the
-/// load began would stay, and be fanned out again after a restart.
-const CHECKPOINT_OVERDUE: Duration = Duration::from_secs(10);
-/// The longest time for which the stream is held. Records that are not done by then wait for a
-/// retry, or are dead letters.
-const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(2);
-
-async fn keep_checkpoint(checkpoint: Checkpoint) {
-    let mut last = Instant::now();
-    loop {
-        tokio::time::sleep(CHECKPOINT_INTERVAL).await;
-        let polling = Arc::clone(&checkpoint.polling);
-        let held = match last.elapsed() > CHECKPOINT_OVERDUE {
-            true => tokio::time::timeout(CHECKPOINT_PATIENCE, polling.lock()).await.ok(),
-            false => None,
-        };
-        // The position is read before the check, so that records that are delivered later do not
-        // matter.
-        let position = checkpoint.delivered.borrow().clone();
-        let changed = position != *checkpoint.kept.borrow();
-        let patience = if held.is_some() { CHECKPOINT_PATIENCE } else { Duration::ZERO };
-        if changed && checkpoint.all_done_within(patience).await {
-            checkpoint.keep(position);
-        }
-        if held.is_some() || !changed || *checkpoint.kept.borrow() == *checkpoint.delivered.borrow()
-        {
-            last = Instant::now();
-        }
-    }
-}
-
-impl Checkpoint {
-    fn keep(&self, position: String) {
-        let temporary = self.file.with_extension("new");
-        let written = std::fs::write(&temporary, &position)
-            .and_then(|()| std::fs::rename(&temporary, &self.file));
-        if written.is_ok() {
-            self.kept.send_replace(position);
-        }
-    }
-
-    async fn all_done_within(&self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
-        loop {
-            if self.all_done().await.unwrap_or(false) {
-                return true;
-            }
-            if Instant::now() >= deadline {
-                return false;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    async fn all_done(&self) -> Result<bool> {
-        let stats = self.events.delivery_stats();
-        if stats.accepted != stats.delivered + stats.failed
-            || self.under_way.load(Ordering::SeqCst) > 0
-        {
-            return Ok(false);
-        }
-        for url in &self.queues {
-            let attributes = self
-                .sqs
-                .client
-                .get_queue_attributes()
-                .queue_url(url)
-                .attribute_names(QueueAttributeName::All)
-                .send()
-                .await?
-                .attributes
-                .unwrap_or_default();
-            for name in [
-                QueueAttributeName::ApproximateNumberOfMessages,
-                QueueAttributeName::ApproximateNumberOfMessagesNotVisible,
-                QueueAttributeName::ApproximateNumberOfMessagesDelayed,
-            ] {
-                if attributes.get(&name).is_some_and(|count| count != "0") {
-                    return Ok(false);
-                }
-            }
-        }
-        Ok(true)
-    }
 }

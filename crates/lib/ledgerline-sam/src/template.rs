@@ -2,6 +2,7 @@
 //! unknown part is an error with its line. Otherwise the local stack would differ from the deployed
 //! stack.
 
+mod distribution;
 mod intrinsics;
 mod model;
 mod resources;
@@ -16,9 +17,10 @@ use serde_json::Value;
 
 use self::intrinsics::Scope;
 pub use self::model::{
-    Client, Cors, DeadLetterConfig, Destination, DestinationConfig, DestinationType, Event, Filter,
-    FilterCriteria, Function, InvokeConfig, Queue, QueueSource, Resource, ResponseType,
-    RetryPolicy, Role, RuleSource, ScalingConfig, StartingPosition, StreamSource, Table, Template,
+    Client, Cors, DeadLetterConfig, Destination, DestinationConfig, DestinationType, Distribution,
+    Event, Filter, FilterCriteria, Function, InvokeConfig, Queue, QueueSource, Resource,
+    ResponseType, RetryPolicy, Role, RuleSource, ScalingConfig, StartingPosition, StreamSource,
+    Table, Template,
 };
 use crate::{
     for_each,

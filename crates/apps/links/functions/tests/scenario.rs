@@ -88,7 +88,12 @@ async fn a_feed_has_the_ratings_of_the_followed_users() {
         links.get(&format!("{feed}?limit=1&cursor={cursor}")).await.body["feed"][0]["linkUrl"],
         *url
     );
-    assert_eq!(other.get(&feed).await.problem(), "not-you");
+    let follows = format!("/users/{me}/follows");
+    let followings = async || links.get(&follows).await.body["follows"].clone();
+    assert_eq!(followings().await, json!([{ "userId": bob }]));
+    for path in [&feed, &follows] {
+        assert_eq!(other.get(path).await.problem(), "not-you");
+    }
 
     // The average counts each user once.
     rate(&links, &me, json!({ "linkUrl": &url, "rating": 5 })).await;
@@ -110,4 +115,5 @@ async fn a_feed_has_the_ratings_of_the_followed_users() {
 
     follow(Method::DELETE).await;
     eventually("it is gone", async || in_feed().await.is_none().then_some(())).await;
+    assert_eq!(followings().await, json!([]));
 }

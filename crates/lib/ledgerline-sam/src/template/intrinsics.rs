@@ -7,6 +7,11 @@ use serde_json::Value;
 use super::{ACCOUNT, Located, REGION, Source};
 use crate::yaml::{Kind, Node};
 
+/// Returns the domain name of a distribution.
+pub(super) fn domain(id: &str) -> String {
+    format!("{}.cloudfront.net", id.to_lowercase())
+}
+
 /// A template with the values of its parameters.
 pub(super) struct Scope<'a> {
     pub(super) root: &'a Node,
@@ -147,6 +152,7 @@ impl<'a> Scope<'a> {
             "StreamArn" => Ok(stream_arn(&physical.arn)),
             "QueueName" | "Name" => Ok(physical.name),
             "QueueUrl" => Ok(physical.reference),
+            "DomainName" => Ok(domain(id)),
             other => Err((line, format!("the attribute {other} of {id} is not emulated"))),
         }
     }

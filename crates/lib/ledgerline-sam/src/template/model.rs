@@ -28,6 +28,8 @@ pub struct Template {
     pub clients: Vec<Client>,
     /// The web pages of other origins that may call the HTTP API; `None` if no page may.
     pub cors: Option<Cors>,
+    /// The distribution of the web app, if there is one.
+    pub distribution: Option<Distribution>,
     /// Logical ids and types of the resources that have no meaning on a laptop.
     pub ignored: Vec<(String, String)>,
     /// Properties of emulated resources that are not emulated: `HttpApi.Domain`.
@@ -54,6 +56,16 @@ pub struct Cors {
     /// The seconds for which a browser caches the response to a preflight request.
     #[serde(default)]
     pub max_age: Option<u32>,
+}
+
+/// A CloudFront distribution, with the headers that it adds to the files of a bucket.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Distribution {
+    /// The domain name, which allowed origins and addresses of callbacks contain.
+    pub domain: String,
+    /// The headers of files by the pattern of their paths, such as `assets/*`, in the order of the
+    /// behaviours. The last pattern is `*`.
+    pub headers: Vec<(String, Vec<(String, String)>)>,
 }
 
 /// A client of a user pool: a program that signs users in, or that gets a token for itself.

@@ -63,6 +63,17 @@ impl<'a> Scope<'a> {
                     template.cors = self.cors(id, resource)?;
                 }
                 "AWS::Cognito::UserPoolClient" => template.clients.push(self.client(id, resource)?),
+                "AWS::CloudFront::Distribution" => {
+                    if template.distribution.is_some() {
+                        let message = format!("{id}: a second distribution is not emulated");
+                        return Err((resource.line, message));
+                    }
+                    template.distribution = Some(self.distribution(id, resource)?);
+                }
+                // They are read with the distribution that names them.
+                "AWS::CloudFront::ResponseHeadersPolicy"
+                | "AWS::CloudFront::OriginAccessControl"
+                | "AWS::S3::BucketPolicy" => {}
                 // They are read with the function that names them, in `role`.
                 "AWS::IAM::Role" | "AWS::IAM::ManagedPolicy" => {}
                 "AWS::SNS::Subscription"

@@ -1,4 +1,5 @@
-//! The queries about ratings: those of a link, those of a user, and the feed of the caller.
+//! The queries about ratings: those of a link, those of a user, and the feed and the followings of
+//! the caller.
 
 use std::collections::BTreeMap;
 
@@ -54,6 +55,14 @@ pub fn routes() -> Vec<queries::Query> {
         .path_parameter::<UserId>("id")
         .paged()
         .refusals(&[NOT_YOU]),
+        queries::Query::new(
+            "GET /users/{id}/follows",
+            [Table::with(feeds::TABLE, [Query])],
+            follows,
+        )
+        .path_parameter::<UserId>("id")
+        .paged()
+        .refusals(&[NOT_YOU]),
     ]
 }
 
@@ -100,10 +109,7 @@ async fn of_user(views: &Views, request: &HttpRequest) -> Result<Answer<UserRati
 
 /// Returns the feed of the caller, and of no other user.
 async fn feed(views: &Views, request: &HttpRequest) -> Result<Answer<Feed>, Problem> {
-    let (actor, id) = (request.actor()?, request.path_value::<UserId>("id")?);
-    if UserId::of_subject(actor).as_ref() != Some(&id) {
-        return Err(Problem::from(&NOT_YOU.saying("this is another user's feed")));
-    }
+    let id = caller(request, "this is another user's feed")?;
     let table = views.log_rows(feeds::TABLE)?;
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
@@ -132,6 +138,28 @@ async fn feed(views: &Views, request: &HttpRequest) -> Result<Answer<Feed>, Prob
         }
     });
     Ok(Answer::new(Feed { feed, end }))
+}
+
+/// Returns the users whom the caller follows.
+async fn follows(views: &Views, request: &HttpRequest) -> Result<Answer<Follows>, Problem> {
+    let id = caller(request, "these are another user's followings")?;
+    let table = views.log_rows(feeds::TABLE)?;
+    let owner = feeds::following(id.get());
+    let limit = limit(request)?;
+    let cursor = request.query("cursor")?;
+    let query = PageQuery::of(&owner, limit, cursor.as_deref());
+    let page = table.page::<Follow>(&query).await.map_err(problem)?;
+    let (follows, end) = listed(page, |follow| Followed { user_id: follow.entry });
+    Ok(Answer::new(Follows { follows, end }))
+}
+
+/// Returns the user in the path, who must be the caller.
+fn caller(request: &HttpRequest, refusal: &str) -> Result<UserId, Problem> {
+    let (actor, id) = (request.actor()?, request.path_value::<UserId>("id")?);
+    match UserId::of_subject(actor).as_ref() == Some(&id) {
+        true => Ok(id),
+        false => Err(Problem::from(&NOT_YOU.saying(refusal))),
+    }
 }
 
 /// Reads a page of a feed, newest first, without the entries of ended followings.
@@ -238,6 +266,21 @@ struct Feed {
     feed: Vec<RatingInFeed>,
     #[serde(flatten)]
     end: PageEnd,
+}
+
+/// The users whom the caller follows, by their ids.
+#[derive(JsonSchema, Serialize)]
+struct Follows {
+    follows: Vec<Followed>,
+    #[serde(flatten)]
+    end: PageEnd,
+}
+
+/// A user whom the caller follows.
+#[derive(JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Followed {
+    user_id: String,
 }
 
 /// A rating in a feed.

@@ -1,8 +1,8 @@
 /** The duties of a client, each against a local stack. */
 import { randomUUID } from "node:crypto";
 import { expect, inject, test } from "vitest";
-import { ifMatch, ledgerline, Problem, type ProblemType, rows, versionOf } from "./index";
-import type { paths } from "./schema";
+import { ifMatch, ledgerline, Problem, type ProblemType, rows, versionOf } from "../../client/index";
+import type { paths } from "../../client/schema";
 
 const baseUrl = inject("url");
 

@@ -1,0 +1,122 @@
+//! The position of a consumer of a stream that survives a restart of the local stack.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use aws_sdk_sqs::types::QueueAttributeName;
+use tokio::sync::{Mutex, watch};
+
+use crate::services::Sqs;
+
+/// The position in a stream that survives a restart. The queues and the bus are in memory. So a
+/// record counts as passed when all work that follows from it is done, not when the fanout receives
+/// it. After a restart, the fanout gets all later records again, also those of events in a
+/// dead-letter queue. Consumers skip duplicates.
+pub(crate) struct Checkpoint {
+    pub(crate) file: PathBuf,
+    pub(crate) delivered: watch::Receiver<String>,
+    /// The position in the file.
+    pub(crate) kept: watch::Sender<String>,
+    /// While this lock is held, the mapping takes no records from the stream.
+    pub(crate) polling: Arc<Mutex<()>>,
+    pub(crate) sqs: Arc<Sqs>,
+    pub(crate) queues: Vec<String>,
+    pub(crate) events: Arc<rustack_events_core::provider::RustackEvents>,
+    pub(crate) under_way: Arc<AtomicUsize>,
+}
+
+/// The pause between two checks whether all work is done.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(200);
+/// The longest time without a moment at which all work was done. After it, the stream is held until
+/// there is such a moment. Under steady load, there would otherwise be none. All records since the
+/// load began would stay, and be fanned out again after a restart.
+const CHECKPOINT_OVERDUE: Duration = Duration::from_secs(10);
+/// The longest time for which the stream is held. Records that are not done by then wait for a
+/// retry, or are dead letters.
+const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(2);
+
+impl Checkpoint {
+    /// Writes the position whenever all work is done.
+    pub(crate) async fn run(self) {
+        let mut last = Instant::now();
+        loop {
+            tokio::time::sleep(CHECKPOINT_INTERVAL).await;
+            let polling = Arc::clone(&self.polling);
+            let held = match last.elapsed() > CHECKPOINT_OVERDUE {
+                true => tokio::time::timeout(CHECKPOINT_PATIENCE, polling.lock()).await.ok(),
+                false => None,
+            };
+            // The position is read before the check, so that records that are delivered later do not
+            // matter.
+            let position = self.delivered.borrow().clone();
+            let changed = position != *self.kept.borrow();
+            let patience = if held.is_some() { CHECKPOINT_PATIENCE } else { Duration::ZERO };
+            if changed && self.all_done_within(patience).await {
+                self.keep(position);
+            }
+            if held.is_some() || !changed || *self.kept.borrow() == *self.delivered.borrow() {
+                last = Instant::now();
+            }
+        }
+    }
+
+    fn keep(&self, position: String) {
+        let temporary = self.file.with_extension("new");
+        let written = std::fs::write(&temporary, &position)
+            .and_then(|()| std::fs::rename(&temporary, &self.file));
+        if written.is_ok() {
+            self.kept.send_replace(position);
+        }
+    }
+
+    async fn all_done_within(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        loop {
+            if self.all_done().await.unwrap_or(false) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn all_done(&self) -> Result<bool> {
+        let stats = self.events.delivery_stats();
+        if stats.accepted != stats.delivered + stats.failed
+            || self.under_way.load(Ordering::SeqCst) > 0
+        {
+            return Ok(false);
+        }
+        for url in &self.queues {
+            let attributes = self
+                .sqs
+                .client
+                .get_queue_attributes()
+                .queue_url(url)
+                .attribute_names(QueueAttributeName::All)
+                .send()
+                .await?
+                .attributes
+                .unwrap_or_default();
+            for name in [
+                QueueAttributeName::ApproximateNumberOfMessages,
+                QueueAttributeName::ApproximateNumberOfMessagesNotVisible,
+                QueueAttributeName::ApproximateNumberOfMessagesDelayed,
+            ] {
+                if attributes.get(&name).is_some_and(|count| count != "0") {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,49 @@
+/** The parts that an application adds to the app: one folder each, found by `main.tsx`. */
+import { createContext, type VNode } from "preact";
+import { useContext } from "preact/hooks";
+import type { Client } from "../client/index";
+import type { paths } from "../client/schema";
+import type { Outbox, Send } from "./outbox";
+import type { Session } from "./session";
+
+export type Api = Client<paths>;
+
+/** The place in the app: `#/bank/accounts/163…?x=y` has the segments `accounts` and `163…`. */
+export interface Place {
+  segments: string[];
+  query: URLSearchParams;
+}
+
+export interface Application {
+  /** The first part of its places, and of the kinds of its commands. */
+  name: string;
+  title: string;
+  /** The commands, by name. */
+  commands: (api: Api) => Record<string, Send<never>>;
+  /** The page of a place; nothing if there is none. */
+  page: (place: Place) => VNode | undefined;
+}
+
+/** The parts that all pages share. */
+export interface Shared {
+  api: Api;
+  session: Session;
+  outbox: Outbox;
+  /** Tells the user something, and reads it to users of a screen reader. */
+  tell: (text: string, isError?: boolean) => void;
+  /** Explains an error to the user. */
+  explain: (error: unknown) => Promise<string>;
+}
+
+export const SharedContext = createContext<Shared | undefined>(undefined);
+
+export function useShared(): Shared {
+  const shared = useContext(SharedContext);
+  if (shared === undefined) throw new Error("the page is outside of the app");
+  return shared;
+}
+
+/** The address of a place in the app. */
+export function link(...segments: string[]): string {
+  return `#/${segments.map(encodeURIComponent).join("/")}`;
+}

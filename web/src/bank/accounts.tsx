@@ -1,0 +1,63 @@
+import { link, useShared } from "../application";
+import { useCommand, useEntries, useList } from "../ui/hooks";
+import { Field, Form, List, Page, Shown } from "../ui/parts";
+import type { Open } from ".";
+import { shown } from "./money";
+
+/** The user's accounts, and a form to open one. */
+export function AccountsPage() {
+  const { api } = useShared();
+  const accounts = useList(async (query, signal) => {
+    const { data } = await api.GET("/accounts", { params: { query }, signal: signal ?? null });
+    return { rows: data?.accounts ?? [], cursor: data?.cursor ?? null };
+  }, []);
+  const open = useCommand<Open>("bank.open");
+  const opening = useEntries<Open>("bank.open");
+
+  async function onOpen(field: (name: string) => string) {
+    const accountId = crypto.randomUUID();
+    const [owner, currency] = [field("owner"), field("currency").toUpperCase()];
+    const isOpen = await open.send(
+      { accountId, owner, currency: currency as Open["currency"] },
+      `Open an account for ${owner}`,
+    );
+    // The list is eventually consistent. The page of the account waits for the account.
+    if (isOpen) location.hash = link("bank", "accounts", accountId);
+    return isOpen;
+  }
+
+  return (
+    <Page title="Accounts">
+      <Shown of={accounts}>
+        {() => (
+          <List
+            label="Your accounts"
+            empty="You have no accounts."
+            more={accounts.more}
+            items={[
+              ...opening.map(({ key, input }) => (
+                <li key={key} class="pending">
+                  <span>{input.owner}</span>
+                  <span>being opened</span>
+                </li>
+              )),
+              ...(accounts.rows ?? []).map((account) => (
+                <li key={account.accountId}>
+                  <a href={link("bank", "accounts", account.accountId)}>{account.owner}</a>
+                  <span class="amount">
+                    {account.status === "closed" && <span class="tag">closed</span>}{" "}
+                    {shown(account.totalBalance, account.currency)}
+                  </span>
+                </li>
+              )),
+            ]}
+          />
+        )}
+      </Shown>
+      <Form title="Open an account" action="Open" command={open} onSend={onOpen}>
+        <Field label="Owner" name="owner" required maxLength={200} autocomplete="name" />
+        <Field label="Currency" name="currency" required pattern="[A-Za-z]{3}" value="EUR" hint="Such as EUR" />
+      </Form>
+    </Page>
+  );
+}

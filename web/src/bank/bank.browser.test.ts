@@ -1,0 +1,289 @@
+/** The bank in a real browser, against a local stack. */
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Browser, Page } from "playwright-core";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
+import { enter, expectSound, launch, openApp, openPage, screenshot, signIn } from "../../test/browser";
+import { startStack, type Stack } from "../../test/stack";
+
+let browser: Browser;
+let stack: Stack;
+
+beforeAll(async () => {
+  [browser, stack] = await Promise.all([launch(), startStack()]);
+});
+
+afterAll(async () => {
+  await Promise.all([browser?.close(), stack?.kill()]);
+});
+
+const PHONE = { viewport: { width: 390, height: 844 } };
+
+/** Opens an account for an owner, and returns its number. */
+async function openAccount(page: Page, owner: string): Promise<string> {
+  await page.getByLabel("Owner").fill(owner);
+  await page.getByRole("button", { name: "Open" }).click();
+  await page.getByRole("heading", { name: `Account of ${owner}` }).waitFor();
+  return page.locator("code").innerText();
+}
+
+/** Fills in a form of the page, and sends it. */
+async function send(page: Page, form: string, fields: Record<string, string>) {
+  const place = page.getByRole("form", { name: form });
+  for (const [label, text] of Object.entries(fields)) await place.getByLabel(label).fill(text);
+  await place.getByRole("button", { name: form }).click();
+}
+
+const balance = (page: Page) => page.locator("dd.balance").first();
+
+async function expectBalance(page: Page, text: string) {
+  await expect.poll(() => balance(page).innerText(), { timeout: 10_000 }).toBe(text);
+  await expect.poll(() => page.locator(".pending").count()).toBe(0);
+}
+
+const message = (page: Page) => page.getByRole("status");
+
+test("a user of another origin opens an account, pays in, and is still signed in after a reload", async () => {
+  const page = await openApp(browser, stack.app, "ada");
+  const answers: (string | undefined)[] = [];
+  page.on("response", (response) => {
+    if (response.url().startsWith(`${stack.url}/accounts`)) {
+      answers.push(response.headers()["access-control-allow-origin"]);
+    }
+  });
+  await page.getByText("You have no accounts.").waitFor();
+  await expectSound(page);
+  await openAccount(page, "Ada");
+  await send(page, "Pay in", { Amount: "50,5", Reference: "salary" });
+  await expectBalance(page, "€50.50");
+  await page.getByText("salary").waitFor();
+  expect(new Set(answers)).toEqual(new Set([new URL(stack.app).origin]));
+  await expectSound(page);
+  await screenshot(page, "bank-account");
+
+  const stored = await page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie]));
+  expect(stored).not.toMatch(/eyJ|token/);
+  await page.reload();
+  await expectBalance(page, "€50.50");
+  expect(page.url()).not.toContain("code=");
+
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.getByRole("button", { name: "Sign in" }).click();
+  expect(await page.locator("input[name=user]").isVisible(), "the form is shown again").toBe(true);
+});
+
+test("a transfer between two users is followed until the receiver has the money", async () => {
+  const ada = await openApp(browser, stack.app, "ada-2", PHONE);
+  const bob = await openApp(browser, `${stack.url}/app/`, "bob-2");
+  const to = await openAccount(bob, "Bob");
+  await openAccount(ada, "Ada");
+  await send(ada, "Pay in", { Amount: "20" });
+  await expectBalance(ada, "€20.00");
+  await send(ada, "Transfer", { "To the account": to, Amount: "12.34", Reference: "rent" });
+  await ada.getByRole("heading", { name: "Transfer" }).waitFor();
+  await ada.getByText("Credited to the receiver").waitFor();
+  await expectSound(ada);
+  await screenshot(ada, "bank-transfer");
+  await bob.reload();
+  await expectBalance(bob, "€12.34");
+  await bob.getByText("rent").waitFor();
+  await ada.goBack();
+  await expectBalance(ada, "€7.66");
+  await expectSound(ada);
+  // A number that is no account is refused by the bank, and the money comes back.
+  await send(ada, "Transfer", { "To the account": crypto.randomUUID(), Amount: "1" });
+  await ada.getByText("Refunded to the sender").waitFor();
+});
+
+test("a change that another page of the user made is not overwritten", async () => {
+  const page = await openApp(browser, stack.app, "ada-3");
+  await openAccount(page, "Ada");
+  await send(page, "Pay in", { Amount: "10" });
+  await expectBalance(page, "€10.00");
+  const other = await page.context().newPage();
+  await other.goto(page.url());
+  await other.getByRole("button", { name: "Sign in" }).click();
+  await expectBalance(other, "€10.00");
+  await send(other, "Take out", { Amount: "9" });
+  await expectBalance(other, "€1.00");
+
+  await send(page, "Take out", { Amount: "8" });
+  await expect.poll(() => message(page).innerText()).toContain("This was changed in the meantime.");
+  await expectBalance(page, "€1.00");
+  expect(await page.getByRole("form", { name: "Take out" }).getByLabel("Amount").inputValue()).toBe("8");
+  await expectSound(page);
+
+  await send(page, "Take out", { Amount: "8" });
+  await expect.poll(() => message(page).innerText()).toContain("does not cover");
+  await expectBalance(page, "€1.00");
+});
+
+test("a booking is shown at once, and is gone again if the bank refuses it", async () => {
+  const page = await openApp(browser, stack.app, "ada-4");
+  await openAccount(page, "Ada");
+  let answer = () => {};
+  const held = new Promise<void>((done) => (answer = done));
+  await page.route(/\/credits$/, async (route) => {
+    await held;
+    await route.continue();
+  });
+  await send(page, "Pay in", { Amount: "3" });
+  await page.getByText("Credit (being booked)").waitFor();
+  expect(await balance(page).innerText()).toBe("€3.00");
+  answer();
+  await expectBalance(page, "€3.00");
+  await send(page, "Take out", { Amount: "4" });
+  await expect.poll(() => message(page).innerText()).toContain("does not cover");
+  await expectBalance(page, "€3.00");
+});
+
+test("an answer that is lost on the way does not book twice", async () => {
+  const page = await openApp(browser, stack.app, "ada-5");
+  await openAccount(page, "Ada");
+  const keys: (string | undefined)[] = [];
+  await page.route(/\/credits$/, async (route) => {
+    if (route.request().method() === "OPTIONS") return route.continue();
+    keys.push(route.request().headers()["idempotency-key"]);
+    if (keys.length > 2) return route.continue();
+    await route.fetch();
+    await route.abort("connectionreset");
+  });
+  await send(page, "Pay in", { Amount: "3" });
+  await expectBalance(page, "€3.00");
+  expect(keys).toHaveLength(3);
+  expect(new Set(keys).size).toBe(1);
+});
+
+test("a user without a mouse opens an account and pays in", async () => {
+  const page = await openApp(browser, stack.app, "ada-6", PHONE);
+  await page.keyboard.press("Tab");
+  expect(await page.evaluate(() => document.activeElement?.textContent)).toBe("Skip to the content");
+  await page.keyboard.press("Enter");
+  await page.keyboard.press("Tab");
+  await page.keyboard.type("Ada");
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { name: "Account of Ada" }).waitFor();
+  expect(await page.evaluate(() => document.activeElement?.tagName)).toBe("H1");
+  for (let presses = 0; presses < 3; presses += 1) {
+    await page.keyboard.press("Tab");
+    if (await page.evaluate(() => (document.activeElement as HTMLInputElement).name === "amount")) break;
+  }
+  await page.keyboard.type("1");
+  await page.keyboard.press("Enter");
+  await expectBalance(page, "€1.00");
+});
+
+test("a wrong amount and an unknown account are explained", async () => {
+  const page = await openApp(browser, stack.app, "ada-7");
+  await openAccount(page, "Ada");
+  await send(page, "Pay in", { Amount: "1.999" });
+  await expect.poll(() => message(page).innerText()).toBe("Write an amount in EUR, such as 12.50.");
+  await page.goto(`${stack.app}#/bank/accounts/${crypto.randomUUID()}`);
+  await page.getByText("There is no such account.").waitFor();
+  await expectSound(page);
+  await page.goto(`${stack.app}#/bank/nothing`);
+  await page.getByRole("heading", { name: "No such page" }).waitFor();
+});
+
+test("what two users did before the stack was killed is there once", async () => {
+  const data = await mkdtemp(join(tmpdir(), "ledgerline-"));
+  let own = await startStack({ more: ["--data", data] });
+  onTestFinished(async () => {
+    await own.kill();
+    await rm(data, { recursive: true });
+  });
+  const port = Number(new URL(own.url).port);
+  const app = `${own.url}/app/`;
+  const [ada, bob] = await Promise.all([openApp(browser, app, "ada"), openApp(browser, app, "bob")]);
+  const to = await openAccount(bob, "Bob");
+  await openAccount(ada, "Ada");
+  await send(ada, "Pay in", { Amount: "20" });
+  await expectBalance(ada, "€20.00");
+
+  // The stack carries out both commands, and is killed before the answers arrive.
+  let dead: Promise<void> | undefined;
+  let arrived = 0;
+  let both = () => {};
+  const bothArrived = new Promise<void>((done) => (both = done));
+  for (const page of [ada, bob]) {
+    await page.route(/\/(transfers|credits)$/, async (route) => {
+      if (dead === undefined) {
+        await route.fetch();
+        arrived += 1;
+        if (arrived === 2) both();
+        await bothArrived;
+        dead ??= own.kill();
+        await dead;
+      }
+      await route.abort("connectionreset");
+    });
+  }
+  await Promise.all([
+    send(ada, "Transfer", { "To the account": to, Amount: "5" }),
+    send(bob, "Pay in", { Amount: "7" }),
+  ]);
+  for (const page of [ada, bob]) await page.getByRole("heading", { name: "Without an answer" }).waitFor();
+  expect(await message(ada).innerText()).toBe("The connection was lost, so the outcome is unknown.");
+  await expectSound(ada);
+
+  own = await startStack({ port, more: ["--data", data] });
+  for (const [page, user] of [[ada, "ada"], [bob, "bob"]] as const) {
+    await page.unrouteAll();
+    // The tokens of a stack end with it.
+    await page.getByRole("button", { name: "Send again" }).click();
+    await page.getByRole("button", { name: "Sign in again" }).click();
+    await enter(page, user);
+    await page.getByRole("button", { name: "Send again" }).click();
+    await page.getByRole("heading", { name: "Without an answer" }).waitFor({ state: "detached" });
+  }
+  await expectBalance(ada, "€15.00");
+  await expect
+    .poll(async () => {
+      await bob.reload();
+      await balance(bob).waitFor();
+      return balance(bob).innerText();
+    }, { timeout: 10_000 })
+    .toBe("€12.00");
+});
+
+test("no text that a user writes becomes a part of the page", async () => {
+  const page = await openApp(browser, stack.app, "ada-9");
+  const script = `<img src=x onerror="window.attacked = true"><script>window.attacked = true</script>`;
+  await openAccount(page, script);
+  await send(page, "Pay in", { Amount: "1", Reference: script });
+  await page.getByText("onerror").nth(1).waitFor();
+  await page.goto(`${stack.app}#/bank/accounts/${encodeURIComponent(script)}`);
+  await page.goto(`${stack.app}?next=javascript:window.attacked=true#javascript:window.attacked=true`);
+  await page.getByRole("heading", { name: "Accounts" }).waitFor();
+  expect(await page.evaluate(() => "attacked" in window)).toBe(false);
+  expect(await page.locator("main img, main script").count()).toBe(0);
+});
+
+test("a session that ended loses no command", async () => {
+  const page = await openPage(browser);
+  await page.clock.install();
+  await signIn(page, stack.app, "ada-10");
+  await openAccount(page, "Ada");
+  // The token has a minute left, and the app gets a new one without the user.
+  const refreshed = page.waitForRequest(
+    (request) => request.url().endsWith("/oauth2/token") && !!request.postData()?.includes("refresh_token"),
+  );
+  await page.clock.fastForward("59:30");
+  await send(page, "Pay in", { Amount: "1" });
+  await refreshed;
+  await expectBalance(page, "€1.00");
+
+  // The user was removed, or the refresh token has expired.
+  await page.route(/\/oauth2\/token$/, (route) =>
+    route.fulfill({ status: 400, json: { error: "invalid_grant" }, headers: { "access-control-allow-origin": "*" } }),
+  );
+  await page.clock.fastForward("59:30");
+  await send(page, "Pay in", { Amount: "2" });
+  await page.getByRole("alert").getByText("Your session has ended.").waitFor();
+  await expectSound(page);
+  await page.unrouteAll();
+  await page.getByRole("button", { name: "Sign in again" }).click();
+  await page.getByRole("button", { name: "Send again" }).click();
+  await expectBalance(page, "€3.00");
+});

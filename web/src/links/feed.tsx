@@ -1,0 +1,37 @@
+import { link, useShared } from "../application";
+import { useList } from "../ui/hooks";
+import { List, Page, Shown } from "../ui/parts";
+import { userIdOf } from ".";
+import { pageOf, RateForm, RatingItem } from "./parts";
+
+/** The feed: the ratings of the users whom the user follows. */
+export function FeedPage() {
+  const { api, session } = useShared();
+  const id = userIdOf(session.user.subject);
+  const feed = useList(async (query, signal) => {
+    const { data } = await api.GET("/users/{id}/feed", { params: { path: { id }, query }, signal: signal ?? null });
+    return { rows: data?.feed ?? [], cursor: data?.cursor ?? null };
+  }, []);
+
+  return (
+    <Page title="Your feed">
+      <p class="actions">
+        <a href={link("links", "users", id)}>Your ratings</a>
+        <a href={link("links", "people")}>People you follow</a>
+      </p>
+      <Shown of={feed}>
+        {() => (
+          <List
+            label="Feed"
+            empty="Nothing here: follow people, and their ratings appear."
+            more={feed.more}
+            items={(feed.rows ?? []).map((rating) => (
+              <RatingItem key={rating.linkId} of={rating} by={rating.userId} />
+            ))}
+          />
+        )}
+      </Shown>
+      <RateForm userId={id} onRated={async (url) => void (location.hash = pageOf(url))} />
+    </Page>
+  );
+}

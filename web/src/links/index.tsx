@@ -1,0 +1,56 @@
+/** Rated links, as Beenion had them: rate a link, see its ratings, follow people, read one's feed. */
+import type { components } from "../../client/schema";
+import type { Api, Application } from "../application";
+import { FeedPage } from "./feed";
+import { LinkPage } from "./link";
+import { UserPage } from "./user";
+import { PeoplePage } from "./people";
+
+type Schemas = components["schemas"];
+
+export type Rate = Schemas["RateLink"] & { userId: string };
+export type Register = Schemas["RegisterUser"];
+/** The user follows another user, or no longer. */
+export interface Following {
+  userId: string;
+  otherId: string;
+}
+
+/**
+ * Returns the id of the user with a subject: each byte that is no letter, digit, dot, dash or
+ * underscore is a colon and two hexadecimal digits.
+ */
+export function userIdOf(subject: string): string {
+  const isPlain = (byte: number) => /[A-Za-z0-9._-]/.test(String.fromCharCode(byte));
+  return [...new TextEncoder().encode(subject)]
+    .map((byte) => (isPlain(byte) ? String.fromCharCode(byte) : `:${byte.toString(16).toUpperCase().padStart(2, "0")}`))
+    .join("");
+}
+
+function commands(api: Api) {
+  const header = (key: string) => ({ "Idempotency-Key": key });
+  const path = ({ userId, otherId }: Following) => ({ id: userId, otherId });
+  return {
+    rate: ({ userId, ...body }: Rate, key: string) =>
+      api.POST("/users/{id}/ratings", { body, params: { path: { id: userId }, header: header(key) } }),
+    register: (body: Register, key: string) => api.POST("/users", { body, params: { header: header(key) } }),
+    follow: (input: Following, key: string) =>
+      api.PUT("/users/{id}/follows/{otherId}", { params: { path: path(input), header: header(key) } }),
+    unfollow: (input: Following, key: string) =>
+      api.DELETE("/users/{id}/follows/{otherId}", { params: { path: path(input), header: header(key) } }),
+  };
+}
+
+export const application: Application = {
+  name: "links",
+  title: "Links",
+  commands,
+  page({ segments: [kind, id], query }) {
+    const url = query.get("url");
+    if (kind === undefined) return <FeedPage />;
+    if (kind === "link" && url !== null) return <LinkPage url={url} />;
+    if (kind === "users" && id !== undefined) return <UserPage id={id} />;
+    if (kind === "people") return <PeoplePage />;
+    return undefined;
+  },
+};

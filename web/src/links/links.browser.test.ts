@@ -1,0 +1,133 @@
+/** Rated links in a real browser, against a local stack. */
+import type { Browser, Page } from "playwright-core";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { expectSound, launch, openApp, screenshot } from "../../test/browser";
+import { startStack, type Stack } from "../../test/stack";
+
+let browser: Browser;
+let stack: Stack;
+
+beforeAll(async () => {
+  [browser, stack] = await Promise.all([launch(), startStack()]);
+});
+
+afterAll(async () => {
+  await Promise.all([browser?.close(), stack?.kill()]);
+});
+
+const PHONE = { viewport: { width: 390, height: 844 } };
+
+async function open(user: string, options = {}): Promise<Page> {
+  const page = await openApp(browser, stack.app, user, options);
+  await page.getByRole("link", { name: "Links" }).click();
+  await page.getByRole("heading", { name: "Your feed" }).waitFor();
+  return page;
+}
+
+async function register(page: Page, name: string) {
+  await page.getByRole("link", { name: "People you follow" }).click();
+  const form = page.getByRole("form", { name: "Register" });
+  await form.getByLabel("Name").fill(name);
+  await form.getByLabel("Mail").fill(`${name}@example.com`);
+  await form.getByRole("button").click();
+  await page.getByText("Register: done.").waitFor();
+}
+
+async function rate(page: Page, fields: { url?: string; rating: number; title?: string; tags?: string }) {
+  const form = page.getByRole("form", { name: "Rate a link" });
+  if (fields.url !== undefined) await form.getByLabel("Address").fill(fields.url);
+  await form.getByLabel(String(fields.rating), { exact: true }).check();
+  await form.getByLabel("Title").fill(fields.title ?? "");
+  await form.getByLabel("Tags").fill(fields.tags ?? "");
+  await form.getByRole("button", { name: "Rate" }).click();
+}
+
+test("a rating reaches the feed of a follower, and leaves it with the following", async () => {
+  const bob = await open("bob", PHONE);
+  await expectSound(bob);
+  await rate(bob, { url: "https://example.com/book", rating: 4, title: "A book", tags: "books, rust" });
+  await bob.getByText("4 of 5 on average, by 1.").waitFor();
+  await expectSound(bob);
+
+  const ada = await open("ada");
+  await ada.getByText("Nothing here: follow people").waitFor();
+  await register(ada, "Ada");
+  const form = ada.getByRole("form", { name: "Follow a user" });
+  await form.getByLabel("Number of the user").fill("bob");
+  await form.getByRole("button").click();
+  await ada.getByRole("list", { name: "People" }).getByRole("link", { name: "bob" }).click();
+  await ada.getByRole("heading", { name: "Ratings of bob" }).waitFor();
+  await ada.getByRole("button", { name: "Following" }).waitFor();
+  await expectSound(ada);
+  const inFeed = ada.getByRole("list", { name: "Feed" }).getByRole("link", { name: "A book" });
+  await expect
+    .poll(async () => {
+      await ada.getByRole("link", { name: "Links" }).click();
+      await ada.goto(`${stack.app}#/links`);
+      await ada.reload();
+      await ada.getByRole("form", { name: "Rate a link" }).waitFor();
+      return inFeed.count();
+    }, { timeout: 10_000 })
+    .toBe(1);
+  expect(await inFeed.getAttribute("rel")).toBe("noreferrer noopener");
+  await expectSound(ada);
+  await screenshot(ada, "links-feed");
+
+  await ada.goto(`${stack.app}#/links/users/bob`);
+  await ada.getByRole("button", { name: "Following" }).click();
+  await ada.getByRole("button", { name: "Follow", exact: true }).waitFor();
+  await ada.getByText("Unfollow bob: done.").waitFor();
+  await ada.goto(`${stack.app}#/links`);
+  await ada.getByText("Nothing here: follow people").waitFor();
+});
+
+test("a rating is shown at once, and counts once", async () => {
+  const cleo = await open("cleo");
+  let answer = () => {};
+  const held = new Promise<void>((done) => (answer = done));
+  await cleo.goto(`${stack.app}#/links/link?url=https%3A%2F%2Fexample.com%2Ffilm`);
+  await cleo.getByText("No user has rated this link.").waitFor();
+  await cleo.route(/\/ratings$/, async (route) => {
+    await held;
+    await route.continue();
+  });
+  await rate(cleo, { rating: 5 });
+  await cleo.getByText("being sent").waitFor();
+  answer();
+  await cleo.getByText("5 of 5 on average, by 1.").waitFor();
+  await rate(cleo, { rating: 2 });
+  await cleo.getByText("2 of 5 on average, by 1.").waitFor();
+  const dan = await open("dan");
+  await dan.goto(`${stack.app}#/links/link?url=https%3A%2F%2Fexample.com%2Ffilm`);
+  await rate(dan, { rating: 5 });
+  await dan.getByText("3.5 of 5 on average, by 2.").waitFor();
+});
+
+test("a user who is not registered learns how to follow", async () => {
+  const eve = await open("eve");
+  await eve.goto(`${stack.app}#/links/users/bob`);
+  await eve.getByRole("button", { name: "Follow" }).click();
+  await eve.locator("p.problem").getByText("There is no such user.").waitFor();
+  await eve.getByRole("button", { name: "Follow" }).waitFor();
+  await eve.getByRole("link", { name: "Register to follow people" }).click();
+  await eve.getByRole("form", { name: "Register" }).waitFor();
+});
+
+test("no address and no text of a rating runs a script", async () => {
+  const mallory = await open("mallory");
+  const script = "javascript:window.attacked=true";
+  await rate(mallory, { url: script, rating: 1 });
+  await expect.poll(() => mallory.getByRole("status").innerText()).toContain("URL");
+  await mallory.goto(`${stack.app}#/links/link?url=${encodeURIComponent(script)}`);
+  await mallory.getByText(script).first().waitFor();
+  expect(await mallory.locator(`a[href^="javascript:"]`).count()).toBe(0);
+
+  await mallory.goto(`${stack.app}#/links`);
+  const title = `<img src=x onerror="window.attacked=true">`;
+  await rate(mallory, { url: "https://example.com/?q=<script>", rating: 1, title, tags: "<b>bold</b>" });
+  await mallory.getByRole("link", { name: title }).waitFor();
+  await mallory.goto(`${stack.app}#/links/users/${encodeURIComponent("../../accounts")}`);
+  await mallory.getByRole("heading", { name: "Ratings of ../../accounts" }).waitFor();
+  expect(await mallory.evaluate(() => "attacked" in window)).toBe(false);
+  expect(await mallory.locator("main img, main script, main b").count()).toBe(0);
+});

@@ -1,0 +1,115 @@
+import { link, useShared, type Api } from "../application";
+import { readUntil, useCommand } from "../ui/hooks";
+import { Field, Form, WebLink } from "../ui/parts";
+import type { Rate } from ".";
+
+/** What a user says of a link. */
+export interface Rating {
+  linkUrl: string;
+  rating: number;
+  title?: string | null | undefined;
+  tags?: string[] | null | undefined;
+}
+
+/** The address of the page of a link. */
+export function pageOf(url: string): string {
+  return `${link("links", "link")}?${new URLSearchParams({ url })}`;
+}
+
+export function Stars({ rating }: { rating: number }) {
+  return (
+    <span class="stars" role="img" aria-label={`${rating} of 5`}>
+      {"★".repeat(rating)}
+      {"☆".repeat(5 - rating)}
+    </span>
+  );
+}
+
+/** A rating in a list, with the user who gave it if the list has more than one. */
+export function RatingItem(props: { of: Rating; by?: string; isPending?: boolean }) {
+  const { of, by, isPending } = props;
+  return (
+    <li class={isPending ? "pending" : undefined}>
+      <span>
+        <WebLink url={of.linkUrl} title={of.title} />
+        {of.tags?.map((tag) => (
+          <span key={tag} class="tag">
+            {tag}
+          </span>
+        ))}
+        <br />
+        <small>
+          {by !== undefined && (
+            <>
+              <a href={link("links", "users", by)}>{by}</a>,{" "}
+            </>
+          )}
+          <a href={pageOf(of.linkUrl)}>all ratings</a>
+          {isPending && ", being sent"}
+        </small>
+      </span>
+      <Stars rating={of.rating} />
+    </li>
+  );
+}
+
+/** Reads a page of the ratings of a link, with the average. */
+export async function ratingsOf(api: Api, url: string, query: { cursor?: string } = {}, signal?: AbortSignal) {
+  const { data } = await api.GET("/links/ratings", { params: { query: { url, ...query } }, signal: signal ?? null });
+  return { rows: data?.ratings ?? [], cursor: data?.cursor ?? null, average: data?.average, count: data?.count };
+}
+
+/**
+ * The form to rate a link. `onRated` is called when the rating is stored. The command ends when the
+ * view shows the rating, which is eventually consistent.
+ */
+export function RateForm(props: { userId: string; url?: string; onRated: (url: string) => Promise<unknown> }) {
+  const { userId, url, onRated } = props;
+  const { api } = useShared();
+  const rate = useCommand<Rate>("links.rate");
+
+  function onSend(field: (name: string) => string) {
+    const tags = field("tags").split(",").map((tag) => tag.trim()).filter((tag) => tag !== "");
+    const title = field("title");
+    const input: Rate = {
+      userId,
+      linkUrl: url ?? field("url"),
+      rating: Number(field("rating")),
+      // A field that is left out stays as it is.
+      ...(title === "" ? {} : { title }),
+      ...(tags.length === 0 ? {} : { tags }),
+    };
+    return rate.send(input, `Rate ${input.linkUrl}`, async () => {
+      const done = onRated(input.linkUrl);
+      await readUntil(() => ratingsOf(api, input.linkUrl), ({ rows }) =>
+        rows.some((row) => row.userId === userId && row.rating === input.rating),
+      );
+      await done;
+    });
+  }
+
+  return (
+    <Form title="Rate a link" action="Rate" command={rate} onSend={onSend}>
+      {url === undefined && <Field label="Address" name="url" type="url" required placeholder="https://" />}
+      <fieldset>
+        <legend>Rating</legend>
+        {[1, 2, 3, 4, 5].map((rating) => (
+          <label key={rating}>
+            <input type="radio" name="rating" value={rating} required /> {rating}
+          </label>
+        ))}
+      </fieldset>
+      <Field label="Title" name="title" maxLength={200} />
+      <Field label="Tags" name="tags" hint="Separated by commas" />
+    </Form>
+  );
+}
+
+/** Whether two texts are one address: the API writes each address in one way. */
+export function isSameUrl(one: string, other: string): boolean {
+  try {
+    return new URL(one).href === new URL(other).href;
+  } catch {
+    return one === other;
+  }
+}

@@ -1,0 +1,104 @@
+import { rows } from "../../client/index";
+import { link, useShared } from "../application";
+import { readUntil, useCommand, useEntries, useQuery, type Query } from "../ui/hooks";
+import { Field, Form, List, Page, Problem, Shown } from "../ui/parts";
+import { userIdOf, type Following, type Register } from ".";
+
+/** Returns the ids of the users whom the user follows: at most 1,000. */
+export function useFollows(): Query<string[]> {
+  const { api, session } = useShared();
+  const id = userIdOf(session.user.subject);
+  return useQuery(async (signal) => {
+    const read = (cursor: { cursor?: string }) =>
+      api.GET("/users/{id}/follows", { params: { path: { id }, query: { limit: 200, ...cursor } }, signal });
+    const follows: string[] = [];
+    for await (const { userId } of rows(read, (page) => page.follows)) follows.push(userId);
+    return follows;
+  }, [id]);
+}
+
+/** Begins or ends a following. The button shows the new state at once. */
+export function FollowButton(props: {
+  id: string;
+  isFollowed: boolean;
+  reload: () => Promise<string[] | undefined>;
+}) {
+  const { id, isFollowed, reload } = props;
+  const { session } = useShared();
+  const userId = userIdOf(session.user.subject);
+  const follow = useCommand<Following>("links.follow");
+  const unfollow = useCommand<Following>("links.unfollow");
+  const isHere = ({ otherId }: Following) => otherId === id;
+  const [beginning] = useEntries<Following>("links.follow", isHere);
+  const [ending] = useEntries<Following>("links.unfollow", isHere);
+  const isShown = beginning !== undefined || (isFollowed && ending === undefined);
+
+  function change() {
+    const [command, name] = isShown ? [unfollow, "Unfollow"] : [follow, "Follow"];
+    const wanted = !isShown;
+    const refresh = () => readUntil(reload, (following) => following.includes(id) === wanted);
+    void command.send({ userId, otherId: id }, `${name} ${id}`, refresh);
+  }
+
+  const problem = follow.problem ?? unfollow.problem;
+  return (
+    <>
+      <button type="button" aria-pressed={isShown} disabled={follow.isSending || unfollow.isSending} onClick={change}>
+        {isShown ? "Following" : "Follow"}
+      </button>
+      <Problem text={problem} />
+      {problem !== undefined && <a href={link("links", "people")}>Register to follow people</a>}
+    </>
+  );
+}
+
+/** The users whom the user follows, and the registration that following needs. */
+export function PeoplePage() {
+  const { session } = useShared();
+  const own = userIdOf(session.user.subject);
+  const follows = useFollows();
+  const follow = useCommand<Following>("links.follow");
+  const register = useCommand<Register>("links.register");
+
+  function onFollow(field: (name: string) => string) {
+    const otherId = userIdOf(field("user"));
+    const refresh = () => readUntil(follows.reload, (following) => following.includes(otherId));
+    return follow.send({ userId: own, otherId }, `Follow ${otherId}`, refresh);
+  }
+
+  return (
+    <Page title="People you follow">
+      <p>
+        Your number is <code>{own}</code>: others follow you by it.
+      </p>
+      <Shown of={follows}>
+        {(following) => (
+          <List
+            label="People"
+            empty="You follow no one."
+            items={following.map((id) => (
+              <li key={id}>
+                <a href={link("links", "users", id)}>{id}</a>
+                <FollowButton id={id} isFollowed reload={follows.reload} />
+              </li>
+            ))}
+          />
+        )}
+      </Shown>
+      <div class="columns">
+        <Form title="Follow a user" action="Follow" command={follow} onSend={onFollow}>
+          <Field label="Number of the user" name="user" required maxLength={128} />
+        </Form>
+        <Form
+          title="Register"
+          action="Register"
+          command={register}
+          onSend={(field) => register.send({ name: field("name"), email: field("email") }, "Register")}
+        >
+          <Field label="Name" name="name" required maxLength={200} autocomplete="name" />
+          <Field label="Mail" name="email" type="email" required autocomplete="email" hint="For a welcome mail" />
+        </Form>
+      </div>
+    </Page>
+  );
+}

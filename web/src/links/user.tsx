@@ -1,0 +1,42 @@
+import { useShared } from "../application";
+import { useList } from "../ui/hooks";
+import { List, Page, Shown } from "../ui/parts";
+import { userIdOf } from ".";
+import { FollowButton, useFollows } from "./people";
+import { RatingItem } from "./parts";
+
+/** The ratings of a user. */
+export function UserPage({ id }: { id: string }) {
+  const { api, session } = useShared();
+  const own = userIdOf(session.user.subject);
+  const ratings = useList(
+    async (query, signal) => {
+      const { data } = await api.GET("/users/{id}/ratings", { params: { path: { id }, query }, signal: signal ?? null });
+      return { rows: data?.ratings ?? [], cursor: data?.cursor ?? null };
+    },
+    [id],
+  );
+  const follows = useFollows();
+
+  return (
+    <Page title={id === own ? "Your ratings" : `Ratings of ${id}`}>
+      {id !== own && (
+        <Shown of={follows}>
+          {(following) => <FollowButton id={id} isFollowed={following.includes(id)} reload={follows.reload} />}
+        </Shown>
+      )}
+      <Shown of={ratings}>
+        {() => (
+          <List
+            label="Ratings"
+            empty="No ratings."
+            more={ratings.more}
+            items={(ratings.rows ?? []).map((rating) => (
+              <RatingItem key={rating.linkId} of={rating} />
+            ))}
+          />
+        )}
+      </Shown>
+    </Page>
+  );
+}

@@ -1,0 +1,59 @@
+import { expect, test } from "vitest";
+import { Problem } from "../client/index";
+import { openOutbox, type Send } from "./outbox";
+
+function storage(): Storage {
+  const items = new Map<string, string>();
+  return {
+    getItem: (name: string) => items.get(name) ?? null,
+    setItem: (name: string, text: string) => void items.set(name, text),
+  } as unknown as Storage;
+}
+
+const kinds = (send: Send<never>) => new Map([["bank.credit", send]]);
+const problem = (status: number) => new Problem("urn:x", status, "no");
+
+test("a command without an answer survives a reload, and is sent again with its key", async () => {
+  const [kept, keys]: [Storage, string[]] = [storage(), []];
+  const lost = kinds(async (_, key) => {
+    keys.push(key);
+    throw new TypeError("the connection broke");
+  });
+  const first = openOutbox("ada", lost, kept);
+  await expect(first.send("bank.credit", { amount: 5 }, "Pay in")).rejects.toThrow("broke");
+
+  const sent = kinds(async (_, key) => void keys.push(key));
+  const second = openOutbox("ada", sent, kept);
+  const [entry] = second.entries();
+  expect(entry).toMatchObject({ input: { amount: 5 }, label: "Pay in", isSending: false });
+  if (entry) await second.retry(entry);
+
+  expect(second.entries()).toEqual([]);
+  expect(openOutbox("ada", sent, kept).entries()).toEqual([]);
+  expect(keys).toHaveLength(2);
+  expect(new Set(keys).size).toBe(1);
+});
+
+test("a refusal ends a command, and an answer that says nothing does not", async () => {
+  for (const [status, kept] of [[400, 0], [409, 0], [412, 0], [422, 0], [401, 1], [429, 1], [500, 1], [503, 1]]) {
+    const outbox = openOutbox("ada", kinds(() => Promise.reject(problem(status ?? 0))), storage());
+    await outbox.send("bank.credit", {}, "Pay in").catch(() => {});
+    expect(outbox.entries(), `${status}`).toHaveLength(kept ?? 0);
+  }
+});
+
+test("a command is shown until the page has read the result", async () => {
+  const seen: number[] = [];
+  const outbox = openOutbox("ada", kinds(async () => {}), storage());
+  outbox.subscribe(() => seen.push(outbox.entries().length));
+  await outbox.send("bank.credit", {}, "Pay in", async () => void seen.push(9));
+  expect(seen).toEqual([1, 9, 0]);
+});
+
+test("no other user sees or sends a command", async () => {
+  const kept = storage();
+  const outbox = openOutbox("ada", kinds(() => Promise.reject(problem(503))), kept);
+  await outbox.send("bank.credit", {}, "Pay in").catch(() => {});
+  expect(openOutbox("bob", kinds(async () => {}), kept).entries()).toEqual([]);
+  expect(openOutbox("ada", kinds(async () => {}), kept).entries()).toHaveLength(1);
+});

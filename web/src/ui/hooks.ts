@@ -1,0 +1,165 @@
+import { useCallback, useEffect, useRef, useState } from "preact/hooks";
+import { useShared, type Place } from "../application";
+import type { Entry } from "../outbox";
+
+/** Reads the place in the app from the address: `#/bank/accounts?x=y`. */
+export function readPlace(): Place {
+  const [path = "", query = ""] = location.hash.slice(1).split("?");
+  const segments = path.split("/").filter((segment) => segment !== "");
+  return { segments: segments.map(decoded), query: new URLSearchParams(query) };
+}
+
+/** A segment that someone mistyped stays as it is. */
+function decoded(segment: string): string {
+  try {
+    return decodeURIComponent(segment);
+  } catch {
+    return segment;
+  }
+}
+
+export function usePlace(): Place {
+  const [place, setPlace] = useState(readPlace);
+  useEffect(() => {
+    const moved = () => setPlace(readPlace());
+    addEventListener("hashchange", moved);
+    return () => removeEventListener("hashchange", moved);
+  }, []);
+  return place;
+}
+
+export interface Query<Data> {
+  data?: Data;
+  /** Why the last read failed. */
+  problem?: string;
+  isLoading: boolean;
+  reload: () => Promise<Data | undefined>;
+}
+
+/** Reads data when the component appears, and when the inputs change. */
+export function useQuery<Data>(read: (signal: AbortSignal) => Promise<Data>, inputs: unknown[]): Query<Data> {
+  const { explain } = useShared();
+  const [state, setState] = useState<{ data?: Data; problem?: string; isLoading: boolean }>({ isLoading: true });
+  const latest = useRef<AbortController | null>(null);
+
+  const reload = useCallback(async () => {
+    // An answer to an earlier read must not replace that of a later one.
+    latest.current?.abort();
+    const own = new AbortController();
+    latest.current = own;
+    try {
+      const data = await read(own.signal);
+      if (!own.signal.aborted) setState({ data, isLoading: false });
+      return data;
+    } catch (error) {
+      if (own.signal.aborted) return undefined;
+      const problem = await explain(error);
+      setState((before) => ({ ...before, problem, isLoading: false }));
+      return undefined;
+    }
+  }, inputs);
+
+  useEffect(() => {
+    setState({ isLoading: true });
+    void reload();
+    return () => latest.current?.abort();
+  }, [reload]);
+
+  return { ...state, reload };
+}
+
+export interface Rows<Row> {
+  rows: Row[];
+  cursor?: string | null;
+}
+
+/** Reads a list: the first page at once, and later pages when the user asks for them. */
+export function useList<First extends Rows<unknown>>(
+  read: (query: { cursor?: string }, signal?: AbortSignal) => Promise<First>,
+  inputs: unknown[],
+) {
+  const { explain, tell } = useShared();
+  const first = useQuery((signal) => read({}, signal), inputs);
+  const [later, setLater] = useState<Rows<First["rows"][number]> | undefined>();
+  useEffect(() => setLater(undefined), [first.data]);
+  const cursor = later === undefined ? first.data?.cursor : later.cursor;
+
+  async function more() {
+    try {
+      const page = await read(cursor ? { cursor } : {});
+      setLater((before) => ({ ...page, rows: [...(before?.rows ?? []), ...page.rows] }));
+    } catch (error) {
+      tell(await explain(error), true);
+    }
+  }
+
+  const rows: First["rows"][number][] | undefined = first.data && [...first.data.rows, ...(later?.rows ?? [])];
+  return { ...first, rows, more: cursor ? more : undefined };
+}
+
+/** The commands of a kind whose results the page does not show yet. */
+export function useEntries<Input>(kind: string, isAbout: (input: Input) => boolean = () => true): Entry<Input>[] {
+  const { outbox } = useShared();
+  const [, render] = useState({});
+  useEffect(() => outbox.subscribe(() => render({})), [outbox]);
+  const entries = outbox.entries() as Entry<Input>[];
+  return entries.filter((entry) => entry.kind === kind && isAbout(entry.input));
+}
+
+/** Reads again when commands that another page sent have been carried out. */
+export function useReloadAfter(entries: Entry[], reload: () => Promise<unknown>): void {
+  const before = useRef(entries.length);
+  useEffect(() => {
+    if (entries.length < before.current) void reload();
+    before.current = entries.length;
+  }, [entries.length]);
+}
+
+export interface Command<Input> {
+  /**
+   * Sends the command, and returns whether the API carried it out. `refresh` reads what the command
+   * changed.
+   */
+  send: (input: Input, label: string, refresh?: () => Promise<unknown>) => Promise<boolean>;
+  isSending: boolean;
+  /** Why the API did not carry out the last command. */
+  problem?: string | undefined;
+}
+
+/** A command of the page. */
+export function useCommand<Input>(kind: string): Command<Input> {
+  const { outbox, explain, tell } = useShared();
+  const [isSending, setSending] = useState(false);
+  const [problem, setProblem] = useState<string>();
+
+  async function send(input: Input, label: string, refresh?: () => Promise<unknown>) {
+    setProblem(undefined);
+    setSending(true);
+    try {
+      await outbox.send(kind, input, label, async () => void (await refresh?.()));
+      tell(`${label}: done.`);
+      return true;
+    } catch (error) {
+      const text = await explain(error);
+      setProblem(text);
+      tell(text, true);
+      return false;
+    } finally {
+      setSending(false);
+    }
+  }
+
+  return { send, isSending, problem };
+}
+
+/**
+ * Reads until the data show a change, for a view that is eventually consistent and has no version.
+ * Gives up after about five seconds: the change is stored, and the view shows it later.
+ */
+export async function readUntil<Data>(reload: () => Promise<Data | undefined>, isShown: (data: Data) => boolean) {
+  for (let attempt = 0; attempt < 16; attempt += 1) {
+    const data = await reload();
+    if (data !== undefined && isShown(data)) return;
+    await new Promise((done) => setTimeout(done, 300));
+  }
+}

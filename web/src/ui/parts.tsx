@@ -1,0 +1,127 @@
+/** The parts of pages. */
+import type { ComponentChildren, JSX, TargetedSubmitEvent } from "preact";
+import { useEffect, useId, useRef } from "preact/hooks";
+import type { Command, Query } from "./hooks";
+
+let isFirstPage = true;
+
+/** A page with its heading. */
+export function Page({ title, children }: { title: string; children: ComponentChildren }) {
+  const heading = useRef<HTMLHeadingElement>(null);
+  useEffect(() => {
+    document.title = `${title} – Ledgerline`;
+    // A screen reader reads the new page, as after a real navigation.
+    if (!isFirstPage) heading.current?.focus();
+    isFirstPage = false;
+  }, [title]);
+  return (
+    <>
+      <h1 ref={heading} tabIndex={-1}>
+        {title}
+      </h1>
+      {children}
+    </>
+  );
+}
+
+/** An input with its label. */
+export function Field(props: { label: string; hint?: string } & JSX.IntrinsicElements["input"]) {
+  const { label, hint, ...input } = props;
+  const id = useId();
+  return (
+    <p class="field">
+      <label for={id}>{label}</label>
+      <input {...input} id={id} {...(hint === undefined ? {} : { "aria-describedby": `${id}-hint` })} />
+      {hint !== undefined && (
+        <small id={`${id}-hint`}>{hint}</small>
+      )}
+    </p>
+  );
+}
+
+/** A form that sends a command. It keeps its texts if the command fails. */
+export function Form(props: {
+  title: string;
+  action: string;
+  command: Command<never>;
+  /** Sends the command, and returns whether the form may be cleared. */
+  onSend: (fields: (name: string) => string) => Promise<boolean> | boolean;
+  children?: ComponentChildren;
+}) {
+  const { title, action, command, onSend, children } = props;
+  const id = useId();
+  async function submit(event: TargetedSubmitEvent<HTMLFormElement>) {
+    event.preventDefault();
+    const form = event.currentTarget;
+    const data = new FormData(form);
+    const isDone = await onSend((name) => String(data.get(name) ?? "").trim());
+    if (isDone) form.reset();
+  }
+  return (
+    <form onSubmit={(event) => void submit(event)} aria-labelledby={id} class="card">
+      <h2 id={id}>{title}</h2>
+      {children}
+      <Problem text={command.problem} />
+      <p>
+        <button type="submit" disabled={command.isSending}>
+          {command.isSending ? "Sending…" : action}
+        </button>
+      </p>
+    </form>
+  );
+}
+
+export function Problem({ text }: { text?: string | undefined }) {
+  return text === undefined ? null : <p class="problem">{text}</p>;
+}
+
+/** The states of a query: under way, failed, and read. */
+export function Shown<Data>(props: { of: Query<Data>; children: (data: Data) => ComponentChildren }) {
+  const { data, problem, isLoading, reload } = props.of;
+  return (
+    <>
+      {problem !== undefined && (
+        <p class="problem">
+          {problem}{" "}
+          <button type="button" onClick={() => void reload()}>
+            Read it again
+          </button>
+        </p>
+      )}
+      {data !== undefined ? props.children(data) : isLoading && <p class="quiet">Loading…</p>}
+    </>
+  );
+}
+
+/** Rows with a text if there are none, and a button for the next page. */
+export function List(props: {
+  label: string;
+  empty: string;
+  items: JSX.Element[];
+  more?: (() => Promise<void>) | undefined;
+}) {
+  const { label, empty, items, more } = props;
+  return (
+    <>
+      {items.length === 0 ? <p class="quiet">{empty}</p> : <ul aria-label={label}>{items}</ul>}
+      {more && (
+        <p>
+          <button type="button" onClick={() => void more()}>
+            Show more
+          </button>
+        </p>
+      )}
+    </>
+  );
+}
+
+/** A link to a web page. Only http and https are links: other schemes could run a script. */
+export function WebLink({ url, title }: { url: string; title?: string | null | undefined }) {
+  const text = title || url;
+  if (!/^https?:\/\//i.test(url)) return <span>{text}</span>;
+  return (
+    <a href={url} rel="noreferrer noopener" target="_blank">
+      {text}
+    </a>
+  );
+}
