@@ -21,6 +21,13 @@ export default defineConfig({
       },
       {
         test: {
+          name: "deployed",
+          include: ["test/deployed.test.ts"],
+          testTimeout: 120_000,
+        },
+      },
+      {
+        test: {
           name: "browser",
           include: ["src/**/*.browser.test.ts", "test/*.browser.test.ts"],
           globalSetup: ["test/build.ts"],

@@ -78,6 +78,8 @@ const ATTEMPTS = 5;
 const PAUSE = 200;
 /** The longest pause that the client itself chooses, in milliseconds. */
 const LONGEST_PAUSE = 10_000;
+/** The longest attempt, in milliseconds. API Gateway answers within 30 seconds. */
+const LONGEST_ATTEMPT = 35_000;
 /** The longest time for which the client waits if the API asks for it, in milliseconds. */
 const LONGEST_WAIT = 60_000;
 
@@ -114,20 +116,22 @@ export function ledgerline<Paths extends {}>(options: Options): Client<Paths> {
       const isLast = number >= attempts;
       try {
         // The body belongs to the attempt: a connection may break in the middle of it.
-        const response = await read(await send(request.clone()));
+        const signal = AbortSignal.any([request.signal, AbortSignal.timeout(LONGEST_ATTEMPT)]);
+        const response = await read(await send(new Request(request.clone(), { signal })));
         const time = pause(number, response.headers.get("retry-after"));
         if (isLast || !asksToRetry(response) || time > LONGEST_WAIT) return response;
         await sleep(time, request.signal);
       } catch (error) {
         // The connection broke, so the outcome is unknown. A retry of a command has the same key, so
         // the API does not carry the command out twice.
-        if (isLast || !(error instanceof TypeError)) throw error;
+        if (isLast || !isLost(error)) throw error;
         await sleep(pause(number, null), request.signal);
       }
     }
   }
 
-  const client = createClient<Paths, "application/json">({ baseUrl, fetch: attempt });
+  // An answer belongs to its user: no copy of it may stay in the cache of the browser.
+  const client = createClient<Paths, "application/json">({ baseUrl, fetch: attempt, cache: "no-store" });
   client.use(middleware);
   return Object.assign(client, {
     ownWrites(path: string) {
@@ -140,6 +144,11 @@ export function ledgerline<Paths extends {}>(options: Options): Client<Paths> {
 /** Whether the API asks the client to send the request again: throttled, busy, or contended. */
 function asksToRetry(response: Response): boolean {
   return response.headers.has("retry-after") || response.status === 429 || response.status === 503;
+}
+
+/** Whether an error is that of a broken connection, or of an attempt that took too long. */
+function isLost(error: unknown): boolean {
+  return error instanceof TypeError || (error instanceof DOMException && error.name === "TimeoutError");
 }
 
 /** Reads a whole response. */

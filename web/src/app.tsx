@@ -4,27 +4,29 @@ import { ledgerline, Problem } from "../client/index";
 import type { paths } from "../client/schema";
 import { link, SharedContext, type Application, type Shared } from "./application";
 import type { Config } from "./config";
-import { openOutbox, type Entry, type Send } from "./outbox";
+import { isAnswer, openOutbox, type Entry, type Send } from "./outbox";
 import { SessionEnded, signIn, type Session } from "./session";
 import { usePlace } from "./ui/hooks";
 import { Page } from "./ui/parts";
 
 const OUTDATED = "This was changed in the meantime. Check the new state, and then send the change again.";
-const BUSY = "The service is busy, so the outcome is unknown.";
-const LOST = "The connection was lost, so the outcome is unknown.";
+const BUSY = "The service is busy.";
+const LOST = "The connection was lost.";
 const ENDED = "Your session has ended.";
+const FAILED = "The app failed. Reload the page.";
 
 interface Message {
   text: string;
   isError: boolean;
+  /** Tells two messages with the same text apart, so that a screen reader reads both. */
+  number: number;
 }
 
 export function App(props: { config: Config; session: Session; applications: Application[] }) {
   const { config, session, applications } = props;
   const place = usePlace();
-  const [message, setMessage] = useState<Message>({ text: "", isError: false });
+  const [message, setMessage] = useState<Message>({ text: "", isError: false, number: 0 });
   const [hasEnded, setEnded] = useState(false);
-  const [revision, setRevision] = useState(0);
   const main = useRef<HTMLElement>(null);
 
   const shared = useMemo((): Shared => {
@@ -33,32 +35,38 @@ export function App(props: { config: Config; session: Session; applications: App
       Object.entries(commands(api)).map(([kind, send]): [string, Send<never>] => [`${name}.${kind}`, send]),
     );
     const outbox = openOutbox(session.user.subject, new Map(kinds));
-    const tell = (text: string, isError = false) => setMessage({ text, isError });
+    const tell = (text: string, isError = false) =>
+      setMessage(({ number }) => ({ text, isError, number: number + 1 }));
+    session.onEnd(() => setEnded(true));
 
-    /** Explains an error of a request, and finds out whether the session has ended. */
     async function explain(error: unknown): Promise<string> {
-      if (error instanceof SessionEnded) {
-        setEnded(true);
-        return ENDED;
-      }
+      if (error instanceof SessionEnded) return ENDED;
       // A page of another origin cannot read a 401 of API Gateway, and sees a failed request.
-      const isUnclear = error instanceof TypeError || (error instanceof Problem && error.status === 401);
+      const isTooLate = error instanceof DOMException && error.name === "TimeoutError";
+      const isUnclear = error instanceof TypeError || isTooLate || (error instanceof Problem && error.status === 401);
       if (isUnclear) {
         const ended = await session.check().catch((failed: unknown) => failed);
-        return ended instanceof SessionEnded ? explain(ended) : LOST;
+        return ended instanceof SessionEnded ? ENDED : LOST;
       }
-      if (!(error instanceof Problem)) throw error;
+      if (!(error instanceof Problem)) {
+        console.error(error);
+        return FAILED;
+      }
       if (error.isOutdated) return OUTDATED;
       return error.status === 429 || error.status >= 500 ? BUSY : sentence(error.detail);
     }
-    return { api, session, outbox, tell, explain };
+    return { api, session, outbox, reloads: new Set(), tell, explain };
   }, []);
 
-  // A message belongs to the page on which it appeared.
   const [name = "", ...segments] = place.segments;
-  useEffect(() => setMessage({ text: "", isError: false }), [name]);
   const application = applications.find((other) => other.name === name) ?? applications[0];
   const page = application?.page({ segments: name === application.name ? segments : [], query: place.query });
+
+  function signOut() {
+    const { length } = shared.outbox.entries();
+    const question = `Commands without an answer: ${length}. Sign out, and forget them?`;
+    if (length === 0 || confirm(question)) void session.signOut();
+  }
 
   function skip(event: Event) {
     // The address stays as it is: it names the page.
@@ -74,14 +82,14 @@ export function App(props: { config: Config; session: Session; applications: App
       <header>
         <nav aria-label="Applications">
           {applications.map(({ name, title }) => (
-            <a href={link(name)} aria-current={name === application?.name ? "page" : undefined}>
+            <a key={name} href={link(name)} aria-current={name === application?.name ? "page" : undefined}>
               {title}
             </a>
           ))}
         </nav>
         <p>
           <span class="user">{session.user.name}</span>{" "}
-          <button type="button" class="plain" onClick={() => session.signOut()}>
+          <button type="button" class="plain" onClick={signOut}>
             Sign out
           </button>
         </p>
@@ -96,10 +104,10 @@ export function App(props: { config: Config; session: Session; applications: App
           </p>
         )}
         <p role="status" class={message.text === "" ? "message" : message.isError ? "message error" : "message done"}>
-          {message.text}
+          <span key={message.number}>{message.text}</span>
         </p>
-        <Unanswered shared={shared} onAnswer={() => setRevision((before) => before + 1)} />
-        <div key={`${location.hash} ${revision}`}>
+        <Unanswered shared={shared} />
+        <div key={`${place.segments.join("/")}?${place.query}`}>
           {page ?? (
             <Page title="No such page">
               <p>
@@ -114,20 +122,27 @@ export function App(props: { config: Config; session: Session; applications: App
 }
 
 /** The commands without an answer. The user may send each again: the API carries it out once. */
-function Unanswered({ shared, onAnswer }: { shared: Shared; onAnswer: () => void }) {
-  const { outbox, tell, explain } = shared;
+function Unanswered({ shared }: { shared: Shared }) {
+  const { outbox, reloads, tell, explain } = shared;
   const [, render] = useState({});
   useEffect(() => outbox.subscribe(() => render({})), [outbox]);
-  const entries = outbox.entries().filter((entry) => !entry.isSending);
+  const entries = outbox.entries().filter(({ state, isRetry }) => state === "unknown" || isRetry);
   if (entries.length === 0) return null;
 
+  async function refresh() {
+    await Promise.all([...reloads].map((reload) => reload()));
+  }
+
   async function retry(entry: Entry) {
+    // The button remains, so that it keeps the focus.
+    if (entry.state !== "unknown") return;
     try {
-      await outbox.retry(entry);
+      await outbox.retry(entry, refresh);
       tell(`${entry.label}: done.`);
-      onAnswer();
     } catch (error) {
       tell(await explain(error), true);
+      // A refusal may mean that the page shows an older state.
+      if (isAnswer(error)) await refresh();
     }
   }
 
@@ -135,13 +150,13 @@ function Unanswered({ shared, onAnswer }: { shared: Shared; onAnswer: () => void
     <section class="card problem" aria-labelledby="unanswered">
       <h2 id="unanswered">Without an answer</h2>
       <p>These commands may have been carried out. Sending one again does not carry it out twice.</p>
-      <ul>
+      <ul role="list">
         {entries.map((entry) => (
           <li key={entry.key}>
             <span>{entry.label}</span>
             <span class="actions">
-              <button type="button" onClick={() => void retry(entry)}>
-                Send again
+              <button type="button" aria-disabled={entry.state !== "unknown"} onClick={() => void retry(entry)}>
+                {entry.state === "unknown" ? "Send again" : "Sending…"}
               </button>
               <button type="button" class="plain" onClick={() => outbox.remove(entry.key)}>
                 Forget

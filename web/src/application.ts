@@ -29,9 +29,11 @@ export interface Shared {
   api: Api;
   session: Session;
   outbox: Outbox;
+  /** Reads the data of the page again: a function for each query of the page. */
+  reloads: Set<() => Promise<unknown>>;
   /** Tells the user something, and reads it to users of a screen reader. */
   tell: (text: string, isError?: boolean) => void;
-  /** Explains an error to the user. */
+  /** Explains an error to the user, and finds out whether the session has ended. */
   explain: (error: unknown) => Promise<string>;
 }
 

@@ -31,6 +31,11 @@ function Welcome({ config, problem }: { config: Config; problem?: string | undef
   );
 }
 
+// A page that the browser restores has the tokens and the outbox of an earlier time.
+addEventListener("pageshow", ({ persisted }) => {
+  if (persisted) location.reload();
+});
+
 try {
   const config = await readConfig();
   limitConnections(config);

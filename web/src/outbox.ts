@@ -1,7 +1,7 @@
 /**
- * The commands whose outcome is unknown. Each is stored before the app sends it, with its
- * Idempotency-Key, and until there is an answer. So a command survives a dropped connection and a
- * reload, and the app sends it again with the same key: the API carries it out once.
+ * The commands without an answer. Each is stored with its Idempotency-Key before the app sends it,
+ * until there is an answer. So a command survives a dropped connection and a reload, and the app
+ * sends it again with the same key: the API carries it out once.
  *
  * A command is data, not a function, so that it can be stored. Its kind names the function that
  * sends it.
@@ -19,8 +19,13 @@ export interface Entry<Input = unknown> {
   input: Input;
   /** The command in words. */
   label: string;
-  /** Whether the app waits for the answer. */
-  isSending: boolean;
+  /**
+   * `sending`: the app waits for the answer. `unknown`: no answer came. `answered`: the API has
+   * carried the command out, and the page reads the result.
+   */
+  state: "sending" | "unknown" | "answered";
+  /** Whether an earlier attempt had no answer. */
+  isRetry: boolean;
 }
 
 /** Sends a command under its key. */
@@ -34,33 +39,37 @@ export type Outbox = ReturnType<typeof openOutbox>;
 export function openOutbox(user: string, kinds: Map<string, Send<never>>, storage: Storage = sessionStorage) {
   const listeners = new Set<() => void>();
   // Nothing is being sent after a reload.
-  let entries = stored(storage).map((entry): Entry => ({ ...entry, isSending: false }));
+  let entries = stored(storage).map((entry): Entry => ({ ...entry, state: "unknown" }));
 
   function write(changed: Entry[]) {
     entries = changed;
-    storage.setItem(STORAGE, JSON.stringify(entries));
+    // An answer ends a command, also if the page is closed before it has read the result.
+    storage.setItem(STORAGE, JSON.stringify(entries.filter(({ state }) => state !== "answered")));
     for (const listener of listeners) listener();
+  }
+
+  function set(key: string, state: Entry["state"]) {
+    write(entries.map((entry) => (entry.key === key ? { ...entry, state } : entry)));
   }
 
   function remove(key: string) {
     write(entries.filter((entry) => entry.key !== key));
   }
 
-  async function attempt(entry: Entry, refresh?: () => Promise<void>): Promise<void> {
-    const send = kinds.get(entry.kind) as Send<unknown> | undefined;
-    if (send === undefined) return remove(entry.key);
-    const others = entries.filter((other) => other.key !== entry.key);
-    write([...others, { ...entry, isSending: true }]);
+  async function attempt({ key, kind, input }: Entry, refresh?: () => Promise<void>): Promise<void> {
+    const send = kinds.get(kind) as Send<unknown> | undefined;
+    if (send === undefined) return remove(key);
     try {
-      await send(entry.input, entry.key);
-      // The entry stays until the page shows the result, so that nothing flickers.
-      await refresh?.().catch(() => {});
-      remove(entry.key);
+      await send(input, key);
     } catch (error) {
-      if (isAnswer(error)) remove(entry.key);
-      else write(entries.map((other) => (other.key === entry.key ? { ...entry, isSending: false } : other)));
+      if (isAnswer(error)) remove(key);
+      else set(key, "unknown");
       throw error;
     }
+    set(key, "answered");
+    // The entry stays until the page shows the result, so that nothing flickers.
+    await refresh?.().catch(() => {});
+    remove(key);
   }
 
   return {
@@ -75,18 +84,23 @@ export function openOutbox(user: string, kinds: Map<string, Send<never>>, storag
      * the command changed.
      */
     send<Input>(kind: string, input: Input, label: string, refresh?: () => Promise<void>): Promise<void> {
-      const key = crypto.randomUUID();
-      return attempt({ key, user, kind, input, label, isSending: true }, refresh);
+      const entry: Entry = { key: crypto.randomUUID(), user, kind, input, label, state: "sending", isRetry: false };
+      write([...entries, entry]);
+      return attempt(entry, refresh);
     },
-    /** Sends a command again, with its key. */
-    retry: attempt,
+    /** Sends a command without an answer again, with its key. */
+    retry(retried: Entry, refresh?: () => Promise<void>): Promise<void> {
+      const again = { ...retried, state: "sending" as const, isRetry: true };
+      write(entries.map((entry) => (entry.key === retried.key ? again : entry)));
+      return attempt(again, refresh);
+    },
     /** Forgets a command. It may have been carried out. */
     remove,
   };
 }
 
 /** Whether an error says that the API did not carry the command out. */
-function isAnswer(error: unknown): boolean {
+export function isAnswer(error: unknown): boolean {
   return error instanceof Problem && error.status < 500 && error.status !== 401 && error.status !== 429;
 }
 

@@ -32,7 +32,10 @@ export interface Session {
   token(): Promise<string>;
   /** Checks after a failed request whether the session has ended, and throws {@link SessionEnded}. */
   check(): Promise<void>;
-  signOut(): void;
+  /** Calls the listener when the session ends, until the returned function is called. */
+  onEnd(listener: () => void): () => void;
+  /** Ends the session in all tabs, and leaves for the page that ends it at the user pool. */
+  signOut(): Promise<void>;
 }
 
 /** What the app has to know of a request to sign in after the browser returns. */
@@ -51,10 +54,15 @@ interface Tokens {
 }
 
 /** The address of the app, which is a callback of the client. */
-const home = () => location.origin + location.pathname;
+const home = () => new URL(".", location.origin + location.pathname).href;
 
 /** Leaves the app for the sign-in page. */
-export async function signIn({ signIn, clientId }: Config): Promise<void> {
+export async function signIn(config: Config): Promise<void> {
+  location.assign(await addressOf(config));
+}
+
+/** Begins a request to sign in, and returns the address of the sign-in page. */
+async function addressOf({ signIn, clientId }: Config): Promise<string> {
   const request: Request = { state: secret(), verifier: secret(), hash: location.hash };
   sessionStorage.setItem(REQUEST, JSON.stringify(request));
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(request.verifier));
@@ -67,7 +75,7 @@ export async function signIn({ signIn, clientId }: Config): Promise<void> {
     code_challenge_method: "S256",
     code_challenge: base64url(new Uint8Array(digest)),
   });
-  location.assign(`${signIn}/oauth2/authorize?${query}`);
+  return `${signIn}/oauth2/authorize?${query}`;
 }
 
 /**
@@ -96,24 +104,40 @@ export async function resume(config: Config): Promise<Session | undefined> {
     return session;
   }
   if (sessionStorage.getItem(SIGNED_IN) !== null) {
-    await signIn(config);
-    // The browser leaves the page.
+    // The page is replaced: the button "Back" must not lead to a page that leaves at once.
+    location.replace(await addressOf(config));
     await new Promise(() => {});
   }
   return undefined;
 }
 
 function open(config: Config, first: Tokens): Session {
-  let tokens = first;
-  let expires = expiry(tokens);
+  let tokens: Tokens | undefined = first;
+  let expires = expiry(first);
   let refreshing: Promise<void> | undefined;
+  const listeners = new Set<() => void>();
+  // Tabs of the app share the session at the user pool, so they end together.
+  const tabs = new BroadcastChannel("ledgerline-sign-out");
+  tabs.onmessage = end;
+
+  function end() {
+    tokens = undefined;
+    for (const listener of listeners) listener();
+  }
 
   async function refresh(): Promise<void> {
-    const { refresh_token } = tokens;
-    if (refresh_token === undefined) throw new SessionEnded();
-    const grant = { grant_type: "refresh_token", refresh_token };
-    tokens = { ...tokens, ...(await requestTokens(config, grant)) };
-    expires = expiry(tokens);
+    if (tokens?.refresh_token === undefined) throw new SessionEnded();
+    const grant = { grant_type: "refresh_token", refresh_token: tokens.refresh_token };
+    try {
+      const next = await requestTokens(config, grant);
+      // The user may have signed out in the meantime.
+      if (tokens === undefined) throw new SessionEnded();
+      tokens = { ...tokens, ...next };
+      expires = expiry(next);
+    } catch (error) {
+      if (error instanceof SessionEnded) end();
+      throw error;
+    }
   }
 
   /** Requests that start together share one refresh. */
@@ -123,16 +147,34 @@ function open(config: Config, first: Tokens): Session {
   }
 
   return {
-    user: userOf(tokens.id_token),
+    user: userOf(first.id_token),
     async token() {
-      if (Date.now() > expires - MARGIN) await refreshOnce();
+      if (Date.now() > expires - MARGIN) {
+        await refreshOnce().catch((error: unknown) => {
+          // A token that is still valid does not need the sign-in to be reachable.
+          if (error instanceof SessionEnded || Date.now() > expires) throw error;
+        });
+      }
+      if (tokens === undefined) throw new SessionEnded();
       return tokens.access_token;
     },
     check: refreshOnce,
-    signOut() {
+    onEnd(listener) {
+      listeners.add(listener);
+      return () => void listeners.delete(listener);
+    },
+    async signOut() {
+      const token = tokens?.refresh_token;
+      tabs.postMessage("");
+      end();
+      const { signIn, clientId } = config;
+      if (token !== undefined) {
+        const body = new URLSearchParams({ token, client_id: clientId });
+        // Without an answer, the token remains valid, but no page has it any more.
+        await fetch(`${signIn}/oauth2/revoke`, { method: "POST", body, mode: "no-cors" }).catch(() => {});
+      }
       sessionStorage.clear();
-      const query = new URLSearchParams({ client_id: config.clientId, logout_uri: home() });
-      location.assign(`${config.signIn}/logout?${query}`);
+      location.assign(`${signIn}/logout?${new URLSearchParams({ client_id: clientId, logout_uri: home() })}`);
     },
   };
 }
@@ -144,10 +186,11 @@ function expiry({ expires_in }: Tokens): number {
 async function requestTokens(config: Config, grant: Record<string, string>): Promise<Tokens> {
   const body = new URLSearchParams({ ...grant, client_id: config.clientId });
   const response = await fetch(`${config.signIn}/oauth2/token`, { method: "POST", body });
+  const answer = (await response.json().catch(() => ({}))) as Tokens & { error?: string };
+  if (answer.error === "invalid_grant") throw new SessionEnded();
   // Anything else, such as a 503, says nothing about the session.
-  if (response.status === 400 || response.status === 401) throw new SessionEnded();
   if (!response.ok) throw new TypeError(`the answer of the sign-in is ${response.status}`);
-  return (await response.json()) as Tokens;
+  return answer;
 }
 
 /** Reads the user of an identity token. The token is from the token endpoint itself, over TLS. */

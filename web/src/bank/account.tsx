@@ -1,7 +1,7 @@
-import { useId } from "preact/hooks";
 import type { components } from "../../client/schema";
 import { link, useShared } from "../application";
-import { useCommand, useEntries, useList, useQuery } from "../ui/hooks";
+import type { Entry } from "../outbox";
+import { useCommand, useEntries, useList, useQuery, type Outcome } from "../ui/hooks";
 import { Field, Form, List, Page, Problem, Shown } from "../ui/parts";
 import type { Booking, Close, Transfer } from ".";
 import { read, shown } from "./money";
@@ -34,12 +34,19 @@ export function AccountPage({ id }: { id: string }) {
   const isHere = (input: { id: string }) => input.id === id;
   const credits = useEntries<Booking>("bank.credit", isHere);
   const debits = useEntries<Booking>("bank.debit", isHere);
-  const sent = [
+  const others = [
+    ...useEntries<Close>("bank.close", isHere),
+    ...useEntries<Transfer>("bank.transfer", ({ fromAccountId }) => fromAccountId === id),
+  ];
+  const bookings = [
     ...credits.map((entry) => ({ ...entry, sign: 1 })),
     ...debits.map((entry) => ({ ...entry, sign: -1 })),
   ];
-  // A command is based on a version. A later version contains it, or will never contain it.
-  const pending = sent.filter(({ input }) => account.data !== undefined && account.data.version <= input.version);
+  // A booking without an answer may never be carried out. A booking is based on a version: a later
+  // version contains it, or will never contain it.
+  const pending = bookings.filter(
+    ({ input, state }) => state !== "unknown" && (account.data?.version ?? 0) <= input.version,
+  );
   const refresh = () => Promise.all([account.reload(), transactions.reload()]);
 
   const title = account.data === undefined ? "Account" : `Account of ${account.data.owner}`;
@@ -49,10 +56,7 @@ export function AccountPage({ id }: { id: string }) {
         {(data) =>
           data && (
             <>
-              <Summary
-                account={data}
-                expected={pending.reduce((sum, { input, sign }) => sum + sign * input.amount, data.totalBalance)}
-              />
+              <Summary account={data} pending={pending.reduce((sum, { input, sign }) => sum + sign * input.amount, 0)} />
               <h2>Bookings</h2>
               <Shown of={transactions}>
                 {() => (
@@ -82,7 +86,9 @@ export function AccountPage({ id }: { id: string }) {
                   />
                 )}
               </Shown>
-              {data.status === "open" && <Changes account={data} refresh={refresh} />}
+              {data.status === "open" && (
+                <Changes account={data} entries={[...bookings, ...others]} refresh={refresh} />
+              )}
             </>
           )
         }
@@ -91,92 +97,85 @@ export function AccountPage({ id }: { id: string }) {
   );
 }
 
-/** The balance, and the one to expect after the commands that are under way. */
-function Summary({ account, expected }: { account: Account; expected: number }) {
-  const isPending = expected !== account.totalBalance;
+/** The balance, as it will be after the booking that is under way. */
+function Summary({ account, pending }: { account: Account; pending: number }) {
+  const { totalBalance, currency, status, accountId } = account;
   return (
     <dl class="card">
       <dt>Balance</dt>
-      <dd class={isPending ? "balance pending" : "balance"}>{shown(expected, account.currency)}</dd>
+      <dd class={pending === 0 ? "balance" : "balance pending"}>{shown(totalBalance + pending, currency)}</dd>
       <dt>Status</dt>
-      <dd>{isPending ? "being booked" : account.status}</dd>
+      <dd>{status}</dd>
       <dt>Number</dt>
       <dd>
-        <code>{account.accountId}</code>
+        <code>{accountId}</code>
       </dd>
     </dl>
   );
 }
 
 /** The changes. Each is based on the version of the account that the user sees. */
-function Changes({ account, refresh }: { account: Account; refresh: () => Promise<unknown> }) {
-  const { tell } = useShared();
+function Changes(props: { account: Account; entries: Entry[]; refresh: () => Promise<unknown> }) {
+  const { account, entries, refresh } = props;
   const { accountId: id, version, currency } = account;
   const credit = useCommand<Booking>("bank.credit");
   const debit = useCommand<Booking>("bank.debit");
   const transfer = useCommand<Transfer>("bank.transfer");
   const close = useCommand<Close>("bank.close");
 
-  function amountOf(field: (name: string) => string): number | undefined {
-    const amount = read(field("amount"), currency);
-    if (amount === undefined) tell(`Write an amount in ${currency}, such as 12.50.`, true);
-    return amount;
+  /** After a refusal, the page shows the account as it is: it may have changed in the meantime. */
+  async function settled(outcome: Outcome): Promise<Outcome> {
+    if (outcome === "refused") await refresh();
+    return outcome;
   }
 
-  /** After a refusal, the page shows the account as it is: it may have changed in the meantime. */
-  async function settled(isDone: boolean): Promise<boolean> {
-    if (!isDone) await refresh();
-    return isDone;
+  /** Reads the texts of a form. Returns nothing if the amount is none. */
+  function moneyOf(field: (name: string) => string) {
+    const amount = read(field("amount"), currency);
+    const reference = field("reference");
+    return amount === undefined ? undefined : { amount, ...(reference === "" ? {} : { reference }) };
   }
+
+  const wrong = `Write an amount in ${currency}, such as 12.50.`;
 
   const book = (command: typeof credit, name: string) => async (field: (name: string) => string) => {
-    const amount = amountOf(field);
-    if (amount === undefined) return false;
-    const reference = field("reference");
-    const input = { id, version, amount, ...(reference === "" ? {} : { reference }) };
-    return settled(await command.send(input, `${name} ${shown(amount, currency)}`, refresh));
+    const money = moneyOf(field);
+    if (money === undefined) return command.refuse(wrong);
+    const label = `${name} ${shown(money.amount, currency)}`;
+    return settled(await command.send({ id, version, ...money }, label, refresh));
   };
 
-  async function send(field: (name: string) => string) {
-    const amount = amountOf(field);
-    if (amount === undefined) return false;
-    const reference = field("reference");
-    const transferId = crypto.randomUUID();
-    const isRequested = await transfer.send(
-      {
-        transferId,
-        fromAccountId: id,
-        toAccountId: field("to"),
-        amount,
-        currency,
-        ...(reference === "" ? {} : { reference }),
-      },
-      `Transfer ${shown(amount, currency)}`,
-    );
-    if (isRequested) location.hash = link("bank", "transfers", transferId);
-    return isRequested;
+  async function send(field: (name: string) => string): Promise<Outcome> {
+    const money = moneyOf(field);
+    if (money === undefined) return transfer.refuse(wrong);
+    const [transferId, here] = [crypto.randomUUID(), location.hash];
+    const input = { transferId, fromAccountId: id, toAccountId: field("to"), currency, ...money };
+    const outcome = await transfer.send(input, `Transfer ${shown(money.amount, currency)}`);
+    // The user may have gone to another page in the meantime.
+    if (outcome === "done" && location.hash === here) location.hash = link("bank", "transfers", transferId);
+    return outcome;
+  }
+
+  function end() {
+    if (entries.length > 0 || !confirm("Close the account? It then accepts no bookings.")) return;
+    void close.send({ id, version }, "Close the account", refresh).then(settled);
   }
 
   return (
     <div class="columns">
-      <Form title="Pay in" action="Pay in" command={credit} onSend={book(credit, "Pay in")}>
+      <Form title="Pay in" action="Pay in" command={credit} entries={entries} onSend={book(credit, "Pay in")}>
         <Money />
       </Form>
-      <Form title="Take out" action="Take out" command={debit} onSend={book(debit, "Take out")}>
+      <Form title="Take out" action="Take out" command={debit} entries={entries} onSend={book(debit, "Take out")}>
         <Money />
       </Form>
-      <Form title="Transfer" action="Transfer" command={transfer} onSend={send}>
+      <Form title="Transfer" action="Transfer" command={transfer} entries={entries} onSend={send}>
         <Field label="To the account" name="to" required hint="The number of the account" />
         <Money />
       </Form>
       <section class="card" aria-label="Close the account">
         <Problem text={close.problem} />
-        <button
-          type="button"
-          class="plain"
-          disabled={close.isSending}
-          onClick={() => void close.send({ id, version }, "Close the account", refresh).then(settled)}
-        >
+        <button type="button" class="plain" aria-disabled={entries.length > 0} onClick={end}>
           Close the account
         </button>
       </section>
@@ -185,10 +184,9 @@ function Changes({ account, refresh }: { account: Account; refresh: () => Promis
 }
 
 function Money() {
-  const hint = useId();
   return (
     <>
-      <Field key={hint} label="Amount" name="amount" required inputMode="decimal" autocomplete="off" />
+      <Field label="Amount" name="amount" required inputMode="decimal" autocomplete="off" />
       <Field label="Reference" name="reference" maxLength={140} autocomplete="off" />
     </>
   );

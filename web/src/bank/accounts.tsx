@@ -17,13 +17,15 @@ export function AccountsPage() {
   async function onOpen(field: (name: string) => string) {
     const accountId = crypto.randomUUID();
     const [owner, currency] = [field("owner"), field("currency").toUpperCase()];
-    const isOpen = await open.send(
+    const here = location.hash;
+    const outcome = await open.send(
       { accountId, owner, currency: currency as Open["currency"] },
       `Open an account for ${owner}`,
     );
     // The list is eventually consistent. The page of the account waits for the account.
-    if (isOpen) location.hash = link("bank", "accounts", accountId);
-    return isOpen;
+    // The user may have gone to another page in the meantime.
+    if (outcome === "done" && location.hash === here) location.hash = link("bank", "accounts", accountId);
+    return outcome;
   }
 
   return (
@@ -35,10 +37,10 @@ export function AccountsPage() {
             empty="You have no accounts."
             more={accounts.more}
             items={[
-              ...opening.map(({ key, input }) => (
+              ...opening.map(({ key, input, state }) => (
                 <li key={key} class="pending">
                   <span>{input.owner}</span>
-                  <span>being opened</span>
+                  <span>{state === "unknown" ? "without an answer" : "being opened"}</span>
                 </li>
               )),
               ...(accounts.rows ?? []).map((account) => (
@@ -54,9 +56,9 @@ export function AccountsPage() {
           />
         )}
       </Shown>
-      <Form title="Open an account" action="Open" command={open} onSend={onOpen}>
+      <Form title="Open an account" action="Open" command={open} entries={opening} onSend={onOpen}>
         <Field label="Owner" name="owner" required maxLength={200} autocomplete="name" />
-        <Field label="Currency" name="currency" required pattern="[A-Za-z]{3}" value="EUR" hint="Such as EUR" />
+        <Field label="Currency" name="currency" required pattern="[A-Za-z]{3}" defaultValue="EUR" hint="Such as EUR" />
       </Form>
     </Page>
   );

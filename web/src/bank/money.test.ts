@@ -7,6 +7,8 @@ test("an amount that a user writes is a whole number of minor units", () => {
   expect(read("19.99", "EUR")).toBe(1_999);
   expect(read("7", "JPY")).toBe(7);
   expect(read("0.001", "BHD")).toBe(1);
+  expect(read("0.001", "IQD")).toBe(1);
+  expect(read("50", "HUF")).toBe(5_000);
   expect(read("90071992547409.91", "EUR")).toBe(Number.MAX_SAFE_INTEGER);
 });
 
@@ -21,5 +23,6 @@ test("every digit of an amount is shown", () => {
   expect(shown(5, "EUR")).toMatch(/0\.05/);
   expect(shown(-1_999, "EUR")).toMatch(/-.*19\.99/);
   expect(shown(7, "JPY")).toMatch(/7$/);
+  expect(shown(5_001, "HUF")).toMatch(/50\.01/);
   expect(shown(Number.MAX_SAFE_INTEGER, "EUR")).toMatch(/90,071,992,547,409\.91/);
 });

@@ -33,10 +33,9 @@ function stepsOf({ status }: Transfer): Step[] {
 
 const FINAL: Transfer["status"][] = ["refused", "completed", "refunded", "settled"];
 
-/** The pause between two looks at a transfer, in milliseconds. */
+/** The pause between two reads of a transfer, in milliseconds. It grows until the transfer changes. */
 const PAUSE = 400;
-/** The pause while an operator decides, or after a failed look. */
-const LONG_PAUSE = 3_000;
+const LONGEST_PAUSE = 10_000;
 
 /** A transfer, followed until it has ended. */
 export function TransferPage({ id }: { id: string }) {
@@ -81,43 +80,51 @@ export function TransferPage({ id }: { id: string }) {
 }
 
 function useTransfer(id: string): { transfer?: Transfer; problem?: string | undefined } {
-  const { api, explain } = useShared();
+  const { api, session, explain } = useShared();
   const [state, setState] = useState<{ transfer?: Transfer; problem?: string }>({});
 
   useEffect(() => {
     const page = new AbortController();
     const { signal } = page;
+    const forget = session.onEnd(() => page.abort());
+
+    /** Reads the transfer if it has changed since this tag. */
+    async function read(tag: string | undefined) {
+      const header = tag === undefined ? {} : { "If-None-Match": tag };
+      const query = api.ownWrites(`/transfers/${id}`);
+      return api.GET("/transfers/{id}", { params: { path: { id }, query, header }, signal });
+    }
 
     async function follow() {
       let seen: Transfer | undefined;
       let tag: string | undefined;
+      let pause = PAUSE;
       while (!signal.aborted && !(seen && FINAL.includes(seen.status))) {
-        let pause = seen?.status === "stuck" ? LONG_PAUSE : PAUSE;
         try {
-          const header = tag === undefined ? {} : { "If-None-Match": tag };
-          const query = api.ownWrites(`/transfers/${id}`);
-          const { data, response } = await api.GET("/transfers/{id}", {
-            params: { path: { id }, query, header },
-            signal,
-          });
-          // 304: nothing changed.
+          const { data, response } = await read(tag);
           if (data !== undefined) {
             seen = data;
             tag = response.headers.get("etag") ?? undefined;
-            setState({ transfer: data });
+            pause = PAUSE;
           }
+          setState(seen === undefined ? {} : { transfer: seen });
         } catch (error) {
           if (signal.aborted) return;
           const problem = await explain(error);
-          setState((before) => ({ ...before, problem }));
-          pause = LONG_PAUSE;
+          if (!signal.aborted) setState((before) => ({ ...before, problem }));
         }
         await new Promise((done) => setTimeout(done, pause));
+        // No one looks at a page in a hidden tab.
+        if (document.hidden) await new Promise((done) => addEventListener("visibilitychange", done, { once: true }));
+        pause = Math.min(pause * 1.3, LONGEST_PAUSE);
       }
     }
 
     void follow();
-    return () => page.abort();
+    return () => {
+      forget();
+      page.abort();
+    };
   }, [id]);
 
   return state;

@@ -13,6 +13,8 @@ export function FeedPage() {
     return { rows: data?.feed ?? [], cursor: data?.cursor ?? null };
   }, []);
 
+  const here = location.hash;
+
   return (
     <Page title="Your feed">
       <p class="actions">
@@ -31,7 +33,7 @@ export function FeedPage() {
           />
         )}
       </Shown>
-      <RateForm userId={id} onRated={async (url) => void (location.hash = pageOf(url))} />
+      <RateForm userId={id} onRated={async (url) => void (location.hash === here && (location.hash = pageOf(url)))} />
     </Page>
   );
 }

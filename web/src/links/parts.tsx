@@ -71,10 +71,11 @@ export function RateForm(props: { userId: string; url?: string; onRated: (url: s
   function onSend(field: (name: string) => string) {
     const tags = field("tags").split(",").map((tag) => tag.trim()).filter((tag) => tag !== "");
     const title = field("title");
+    const rating = Number(field("rating"));
     const input: Rate = {
       userId,
       linkUrl: url ?? field("url"),
-      rating: Number(field("rating")),
+      rating,
       // A field that is left out stays as it is.
       ...(title === "" ? {} : { title }),
       ...(tags.length === 0 ? {} : { tags }),
@@ -82,7 +83,7 @@ export function RateForm(props: { userId: string; url?: string; onRated: (url: s
     return rate.send(input, `Rate ${input.linkUrl}`, async () => {
       const done = onRated(input.linkUrl);
       await readUntil(() => ratingsOf(api, input.linkUrl), ({ rows }) =>
-        rows.some((row) => row.userId === userId && row.rating === input.rating),
+        rows.some((row) => row.userId === userId && row.rating === rating && (title === "" || row.title === title)),
       );
       await done;
     });

@@ -33,21 +33,30 @@ export function FollowButton(props: {
   const [ending] = useEntries<Following>("links.unfollow", isHere);
   const isShown = beginning !== undefined || (isFollowed && ending === undefined);
 
+  const isBusy = follow.isSending || unfollow.isSending;
+  const name = isShown ? "Unfollow" : "Follow";
+
   function change() {
-    const [command, name] = isShown ? [unfollow, "Unfollow"] : [follow, "Follow"];
+    if (isBusy) return;
+    const command = isShown ? unfollow : follow;
     const wanted = !isShown;
     const refresh = () => readUntil(reload, (following) => following.includes(id) === wanted);
     void command.send({ userId, otherId: id }, `${name} ${id}`, refresh);
   }
 
-  const problem = follow.problem ?? unfollow.problem;
   return (
     <>
-      <button type="button" aria-pressed={isShown} disabled={follow.isSending || unfollow.isSending} onClick={change}>
-        {isShown ? "Following" : "Follow"}
+      <button
+        type="button"
+        class={isShown ? "plain" : undefined}
+        aria-label={`${name} ${id}`}
+        aria-disabled={isBusy}
+        onClick={change}
+      >
+        {name}
       </button>
-      <Problem text={problem} />
-      {problem !== undefined && <a href={link("links", "people")}>Register to follow people</a>}
+      <Problem text={follow.problem ?? unfollow.problem} />
+      {follow.code === "unknown-user" && <a href={link("links", "people")}>Register to follow people</a>}
     </>
   );
 }
@@ -61,7 +70,7 @@ export function PeoplePage() {
   const register = useCommand<Register>("links.register");
 
   function onFollow(field: (name: string) => string) {
-    const otherId = userIdOf(field("user"));
+    const otherId = field("user");
     const refresh = () => readUntil(follows.reload, (following) => following.includes(otherId));
     return follow.send({ userId: own, otherId }, `Follow ${otherId}`, refresh);
   }

@@ -1,6 +1,7 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
+import { Problem } from "../../client/index";
 import { useShared, type Place } from "../application";
-import type { Entry } from "../outbox";
+import { isAnswer, type Entry } from "../outbox";
 
 /** Reads the place in the app from the address: `#/bank/accounts?x=y`. */
 export function readPlace(): Place {
@@ -38,7 +39,7 @@ export interface Query<Data> {
 
 /** Reads data when the component appears, and when the inputs change. */
 export function useQuery<Data>(read: (signal: AbortSignal) => Promise<Data>, inputs: unknown[]): Query<Data> {
-  const { explain } = useShared();
+  const { explain, reloads } = useShared();
   const [state, setState] = useState<{ data?: Data; problem?: string; isLoading: boolean }>({ isLoading: true });
   const latest = useRef<AbortController | null>(null);
 
@@ -54,7 +55,7 @@ export function useQuery<Data>(read: (signal: AbortSignal) => Promise<Data>, inp
     } catch (error) {
       if (own.signal.aborted) return undefined;
       const problem = await explain(error);
-      setState((before) => ({ ...before, problem, isLoading: false }));
+      if (!own.signal.aborted) setState((before) => ({ ...before, problem, isLoading: false }));
       return undefined;
     }
   }, inputs);
@@ -62,7 +63,11 @@ export function useQuery<Data>(read: (signal: AbortSignal) => Promise<Data>, inp
   useEffect(() => {
     setState({ isLoading: true });
     void reload();
-    return () => latest.current?.abort();
+    reloads.add(reload);
+    return () => {
+      reloads.delete(reload);
+      latest.current?.abort();
+    };
   }, [reload]);
 
   return { ...state, reload };
@@ -84,12 +89,25 @@ export function useList<First extends Rows<unknown>>(
   useEffect(() => setLater(undefined), [first.data]);
   const cursor = later === undefined ? first.data?.cursor : later.cursor;
 
+  const isReading = useRef(false);
+  const shown = useRef(first.data);
+  shown.current = first.data;
+
   async function more() {
+    // A second click would add the same page twice.
+    if (isReading.current) return;
+    isReading.current = true;
     try {
+      const begun = first.data;
       const page = await read(cursor ? { cursor } : {});
-      setLater((before) => ({ ...page, rows: [...(before?.rows ?? []), ...page.rows] }));
+      // A page of an older list does not belong to this one.
+      if (shown.current === begun) {
+        setLater((before) => ({ ...page, rows: [...(before?.rows ?? []), ...page.rows] }));
+      }
     } catch (error) {
       tell(await explain(error), true);
+    } finally {
+      isReading.current = false;
     }
   }
 
@@ -115,41 +133,53 @@ export function useReloadAfter(entries: Entry[], reload: () => Promise<unknown>)
   }, [entries.length]);
 }
 
+/** The outcome of a command: carried out, refused, or without an answer. */
+export type Outcome = "done" | "refused" | "unknown";
+
 export interface Command<Input> {
-  /**
-   * Sends the command, and returns whether the API carried it out. `refresh` reads what the command
-   * changed.
-   */
-  send: (input: Input, label: string, refresh?: () => Promise<unknown>) => Promise<boolean>;
+  /** Sends the command. `refresh` reads what the command changed. */
+  send: (input: Input, label: string, refresh?: () => Promise<unknown>) => Promise<Outcome>;
   isSending: boolean;
   /** Why the API did not carry out the last command. */
   problem?: string | undefined;
+  /** The code of that problem, such as `unknown-user`. */
+  code?: string | undefined;
+  /** Refuses an input that cannot be sent. */
+  refuse: (problem: string) => Outcome;
 }
 
 /** A command of the page. */
 export function useCommand<Input>(kind: string): Command<Input> {
   const { outbox, explain, tell } = useShared();
   const [isSending, setSending] = useState(false);
-  const [problem, setProblem] = useState<string>();
+  const [refusal, setRefusal] = useState<{ problem?: string; code?: string }>({});
 
-  async function send(input: Input, label: string, refresh?: () => Promise<unknown>) {
-    setProblem(undefined);
+  async function send(input: Input, label: string, refresh?: () => Promise<unknown>): Promise<Outcome> {
+    setRefusal({});
     setSending(true);
     try {
       await outbox.send(kind, input, label, async () => void (await refresh?.()));
       tell(`${label}: done.`);
-      return true;
+      return "done";
     } catch (error) {
-      const text = await explain(error);
-      setProblem(text);
-      tell(text, true);
-      return false;
+      const problem = await explain(error);
+      if (isAnswer(error)) {
+        setRefusal({ problem, ...(error instanceof Problem ? { code: error.code } : {}) });
+        return "refused";
+      }
+      tell(`${problem} It is unknown whether the command was carried out.`, true);
+      return "unknown";
     } finally {
       setSending(false);
     }
   }
 
-  return { send, isSending, problem };
+  function refuse(problem: string): Outcome {
+    setRefusal({ problem });
+    return "refused";
+  }
+
+  return { send, isSending, refuse, ...refusal };
 }
 
 /**

@@ -1,19 +1,21 @@
 /** The parts of pages. */
 import type { ComponentChildren, JSX, TargetedSubmitEvent } from "preact";
 import { useEffect, useId, useRef } from "preact/hooks";
-import type { Command, Query } from "./hooks";
+import type { Entry } from "../outbox";
+import type { Command, Outcome, Query } from "./hooks";
 
+/** The first page of the app: its heading is not focused, because the user has only just come. */
 let isFirstPage = true;
 
 /** A page with its heading. */
 export function Page({ title, children }: { title: string; children: ComponentChildren }) {
   const heading = useRef<HTMLHeadingElement>(null);
   useEffect(() => {
-    document.title = `${title} – Ledgerline`;
     // A screen reader reads the new page, as after a real navigation.
     if (!isFirstPage) heading.current?.focus();
     isFirstPage = false;
-  }, [title]);
+  }, []);
+  useEffect(() => void (document.title = `${title} – Ledgerline`), [title]);
   return (
     <>
       <h1 ref={heading} tabIndex={-1}>
@@ -39,31 +41,43 @@ export function Field(props: { label: string; hint?: string } & JSX.IntrinsicEle
   );
 }
 
-/** A form that sends a command. It keeps its texts if the command fails. */
+/**
+ * A form that sends a command. The form keeps its texts if the API refuses the command. While a
+ * command waits for its answer, the form sends no other one: a second one would have another key,
+ * and could do the same again.
+ */
 export function Form(props: {
   title: string;
   action: string;
   command: Command<never>;
-  /** Sends the command, and returns whether the form may be cleared. */
-  onSend: (fields: (name: string) => string) => Promise<boolean> | boolean;
+  /** The commands of the form that have no answer yet. */
+  entries?: Entry[];
+  onSend: (fields: (name: string) => string) => Promise<Outcome> | Outcome;
   children?: ComponentChildren;
 }) {
-  const { title, action, command, onSend, children } = props;
+  const { title, action, command, entries = [], onSend, children } = props;
   const id = useId();
+  const isBlocked = command.isSending || entries.length > 0;
+
   async function submit(event: TargetedSubmitEvent<HTMLFormElement>) {
     event.preventDefault();
+    if (isBlocked) return;
     const form = event.currentTarget;
     const data = new FormData(form);
-    const isDone = await onSend((name) => String(data.get(name) ?? "").trim());
-    if (isDone) form.reset();
+    // A command without an answer is in the outbox with its texts.
+    if ((await onSend((name) => String(data.get(name) ?? "").trim())) !== "refused") form.reset();
   }
+
   return (
     <form onSubmit={(event) => void submit(event)} aria-labelledby={id} class="card">
       <h2 id={id}>{title}</h2>
       {children}
       <Problem text={command.problem} />
+      {entries.some(({ state }) => state === "unknown") && (
+        <p class="quiet">A command has no answer yet: send it again, or forget it.</p>
+      )}
       <p>
-        <button type="submit" disabled={command.isSending}>
+        <button type="submit" aria-disabled={isBlocked}>
           {command.isSending ? "Sending…" : action}
         </button>
       </p>
@@ -72,7 +86,9 @@ export function Form(props: {
 }
 
 export function Problem({ text }: { text?: string | undefined }) {
-  return text === undefined ? null : <p class="problem">{text}</p>;
+  return (
+    <div role="alert">{text !== undefined && <p class="problem">{text}</p>}</div>
+  );
 }
 
 /** The states of a query: under way, failed, and read. */
@@ -103,7 +119,7 @@ export function List(props: {
   const { label, empty, items, more } = props;
   return (
     <>
-      {items.length === 0 ? <p class="quiet">{empty}</p> : <ul aria-label={label}>{items}</ul>}
+      {items.length === 0 ? <p class="quiet">{empty}</p> : <ul role="list" aria-label={label}>{items}</ul>}
       {more && (
         <p>
           <button type="button" onClick={() => void more()}>

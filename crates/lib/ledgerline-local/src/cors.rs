@@ -72,12 +72,16 @@ fn allowed(cors: &Cors, request: &HeaderMap) -> Option<HeaderValue> {
 }
 
 /// Whether no page of another origin sent a request. Browsers send `Origin` with each request that
-/// can change data; a program need not.
+/// can change data; a program need not. A name other than that of this machine may be one that its
+/// owner has made an address of this machine, after the page was loaded.
 pub(crate) fn is_of_this_origin(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     match (text(ORIGIN), text(HOST)) {
         (None, _) => true,
-        (Some(origin), Some(host)) => origin == format!("http://{host}"),
+        (Some(origin), Some(host)) => {
+            let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+            origin == format!("http://{host}") && ["127.0.0.1", "localhost"].contains(&name)
+        }
         (Some(_), None) => false,
     }
 }

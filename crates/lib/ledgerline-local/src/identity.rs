@@ -184,6 +184,15 @@ mod tests {
     }
 
     #[test]
+    fn a_page_whose_name_leads_to_this_machine_does_not_act_for_the_developer() {
+        let value = |text: &str| text.parse().unwrap();
+        let headers =
+            [(HOST, value("evil.example:3000")), (ORIGIN, value("http://evil.example:3000"))];
+        let called = authorizer(&api(), &headers.into_iter().collect(), &scopes(), None);
+        assert_eq!(called.unwrap_err().0, 401);
+    }
+
+    #[test]
     fn an_invalid_or_insufficient_token_is_refused_as_by_api_gateway() {
         for token in ["Bearer ", "Bearer", "Bearer a.b.c"] {
             assert_eq!(called_with(Some(token)).unwrap_err().0, 401, "{token}");

@@ -152,6 +152,13 @@ struct TokenRequest {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
+struct RevokeRequest {
+    token: String,
+    client_id: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Logout {
     client_id: String,
     logout_uri: String,
@@ -163,6 +170,7 @@ pub(crate) fn router(tokens: Arc<Tokens>, clients: Vec<Client>) -> Router {
     Router::new()
         .route(AUTHORIZE, get(page).post(entered))
         .route("/oauth2/token", post(token))
+        .route("/oauth2/revoke", post(revoke))
         .route("/logout", get(logout))
         .route("/.well-known/jwks.json", get(keys))
         .route("/.well-known/openid-configuration", get(configuration))
@@ -219,6 +227,18 @@ async fn entered(
     let mut response = sign_in.granted(client, asked, user);
     set_cookie(&mut response, &format!("{COOKIE}={session}; Path=/; HttpOnly; SameSite=Lax"));
     response
+}
+
+/// Revokes a refresh token (RFC 7009). An unknown token is no error.
+async fn revoke(
+    State(sign_in): State<Arc<SignIn>>,
+    Form(RevokeRequest { token, client_id }): Form<RevokeRequest>,
+) -> StatusCode {
+    let mut grants = sign_in.grants();
+    if grants.refresh.get(&token).is_some_and(|grant| grant.client == client_id) {
+        grants.refresh.remove(&token);
+    }
+    StatusCode::OK
 }
 
 /// Gives tokens for a code, for a refresh token, or to a program.

@@ -11,7 +11,7 @@ import urllib.request
 import boto3
 from botocore.exceptions import ClientError
 
-from tokens import tokens
+from tokens import Shell, block, person, tokens
 
 ENDPOINT = os.environ["AWS_ENDPOINT_URL"]
 STACK = os.environ["STACK"]
@@ -39,6 +39,12 @@ def parameter(name):
     return next(given["ParameterValue"] for given in stack["Parameters"] if given["ParameterKey"] == name)
 
 
+def output(name):
+    """An output of the stack; None if the stack does not have it."""
+    outputs = cloudformation.describe_stacks(StackName=STACK)["Stacks"][0].get("Outputs", [])
+    return next((output["OutputValue"] for output in outputs if output["OutputKey"] == name), None)
+
+
 def resolved(value):
     """What CloudFormation makes of a value, with the parameters at their defaults."""
     match value:
@@ -48,8 +54,9 @@ def resolved(value):
             return resolved(own)
         case {"Fn::If": ["HasOtherAudiences", _, other]}:
             return resolved(other)
-        case {"Fn::If": ["HasAllowedOrigins", cors, _]}:
-            return {name: resolved(value) for name, value in cors.items()}
+        case {"Fn::If": ["HasOrigins", cors, _]}:
+            # The emulator gives no parameters to SAM, which puts their values in here.
+            return {name: resolved(value) for name, value in cors.items() if name != "allowOrigins"}
         case list() | int():
             return value
         case {"Ref": "AWS::NoValue"}:
@@ -118,8 +125,9 @@ def routes():
             )
             made.append(f"{route} {' '.join(scopes)}")
     if "x-amazon-apigateway-cors" in body:
-        # The emulator gives no parameters to SAM, which puts their values in here.
         origins = parameter("AllowedOrigins").split(",")
+        if app := output("WebAppUrl"):
+            origins.append(app.removesuffix("/"))
         cors = resolved(body["x-amazon-apigateway-cors"]) | {"allowOrigins": origins}
         gateway.update_api(ApiId=api, CorsConfiguration={name[0].upper() + name[1:]: value for name, value in cors.items()})
     protect()
@@ -139,6 +147,40 @@ def preflight():
             answer = refused.headers
         answers[origin] = answer.get("Access-Control-Allow-Origin")
     return answers
+
+
+def web_app():
+    """Uploads the web app by the commands of docs/web.md, and makes a user. Returns what the test in a browser needs: the files
+    in the bucket, and the headers that the distribution adds to them."""
+    commands = block("docs/web.md", "## Deploy it", "aws s3 sync")
+    Shell(commands + "echo done\n", WebConfig=output("WebConfig"), WebBucketName=output("WebBucketName")).printed()
+    bucket, folder = output("WebBucketName"), os.path.abspath("target/e2e/web")
+    s3 = client("s3")
+    for item in s3.list_objects_v2(Bucket=bucket)["Contents"]:
+        path = os.path.join(folder, item["Key"])
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        s3.download_file(bucket, item["Key"], path)
+    cloudfront = client("cloudfront")
+    config = cloudfront.get_distribution_config(Id=physical("WebDistribution"))["DistributionConfig"]
+    behaviours = config["CacheBehaviors"]["Items"] + [config["DefaultCacheBehavior"] | {"PathPattern": "*"}]
+    headers = {behaviour["PathPattern"]: added(cloudfront, behaviour) for behaviour in behaviours}
+    return {
+        "endpoint": ENDPOINT, "url": output("WebAppUrl"), "files": folder, "headers": headers,
+        "api": physical("HttpApi"), **person("grace"),
+    }
+
+
+def added(cloudfront, behaviour):
+    """The headers that a behaviour of a distribution adds."""
+    policy = cloudfront.get_response_headers_policy(Id=behaviour["ResponseHeadersPolicyId"])
+    config = policy["ResponseHeadersPolicy"]["ResponseHeadersPolicyConfig"]
+    security = config.get("SecurityHeadersConfig", {})
+    headers = {item["Header"]: item["Value"] for item in config["CustomHeadersConfig"]["Items"]}
+    if "ContentSecurityPolicy" in security:
+        headers["content-security-policy"] = security["ContentSecurityPolicy"]["ContentSecurityPolicy"]
+    if "ContentTypeOptions" in security:
+        headers["x-content-type-options"] = "nosniff"
+    return headers
 
 
 def tables():
@@ -412,6 +454,6 @@ def invoke(function, event):
 
 
 if __name__ == "__main__":
-    commands = [routes, preflight, tokens, denials, order_denials, operators, wrong_entry, functions, invoke]
+    commands = [routes, preflight, tokens, web_app, denials, order_denials, operators, wrong_entry, functions, invoke]
     (command,) = (command for command in commands if command.__name__ == sys.argv[1])
     print(json.dumps(command(*sys.argv[2:]), indent=1))

@@ -78,9 +78,9 @@ set -euo pipefail
 class Shell:
     """Runs commands of the documents in bash, with what they take for granted: `ledger`, `aws`, and the outputs of the stack."""
 
-    def __init__(self, commands):
+    def __init__(self, commands, **variables):
         program = PREAMBLE + commands
-        environment = os.environ | {
+        environment = os.environ | variables | {
             "SignInUrl": ENDPOINT, "LEDGER_SIGN_IN_URL": ENDPOINT, "UserPoolId": physical("UserPool"), "AppClientId": physical("AppClient"),
         }
         self.process = subprocess.Popen(["bash", "-c", program], env=environment, text=True,
@@ -115,6 +115,13 @@ def has_password(name, known):
             UserPoolId=physical("UserPool"), Username=f"{name}@example.com", Password=password, Permanent=True)
         known[name] = {"username": f"{name}@example.com", "password": password}
     return known[name]
+
+
+def person(name):
+    """Makes a user who has a password."""
+    commands = (block("docs/http.md", "## Who calls", "admin-create-user") or DOCUMENTED_USER).split("verifier=")[0]
+    Shell(commands.replace("ada@example.com", f"{name}@example.com") + "echo done\n").printed()
+    return has_password(name, {})
 
 
 def user(name, known, scopes):

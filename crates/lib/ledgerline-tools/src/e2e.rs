@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail};
 use ledgerline_sam::{
     build::{self, cargo},
     samples::{Sample, has, samples},
+    template::Source,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -60,7 +61,10 @@ pub(crate) fn run(build: bool) -> Result<()> {
         "RequestsPerSecond=1000",
         &allowed,
     ];
-    tools::run(emulator.program(&sam, "sam").args(deploy))?;
+    let template = Source::read(Path::new("template.yaml"))?.json();
+    let has_web_app = template["Parameters"]["WebApp"].is_object();
+    let web_app = has_web_app.then_some("WebApp=true");
+    tools::run(emulator.program(&sam, "sam").args(deploy).args(web_app))?;
 
     let Routes { url, routes } = emulator.deployment("routes")?;
     routes.iter().for_each(|route| println!("  {route}"));
@@ -80,6 +84,9 @@ pub(crate) fn run(build: bool) -> Result<()> {
         "  tokens by the commands of the documents: {}",
         tokens.keys().cloned().collect::<Vec<_>>().join(", ")
     );
+    if has_web_app {
+        in_browser(&emulator)?;
+    }
     let mut scenario = cargo();
     // Run one test after the other: the emulator is one process, and 64 clients are enough load for
     // it.
@@ -340,6 +347,18 @@ impl Attempts {
         }
         Ok(())
     }
+}
+
+/// Tests the web app in a browser: a user signs in at the user pool, and the app calls the API.
+fn in_browser(emulator: &Emulator) -> Result<()> {
+    if Command::new("npm").arg("--version").output().is_err() {
+        println!("NOT TESTED: the web app in a browser. Install Node.js 20 or later.");
+        return Ok(());
+    }
+    let deployed: Value = emulator.deployment("web_app")?;
+    let mut test = Command::new("npx");
+    test.current_dir("web").args(["vitest", "run", "--project", "deployed"]);
+    tools::run(test.env("DEPLOYED", deployed.to_string()))
 }
 
 /// Invokes every function with every sample event.

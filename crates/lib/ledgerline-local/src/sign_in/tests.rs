@@ -139,6 +139,12 @@ async fn a_user_signs_in_and_the_client_gets_signed_tokens() {
     assert_eq!(pages.claims(&tokens["access_token"])["sub"], "ada");
     let other = [again[0], again[1], ("client_id", "Program")];
     assert_eq!(pages.exchange(&other).await.1["error"], "invalid_grant");
+    // Only the client itself revokes the token.
+    for (client, expected) in [("Program", 200), ("App", 400)] {
+        let fields = [("token", refresh.to_owned()), ("client_id", client.to_owned())];
+        pages.post("/oauth2/revoke", &fields.into(), None).await;
+        assert_eq!(pages.exchange(&again).await.0, expected, "{client}");
+    }
 }
 
 #[tokio::test]

@@ -27,6 +27,10 @@ impl Scope<'_> {
             let pattern = behaviour.get("PathPattern").and_then(Node::text);
             let pattern =
                 pattern.ok_or((behaviour.line, format!("{id}: a behaviour has no PathPattern")))?;
+            if pattern.trim_end_matches('*').contains(['*', '?']) {
+                let message = format!("{id}: only an asterisk at the end of {pattern} is emulated");
+                return Err((behaviour.line, message));
+            }
             headers.push((pattern, self.added_headers(behaviour)?));
         }
         if let Some(behaviour) = config.get("DefaultCacheBehavior") {
@@ -37,9 +41,10 @@ impl Scope<'_> {
 
     /// Returns the headers that a behaviour adds by its policy; none without a policy.
     fn added_headers(&self, behaviour: &Node) -> Located<Vec<(String, String)>> {
-        let policy = behaviour.get("ResponseHeadersPolicyId");
-        let Some(id) = policy.and_then(|policy| policy.get("Ref")?.text()) else {
-            return Ok(Vec::new());
+        let Some(policy) = behaviour.get("ResponseHeadersPolicyId") else { return Ok(Vec::new()) };
+        let Some(id) = policy.get("Ref").and_then(Node::text) else {
+            let message = "only a policy of the template is emulated: name it by !Ref";
+            return Err((policy.line, message.to_owned()));
         };
         let policy = self.resources()?.iter().find(|(name, _)| *name == id);
         let (_, policy) = policy.ok_or((behaviour.line, format!("there is no resource {id}")))?;
@@ -138,6 +143,18 @@ Resources:
         ];
         assert_eq!(distribution.headers, expected);
         assert_eq!(template.clients[0].callbacks, [format!("https://{}/", distribution.domain)]);
+    }
+
+    #[test]
+    fn a_policy_and_a_pattern_that_are_not_emulated_are_errors() {
+        for (part, other, expected) in [
+            ("!Ref AssetHeaders", "67f7725c-6f97-4210-82d7-5512b31e9d03", "name it by !Ref"),
+            ("!Ref AssetHeaders", "!Ref Missing", "there is no resource Missing"),
+            ("PathPattern: assets/*", "PathPattern: \"*.js\"", "at the end of *.js"),
+        ] {
+            let error = resolved(&TEMPLATE.replace(part, other)).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 
     #[test]

@@ -273,6 +273,7 @@ pub(crate) mod tests {
             "crates/local/tests/samples.rs",
             "crates/proofs/src/main.rs",
             "crates/xtask/src/main.rs",
+            "web/client/index.ts",
         ] {
             let read = |root: &Path| fs::read_to_string(root.join(path)).unwrap();
             assert_eq!(read(&WORKSPACE), read(&here), "{path}");
