@@ -1,23 +1,26 @@
 /** The frame of all pages: navigation, sign-in, messages, and commands without an answer. */
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ledgerline, Problem } from "../client/index";
 import type { paths } from "../client/schema";
 import { link, SharedContext, type Application, type Shared } from "./application";
 import type { Config } from "./config";
-import { isAnswer, openOutbox, type Entry, type Send } from "./outbox";
+import { isAnswer, NotStored, openOutbox, type Entry, type Send } from "./outbox";
 import { SessionEnded, signIn, type Session } from "./session";
 import { usePlace } from "./ui/hooks";
-import { Page } from "./ui/parts";
+import { focusHeading, Page } from "./ui/parts";
 
 const OUTDATED = "This was changed in the meantime. Check the new state, and then send the change again.";
-const BUSY = "The service is busy.";
-const LOST = "The connection was lost.";
+const BUSY = "The service is busy. Retry in a minute.";
+const LOST = "The connection was lost. Check it, and retry.";
 const ENDED = "Your session has ended.";
+const NOT_STORED = "The browser stores nothing, so the app sent nothing. Free space, and retry.";
 const FAILED = "The app failed. Reload the page.";
 
 interface Message {
   text: string;
   isError: boolean;
+  /** The place of the result. */
+  href?: string | undefined;
   /** Tells two messages with the same text apart, so that a screen reader reads both. */
   number: number;
 }
@@ -35,12 +38,22 @@ export function App(props: { config: Config; session: Session; applications: App
       Object.entries(commands(api)).map(([kind, send]): [string, Send<never>] => [`${name}.${kind}`, send]),
     );
     const outbox = openOutbox(session.user.subject, new Map(kinds));
-    const tell = (text: string, isError = false) =>
-      setMessage(({ number }) => ({ text, isError, number: number + 1 }));
+    const tell = (text: string, isError = false, href?: string) =>
+      setMessage(({ number }) => ({ text, isError, href, number: number + 1 }));
     session.onEnd(() => setEnded(true));
+    const reloads = new Set<() => Promise<unknown>>();
+
+    async function carriedOut(kind: string, input: unknown, label: string) {
+      const [application, command = ""] = kind.split(".");
+      const { results } = applications.find(({ name }) => name === application) ?? {};
+      const place = results?.[command] as ((input: unknown) => string) | undefined;
+      tell(`${label}: done.`, false, place?.(input));
+      await Promise.all([...reloads].map((reload) => reload()));
+    }
 
     async function explain(error: unknown): Promise<string> {
       if (error instanceof SessionEnded) return ENDED;
+      if (error instanceof NotStored) return NOT_STORED;
       // A page of another origin cannot read a 401 of API Gateway, and sees a failed request.
       const isTooLate = error instanceof DOMException && error.name === "TimeoutError";
       const isUnclear = error instanceof TypeError || isTooLate || (error instanceof Problem && error.status === 401);
@@ -55,7 +68,7 @@ export function App(props: { config: Config; session: Session; applications: App
       if (error.isOutdated) return OUTDATED;
       return error.status === 429 || error.status >= 500 ? BUSY : sentence(error.detail);
     }
-    return { api, session, outbox, reloads: new Set(), tell, explain };
+    return { api, session, outbox, reloads, tell, carriedOut, explain };
   }, []);
 
   const [name = "", ...segments] = place.segments;
@@ -65,8 +78,25 @@ export function App(props: { config: Config; session: Session; applications: App
   function signOut() {
     const { length } = shared.outbox.entries();
     const question = `Commands without an answer: ${length}. Sign out, and forget them?`;
-    if (length === 0 || confirm(question)) void session.signOut();
+    if (length > 0 && !confirm(question)) return;
+    shared.outbox.close();
+    void session.signOut();
   }
+
+  function signInAgain() {
+    // The commands without an answer are stored, so the browser need not ask.
+    removeEventListener("beforeunload", ask);
+    void signIn(config).catch(async (error: unknown) => shared.tell(await shared.explain(error), true));
+  }
+
+  // The commands without an answer end with the tab.
+  const ask = useCallback((event: BeforeUnloadEvent) => {
+    if (shared.outbox.entries().some(({ state }) => state !== "answered")) event.preventDefault();
+  }, []);
+  useEffect(() => {
+    addEventListener("beforeunload", ask);
+    return () => removeEventListener("beforeunload", ask);
+  }, []);
 
   function skip(event: Event) {
     // The address stays as it is: it names the page.
@@ -97,14 +127,16 @@ export function App(props: { config: Config; session: Session; applications: App
       <main ref={main} tabIndex={-1}>
         {hasEnded && (
           <p class="problem" role="alert">
-            {ENDED} Commands without an answer are kept.{" "}
-            <button type="button" onClick={() => void signIn(config)}>
+            {ENDED} The app keeps commands without an answer.{" "}
+            <button type="button" onClick={signInAgain}>
               Sign in again
             </button>
           </p>
         )}
         <p role="status" class={message.text === "" ? "message" : message.isError ? "message error" : "message done"}>
-          <span key={message.number}>{message.text}</span>
+          <span key={message.number}>
+            {message.text} {message.href !== undefined && <a href={message.href}>Show it</a>}
+          </span>
         </p>
         <Unanswered shared={shared} />
         <div key={`${place.segments.join("/")}?${place.query}`}>
@@ -123,33 +155,39 @@ export function App(props: { config: Config; session: Session; applications: App
 
 /** The commands without an answer. The user may send each again: the API carries it out once. */
 function Unanswered({ shared }: { shared: Shared }) {
-  const { outbox, reloads, tell, explain } = shared;
+  const { outbox, reloads, tell, carriedOut, explain } = shared;
   const [, render] = useState({});
   useEffect(() => outbox.subscribe(() => render({})), [outbox]);
   const entries = outbox.entries().filter(({ state, isRetry }) => state === "unknown" || isRetry);
   if (entries.length === 0) return null;
 
-  async function refresh() {
-    await Promise.all([...reloads].map((reload) => reload()));
-  }
-
   async function retry(entry: Entry) {
     // The button remains, so that it keeps the focus.
-    if (entry.state !== "unknown") return;
+    const { state, kind, input, label } = entry;
+    if (state !== "unknown") return;
     try {
-      await outbox.retry(entry, refresh);
-      tell(`${entry.label}: done.`);
+      await outbox.retry(entry, () => carriedOut(kind, input, label));
+      focusHeading();
     } catch (error) {
-      tell(await explain(error), true);
+      tell(`${label}: ${await explain(error)}`, true);
       // A refusal may mean that the page shows an older state.
-      if (isAnswer(error)) await refresh();
+      if (isAnswer(error)) {
+        focusHeading();
+        await Promise.all([...reloads].map((reload) => reload()));
+      }
     }
+  }
+
+  function forget({ key, label }: Entry) {
+    if (!confirm(`The service may have carried this out: ${label}. Forget it?`)) return;
+    outbox.remove(key);
+    focusHeading();
   }
 
   return (
     <section class="card problem" aria-labelledby="unanswered">
       <h2 id="unanswered">Without an answer</h2>
-      <p>These commands may have been carried out. Sending one again does not carry it out twice.</p>
+      <p>The service may have carried out these commands. It carries out each one once, even if you send it again.</p>
       <ul role="list">
         {entries.map((entry) => (
           <li key={entry.key}>
@@ -158,7 +196,7 @@ function Unanswered({ shared }: { shared: Shared }) {
               <button type="button" aria-disabled={entry.state !== "unknown"} onClick={() => void retry(entry)}>
                 {entry.state === "unknown" ? "Send again" : "Sending…"}
               </button>
-              <button type="button" class="plain" onClick={() => outbox.remove(entry.key)}>
+              <button type="button" class="plain" onClick={() => forget(entry)}>
                 Forget
               </button>
             </span>

@@ -20,7 +20,9 @@ export interface Application {
   title: string;
   /** The commands, by name. */
   commands: (api: Api) => Record<string, Send<never>>;
-  /** The page of a place; nothing if there is none. */
+  /** The places where the results of commands are, by the names of the commands. */
+  results?: Record<string, (input: never) => string>;
+  /** Returns the page of a place, or `undefined` if there is none. */
   page: (place: Place) => VNode | undefined;
 }
 
@@ -29,10 +31,12 @@ export interface Shared {
   api: Api;
   session: Session;
   outbox: Outbox;
-  /** Reads the data of the page again: a function for each query of the page. */
+  /** The queries of the page. Each function reads the data of a query again. */
   reloads: Set<() => Promise<unknown>>;
-  /** Tells the user something, and reads it to users of a screen reader. */
-  tell: (text: string, isError?: boolean) => void;
+  /** Shows the user a message, which a screen reader reads aloud. */
+  tell: (text: string, isError?: boolean, href?: string) => void;
+  /** Tells the user that the API has carried out a command, and reads the data of the page again. */
+  carriedOut: (kind: string, input: unknown, label: string) => Promise<void>;
   /** Explains an error to the user, and finds out whether the session has ended. */
   explain: (error: unknown) => Promise<string>;
 }

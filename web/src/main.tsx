@@ -21,7 +21,7 @@ function Welcome({ config, problem }: { config: Config; problem?: string | undef
           {problem}
         </p>
       )}
-      <p>{applications.map(({ title }) => title).join(", ")}: sign in to go on.</p>
+      <p>{applications.map(({ title }) => title).join(", ")}: sign in to continue.</p>
       <p>
         <button type="button" onClick={() => void signIn(config)}>
           Sign in

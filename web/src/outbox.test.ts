@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { Problem } from "../client/index";
-import { openOutbox, type Send } from "./outbox";
+import { NotStored, openOutbox, type Send } from "./outbox";
 
 function storage(): Storage {
   const items = new Map<string, string>();
@@ -34,7 +34,7 @@ test("a command without an answer survives a reload, and is sent again with its 
   expect(new Set(keys).size).toBe(1);
 });
 
-test("a refusal ends a command, and an answer that says nothing does not", async () => {
+test("a refusal removes a command, and an error that a retry can resolve keeps it", async () => {
   for (const [status, kept] of [[400, 0], [409, 0], [412, 0], [422, 0], [401, 1], [429, 1], [500, 1], [503, 1]]) {
     const outbox = openOutbox("ada", kinds(() => Promise.reject(problem(status ?? 0))), storage());
     await outbox.send("bank.credit", {}, "Pay in").catch(() => {});
@@ -53,6 +53,36 @@ test("a command is shown until the page has read the result", async () => {
     seen.push("read");
   });
   expect(seen).toEqual(["sending", "answered", "read", undefined]);
+});
+
+test("a command that the browser cannot store is not sent", async () => {
+  const full = { ...storage(), setItem: () => { throw new DOMException("full", "QuotaExceededError"); } };
+  let sent = 0;
+  const outbox = openOutbox("ada", kinds(async () => void (sent += 1)), full);
+  await expect(outbox.send("bank.credit", {}, "Pay in")).rejects.toBeInstanceOf(NotStored);
+  expect([sent, outbox.entries()]).toEqual([0, []]);
+});
+
+test("a stored command that the app cannot read or send is not lost as if it were done", async () => {
+  const kept = storage();
+  const entry = { key: "k", user: "ada", kind: "bank.gone", input: {}, label: "Pay in" };
+  kept.setItem("ledgerline-outbox", JSON.stringify([{}, null, "x", { ...entry, input: 7 }, entry]));
+  const outbox = openOutbox("ada", kinds(async () => {}), kept);
+  const [known] = outbox.entries();
+  if (known) await expect(outbox.retry(known)).rejects.toThrow("bank.gone");
+  expect(outbox.entries()).toMatchObject([{ key: "k", state: "unknown" }]);
+});
+
+test("a late answer stores nothing after the sign-out", async () => {
+  const kept = storage();
+  let answer = () => {};
+  const answered = new Promise<void>((done) => (answer = done));
+  const outbox = openOutbox("ada", kinds(() => answered), kept);
+  const sending = outbox.send("bank.credit", {}, "Pay in");
+  outbox.close();
+  answer();
+  await sending;
+  expect(kept.getItem("ledgerline-outbox")).toBe("[]");
 });
 
 test("no other user sees or sends a command", async () => {

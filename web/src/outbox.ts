@@ -1,9 +1,9 @@
 /**
- * The commands without an answer. Each is stored with its Idempotency-Key before the app sends it,
- * until there is an answer. So a command survives a dropped connection and a reload, and the app
- * sends it again with the same key: the API carries it out once.
+ * The commands without an answer. The app stores each command with its Idempotency-Key before
+ * sending it, and removes the command at the answer. So a command survives a dropped connection and
+ * a reload. A retry has the same key, so the API carries the command out once.
  *
- * A command is data, not a function, so that it can be stored. Its kind names the function that
+ * A command is data, not a function, so that the app can store it. Its kind names the function that
  * sends it.
  */
 import { Problem } from "../client/index";
@@ -32,6 +32,13 @@ export interface Entry<Input = unknown> {
 export type Send<Input> = (input: Input, key: string) => Promise<unknown>;
 
 const STORAGE = "ledgerline-outbox";
+/** The longest time for which a page reads the result of a command, in milliseconds. */
+const LONGEST_REFRESH = 10_000;
+
+/** The browser stores nothing, so the app did not send a command. */
+export class NotStored extends Error {
+  override name = "NotStored";
+}
 
 export type Outbox = ReturnType<typeof openOutbox>;
 
@@ -41,10 +48,20 @@ export function openOutbox(user: string, kinds: Map<string, Send<never>>, storag
   // Nothing is being sent after a reload.
   let entries = stored(storage).map((entry): Entry => ({ ...entry, state: "unknown" }));
 
+  let isClosed = false;
+
+  function store(changed: Entry[]) {
+    // An answer ends a command, also if the page is closed before it has read the result.
+    if (!isClosed) storage.setItem(STORAGE, JSON.stringify(changed.filter(({ state }) => state !== "answered")));
+  }
+
   function write(changed: Entry[]) {
     entries = changed;
-    // An answer ends a command, also if the page is closed before it has read the result.
-    storage.setItem(STORAGE, JSON.stringify(entries.filter(({ state }) => state !== "answered")));
+    try {
+      store(changed);
+    } catch {
+      // Without storage, the list is still right until the page is closed.
+    }
     for (const listener of listeners) listener();
   }
 
@@ -58,8 +75,8 @@ export function openOutbox(user: string, kinds: Map<string, Send<never>>, storag
 
   async function attempt({ key, kind, input }: Entry, refresh?: () => Promise<void>): Promise<void> {
     const send = kinds.get(kind) as Send<unknown> | undefined;
-    if (send === undefined) return remove(key);
     try {
+      if (send === undefined) throw new Error(`this version of the app has no command ${kind}`);
       await send(input, key);
     } catch (error) {
       if (isAnswer(error)) remove(key);
@@ -68,7 +85,8 @@ export function openOutbox(user: string, kinds: Map<string, Send<never>>, storag
     }
     set(key, "answered");
     // The entry stays until the page shows the result, so that nothing flickers.
-    await refresh?.().catch(() => {});
+    const tooLong = new Promise((done) => setTimeout(done, LONGEST_REFRESH));
+    await Promise.race([refresh?.().catch(() => {}), tooLong]);
     remove(key);
   }
 
@@ -80,13 +98,18 @@ export function openOutbox(user: string, kinds: Map<string, Send<never>>, storag
       return () => void listeners.delete(listener);
     },
     /**
-     * Sends a command. The promise fails with the error of the last attempt. `refresh` reads what
-     * the command changed.
+     * Sends a command. The promise fails with the error of the last attempt, or with
+     * {@link NotStored}. `refresh` reads what the command changed.
      */
-    send<Input>(kind: string, input: Input, label: string, refresh?: () => Promise<void>): Promise<void> {
+    async send<Input>(kind: string, input: Input, label: string, refresh?: () => Promise<void>): Promise<void> {
       const entry: Entry = { key: crypto.randomUUID(), user, kind, input, label, state: "sending", isRetry: false };
+      try {
+        store([...entries, entry]);
+      } catch {
+        throw new NotStored();
+      }
       write([...entries, entry]);
-      return attempt(entry, refresh);
+      await attempt(entry, refresh);
     },
     /** Sends a command without an answer again, with its key. */
     retry(retried: Entry, refresh?: () => Promise<void>): Promise<void> {
@@ -94,21 +117,33 @@ export function openOutbox(user: string, kinds: Map<string, Send<never>>, storag
       write(entries.map((entry) => (entry.key === retried.key ? again : entry)));
       return attempt(again, refresh);
     },
-    /** Forgets a command. It may have been carried out. */
+    /** Forgets a command. The API may have carried it out. */
     remove,
+    /** Forgets all commands, and stores no more. */
+    close() {
+      write([]);
+      isClosed = true;
+    },
   };
 }
 
 /** Whether an error says that the API did not carry the command out. */
 export function isAnswer(error: unknown): boolean {
+  if (error instanceof NotStored) return true;
   return error instanceof Problem && error.status < 500 && error.status !== 401 && error.status !== 429;
 }
 
 function stored(storage: Storage): Entry[] {
   try {
     const entries: unknown = JSON.parse(storage.getItem(STORAGE) ?? "[]");
-    return Array.isArray(entries) ? (entries as Entry[]) : [];
+    return Array.isArray(entries) ? entries.filter(isEntry) : [];
   } catch {
     return [];
   }
+}
+
+function isEntry(value: unknown): value is Entry {
+  const entry = (value ?? {}) as Record<string, unknown>;
+  const hasTexts = ["key", "user", "kind", "label"].every((name) => typeof entry[name] === "string");
+  return hasTexts && typeof entry["input"] === "object" && entry["input"] !== null;
 }

@@ -10,6 +10,9 @@ import type { Config } from "./config";
 const SCOPE = "openid email ledgerline/read ledgerline/write";
 /** A token is refreshed if it expires within this time, in milliseconds. */
 const MARGIN = 60_000;
+/** The longest requests for tokens and for a revocation, in milliseconds. */
+const LONGEST_REQUEST = 10_000;
+const LONGEST_REVOCATION = 3_000;
 /** Items of the session storage: the request under way, and whether the user had signed in. */
 const REQUEST = "ledgerline-sign-in";
 const SIGNED_IN = "ledgerline-signed-in";
@@ -28,7 +31,7 @@ export interface User {
 
 export interface Session {
   user: User;
-  /** Returns a token that is valid for a while, or throws {@link SessionEnded}. */
+  /** Returns a valid token, or throws {@link SessionEnded}. */
   token(): Promise<string>;
   /** Checks after a failed request whether the session has ended, and throws {@link SessionEnded}. */
   check(): Promise<void>;
@@ -38,7 +41,7 @@ export interface Session {
   signOut(): Promise<void>;
 }
 
-/** What the app has to know of a request to sign in after the browser returns. */
+/** A request to sign in. The app needs it when the browser returns from the sign-in page. */
 interface Request {
   state: string;
   verifier: string;
@@ -79,10 +82,17 @@ async function addressOf({ signIn, clientId }: Config): Promise<string> {
 }
 
 /**
- * Returns the session if the browser comes back from the sign-in page. Returns nothing if no user is
- * signed in. If the user had signed in before a reload, leaves for the sign-in page.
+ * Returns the session if the browser returns from the sign-in page. Returns `undefined` if no user
+ * is signed in. Leaves for the sign-in page if the user signed in earlier in this tab.
  */
 export async function resume(config: Config): Promise<Session | undefined> {
+  // Tabs of the app share the session at the user pool, so they end together. The tab listens before
+  // it gets its tokens.
+  const tabs = new BroadcastChannel("ledgerline-sign-out");
+  tabs.onmessage = () => {
+    sessionStorage.removeItem(SIGNED_IN);
+    location.replace(home());
+  };
   const answer = new URLSearchParams(location.search);
   const kept = sessionStorage.getItem(REQUEST);
   sessionStorage.removeItem(REQUEST);
@@ -99,7 +109,7 @@ export async function resume(config: Config): Promise<Session | undefined> {
     }
     const { verifier: code_verifier } = request;
     const grant = { grant_type: "authorization_code", code, code_verifier, redirect_uri: home() };
-    const session = open(config, await requestTokens(config, grant));
+    const session = open(config, await requestTokens(config, grant), tabs);
     sessionStorage.setItem(SIGNED_IN, "true");
     return session;
   }
@@ -111,24 +121,20 @@ export async function resume(config: Config): Promise<Session | undefined> {
   return undefined;
 }
 
-function open(config: Config, first: Tokens): Session {
+function open(config: Config, first: Tokens, tabs: BroadcastChannel): Session {
   let tokens: Tokens | undefined = first;
   let expires = expiry(first);
   let refreshing: Promise<void> | undefined;
   const listeners = new Set<() => void>();
-  // Tabs of the app share the session at the user pool, so they end together.
-  const tabs = new BroadcastChannel("ledgerline-sign-out");
-  tabs.onmessage = end;
-
   function end() {
     tokens = undefined;
     for (const listener of listeners) listener();
   }
 
   async function refresh(): Promise<void> {
-    if (tokens?.refresh_token === undefined) throw new SessionEnded();
-    const grant = { grant_type: "refresh_token", refresh_token: tokens.refresh_token };
     try {
+      if (tokens?.refresh_token === undefined) throw new SessionEnded();
+      const grant = { grant_type: "refresh_token", refresh_token: tokens.refresh_token };
       const next = await requestTokens(config, grant);
       // The user may have signed out in the meantime.
       if (tokens === undefined) throw new SessionEnded();
@@ -151,7 +157,7 @@ function open(config: Config, first: Tokens): Session {
     async token() {
       if (Date.now() > expires - MARGIN) {
         await refreshOnce().catch((error: unknown) => {
-          // A token that is still valid does not need the sign-in to be reachable.
+          // While the token is valid, the app works without the sign-in pages.
           if (error instanceof SessionEnded || Date.now() > expires) throw error;
         });
       }
@@ -167,13 +173,14 @@ function open(config: Config, first: Tokens): Session {
       const token = tokens?.refresh_token;
       tabs.postMessage("");
       end();
+      sessionStorage.clear();
       const { signIn, clientId } = config;
       if (token !== undefined) {
         const body = new URLSearchParams({ token, client_id: clientId });
-        // Without an answer, the token remains valid, but no page has it any more.
-        await fetch(`${signIn}/oauth2/revoke`, { method: "POST", body, mode: "no-cors" }).catch(() => {});
+        // Without an answer, the refresh token remains valid, but no page has it.
+        const signal = AbortSignal.timeout(LONGEST_REVOCATION);
+        await fetch(`${signIn}/oauth2/revoke`, { method: "POST", body, mode: "no-cors", signal }).catch(() => {});
       }
-      sessionStorage.clear();
       location.assign(`${signIn}/logout?${new URLSearchParams({ client_id: clientId, logout_uri: home() })}`);
     },
   };
@@ -185,10 +192,11 @@ function expiry({ expires_in }: Tokens): number {
 
 async function requestTokens(config: Config, grant: Record<string, string>): Promise<Tokens> {
   const body = new URLSearchParams({ ...grant, client_id: config.clientId });
-  const response = await fetch(`${config.signIn}/oauth2/token`, { method: "POST", body });
+  const signal = AbortSignal.timeout(LONGEST_REQUEST);
+  const response = await fetch(`${config.signIn}/oauth2/token`, { method: "POST", body, signal });
   const answer = (await response.json().catch(() => ({}))) as Tokens & { error?: string };
   if (answer.error === "invalid_grant") throw new SessionEnded();
-  // Anything else, such as a 503, says nothing about the session.
+  // Any other error, such as a 503, says nothing about the session.
   if (!response.ok) throw new TypeError(`the answer of the sign-in is ${response.status}`);
   return answer;
 }

@@ -10,7 +10,7 @@ import { startStack, type Stack } from "./stack";
 
 let browser: Browser;
 let stack: Stack;
-/** A web server of somebody else. */
+/** A web server of another origin. */
 let foreign: Server;
 let foreignUrl: string;
 
@@ -90,7 +90,7 @@ test("the sign-in sends no browser to an address of another origin", async () =>
   }
 });
 
-test("a code of somebody else signs no user in", async () => {
+test("a code of another user signs no user in", async () => {
   const page = await openPage(browser);
   const requests: string[] = [];
   page.on("request", (request) => requests.push(new URL(request.url()).pathname));
@@ -103,7 +103,7 @@ test("a code of somebody else signs no user in", async () => {
   expect(await page.evaluate(() => "attacked" in window)).toBe(false);
 });
 
-test("the API refuses tokens that another issuer signed, that nobody signed, and that were changed", async () => {
+test("the API refuses tokens of another issuer, without a signature, and with changed claims", async () => {
   const page = await openPage(browser);
   let token = "";
   page.on("request", (request) => {

@@ -1,6 +1,7 @@
 /**
- * The web app as it is deployed to an emulator of AWS: the files of the bucket with the headers of
- * the distribution, the sign-in of the user pool, and the API. `cargo xtask e2e` runs this test.
+ * The web app, deployed to an emulator of AWS. The files of the bucket have the headers of the
+ * distribution. The user pool signs a user in, and the API answers. `cargo xtask e2e` runs this
+ * test.
  *
  * The browser sees the addresses of AWS. The test sends their requests to the emulator.
  */
@@ -38,7 +39,7 @@ async function emulated(route: Route, path: string): Promise<void> {
   const response = await route.fetch({ url: deployed.endpoint + path, maxRedirects: 0 });
   const location = response.headers()["location"];
   if (location === undefined || response.status() < 300 || response.status() > 399) return route.fulfill({ response });
-  // A redirect by a page, because the browser would not ask the test for the next address.
+  // A page redirects the browser, because the test does not see the request after a real redirect.
   const next = new URL(location, route.request().url()).href.replaceAll("&", "&amp;");
   await route.fulfill({ contentType: "text/html", body: `<meta http-equiv="refresh" content="0;url=${next}">` });
 }

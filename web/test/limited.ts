@@ -14,7 +14,7 @@ export async function setup(project: TestProject): Promise<(() => Promise<void>)
     project.provide("url", running);
     return undefined;
   }
-  // A caller who sends more is asked to wait.
+  // The API throttles a caller beyond this rate.
   const stack = await startStack({ more: ["--parameter-overrides", "CallerRequestsPerSecond=10"] });
   project.provide("url", stack.url);
   return stack.kill;

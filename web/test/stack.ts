@@ -10,7 +10,7 @@ export interface Stack {
   url: string;
   /** The address of the web app on a port of its own, which makes it a page of another origin. */
   app: string;
-  /** Ends the process at once, as a crash does. */
+  /** Kills the process, as a crash would. */
   kill(): Promise<void>;
 }
 

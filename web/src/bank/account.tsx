@@ -2,7 +2,7 @@ import type { components } from "../../client/schema";
 import { link, useShared } from "../application";
 import type { Entry } from "../outbox";
 import { useCommand, useEntries, useList, useQuery, type Outcome } from "../ui/hooks";
-import { Field, Form, List, Page, Problem, Shown } from "../ui/parts";
+import { Field, focusHeading, Form, List, Page, Problem, Shown } from "../ui/parts";
 import type { Booking, Close, Transfer } from ".";
 import { read, shown } from "./money";
 
@@ -42,12 +42,11 @@ export function AccountPage({ id }: { id: string }) {
     ...credits.map((entry) => ({ ...entry, sign: 1 })),
     ...debits.map((entry) => ({ ...entry, sign: -1 })),
   ];
-  // A booking without an answer may never be carried out. A booking is based on a version: a later
-  // version contains it, or will never contain it.
+  // The API may never carry out a booking without an answer. A booking names the version on which
+  // it is based. A later version contains the booking, or rules it out.
   const pending = bookings.filter(
     ({ input, state }) => state !== "unknown" && (account.data?.version ?? 0) <= input.version,
   );
-  const refresh = () => Promise.all([account.reload(), transactions.reload()]);
 
   const title = account.data === undefined ? "Account" : `Account of ${account.data.owner}`;
   return (
@@ -86,9 +85,7 @@ export function AccountPage({ id }: { id: string }) {
                   />
                 )}
               </Shown>
-              {data.status === "open" && (
-                <Changes account={data} entries={[...bookings, ...others]} refresh={refresh} />
-              )}
+              <Changes account={data} entries={[...bookings, ...others]} />
             </>
           )
         }
@@ -115,19 +112,12 @@ function Summary({ account, pending }: { account: Account; pending: number }) {
 }
 
 /** The changes. Each is based on the version of the account that the user sees. */
-function Changes(props: { account: Account; entries: Entry[]; refresh: () => Promise<unknown> }) {
-  const { account, entries, refresh } = props;
+function Changes({ account, entries }: { account: Account; entries: Entry[] }) {
   const { accountId: id, version, currency } = account;
   const credit = useCommand<Booking>("bank.credit");
   const debit = useCommand<Booking>("bank.debit");
   const transfer = useCommand<Transfer>("bank.transfer");
   const close = useCommand<Close>("bank.close");
-
-  /** After a refusal, the page shows the account as it is: it may have changed in the meantime. */
-  async function settled(outcome: Outcome): Promise<Outcome> {
-    if (outcome === "refused") await refresh();
-    return outcome;
-  }
 
   /** Reads the texts of a form. Returns nothing if the amount is none. */
   function moneyOf(field: (name: string) => string) {
@@ -136,13 +126,13 @@ function Changes(props: { account: Account; entries: Entry[]; refresh: () => Pro
     return amount === undefined ? undefined : { amount, ...(reference === "" ? {} : { reference }) };
   }
 
-  const wrong = `Write an amount in ${currency}, such as 12.50.`;
+  const wrong = `Write an amount in ${currency}, such as 12.`;
 
   const book = (command: typeof credit, name: string) => async (field: (name: string) => string) => {
     const money = moneyOf(field);
     if (money === undefined) return command.refuse(wrong);
     const label = `${name} ${shown(money.amount, currency)}`;
-    return settled(await command.send({ id, version, ...money }, label, refresh));
+    return command.send({ id, version, ...money }, label);
   };
 
   async function send(field: (name: string) => string): Promise<Outcome> {
@@ -150,7 +140,7 @@ function Changes(props: { account: Account; entries: Entry[]; refresh: () => Pro
     if (money === undefined) return transfer.refuse(wrong);
     const [transferId, here] = [crypto.randomUUID(), location.hash];
     const input = { transferId, fromAccountId: id, toAccountId: field("to"), currency, ...money };
-    const outcome = await transfer.send(input, `Transfer ${shown(money.amount, currency)}`);
+    const outcome = await transfer.send(input, `Request a transfer of ${shown(money.amount, currency)}`);
     // The user may have gone to another page in the meantime.
     if (outcome === "done" && location.hash === here) location.hash = link("bank", "transfers", transferId);
     return outcome;
@@ -158,9 +148,14 @@ function Changes(props: { account: Account; entries: Entry[]; refresh: () => Pro
 
   function end() {
     if (entries.length > 0 || !confirm("Close the account? It then accepts no bookings.")) return;
-    void close.send({ id, version }, "Close the account", refresh).then(settled);
+    focusHeading();
+    void close.send({ id, version }, "Close the account");
   }
 
+  if (account.status !== "open") {
+    // The refusal that shows that the account has been closed.
+    return <Problem text={[credit, debit, transfer, close].find(({ problem }) => problem !== undefined)?.problem} />;
+  }
   return (
     <div class="columns">
       <Form title="Pay in" action="Pay in" command={credit} entries={entries} onSend={book(credit, "Pay in")}>

@@ -22,7 +22,7 @@ export function AccountsPage() {
       { accountId, owner, currency: currency as Open["currency"] },
       `Open an account for ${owner}`,
     );
-    // The list is eventually consistent. The page of the account waits for the account.
+    // The list is eventually consistent. The page of the account is read-your-writes.
     // The user may have gone to another page in the meantime.
     if (outcome === "done" && location.hash === here) location.hash = link("bank", "accounts", accountId);
     return outcome;

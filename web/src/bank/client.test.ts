@@ -95,7 +95,7 @@ test("a refusal is an error with a kind, a field and a text", async () => {
   expect(invalid).toMatchObject({ status: 400, code: "invalid-request", field: "owner" });
 });
 
-test("a list is read page by page, as far as it is asked for", async () => {
+test("a list is read page by page, on demand", async () => {
   const requests: string[] = [];
   const { api } = caller({
     fetch(request) {
@@ -127,7 +127,7 @@ test("a list is read page by page, as far as it is asked for", async () => {
   expect(requests).toHaveLength(4);
 });
 
-test("a caller who is asked to wait waits as long as the API says, and then succeeds", async () => {
+test("a throttled client waits as long as the API says, and then succeeds", async () => {
   const statuses: number[] = [];
   const token = randomUUID();
   const slept: number[] = [];

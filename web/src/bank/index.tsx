@@ -1,6 +1,6 @@
 /** The bank: accounts, their bookings, and transfers. */
 import type { components } from "../../client/schema";
-import type { Api, Application } from "../application";
+import { link, type Api, type Application } from "../application";
 import { AccountPage } from "./account";
 import { AccountsPage } from "./accounts";
 import { TransferPage } from "./transfer";
@@ -41,7 +41,13 @@ export const application: Application = {
   name: "bank",
   title: "Bank",
   commands,
-  page({ segments: [kind, id] }) {
+  results: {
+    open: ({ accountId }: Open) => link("bank", "accounts", accountId),
+    transfer: ({ transferId }: Transfer) => link("bank", "transfers", transferId),
+  },
+  page({ segments: [kind, written] }) {
+    // The API reads an id in capitals too, and answers with the id in small letters.
+    const id = written?.toLowerCase();
     if (kind === undefined) return <AccountsPage />;
     if (kind === "accounts" && id !== undefined) return <AccountPage id={id} />;
     if (kind === "transfers" && id !== undefined) return <TransferPage id={id} />;

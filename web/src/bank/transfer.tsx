@@ -1,6 +1,7 @@
 import { useEffect, useState } from "preact/hooks";
 import type { components } from "../../client/schema";
 import { link, useShared } from "../application";
+import { isAnswer } from "../outbox";
 import { Page, Problem } from "../ui/parts";
 import { shown } from "./money";
 
@@ -112,9 +113,11 @@ function useTransfer(id: string): { transfer?: Transfer; problem?: string | unde
           if (signal.aborted) return;
           const problem = await explain(error);
           if (!signal.aborted) setState((before) => ({ ...before, problem }));
+          // A transfer that this user may not see stays like that.
+          if (isAnswer(error)) return;
         }
         await new Promise((done) => setTimeout(done, pause));
-        // No one looks at a page in a hidden tab.
+        // A hidden tab sends no requests.
         if (document.hidden) await new Promise((done) => addEventListener("visibilitychange", done, { once: true }));
         pause = Math.min(pause * 1.3, LONGEST_PAUSE);
       }

@@ -2,7 +2,7 @@ import { link, useShared } from "../application";
 import { useList } from "../ui/hooks";
 import { List, Page, Shown } from "../ui/parts";
 import { userIdOf } from ".";
-import { pageOf, RateForm, RatingItem } from "./parts";
+import { RateForm, RatingItem } from "./parts";
 
 /** The feed: the ratings of the users whom the user follows. */
 export function FeedPage() {
@@ -12,8 +12,6 @@ export function FeedPage() {
     const { data } = await api.GET("/users/{id}/feed", { params: { path: { id }, query }, signal: signal ?? null });
     return { rows: data?.feed ?? [], cursor: data?.cursor ?? null };
   }, []);
-
-  const here = location.hash;
 
   return (
     <Page title="Your feed">
@@ -33,7 +31,7 @@ export function FeedPage() {
           />
         )}
       </Shown>
-      <RateForm userId={id} onRated={async (url) => void (location.hash === here && (location.hash = pageOf(url)))} />
+      <RateForm userId={id} />
     </Page>
   );
 }

@@ -1,4 +1,4 @@
-/** Rated links, as Beenion had them: rate a link, see its ratings, follow people, read one's feed. */
+/** Rated links: rate a link, see its ratings, follow users, read the feed. */
 import type { components } from "../../client/schema";
 import type { Api, Application } from "../application";
 import { FeedPage } from "./feed";
@@ -10,15 +10,15 @@ type Schemas = components["schemas"];
 
 export type Rate = Schemas["RateLink"] & { userId: string };
 export type Register = Schemas["RegisterUser"];
-/** The user follows another user, or no longer. */
+/** A following that a user begins or ends. */
 export interface Following {
   userId: string;
   otherId: string;
 }
 
 /**
- * Returns the id of the user with a subject: each byte that is no letter, digit, dot, dash or
- * underscore is a colon and two hexadecimal digits.
+ * Returns the id of the user with a subject. Each byte other than a letter, digit, dot, dash or
+ * underscore becomes a colon and two hexadecimal digits.
  */
 export function userIdOf(subject: string): string {
   const isPlain = (byte: number) => /[A-Za-z0-9._-]/.test(String.fromCharCode(byte));

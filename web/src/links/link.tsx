@@ -1,5 +1,5 @@
 import { useShared } from "../application";
-import { useEntries, useList, useReloadAfter } from "../ui/hooks";
+import { useEntries, useList } from "../ui/hooks";
 import { List, Page, Shown, WebLink } from "../ui/parts";
 import { userIdOf, type Rate } from ".";
 import { isSameUrl, RateForm, RatingItem, ratingsOf } from "./parts";
@@ -10,10 +10,9 @@ export function LinkPage({ url }: { url: string }) {
   const own = userIdOf(session.user.subject);
   const ratings = useList((query, signal) => ratingsOf(api, url, query, signal), [url]);
   const pending = useEntries<Rate>("links.rate", (input) => isSameUrl(input.linkUrl, url));
-  useReloadAfter(pending, ratings.reload);
-
   // The rating that the user is sending replaces the earlier one.
-  const others = (ratings.rows ?? []).filter(({ userId }) => pending.length === 0 || userId !== own);
+  const isSent = pending.some(({ state }) => state !== "unknown");
+  const others = (ratings.rows ?? []).filter(({ userId }) => !isSent || userId !== own);
   return (
     <Page title="A link">
       <p>
@@ -32,7 +31,7 @@ export function LinkPage({ url }: { url: string }) {
               empty="No user has rated this link."
               more={ratings.more}
               items={[
-                ...pending.map(({ key, input }) => <RatingItem key={key} of={input} by={own} isPending />),
+                ...pending.map(({ key, input, state }) => <RatingItem key={key} of={input} by={own} state={state} />),
                 ...others.map((rating) => (
                   <RatingItem key={rating.userId} of={{ ...rating, linkUrl: url }} by={rating.userId} />
                 )),
@@ -41,7 +40,7 @@ export function LinkPage({ url }: { url: string }) {
           </>
         )}
       </Shown>
-      <RateForm userId={own} url={url} onRated={ratings.reload} />
+      <RateForm userId={own} url={url} entries={pending} />
     </Page>
   );
 }

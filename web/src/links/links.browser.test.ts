@@ -42,7 +42,7 @@ async function rate(page: Page, fields: { url?: string; rating: number; title?: 
   await form.getByRole("button", { name: "Rate" }).click();
 }
 
-test("a rating reaches the feed of a follower, and leaves it with the following", async () => {
+test("a rating is in the feed of a user who follows its author, until the user unfollows the author", async () => {
   const bob = await open("bob", PHONE);
   await expectSound(bob);
   await rate(bob, { url: "https://example.com/book", rating: 4, title: "A book", tags: "books, rust" });
@@ -53,7 +53,7 @@ test("a rating reaches the feed of a follower, and leaves it with the following"
   await ada.getByText("Nothing here: follow people").waitFor();
   await register(ada, "Ada");
   const form = ada.getByRole("form", { name: "Follow a user" });
-  await form.getByLabel("Number of the user").fill("bob");
+  await form.getByLabel("User id").fill("bob");
   await form.getByRole("button").click();
   await ada.getByRole("list", { name: "People" }).getByRole("link", { name: "bob" }).click();
   await ada.getByRole("heading", { name: "Ratings of bob" }).waitFor();

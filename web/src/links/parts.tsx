@@ -1,9 +1,10 @@
 import { link, useShared, type Api } from "../application";
+import type { Entry } from "../outbox";
 import { readUntil, useCommand } from "../ui/hooks";
 import { Field, Form, WebLink } from "../ui/parts";
 import type { Rate } from ".";
 
-/** What a user says of a link. */
+/** A rating of a link by a user. */
 export interface Rating {
   linkUrl: string;
   rating: number;
@@ -25,11 +26,14 @@ export function Stars({ rating }: { rating: number }) {
   );
 }
 
-/** A rating in a list, with the user who gave it if the list has more than one. */
-export function RatingItem(props: { of: Rating; by?: string; isPending?: boolean }) {
-  const { of, by, isPending } = props;
+/**
+ * A rating in a list, with the user who gave it if the list has more than one. A rating that the
+ * user is sending has the state of its command.
+ */
+export function RatingItem(props: { of: Rating; by?: string; state?: Entry["state"] }) {
+  const { of, by, state } = props;
   return (
-    <li class={isPending ? "pending" : undefined}>
+    <li class={state === undefined ? undefined : "pending"}>
       <span>
         <WebLink url={of.linkUrl} title={of.title} />
         {of.tags?.map((tag) => (
@@ -45,7 +49,7 @@ export function RatingItem(props: { of: Rating; by?: string; isPending?: boolean
             </>
           )}
           <a href={pageOf(of.linkUrl)}>all ratings</a>
-          {isPending && ", being sent"}
+          {state !== undefined && (state === "unknown" ? ", without an answer" : ", being sent")}
         </small>
       </span>
       <Stars rating={of.rating} />
@@ -60,17 +64,16 @@ export async function ratingsOf(api: Api, url: string, query: { cursor?: string 
 }
 
 /**
- * The form to rate a link. `onRated` is called when the rating is stored. The command ends when the
- * view shows the rating, which is eventually consistent.
+ * The form to rate a link: that of the page, or any. The view is eventually consistent, so the
+ * command stays in the outbox until the view shows the rating.
  */
-export function RateForm(props: { userId: string; url?: string; onRated: (url: string) => Promise<unknown> }) {
-  const { userId, url, onRated } = props;
+export function RateForm({ userId, url, entries = [] }: { userId: string; url?: string; entries?: Entry[] }) {
   const { api } = useShared();
   const rate = useCommand<Rate>("links.rate");
 
   function onSend(field: (name: string) => string) {
     const tags = field("tags").split(",").map((tag) => tag.trim()).filter((tag) => tag !== "");
-    const title = field("title");
+    const [title, here] = [field("title"), location.hash];
     const rating = Number(field("rating"));
     const input: Rate = {
       userId,
@@ -81,16 +84,16 @@ export function RateForm(props: { userId: string; url?: string; onRated: (url: s
       ...(tags.length === 0 ? {} : { tags }),
     };
     return rate.send(input, `Rate ${input.linkUrl}`, async () => {
-      const done = onRated(input.linkUrl);
+      // The page of the link shows the rating. The user may have gone to another page meanwhile.
+      if (url === undefined && location.hash === here) location.hash = pageOf(input.linkUrl);
       await readUntil(() => ratingsOf(api, input.linkUrl), ({ rows }) =>
         rows.some((row) => row.userId === userId && row.rating === rating && (title === "" || row.title === title)),
       );
-      await done;
     });
   }
 
   return (
-    <Form title="Rate a link" action="Rate" command={rate} onSend={onSend}>
+    <Form title="Rate a link" action="Rate" command={rate} entries={entries} onSend={onSend}>
       {url === undefined && <Field label="Address" name="url" type="url" required placeholder="https://" />}
       <fieldset>
         <legend>Rating</legend>

@@ -29,15 +29,15 @@ export function FollowButton(props: {
   const follow = useCommand<Following>("links.follow");
   const unfollow = useCommand<Following>("links.unfollow");
   const isHere = ({ otherId }: Following) => otherId === id;
-  const [beginning] = useEntries<Following>("links.follow", isHere);
-  const [ending] = useEntries<Following>("links.unfollow", isHere);
-  const isShown = beginning !== undefined || (isFollowed && ending === undefined);
-
-  const isBusy = follow.isSending || unfollow.isSending;
+  const begun = useEntries<Following>("links.follow", isHere);
+  const ended = useEntries<Following>("links.unfollow", isHere);
+  // A command without an answer may never be carried out.
+  const sent = [...begun, ...ended].find(({ state }) => state !== "unknown");
+  const isShown = sent === undefined ? isFollowed : sent.kind === "links.follow";
   const name = isShown ? "Unfollow" : "Follow";
 
   function change() {
-    if (isBusy) return;
+    if (sent !== undefined) return;
     const command = isShown ? unfollow : follow;
     const wanted = !isShown;
     const refresh = () => readUntil(reload, (following) => following.includes(id) === wanted);
@@ -50,7 +50,7 @@ export function FollowButton(props: {
         type="button"
         class={isShown ? "plain" : undefined}
         aria-label={`${name} ${id}`}
-        aria-disabled={isBusy}
+        aria-disabled={sent !== undefined}
         onClick={change}
       >
         {name}
@@ -78,13 +78,13 @@ export function PeoplePage() {
   return (
     <Page title="People you follow">
       <p>
-        Your number is <code>{own}</code>: others follow you by it.
+        Your user id is <code>{own}</code>. Other users need this id to follow you.
       </p>
       <Shown of={follows}>
         {(following) => (
           <List
             label="People"
-            empty="You follow no one."
+            empty="You follow no users."
             items={following.map((id) => (
               <li key={id}>
                 <a href={link("links", "users", id)}>{id}</a>
@@ -96,7 +96,7 @@ export function PeoplePage() {
       </Shown>
       <div class="columns">
         <Form title="Follow a user" action="Follow" command={follow} onSend={onFollow}>
-          <Field label="Number of the user" name="user" required maxLength={128} />
+          <Field label="User id" name="user" required maxLength={128} />
         </Form>
         <Form
           title="Register"
@@ -105,7 +105,7 @@ export function PeoplePage() {
           onSend={(field) => register.send({ name: field("name"), email: field("email") }, "Register")}
         >
           <Field label="Name" name="name" required maxLength={200} autocomplete="name" />
-          <Field label="Mail" name="email" type="email" required autocomplete="email" hint="For a welcome mail" />
+          <Field label="Email address" name="email" type="email" required autocomplete="email" hint="For the welcome email" />
         </Form>
       </div>
     </Page>

@@ -10,7 +10,7 @@ export function readPlace(): Place {
   return { segments: segments.map(decoded), query: new URLSearchParams(query) };
 }
 
-/** A segment that someone mistyped stays as it is. */
+/** Decodes a segment of the address. A segment that is not valid stays as it is. */
 function decoded(segment: string): string {
   try {
     return decodeURIComponent(segment);
@@ -124,21 +124,12 @@ export function useEntries<Input>(kind: string, isAbout: (input: Input) => boole
   return entries.filter((entry) => entry.kind === kind && isAbout(entry.input));
 }
 
-/** Reads again when commands that another page sent have been carried out. */
-export function useReloadAfter(entries: Entry[], reload: () => Promise<unknown>): void {
-  const before = useRef(entries.length);
-  useEffect(() => {
-    if (entries.length < before.current) void reload();
-    before.current = entries.length;
-  }, [entries.length]);
-}
-
 /** The outcome of a command: carried out, refused, or without an answer. */
 export type Outcome = "done" | "refused" | "unknown";
 
 export interface Command<Input> {
-  /** Sends the command. `refresh` reads what the command changed. */
-  send: (input: Input, label: string, refresh?: () => Promise<unknown>) => Promise<Outcome>;
+  /** Sends the command. `settled` waits until an eventually consistent view shows the change. */
+  send: (input: Input, label: string, settled?: () => Promise<unknown>) => Promise<Outcome>;
   isSending: boolean;
   /** Why the API did not carry out the last command. */
   problem?: string | undefined;
@@ -150,32 +141,42 @@ export interface Command<Input> {
 
 /** A command of the page. */
 export function useCommand<Input>(kind: string): Command<Input> {
-  const { outbox, explain, tell } = useShared();
+  const { outbox, reloads, explain, tell, carriedOut } = useShared();
   const [isSending, setSending] = useState(false);
   const [refusal, setRefusal] = useState<{ problem?: string; code?: string }>({});
+  const isShown = useRef(true);
+  useEffect(() => () => void (isShown.current = false), []);
 
-  async function send(input: Input, label: string, refresh?: () => Promise<unknown>): Promise<Outcome> {
+  async function send(input: Input, label: string, settled?: () => Promise<unknown>): Promise<Outcome> {
     setRefusal({});
     setSending(true);
     try {
-      await outbox.send(kind, input, label, async () => void (await refresh?.()));
-      tell(`${label}: done.`);
+      await outbox.send(kind, input, label, async () => {
+        await settled?.();
+        await carriedOut(kind, input, label);
+      });
       return "done";
     } catch (error) {
       const problem = await explain(error);
-      if (isAnswer(error)) {
-        setRefusal({ problem, ...(error instanceof Problem ? { code: error.code } : {}) });
-        return "refused";
+      if (!isAnswer(error)) {
+        tell(`${label}: ${problem} It is unknown whether the command was carried out.`, true);
+        return "unknown";
       }
-      tell(`${problem} It is unknown whether the command was carried out.`, true);
-      return "unknown";
+      // The user may have gone to another page in the meantime.
+      if (!isShown.current) tell(`${label}: ${problem}`, true);
+      setRefusal({ problem, ...(error instanceof Problem ? { code: error.code } : {}) });
+      // A refusal may mean that the page shows an older state.
+      await Promise.all([...reloads].map((reload) => reload()));
+      return "refused";
     } finally {
       setSending(false);
     }
   }
 
   function refuse(problem: string): Outcome {
-    setRefusal({ problem });
+    // A screen reader reads a text again only if it was away.
+    setRefusal({});
+    setTimeout(() => setRefusal({ problem }));
     return "refused";
   }
 
@@ -187,7 +188,8 @@ export function useCommand<Input>(kind: string): Command<Input> {
  * Gives up after about five seconds: the change is stored, and the view shows it later.
  */
 export async function readUntil<Data>(reload: () => Promise<Data | undefined>, isShown: (data: Data) => boolean) {
-  for (let attempt = 0; attempt < 16; attempt += 1) {
+  const end = Date.now() + 5_000;
+  while (Date.now() < end) {
     const data = await reload();
     if (data !== undefined && isShown(data)) return;
     await new Promise((done) => setTimeout(done, 300));

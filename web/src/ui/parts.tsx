@@ -4,7 +4,7 @@ import { useEffect, useId, useRef } from "preact/hooks";
 import type { Entry } from "../outbox";
 import type { Command, Outcome, Query } from "./hooks";
 
-/** The first page of the app: its heading is not focused, because the user has only just come. */
+/** Whether no page has been shown. A screen reader reads the first page without a focused heading. */
 let isFirstPage = true;
 
 /** A page with its heading. */
@@ -26,6 +26,11 @@ export function Page({ title, children }: { title: string; children: ComponentCh
   );
 }
 
+/** Focuses the heading of the page: the focused element is about to disappear. */
+export function focusHeading(): void {
+  document.querySelector("h1")?.focus();
+}
+
 /** An input with its label. */
 export function Field(props: { label: string; hint?: string } & JSX.IntrinsicElements["input"]) {
   const { label, hint, ...input } = props;
@@ -43,8 +48,8 @@ export function Field(props: { label: string; hint?: string } & JSX.IntrinsicEle
 
 /**
  * A form that sends a command. The form keeps its texts if the API refuses the command. While a
- * command waits for its answer, the form sends no other one: a second one would have another key,
- * and could do the same again.
+ * command has no answer, the form sends no other one. A second command would have another key, so
+ * the API could carry out the same change twice.
  */
 export function Form(props: {
   title: string;
@@ -64,8 +69,11 @@ export function Form(props: {
     if (isBlocked) return;
     const form = event.currentTarget;
     const data = new FormData(form);
-    // A command without an answer is in the outbox with its texts.
-    if ((await onSend((name) => String(data.get(name) ?? "").trim())) !== "refused") form.reset();
+    // The form is empty at once: a text that the user writes before the answer is a new one. A
+    // command without an answer is in the outbox with its texts.
+    form.reset();
+    const outcome = await onSend((name) => String(data.get(name) ?? "").trim());
+    if (outcome === "refused") restore(form, data);
   }
 
   return (
@@ -74,7 +82,7 @@ export function Form(props: {
       {children}
       <Problem text={command.problem} />
       {entries.some(({ state }) => state === "unknown") && (
-        <p class="quiet">A command has no answer yet: send it again, or forget it.</p>
+        <p class="quiet">A command has no answer. Under “Without an answer”, send it again or forget it.</p>
       )}
       <p>
         <button type="submit" aria-disabled={isBlocked}>
@@ -83,6 +91,16 @@ export function Form(props: {
       </p>
     </form>
   );
+}
+
+/** Writes texts back into the fields that the user has not changed. */
+function restore(form: HTMLFormElement, data: FormData) {
+  for (const field of form.elements) {
+    if (!(field instanceof HTMLInputElement)) continue;
+    const text = data.get(field.name);
+    if (field.type === "radio") field.checked ||= field.value === text;
+    else if (field.value === field.defaultValue && typeof text === "string") field.value = text;
+  }
 }
 
 export function Problem({ text }: { text?: string | undefined }) {
@@ -97,10 +115,16 @@ export function Shown<Data>(props: { of: Query<Data>; children: (data: Data) => 
   return (
     <>
       {problem !== undefined && (
-        <p class="problem">
+        <p class="problem" role="alert">
           {problem}{" "}
-          <button type="button" onClick={() => void reload()}>
-            Read it again
+          <button
+            type="button"
+            onClick={() => {
+              focusHeading();
+              void reload();
+            }}
+          >
+            Retry
           </button>
         </p>
       )}

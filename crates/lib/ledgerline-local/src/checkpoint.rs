@@ -1,4 +1,4 @@
-//! The position of a consumer of a stream that survives a restart of the local stack.
+//! The checkpoint of the local stack.
 
 use std::{
     path::PathBuf,
@@ -15,16 +15,16 @@ use tokio::sync::{Mutex, watch};
 
 use crate::services::Sqs;
 
-/// The position in a stream that survives a restart. The queues and the bus are in memory. So a
-/// record counts as passed when all work that follows from it is done, not when the fanout receives
-/// it. After a restart, the fanout gets all later records again, also those of events in a
-/// dead-letter queue. Consumers skip duplicates.
+/// A checkpoint: a position in the stream that survives a restart. The queues and the bus are in
+/// memory. So the checkpoint passes a record when all work that follows from the record is done,
+/// not when the fanout receives it. After a restart, the stream redelivers all later records to the
+/// fanout, also those of events in a dead-letter queue. Consumers skip duplicates.
 pub(crate) struct Checkpoint {
     pub(crate) file: PathBuf,
     pub(crate) delivered: watch::Receiver<String>,
     /// The position in the file.
     pub(crate) kept: watch::Sender<String>,
-    /// While this lock is held, the mapping takes no records from the stream.
+    /// While this lock is held, the mapping reads no records from the stream.
     pub(crate) polling: Arc<Mutex<()>>,
     pub(crate) sqs: Arc<Sqs>,
     pub(crate) queues: Vec<String>,
@@ -34,12 +34,12 @@ pub(crate) struct Checkpoint {
 
 /// The pause between two checks whether all work is done.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(200);
-/// The longest time without a moment at which all work was done. After it, the stream is held until
-/// there is such a moment. Under steady load, there would otherwise be none. All records since the
-/// load began would stay, and be fanned out again after a restart.
+/// The longest time without a moment at which all work is done. After it, the mapping reads no
+/// records for at most [`CHECKPOINT_PATIENCE`]. Otherwise, a steady load would allow no checkpoint,
+/// and a restart would redeliver all records of the load.
 const CHECKPOINT_OVERDUE: Duration = Duration::from_secs(10);
-/// The longest time for which the stream is held. Records that are not done by then wait for a
-/// retry, or are dead letters.
+/// The longest time for which the mapping reads no records. Records whose work then is not done are
+/// due for a retry, or are dead letters.
 const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Checkpoint {
@@ -53,8 +53,8 @@ impl Checkpoint {
                 true => tokio::time::timeout(CHECKPOINT_PATIENCE, polling.lock()).await.ok(),
                 false => None,
             };
-            // The position is read before the check, so that records that are delivered later do not
-            // matter.
+            // The position is read before the check, so that records that are delivered later do
+            // not matter.
             let position = self.delivered.borrow().clone();
             let changed = position != *self.kept.borrow();
             let patience = if held.is_some() { CHECKPOINT_PATIENCE } else { Duration::ZERO };

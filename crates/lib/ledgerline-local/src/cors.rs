@@ -72,8 +72,8 @@ fn allowed(cors: &Cors, request: &HeaderMap) -> Option<HeaderValue> {
 }
 
 /// Whether no page of another origin sent a request. Browsers send `Origin` with each request that
-/// can change data; a program need not. A name other than that of this machine may be one that its
-/// owner has made an address of this machine, after the page was loaded.
+/// can change data; a program need not. A foreign host name may resolve to this machine (DNS
+/// rebinding), so only `localhost` and `127.0.0.1` count.
 pub(crate) fn is_of_this_origin(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     match (text(ORIGIN), text(HOST)) {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_headers_of_the_function_give_way_to_those_of_the_api() {
+    fn the_headers_of_the_api_replace_those_of_the_function() {
         let answered = |origins: &[&str], headers: &[_]| {
             let mut response = request(&[(ACCESS_CONTROL_ALLOW_ORIGIN, "https://function")]);
             add_headers(&cors(origins), &request(headers), &mut response);

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_whose_name_leads_to_this_machine_does_not_act_for_the_developer() {
+    fn a_page_whose_name_resolves_to_this_machine_does_not_act_for_the_developer() {
         let value = |text: &str| text.parse().unwrap();
         let headers =
             [(HOST, value("evil.example:3000")), (ORIGIN, value("http://evil.example:3000"))];

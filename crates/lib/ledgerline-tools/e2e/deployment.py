@@ -150,8 +150,8 @@ def preflight():
 
 
 def web_app():
-    """Uploads the web app by the commands of docs/web.md, and makes a user. Returns what the test in a browser needs: the files
-    in the bucket, and the headers that the distribution adds to them."""
+    """Uploads the web app by the commands of docs/web.md, and makes a user. Returns the input of web/test/deployed.test.ts: the
+    addresses, the files in the bucket, the headers that the distribution adds, and the user."""
     commands = block("docs/web.md", "## Deploy it", "aws s3 sync")
     Shell(commands + "echo done\n", WebConfig=output("WebConfig"), WebBucketName=output("WebBucketName")).printed()
     bucket, folder = output("WebBucketName"), os.path.abspath("target/e2e/web")

@@ -51,7 +51,8 @@ impl Scope<'_> {
         let config = policy
             .get("Properties")
             .and_then(|properties| properties.get("ResponseHeadersPolicyConfig"));
-        // The name contains the id of the stack, which a laptop does not have.
+        // The name of the policy has the stack's id, which is unknown here. So only the parts
+        // with headers are resolved.
         let part = |name: &str| -> Located<Value> {
             let node = config.and_then(|config| config.get(name));
             Ok(node
