@@ -32,7 +32,9 @@ export interface Shared {
   session: Session;
   outbox: Outbox;
   /** The queries of the page. Each function reads the data of a query again. */
-  reloads: Set<() => Promise<unknown>>;
+  queries: Set<() => Promise<unknown>>;
+  /** Reads the data of the page again. */
+  reload: () => Promise<void>;
   /** Shows the user a message, which a screen reader reads aloud. */
   tell: (text: string, isError?: boolean, href?: string) => void;
   /** Tells the user that the API has carried out a command, and reads the data of the page again. */

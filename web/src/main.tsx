@@ -1,4 +1,5 @@
 import { render } from "preact";
+import { useState } from "preact/hooks";
 import { App } from "./app";
 import type { Application } from "./application";
 import { limitConnections, readConfig, type Config } from "./config";
@@ -12,7 +13,9 @@ if (root === null) throw new Error("index.html has no element `app`");
 const folders = import.meta.glob<{ application: Application }>("./*/index.tsx", { eager: true });
 const applications = Object.values(folders).map(({ application }) => application);
 
-function Welcome({ config, problem }: { config: Config; problem?: string | undefined }) {
+function Welcome({ config, failure }: { config: Config; failure?: string | undefined }) {
+  const [problem, setProblem] = useState(failure);
+  const failed = (error: unknown) => setProblem(`The sign-in failed: ${textOf(error)}`);
   return (
     <main class="welcome">
       <h1>Ledgerline</h1>
@@ -23,12 +26,16 @@ function Welcome({ config, problem }: { config: Config; problem?: string | undef
       )}
       <p>{applications.map(({ title }) => title).join(", ")}: sign in to continue.</p>
       <p>
-        <button type="button" onClick={() => void signIn(config)}>
+        <button type="button" onClick={() => void signIn(config).catch(failed)}>
           Sign in
         </button>
       </p>
     </main>
   );
+}
+
+function textOf(error: unknown): string {
+  return error instanceof Error && error.message !== "" ? error.message : String(error);
 }
 
 // A page that the browser restores has the tokens and the outbox of an earlier time.
@@ -39,25 +46,24 @@ addEventListener("pageshow", ({ persisted }) => {
 try {
   const config = await readConfig();
   limitConnections(config);
-  let problem: string | undefined;
+  let failure: string | undefined;
   const session = await resume(config).catch((error: unknown) => {
-    problem = error instanceof Error && error.message !== "" ? error.message : "The sign-in failed.";
+    failure = `The sign-in failed: ${textOf(error)}`;
     return undefined;
   });
   const page =
     session === undefined ? (
-      <Welcome config={config} problem={problem} />
+      <Welcome config={config} failure={failure} />
     ) : (
       <App config={config} session={session} applications={applications} />
     );
   render(page, root);
 } catch (error) {
-  const text = error instanceof Error ? error.message : String(error);
   render(
     <main class="welcome">
       <h1>Ledgerline</h1>
       <p class="problem" role="alert">
-        The app cannot start: {text}
+        The app cannot start: {textOf(error)}
       </p>
     </main>,
     root,

@@ -20,6 +20,7 @@ const SIGNED_IN = "ledgerline-signed-in";
 /** The session of the user has ended. The user must sign in again. */
 export class SessionEnded extends Error {
   override name = "SessionEnded";
+  override message = "the session has ended";
 }
 
 export interface User {
@@ -105,7 +106,7 @@ export async function resume(config: Config): Promise<Session | undefined> {
     const code = answer.get("code");
     if (code === null) {
       sessionStorage.removeItem(SIGNED_IN);
-      throw new Error(`The sign-in failed: ${answer.get("error")}.`);
+      throw new Error(answer.get("error") ?? "");
     }
     const { verifier: code_verifier } = request;
     const grant = { grant_type: "authorization_code", code, code_verifier, redirect_uri: home() };
@@ -126,6 +127,9 @@ function open(config: Config, first: Tokens, tabs: BroadcastChannel): Session {
   let expires = expiry(first);
   let refreshing: Promise<void> | undefined;
   const listeners = new Set<() => void>();
+  // The user may decide to stay on a page with commands without an answer.
+  tabs.addEventListener("message", end);
+
   function end() {
     tokens = undefined;
     for (const listener of listeners) listener();

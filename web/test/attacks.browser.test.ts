@@ -5,7 +5,7 @@ import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import type { Browser, Page } from "playwright-core";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { launch, openApp, openPage } from "./browser";
+import { expectSound, launch, openApp, openPage } from "./browser";
 import { startStack, type Stack } from "./stack";
 
 let browser: Browser;
@@ -100,6 +100,7 @@ test("a code of another user signs no user in", async () => {
     expect(page.url(), "the code leaves the address").toBe(stack.app);
   }
   expect(requests).not.toContain("/oauth2/token");
+  await expectSound(page);
   expect(await page.evaluate(() => "attacked" in window)).toBe(false);
 });
 

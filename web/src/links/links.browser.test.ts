@@ -52,6 +52,9 @@ test("a rating is in the feed of a user who follows its author, until the user u
   const ada = await open("ada");
   await ada.getByText("Nothing here: follow people").waitFor();
   await register(ada, "Ada");
+  await ada.setViewportSize(PHONE.viewport);
+  await expectSound(ada);
+  await ada.setViewportSize({ width: 1280, height: 800 });
   const form = ada.getByRole("form", { name: "Follow a user" });
   await form.getByLabel("User id").fill("bob");
   await form.getByRole("button").click();

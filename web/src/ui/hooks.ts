@@ -39,7 +39,7 @@ export interface Query<Data> {
 
 /** Reads data when the component appears, and when the inputs change. */
 export function useQuery<Data>(read: (signal: AbortSignal) => Promise<Data>, inputs: unknown[]): Query<Data> {
-  const { explain, reloads } = useShared();
+  const { explain, queries } = useShared();
   const [state, setState] = useState<{ data?: Data; problem?: string; isLoading: boolean }>({ isLoading: true });
   const latest = useRef<AbortController | null>(null);
 
@@ -63,9 +63,9 @@ export function useQuery<Data>(read: (signal: AbortSignal) => Promise<Data>, inp
   useEffect(() => {
     setState({ isLoading: true });
     void reload();
-    reloads.add(reload);
+    queries.add(reload);
     return () => {
-      reloads.delete(reload);
+      queries.delete(reload);
       latest.current?.abort();
     };
   }, [reload]);
@@ -141,7 +141,7 @@ export interface Command<Input> {
 
 /** A command of the page. */
 export function useCommand<Input>(kind: string): Command<Input> {
-  const { outbox, reloads, explain, tell, carriedOut } = useShared();
+  const { outbox, reload, explain, tell, carriedOut } = useShared();
   const [isSending, setSending] = useState(false);
   const [refusal, setRefusal] = useState<{ problem?: string; code?: string }>({});
   const isShown = useRef(true);
@@ -166,7 +166,7 @@ export function useCommand<Input>(kind: string): Command<Input> {
       if (!isShown.current) tell(`${label}: ${problem}`, true);
       setRefusal({ problem, ...(error instanceof Problem ? { code: error.code } : {}) });
       // A refusal may mean that the page shows an older state.
-      await Promise.all([...reloads].map((reload) => reload()));
+      await reload();
       return "refused";
     } finally {
       setSending(false);

@@ -35,7 +35,12 @@ async fn a_page_of_an_allowed_origin_calls_the_api() {
     }
 
     let body = json!({ "accountId": fresh_id(), "owner": "Ada", "currency": "EUR" }).to_string();
-    let opened = stack.call(Method::POST, "/accounts", &[("origin", APP)], body).await;
+    // A page has only the rights of its token. Without one, it does not act for the developer.
+    let origin = [("origin", APP)];
+    let refused = stack.call(Method::POST, "/accounts", &origin, body.clone()).await;
+    assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
+    let ada = ledgerline_testing::Api::new(stack.url().to_owned(), Some("ada".into()));
+    let opened = ada.call(Method::POST, "/accounts", &origin, body).await;
     assert_eq!(opened.status, StatusCode::CREATED);
     assert_eq!(of(&opened, "access-control-allow-origin"), Some(APP));
     let exposed = of(&opened, "access-control-expose-headers").unwrap();
