@@ -75,3 +75,92 @@ async fn with_headers(
     }
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::http::StatusCode;
+    use reqwest::redirect::Policy;
+
+    use super::*;
+
+    const PAGES: &str = "default-src 'none'; connect-src 'self' https://api.example";
+
+    fn distribution() -> Distribution {
+        let header = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+        Distribution {
+            domain: "pages.cloudfront.net".to_owned(),
+            headers: vec![
+                ("assets/*".to_owned(), header("Cache-Control", "immutable")),
+                ("*".to_owned(), header("Content-Security-Policy", PAGES)),
+            ],
+        }
+    }
+
+    /// Serves an app whose API has this address, and returns the address of the app.
+    async fn served(folder: &Path, api: &str) -> String {
+        let client = |id: &str, callback: &str| Client {
+            id: id.to_owned(),
+            callbacks: vec![callback.to_owned()],
+            ..Client::default()
+        };
+        let clients = [
+            client("Other", "https://other.example/"),
+            client("App", "https://pages.cloudfront.net/"),
+        ];
+        let router = router(folder, &distribution(), &clients, api);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        format!("http://{address}")
+    }
+
+    async fn get(url: String) -> reqwest::Response {
+        let client = reqwest::Client::builder().redirect(Policy::none()).build().unwrap();
+        client.get(url).send().await.unwrap()
+    }
+
+    fn built() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join(FILES).join("assets")).unwrap();
+        for (file, text) in [("index.html", "<p>"), ("assets/a.js", "let a"), ("../secret", "x")] {
+            std::fs::write(folder.path().join(FILES).join(file), text).unwrap();
+        }
+        folder
+    }
+
+    #[tokio::test]
+    async fn the_files_have_the_headers_of_their_behaviour() {
+        let folder = built();
+        let url = served(folder.path(), "/").await;
+        for (path, kind, header, value) in [
+            ("/app/", "text/html", "content-security-policy", PAGES),
+            ("/app/assets/a.js", "text/javascript", "cache-control", "immutable"),
+            ("/app/config.json", "application/json", "content-security-policy", PAGES),
+        ] {
+            let answer = get(format!("{url}{path}")).await;
+            assert_eq!(answer.status(), StatusCode::OK, "{path}");
+            assert_eq!(answer.headers()["content-type"], kind, "{path}");
+            assert_eq!(answer.headers()[header], value, "{path}");
+        }
+        // The headers of pages are not those of assets.
+        let asset = get(format!("{url}/app/assets/a.js")).await;
+        assert!(asset.headers().get("content-security-policy").is_none());
+        assert_eq!(get(format!("{url}/app")).await.headers()["location"], APP);
+        for missing in ["/app/b.js", "/app/..%2fsecret", "/app/%2e%2e/secret"] {
+            let answer = get(format!("{url}{missing}")).await;
+            assert_eq!(answer.status(), StatusCode::NOT_FOUND, "{missing}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_page_of_another_origin_may_call_the_api_that_its_configuration_names() {
+        let folder = built();
+        let api = "http://127.0.0.1:3000";
+        let url = served(folder.path(), api).await;
+        let config = get(format!("{url}/app/config.json")).await;
+        let policy = config.headers()["content-security-policy"].to_str().unwrap().to_owned();
+        assert!(policy.contains(&format!("connect-src 'self' {api} https://api.example")));
+        let config: serde_json::Value = config.json().await.unwrap();
+        assert_eq!(config, json!({ "api": api, "signIn": api, "clientId": "App" }));
+    }
+}

@@ -155,11 +155,12 @@ async fn follows(views: &Views, request: &HttpRequest) -> Result<Answer<Follows>
 
 /// Returns the user in the path, who must be the caller.
 fn caller(request: &HttpRequest, refusal: &str) -> Result<UserId, Problem> {
-    let (actor, id) = (request.actor()?, request.path_value::<UserId>("id")?);
-    match UserId::of_subject(actor).as_ref() == Some(&id) {
-        true => Ok(id),
-        false => Err(Problem::from(&NOT_YOU.saying(refusal))),
+    let actor = request.actor()?;
+    let id = request.path_value::<UserId>("id")?;
+    if UserId::of_subject(actor).as_ref() != Some(&id) {
+        return Err(Problem::from(&NOT_YOU.saying(refusal)));
     }
+    Ok(id)
 }
 
 /// Reads a page of a feed, newest first, without the entries of ended followings.
