@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use ledgerline::{Aggregates, shapes::unreadable};
 use ledgerline_dynamodb::{DynamoDbStore, ScanPart};
-use ledgerline_sam::template::Source;
+use ledgerline_sam::template::{Source, WEB_APP};
 use serde_json::Value;
 
 use crate::{
@@ -94,9 +94,6 @@ pub fn main<L: Aggregates>() -> ExitCode {
         }
     }
 }
-
-/// The parameter of a template that adds the web app.
-const WEB_APP: &str = "WebApp";
 
 /// Returns the resources that are not emulated, counted by type.
 fn not_emulated(ignored: &[(String, String)]) -> String {

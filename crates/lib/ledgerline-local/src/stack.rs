@@ -303,32 +303,36 @@ impl Stack {
                 Watch { root, functions: functions.clone(), source, programs, hops }.run(),
             );
         }
-        let tokens = Arc::new(Tokens::new(format!("http://{address}"))?);
         let url = format!("http://{address}");
+        let tokens = Arc::new(Tokens::new(url.clone())?);
         let clients = std::mem::take(&mut template.clients);
-        let web_app = match &template.distribution {
-            Some(app) => {
-                Some(serve_app(web_app::router(root, app, &clients, &url), &mut template).await?)
+        let app = |distribution, api: &str| web_app::router(root, distribution, &clients, api);
+        let (app, web_app) = match &template.distribution {
+            Some(distribution) => {
+                let own = serve_app(app(distribution, &url)).await?;
+                if let Some(cors) = &mut template.cors {
+                    web_app::allow(cors, distribution, &own);
+                }
+                let urls = [&url, &own].map(|origin| format!("{origin}{}", web_app::APP));
+                (app(distribution, "/"), Some(urls))
             }
-            None => None,
+            None => (Router::new(), None),
         };
-        let sign_in = sign_in::router(Arc::clone(&tokens), clients.clone());
+        let sign_in = sign_in::router(Arc::clone(&tokens), clients);
         let authorizer = template.audience.map(|audience| Authorizer {
             developer: options.user,
             audience,
             tokens,
         });
         let contract = contract::router(root.to_owned(), stack);
-        let app = template.distribution.as_ref();
-        let app = app.map(|app| web_app::router(root, app, &clients, "/")).unwrap_or_default();
         let api = Api::new(routes, written, hops, authorizer, access, template.cors).router();
         let api = contract.merge(sign_in).merge(app).merge(api);
         tokio::spawn(async move {
             axum::serve(listener, api.into_make_service_with_connect_info::<SocketAddr>()).await
         });
         Ok(Self {
-            web_app: web_app.map(|own| [format!("{url}{}", web_app::APP), own]),
             url,
+            web_app,
             routes: listed,
             aws_url: format!("http://{aws_address}"),
             ignored: template.ignored,
@@ -344,19 +348,12 @@ impl Stack {
     }
 }
 
-/// Serves the web app on a free port, and returns its URL. The address replaces the domain of the
-/// distribution among the origins that may call the API.
-async fn serve_app(app: Router, template: &mut Template) -> Result<String> {
+/// Serves the web app on a free port, and returns its origin.
+async fn serve_app(app: Router) -> Result<String> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free")?;
-    let own = format!("http://{}", listener.local_addr()?);
-    let domain = template.distribution.as_ref().map(|app| format!("https://{}", app.domain));
-    for origin in template.cors.iter_mut().flat_map(|cors| &mut cors.allow_origins) {
-        if Some(&*origin) == domain.as_ref() {
-            origin.clone_from(&own);
-        }
-    }
+    let origin = format!("http://{}", listener.local_addr()?);
     tokio::spawn(async move { axum::serve(listener, app).await });
-    Ok(format!("{own}{}", web_app::APP))
+    Ok(origin)
 }
 
 type StreamMapping = (stream::Mapping, watch::Receiver<String>);

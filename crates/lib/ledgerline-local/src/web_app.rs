@@ -14,7 +14,7 @@ use axum::{
     response::{Redirect, Response},
     routing::get,
 };
-use ledgerline_sam::template::{Client, Distribution};
+use ledgerline_sam::template::{Client, Cors, Distribution};
 use serde_json::json;
 use tower_http::services::ServeDir;
 
@@ -51,6 +51,14 @@ pub(crate) fn router(
         .nest(APP, files)
         .route("/app", get(async || Redirect::temporary(APP)))
         .layer(middleware::from_fn_with_state(Arc::new(distribution), with_headers))
+}
+
+/// Allows the pages of this origin to call the API in place of those of the distribution.
+pub(crate) fn allow(cors: &mut Cors, distribution: &Distribution, own: &str) {
+    let deployed = format!("https://{}", distribution.domain);
+    for origin in cors.allow_origins.iter_mut().filter(|origin| **origin == deployed) {
+        own.clone_into(origin);
+    }
 }
 
 /// Adds the headers of the first behaviour whose pattern matches the path.
@@ -150,6 +158,15 @@ mod tests {
             let answer = get(format!("{url}{missing}")).await;
             assert_eq!(answer.status(), StatusCode::NOT_FOUND, "{missing}");
         }
+    }
+
+    #[test]
+    fn the_origin_of_the_app_replaces_that_of_the_distribution() {
+        let origins = |first: &str| vec![first.to_owned(), "https://other.example".to_owned()];
+        let deployed = origins("https://pages.cloudfront.net");
+        let mut cors = Cors { allow_origins: deployed, ..Cors::default() };
+        allow(&mut cors, &distribution(), "http://127.0.0.1:5173");
+        assert_eq!(cors.allow_origins, origins("http://127.0.0.1:5173"));
     }
 
     #[tokio::test]

@@ -31,6 +31,8 @@ use crate::{
 pub const ACCOUNT: &str = "000000000000";
 /// The region of the emulated services.
 pub const REGION: &str = "us-east-1";
+/// The parameter that adds the web app to a stack, if its template has the parameter.
+pub const WEB_APP: &str = "WebApp";
 /// The name of a local stack without samconfig.toml.
 pub const STACK: &str = "ledgerline";
 

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use ledgerline_sam::{
     build::{self, cargo},
     samples::{Sample, has, samples},
-    template::Source,
+    template::{Source, WEB_APP},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -62,8 +62,8 @@ pub(crate) fn run(build: bool) -> Result<()> {
         &allowed,
     ];
     let template = Source::read(Path::new("template.yaml"))?.json();
-    let has_web_app = template["Parameters"]["WebApp"].is_object();
-    let web_app = has_web_app.then_some("WebApp=true");
+    let has_web_app = template["Parameters"][WEB_APP].is_object();
+    let web_app = has_web_app.then(|| format!("{WEB_APP}=true"));
     tools::run(emulator.program(&sam, "sam").args(deploy).args(web_app))?;
 
     let Routes { url, routes } = emulator.deployment("routes")?;
