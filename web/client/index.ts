@@ -20,6 +20,8 @@ export interface Options {
   token?: () => string | undefined | Promise<string | undefined>;
   /** The most attempts at a request. */
   attempts?: number;
+  /** The longest attempt, in milliseconds. API Gateway answers within 30 seconds. */
+  longestAttempt?: number;
   /** Sends a request. Tests replace it. */
   fetch?: (request: Request) => Promise<Response>;
   /** Waits, unless the signal ends the request. Tests replace it. */
@@ -78,7 +80,6 @@ const ATTEMPTS = 5;
 const PAUSE = 200;
 /** The longest pause that the client itself chooses, in milliseconds. */
 const LONGEST_PAUSE = 10_000;
-/** The longest attempt, in milliseconds. API Gateway answers within 30 seconds. */
 const LONGEST_ATTEMPT = 35_000;
 /** The longest time for which the client waits if the API asks for it, in milliseconds. */
 const LONGEST_WAIT = 60_000;
@@ -88,7 +89,7 @@ const MOST_VERSIONS = 1_000;
 
 /** Creates a client. */
 export function ledgerline<Paths extends {}>(options: Options): Client<Paths> {
-  const { baseUrl, token, attempts = ATTEMPTS } = options;
+  const { baseUrl, token, attempts = ATTEMPTS, longestAttempt = LONGEST_ATTEMPT } = options;
   const sleep = options.sleep ?? wait;
   const send = options.fetch ?? ((request) => fetch(request));
   const versions = new Map<string, number>();
@@ -116,7 +117,7 @@ export function ledgerline<Paths extends {}>(options: Options): Client<Paths> {
       const isLast = number >= attempts;
       try {
         // The body belongs to the attempt: a connection may break in the middle of it.
-        const signal = AbortSignal.any([request.signal, AbortSignal.timeout(LONGEST_ATTEMPT)]);
+        const signal = AbortSignal.any([request.signal, AbortSignal.timeout(longestAttempt)]);
         const response = await read(await send(new Request(request.clone(), { signal })));
         const time = pause(number, response.headers.get("retry-after"));
         if (isLast || !asksToRetry(response) || time > LONGEST_WAIT) return response;

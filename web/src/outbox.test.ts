@@ -14,7 +14,8 @@ const kinds = (send: Send<never>) => new Map([["bank.credit", send]]);
 const problem = (status: number) => new Problem("urn:x", status, "no");
 
 test("a command without an answer survives a reload, and is sent again with its key", async () => {
-  const [kept, keys]: [Storage, string[]] = [storage(), []];
+  const kept = storage();
+  const keys: string[] = [];
   const lost = kinds(async (_, key) => {
     keys.push(key);
     throw new TypeError("the connection broke");

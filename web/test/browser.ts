@@ -2,7 +2,8 @@
 import { existsSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { chromium, type Browser, type BrowserContextOptions, type Page } from "playwright-core";
-import { expect } from "vitest";
+import { afterAll, beforeAll, expect } from "vitest";
+import { startStack, type Stack } from "./stack";
 
 const CHROMIUM = process.env["CHROMIUM"] ?? "/usr/bin/chromium";
 /** Chromium has a sandbox of its own for every user but root, as whom containers run. */
@@ -17,6 +18,31 @@ export async function launch(): Promise<Browser> {
     throw new Error(`there is no ${CHROMIUM}: apt-get install chromium, or set CHROMIUM to the path of a Chromium`);
   }
   return chromium.launch({ executablePath: CHROMIUM, args: [...SANDBOX, ...QUIET] });
+}
+
+export const PHONE = { viewport: { width: 390, height: 844 } };
+
+/** A browser and a local stack for the tests of a file. */
+export function useStack(): { browser: Browser; stack: Stack } {
+  const both = {} as { browser: Browser; stack: Stack };
+  beforeAll(async () => {
+    [both.browser, both.stack] = await Promise.all([launch(), startStack()]);
+  });
+  afterAll(async () => {
+    await Promise.all([both.browser?.close(), both.stack?.kill()]);
+  });
+  return both;
+}
+
+/** Holds the requests of a page to addresses like this, until the returned function is called. */
+export async function hold(page: Page, addresses: RegExp): Promise<() => void> {
+  let release = () => {};
+  const released = new Promise<void>((done) => (release = done));
+  await page.route(addresses, async (route) => {
+    await released;
+    await route.continue();
+  });
+  return release;
 }
 
 /** The errors that a page has reported: of scripts, and of its Content-Security-Policy. */

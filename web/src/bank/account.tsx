@@ -57,34 +57,29 @@ export function AccountPage({ id }: { id: string }) {
             <>
               <Summary account={data} pending={pending.reduce((sum, { input, sign }) => sum + sign * input.amount, 0)} />
               <h2>Bookings</h2>
-              <Shown of={transactions}>
-                {() => (
-                  <List
-                    label="Bookings"
-                    empty="There are no bookings."
-                    more={transactions.more}
-                    items={[
-                      ...pending.map(({ key, input, sign }) => (
-                        <li key={key} class="pending">
-                          <span>{input.reference ?? (sign > 0 ? "Credit" : "Debit")} (being booked)</span>
-                          <span class="amount">{shown(sign * input.amount, data.currency)}</span>
-                        </li>
-                      )),
-                      ...(transactions.rows ?? []).map(({ version, kind, amount, reference, bookedOn }) => (
-                        <li key={version}>
-                          <span>
-                            {reference ?? (kind === "credit" ? "Credit" : "Debit")}{" "}
-                            <time class="quiet" dateTime={bookedOn}>
-                              {bookedOn}
-                            </time>
-                          </span>
-                          <span class="amount">{shown(kind === "credit" ? amount : -amount, data.currency)}</span>
-                        </li>
-                      )),
-                    ]}
-                  />
+              <List
+                of={transactions}
+                label="Bookings"
+                empty="There are no bookings."
+                first={pending.map(({ key, input, sign }) => (
+                  <li key={key} class="pending">
+                    <span>{input.reference ?? (sign > 0 ? "Credit" : "Debit")} (being booked)</span>
+                    <span class="amount">{shown(sign * input.amount, data.currency)}</span>
+                  </li>
+                ))}
+              >
+                {({ version, kind, amount, reference, bookedOn }) => (
+                  <li key={version}>
+                    <span>
+                      {reference ?? (kind === "credit" ? "Credit" : "Debit")}{" "}
+                      <time class="quiet" dateTime={bookedOn}>
+                        {bookedOn}
+                      </time>
+                    </span>
+                    <span class="amount">{shown(kind === "credit" ? amount : -amount, data.currency)}</span>
+                  </li>
                 )}
-              </Shown>
+              </List>
               <Changes account={data} entries={[...bookings, ...others]} />
             </>
           )
@@ -138,7 +133,8 @@ function Changes({ account, entries }: { account: Account; entries: Entry[] }) {
   async function send(field: (name: string) => string): Promise<Outcome> {
     const money = moneyOf(field);
     if (money === undefined) return transfer.refuse(wrong);
-    const [transferId, here] = [crypto.randomUUID(), location.hash];
+    const transferId = crypto.randomUUID();
+    const here = location.hash;
     const input = { transferId, fromAccountId: id, toAccountId: field("to"), currency, ...money };
     const outcome = await transfer.send(input, `Request a transfer of ${shown(money.amount, currency)}`);
     // The user may have gone to another page in the meantime.

@@ -1,6 +1,6 @@
 import { link, useShared } from "../application";
 import { useCommand, useEntries, useList } from "../ui/hooks";
-import { Field, Form, List, Page, Shown } from "../ui/parts";
+import { Field, Form, List, Page } from "../ui/parts";
 import type { Open } from ".";
 import { shown } from "./money";
 
@@ -16,46 +16,41 @@ export function AccountsPage() {
 
   async function onOpen(field: (name: string) => string) {
     const accountId = crypto.randomUUID();
-    const [owner, currency] = [field("owner"), field("currency").toUpperCase()];
+    const owner = field("owner");
+    const currency = field("currency").toUpperCase();
     const here = location.hash;
     const outcome = await open.send(
       { accountId, owner, currency: currency as Open["currency"] },
       `Open an account for ${owner}`,
     );
-    // The list is eventually consistent. The page of the account is read-your-writes.
-    // The user may have gone to another page in the meantime.
+    // The list is eventually consistent, and the page of the account is read-your-writes. The user
+    // may have gone to another page in the meantime.
     if (outcome === "done" && location.hash === here) location.hash = link("bank", "accounts", accountId);
     return outcome;
   }
 
   return (
     <Page title="Accounts">
-      <Shown of={accounts}>
-        {() => (
-          <List
-            label="Your accounts"
-            empty="You have no accounts."
-            more={accounts.more}
-            items={[
-              ...opening.map(({ key, input, state }) => (
-                <li key={key} class="pending">
-                  <span>{input.owner}</span>
-                  <span>{state === "unknown" ? "without an answer" : "being opened"}</span>
-                </li>
-              )),
-              ...(accounts.rows ?? []).map((account) => (
-                <li key={account.accountId}>
-                  <a href={link("bank", "accounts", account.accountId)}>{account.owner}</a>
-                  <span class="amount">
-                    {account.status === "closed" && <span class="tag">closed</span>}{" "}
-                    {shown(account.totalBalance, account.currency)}
-                  </span>
-                </li>
-              )),
-            ]}
-          />
+      <List
+        of={accounts}
+        label="Your accounts"
+        empty="You have no accounts."
+        first={opening.map(({ key, input, state }) => (
+          <li key={key} class="pending">
+            <span>{input.owner}</span>
+            <span>{state === "unknown" ? "without an answer" : "being opened"}</span>
+          </li>
+        ))}
+      >
+        {({ accountId, owner, status, totalBalance, currency }) => (
+          <li key={accountId}>
+            <a href={link("bank", "accounts", accountId)}>{owner}</a>
+            <span class="amount">
+              {status === "closed" && <span class="tag">closed</span>} {shown(totalBalance, currency)}
+            </span>
+          </li>
         )}
-      </Shown>
+      </List>
       <Form title="Open an account" action="Open" command={open} entries={opening} onSend={onOpen}>
         <Field label="Owner" name="owner" required maxLength={200} autocomplete="name" />
         <Field label="Currency" name="currency" required pattern="[A-Za-z]{3}" defaultValue="EUR" hint="Such as EUR" />

@@ -2,23 +2,12 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { Browser, Page } from "playwright-core";
-import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
-import { enter, expectSound, launch, openApp, openPage, screenshot, signIn } from "../../test/browser";
-import { startStack, type Stack } from "../../test/stack";
+import type { Page } from "playwright-core";
+import { expect, onTestFinished, test } from "vitest";
+import { enter, expectSound, hold, openApp, openPage, PHONE, screenshot, signIn, useStack } from "../../test/browser";
+import { startStack } from "../../test/stack";
 
-let browser: Browser;
-let stack: Stack;
-
-beforeAll(async () => {
-  [browser, stack] = await Promise.all([launch(), startStack()]);
-});
-
-afterAll(async () => {
-  await Promise.all([browser?.close(), stack?.kill()]);
-});
-
-const PHONE = { viewport: { width: 390, height: 844 } };
+const suite = useStack();
 
 /** Opens an account for an owner, and returns its number. */
 async function openAccount(page: Page, owner: string): Promise<string> {
@@ -46,10 +35,10 @@ async function expectBalance(page: Page, text: string) {
 const explained = (page: Page, text: string) => page.getByRole("alert").getByText(text).waitFor();
 
 test("a user of another origin opens an account, pays in, and is still signed in after a reload", async () => {
-  const page = await openApp(browser, stack.app, "ada");
+  const page = await openApp(suite.browser, suite.stack.app, "ada");
   const answers: (string | undefined)[] = [];
   page.on("response", (response) => {
-    if (response.url().startsWith(`${stack.url}/accounts`)) {
+    if (response.url().startsWith(`${suite.stack.url}/accounts`)) {
       answers.push(response.headers()["access-control-allow-origin"]);
     }
   });
@@ -59,7 +48,7 @@ test("a user of another origin opens an account, pays in, and is still signed in
   await send(page, "Pay in", { Amount: "50,5", Reference: "salary" });
   await expectBalance(page, "€50.50");
   await page.getByText("salary").waitFor();
-  expect(new Set(answers)).toEqual(new Set([new URL(stack.app).origin]));
+  expect(new Set(answers)).toEqual(new Set([new URL(suite.stack.app).origin]));
   await expectSound(page);
   await screenshot(page, "bank-account");
 
@@ -70,7 +59,7 @@ test("a user of another origin opens an account, pays in, and is still signed in
   expect(page.url()).not.toContain("code=");
 
   const second = await page.context().newPage();
-  await second.goto(stack.app);
+  await second.goto(suite.stack.app);
   await second.getByRole("button", { name: "Sign in" }).click();
   await second.getByRole("button", { name: "Sign out" }).waitFor();
   const revoked = page.waitForRequest((request) => request.url().endsWith("/oauth2/revoke"));
@@ -86,8 +75,8 @@ test("a user of another origin opens an account, pays in, and is still signed in
 });
 
 test("a transfer between two users is followed until the receiver has the money", async () => {
-  const ada = await openApp(browser, stack.app, "ada-2", PHONE);
-  const bob = await openApp(browser, `${stack.url}/app/`, "bob-2");
+  const ada = await openApp(suite.browser, suite.stack.app, "ada-2", PHONE);
+  const bob = await openApp(suite.browser, `${suite.stack.url}/app/`, "bob-2");
   const to = await openAccount(bob, "Bob");
   await openAccount(ada, "Ada");
   await send(ada, "Pay in", { Amount: "20" });
@@ -109,7 +98,7 @@ test("a transfer between two users is followed until the receiver has the money"
 });
 
 test("a change that another page of the user made is not overwritten", async () => {
-  const page = await openApp(browser, stack.app, "ada-3");
+  const page = await openApp(suite.browser, suite.stack.app, "ada-3");
   await openAccount(page, "Ada");
   await send(page, "Pay in", { Amount: "10" });
   await expectBalance(page, "€10.00");
@@ -132,14 +121,9 @@ test("a change that another page of the user made is not overwritten", async () 
 });
 
 test("a booking is shown at once, and disappears if the bank refuses it", async () => {
-  const page = await openApp(browser, stack.app, "ada-4");
+  const page = await openApp(suite.browser, suite.stack.app, "ada-4");
   await openAccount(page, "Ada");
-  let answer = () => {};
-  const held = new Promise<void>((done) => (answer = done));
-  await page.route(/\/credits$/, async (route) => {
-    await held;
-    await route.continue();
-  });
+  const answer = await hold(page, /\/credits$/);
   await send(page, "Pay in", { Amount: "3" });
   await page.getByText("Credit (being booked)").waitFor();
   expect(await balance(page).innerText()).toBe("€3.00");
@@ -151,18 +135,15 @@ test("a booking is shown at once, and disappears if the bank refuses it", async 
 });
 
 test("a page that the user returns to shows the result of a late answer", async () => {
-  const page = await openApp(browser, stack.app, "ada-12");
+  const page = await openApp(suite.browser, suite.stack.app, "ada-12");
   await openAccount(page, "Ada");
-  let answer = () => {};
-  await page.route(/\/(credits|debits)$/, async (route) => {
-    await new Promise<void>((done) => (answer = done));
-    await route.continue();
-  });
+  const credit = await hold(page, /\/credits$/);
+  const debit = await hold(page, /\/debits$/);
   await send(page, "Pay in", { Amount: "3" });
   await page.getByRole("link", { name: "Bank" }).click();
   await page.goBack();
   await page.getByText("Credit (being booked)").waitFor();
-  answer();
+  credit();
   await page.getByText("Pay in €3.00: done.").waitFor();
   await expectBalance(page, "€3.00");
   await page.getByRole("list", { name: "Bookings" }).getByText("Credit").waitFor();
@@ -172,12 +153,12 @@ test("a page that the user returns to shows the result of a late answer", async 
   await page.getByText("Debit (being booked)").waitFor();
   await page.getByRole("link", { name: "Bank" }).click();
   await page.getByRole("heading", { name: "Accounts" }).waitFor();
-  answer();
+  debit();
   await page.getByRole("status").getByText("does not cover").waitFor();
 });
 
 test("a transfer that is sent again leads to its steps, and the tab is not closed without a question", async () => {
-  const page = await openApp(browser, stack.app, "ada-13");
+  const page = await openApp(suite.browser, suite.stack.app, "ada-13");
   const to = await openAccount(page, "Bob");
   await page.getByRole("link", { name: "Bank" }).click();
   const from = await openAccount(page, "Ada");
@@ -185,7 +166,7 @@ test("a transfer that is sent again leads to its steps, and the tab is not close
   await expectBalance(page, "€9.00");
   await page.route(/\/transfers$/, (route) => route.fulfill({ status: 500, json: {} }));
   // The API reads a number in capitals too.
-  await page.goto(`${stack.app}#/bank/accounts/${from.toUpperCase()}`);
+  await page.goto(`${suite.stack.app}#/bank/accounts/${from.toUpperCase()}`);
   await send(page, "Transfer", { "To the account": to, Amount: "4" });
   await page.getByText("Under “Without an answer”").first().waitFor();
   const questions: string[] = [];
@@ -202,11 +183,10 @@ test("a transfer that is sent again leads to its steps, and the tab is not close
 });
 
 test("a booking whose answers are lost is carried out once", async () => {
-  const page = await openApp(browser, stack.app, "ada-5");
+  const page = await openApp(suite.browser, suite.stack.app, "ada-5");
   await openAccount(page, "Ada");
   const keys: (string | undefined)[] = [];
   await page.route(/\/credits$/, async (route) => {
-    if (route.request().method() === "OPTIONS") return route.continue();
     keys.push(route.request().headers()["idempotency-key"]);
     if (keys.length > 2) return route.continue();
     await route.fetch();
@@ -219,7 +199,7 @@ test("a booking whose answers are lost is carried out once", async () => {
 });
 
 test("a user without a mouse opens an account and pays in", async () => {
-  const page = await openApp(browser, stack.app, "ada-6", PHONE);
+  const page = await openApp(suite.browser, suite.stack.app, "ada-6", PHONE);
   await page.keyboard.press("Tab");
   expect(await page.evaluate(() => document.activeElement?.textContent)).toBe("Skip to the content");
   await page.keyboard.press("Enter");
@@ -238,7 +218,7 @@ test("a user without a mouse opens an account and pays in", async () => {
 });
 
 test("a new account has the currency that the user wrote, also after a refusal", async () => {
-  const page = await openApp(browser, stack.app, "ada-11");
+  const page = await openApp(suite.browser, suite.stack.app, "ada-11");
   const form = page.getByRole("form", { name: "Open an account" });
   await form.getByLabel("Currency").fill("XXQ");
   await form.getByLabel("Owner").fill("Ada");
@@ -252,14 +232,14 @@ test("a new account has the currency that the user wrote, also after a refusal",
 });
 
 test("a wrong amount and an unknown account are explained", async () => {
-  const page = await openApp(browser, stack.app, "ada-7");
+  const page = await openApp(suite.browser, suite.stack.app, "ada-7");
   await openAccount(page, "Ada");
   await send(page, "Pay in", { Amount: "1.999" });
   await explained(page, "Write an amount in EUR, such as 12.");
-  await page.goto(`${stack.app}#/bank/accounts/${crypto.randomUUID()}`);
+  await page.goto(`${suite.stack.app}#/bank/accounts/${crypto.randomUUID()}`);
   await page.getByText("There is no such account.").waitFor();
   await expectSound(page);
-  await page.goto(`${stack.app}#/bank/nothing`);
+  await page.goto(`${suite.stack.app}#/bank/nothing`);
   await page.getByRole("heading", { name: "No such page" }).waitFor();
 });
 
@@ -272,7 +252,7 @@ test("commands of two users are carried out once, although the stack is killed b
   });
   const port = Number(new URL(own.url).port);
   const app = `${own.url}/app/`;
-  const [ada, bob] = await Promise.all([openApp(browser, app, "ada"), openApp(browser, app, "bob")]);
+  const [ada, bob] = await Promise.all([openApp(suite.browser, app, "ada"), openApp(suite.browser, app, "bob")]);
   const to = await openAccount(bob, "Bob");
   await openAccount(ada, "Ada");
   await send(ada, "Pay in", { Amount: "20" });
@@ -332,22 +312,22 @@ test("commands of two users are carried out once, although the stack is killed b
 });
 
 test("no text of a user becomes HTML", async () => {
-  const page = await openApp(browser, stack.app, "ada-9");
+  const page = await openApp(suite.browser, suite.stack.app, "ada-9");
   const script = `<img src=x onerror="window.attacked = true"><script>window.attacked = true</script>`;
   await openAccount(page, script);
   await send(page, "Pay in", { Amount: "1", Reference: script });
   await page.getByText("onerror").nth(1).waitFor();
-  await page.goto(`${stack.app}#/bank/accounts/${encodeURIComponent(script)}`);
-  await page.goto(`${stack.app}?next=javascript:window.attacked=true#javascript:window.attacked=true`);
+  await page.goto(`${suite.stack.app}#/bank/accounts/${encodeURIComponent(script)}`);
+  await page.goto(`${suite.stack.app}?next=javascript:window.attacked=true#javascript:window.attacked=true`);
   await page.getByRole("heading", { name: "No such page" }).waitFor();
   expect(await page.evaluate(() => "attacked" in window)).toBe(false);
   expect(await page.locator("main img, main script").count()).toBe(0);
 });
 
 test("the end of a session loses no command", async () => {
-  const page = await openPage(browser);
+  const page = await openPage(suite.browser);
   await page.clock.install();
-  await signIn(page, stack.app, "ada-10");
+  await signIn(page, suite.stack.app, "ada-10");
   await openAccount(page, "Ada");
   // The token has a minute left, and the app gets a new one without the user.
   const refreshed = page.waitForRequest(

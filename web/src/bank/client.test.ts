@@ -1,13 +1,13 @@
 /** The duties of a client, each against a local stack. */
 import { randomUUID } from "node:crypto";
 import { expect, inject, test } from "vitest";
-import { ifMatch, ledgerline, Problem, type ProblemType, rows, versionOf } from "../../client/index";
+import { ifMatch, ledgerline, type Options, Problem, type ProblemType, rows, versionOf } from "../../client/index";
 import type { paths } from "../../client/schema";
 
 const baseUrl = inject("url");
 
 /** A caller of its own for each test, so that no test sees the accounts of another one. */
-function caller(options: { fetch?: (request: Request) => Promise<Response> } = {}) {
+function caller(options: Pick<Options, "fetch" | "longestAttempt"> = {}) {
   const token = randomUUID();
   const slept: number[] = [];
   const sleep = async (time: number) => void slept.push(time);
@@ -63,6 +63,28 @@ test("a command whose answer is lost is sent again with the same key, and carrie
   expect(keys).toHaveLength(3);
   expect(new Set(keys).size).toBe(1);
   expect(slept).toHaveLength(2);
+});
+
+test("an attempt without an answer ends, and a retry with the same key gets the answer", async () => {
+  const keys: (string | null)[] = [];
+  const { api } = caller({
+    longestAttempt: 300,
+    async fetch(request) {
+      if (!request.url.endsWith("/credits")) return fetch(request);
+      keys.push(request.headers.get("idempotency-key"));
+      if (keys.length > 1) return fetch(request);
+      // The API carries the command out, and the answer never arrives.
+      await fetch(request.clone());
+      return new Promise((_, failed) => request.signal.addEventListener("abort", () => failed(request.signal.reason)));
+    },
+  });
+  const { params } = await open(api);
+
+  const { data } = await api.POST("/accounts/{id}/credits", { body: { amount: 7 }, params });
+
+  expect(data?.totalBalance).toBe(7);
+  expect(keys).toHaveLength(2);
+  expect(new Set(keys).size).toBe(1);
 });
 
 test("a read shows one's own write", async () => {

@@ -1,6 +1,6 @@
 import { link, useShared } from "../application";
 import { useList } from "../ui/hooks";
-import { List, Page, Shown } from "../ui/parts";
+import { List, Page } from "../ui/parts";
 import { userIdOf } from ".";
 import { RateForm, RatingItem } from "./parts";
 
@@ -19,18 +19,9 @@ export function FeedPage() {
         <a href={link("links", "users", id)}>Your ratings</a>
         <a href={link("links", "people")}>People you follow</a>
       </p>
-      <Shown of={feed}>
-        {() => (
-          <List
-            label="Feed"
-            empty="Nothing here: follow people, and their ratings appear."
-            more={feed.more}
-            items={(feed.rows ?? []).map((rating) => (
-              <RatingItem key={rating.linkId} of={rating} by={rating.userId} />
-            ))}
-          />
-        )}
-      </Shown>
+      <List of={feed} label="Feed" empty="Nothing here: follow people, and their ratings appear.">
+        {(rating) => <RatingItem key={rating.linkId} of={rating} by={rating.userId} />}
+      </List>
       <RateForm userId={id} />
     </Page>
   );

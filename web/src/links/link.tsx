@@ -1,6 +1,6 @@
 import { useShared } from "../application";
 import { useEntries, useList } from "../ui/hooks";
-import { List, Page, Shown, WebLink } from "../ui/parts";
+import { List, Page, WebLink } from "../ui/parts";
 import { userIdOf, type Rate } from ".";
 import { isSameUrl, RateForm, RatingItem, ratingsOf } from "./parts";
 
@@ -18,28 +18,21 @@ export function LinkPage({ url }: { url: string }) {
       <p>
         <WebLink url={url} />
       </p>
-      <Shown of={ratings}>
-        {({ average, count }) => (
-          <>
-            {average != null && (
-              <p class="quiet">
-                {average} of 5 on average, by {count}.
-              </p>
-            )}
-            <List
-              label="Ratings"
-              empty="No user has rated this link."
-              more={ratings.more}
-              items={[
-                ...pending.map(({ key, input, state }) => <RatingItem key={key} of={input} by={own} state={state} />),
-                ...others.map((rating) => (
-                  <RatingItem key={rating.userId} of={{ ...rating, linkUrl: url }} by={rating.userId} />
-                )),
-              ]}
-            />
-          </>
-        )}
-      </Shown>
+      {ratings.data?.average != null && (
+        <p class="quiet">
+          {ratings.data.average} of 5 on average, by {ratings.data.count}.
+        </p>
+      )}
+      <List
+        of={{ ...ratings, rows: others }}
+        label="Ratings"
+        empty="No user has rated this link."
+        first={pending.map(({ key, input, state }) => (
+          <RatingItem key={key} of={input} by={own} state={state} />
+        ))}
+      >
+        {(rating) => <RatingItem key={rating.userId} of={{ ...rating, linkUrl: url }} by={rating.userId} />}
+      </List>
       <RateForm userId={own} url={url} entries={pending} />
     </Page>
   );

@@ -1,24 +1,12 @@
 /** Rated links in a real browser, against a local stack. */
-import type { Browser, Page } from "playwright-core";
-import { afterAll, beforeAll, expect, test } from "vitest";
-import { expectSound, launch, openApp, screenshot } from "../../test/browser";
-import { startStack, type Stack } from "../../test/stack";
+import type { Page } from "playwright-core";
+import { expect, test } from "vitest";
+import { expectSound, hold, openApp, PHONE, screenshot, useStack } from "../../test/browser";
 
-let browser: Browser;
-let stack: Stack;
-
-beforeAll(async () => {
-  [browser, stack] = await Promise.all([launch(), startStack()]);
-});
-
-afterAll(async () => {
-  await Promise.all([browser?.close(), stack?.kill()]);
-});
-
-const PHONE = { viewport: { width: 390, height: 844 } };
+const suite = useStack();
 
 async function open(user: string, options = {}): Promise<Page> {
-  const page = await openApp(browser, stack.app, user, options);
+  const page = await openApp(suite.browser, suite.stack.app, user, options);
   await page.getByRole("link", { name: "Links" }).click();
   await page.getByRole("heading", { name: "Your feed" }).waitFor();
   return page;
@@ -66,7 +54,7 @@ test("a rating is in the feed of a user who follows its author, until the user u
   await expect
     .poll(async () => {
       await ada.getByRole("link", { name: "Links" }).click();
-      await ada.goto(`${stack.app}#/links`);
+      await ada.goto(`${suite.stack.app}#/links`);
       await ada.reload();
       await ada.getByRole("form", { name: "Rate a link" }).waitFor();
       return inFeed.count();
@@ -76,24 +64,19 @@ test("a rating is in the feed of a user who follows its author, until the user u
   await expectSound(ada);
   await screenshot(ada, "links-feed");
 
-  await ada.goto(`${stack.app}#/links/users/bob`);
+  await ada.goto(`${suite.stack.app}#/links/users/bob`);
   await ada.getByRole("button", { name: "Unfollow bob" }).click();
   await ada.getByRole("button", { name: "Follow bob" }).waitFor();
   await ada.getByText("Unfollow bob: done.").waitFor();
-  await ada.goto(`${stack.app}#/links`);
+  await ada.goto(`${suite.stack.app}#/links`);
   await ada.getByText("Nothing here: follow people").waitFor();
 });
 
 test("a rating is shown at once, and counts once", async () => {
   const cleo = await open("cleo");
-  let answer = () => {};
-  const held = new Promise<void>((done) => (answer = done));
-  await cleo.goto(`${stack.app}#/links/link?url=https%3A%2F%2Fexample.com%2Ffilm`);
+  await cleo.goto(`${suite.stack.app}#/links/link?url=https%3A%2F%2Fexample.com%2Ffilm`);
   await cleo.getByText("No user has rated this link.").waitFor();
-  await cleo.route(/\/ratings$/, async (route) => {
-    await held;
-    await route.continue();
-  });
+  const answer = await hold(cleo, /\/ratings$/);
   await rate(cleo, { rating: 5 });
   await cleo.getByText("being sent").waitFor();
   answer();
@@ -101,14 +84,14 @@ test("a rating is shown at once, and counts once", async () => {
   await rate(cleo, { rating: 2 });
   await cleo.getByText("2 of 5 on average, by 1.").waitFor();
   const dan = await open("dan");
-  await dan.goto(`${stack.app}#/links/link?url=https%3A%2F%2Fexample.com%2Ffilm`);
+  await dan.goto(`${suite.stack.app}#/links/link?url=https%3A%2F%2Fexample.com%2Ffilm`);
   await rate(dan, { rating: 5 });
   await dan.getByText("3.5 of 5 on average, by 2.").waitFor();
 });
 
 test("a user who is not registered learns how to follow", async () => {
   const eve = await open("eve");
-  await eve.goto(`${stack.app}#/links/users/bob`);
+  await eve.goto(`${suite.stack.app}#/links/users/bob`);
   await eve.getByRole("button", { name: "Follow bob" }).click();
   await eve.locator("p.problem").getByText("There is no such user.").waitFor();
   await eve.getByRole("button", { name: "Follow bob" }).waitFor();
@@ -121,15 +104,15 @@ test("no address and no text of a rating runs a script", async () => {
   const script = "javascript:window.attacked=true";
   await rate(mallory, { url: script, rating: 1 });
   await mallory.getByRole("alert").getByText("URL").waitFor();
-  await mallory.goto(`${stack.app}#/links/link?url=${encodeURIComponent(script)}`);
+  await mallory.goto(`${suite.stack.app}#/links/link?url=${encodeURIComponent(script)}`);
   await mallory.getByText(script).first().waitFor();
   expect(await mallory.locator(`a[href^="javascript:"]`).count()).toBe(0);
 
-  await mallory.goto(`${stack.app}#/links`);
+  await mallory.goto(`${suite.stack.app}#/links`);
   const title = `<img src=x onerror="window.attacked=true">`;
   await rate(mallory, { url: "https://example.com/?q=<script>", rating: 1, title, tags: "<b>bold</b>" });
   await mallory.getByRole("link", { name: title }).waitFor();
-  await mallory.goto(`${stack.app}#/links/users/${encodeURIComponent("../../accounts")}`);
+  await mallory.goto(`${suite.stack.app}#/links/users/${encodeURIComponent("../../accounts")}`);
   await mallory.getByRole("heading", { name: "Ratings of ../../accounts" }).waitFor();
   expect(await mallory.evaluate(() => "attacked" in window)).toBe(false);
   expect(await mallory.locator("main img, main script, main b").count()).toBe(0);

@@ -73,7 +73,8 @@ export function RateForm({ userId, url, entries = [] }: { userId: string; url?: 
 
   function onSend(field: (name: string) => string) {
     const tags = field("tags").split(",").map((tag) => tag.trim()).filter((tag) => tag !== "");
-    const [title, here] = [field("title"), location.hash];
+    const title = field("title");
+    const here = location.hash;
     const rating = Number(field("rating"));
     const input: Rate = {
       userId,

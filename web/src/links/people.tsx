@@ -1,7 +1,7 @@
 import { rows } from "../../client/index";
 import { link, useShared } from "../application";
 import { readUntil, useCommand, useEntries, useQuery, type Query } from "../ui/hooks";
-import { Field, Form, List, Page, Problem, Shown } from "../ui/parts";
+import { Field, Form, List, Page, Problem } from "../ui/parts";
 import { userIdOf, type Following, type Register } from ".";
 
 /** Returns the ids of the users whom the user follows: at most 1,000. */
@@ -80,20 +80,14 @@ export function PeoplePage() {
       <p>
         Your user id is <code>{own}</code>. Other users need this id to follow you.
       </p>
-      <Shown of={follows}>
-        {(following) => (
-          <List
-            label="People"
-            empty="You follow no users."
-            items={following.map((id) => (
-              <li key={id}>
-                <a href={link("links", "users", id)}>{id}</a>
-                <FollowButton id={id} isFollowed reload={follows.reload} />
-              </li>
-            ))}
-          />
+      <List of={{ ...follows, rows: follows.data }} label="People" empty="You follow no users.">
+        {(id) => (
+          <li key={id}>
+            <a href={link("links", "users", id)}>{id}</a>
+            <FollowButton id={id} isFollowed reload={follows.reload} />
+          </li>
         )}
-      </Shown>
+      </List>
       <div class="columns">
         <Form title="Follow a user" action="Follow" command={follow} onSend={onFollow}>
           <Field label="User id" name="user" required maxLength={128} />

@@ -25,18 +25,9 @@ export function UserPage({ id }: { id: string }) {
           {(following) => <FollowButton id={id} isFollowed={following.includes(id)} reload={follows.reload} />}
         </Shown>
       )}
-      <Shown of={ratings}>
-        {() => (
-          <List
-            label="Ratings"
-            empty="No ratings."
-            more={ratings.more}
-            items={(ratings.rows ?? []).map((rating) => (
-              <RatingItem key={rating.linkId} of={rating} />
-            ))}
-          />
-        )}
-      </Shown>
+      <List of={ratings} label="Ratings" empty="No ratings.">
+        {(rating) => <RatingItem key={rating.linkId} of={rating} />}
+      </List>
     </Page>
   );
 }

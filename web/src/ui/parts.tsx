@@ -134,24 +134,42 @@ export function Shown<Data>(props: { of: Query<Data>; children: (data: Data) => 
 }
 
 /** Rows with a text if there are none, and a button for the next page. */
-export function List(props: {
+export function List<Row>(props: {
+  of: Query<unknown> & { rows?: Row[] | undefined; more?: (() => Promise<void>) | undefined };
   label: string;
   empty: string;
-  items: JSX.Element[];
-  more?: (() => Promise<void>) | undefined;
+  /** Items of commands that the rows do not show yet. */
+  first?: JSX.Element[];
+  children: (row: Row) => JSX.Element;
 }) {
-  const { label, empty, items, more } = props;
+  const { of, label, empty, first = [], children } = props;
   return (
     <>
-      {items.length === 0 ? <p class="quiet">{empty}</p> : <ul role="list" aria-label={label}>{items}</ul>}
-      {more && (
-        <p>
-          <button type="button" onClick={() => void more()}>
-            Show more
-          </button>
-        </p>
-      )}
+      <Shown of={of}>
+        {() => {
+          const items = [...first, ...(of.rows ?? []).map(children)];
+          return items.length === 0 ? (
+            <p class="quiet">{empty}</p>
+          ) : (
+            <ul role="list" aria-label={label}>
+              {items}
+            </ul>
+          );
+        }}
+      </Shown>
+      <More more={of.more} />
     </>
+  );
+}
+
+/** The button for the next page of a list, if there is one. */
+function More({ more }: { more?: (() => Promise<void>) | undefined }) {
+  return more === undefined ? null : (
+    <p>
+      <button type="button" onClick={() => void more()}>
+        Show more
+      </button>
+    </p>
   );
 }
 
