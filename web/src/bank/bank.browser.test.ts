@@ -299,6 +299,8 @@ test("commands of two users are carried out once, although the stack is killed b
     await page.getByRole("button", { name: "Sign in again" }).click();
     await enter(page, user);
     await page.getByRole("button", { name: "Send again" }).click();
+    // The stored answer, and no refusal of another command.
+    await page.getByRole("status").getByText(": done.").waitFor();
     await page.getByRole("heading", { name: "Without an answer" }).waitFor({ state: "detached" });
   }
   await expectBalance(ada, "€15.00");
