@@ -6,7 +6,7 @@ use super::{deleted_applications, files, root, without_code};
 
 /// Files whose links are not checked: samples of older versions, and the template of
 /// docs/benchmarks.md.
-const EXCEPT: [&str; 2] = ["before_manifests", "benches/src/page.md"];
+const EXCEPT: [&str; 1] = ["benches/src/page.md"];
 
 /// Returns the targets of the links of a page: the texts between `](` and `)`. A link may be broken
 /// over two lines.

@@ -1,11 +1,10 @@
-//! Tests of the tracked files of this repository: words, links, texts and reference pages.
+//! Tests of the tracked files of this repository: words, links and reference pages.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod links;
 mod parameters;
 mod prose;
-mod texts;
 
 use std::{
     fs,

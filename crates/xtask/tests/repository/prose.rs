@@ -44,9 +44,8 @@ const PHRASES: &[(&str, &str, usize)] = &[
     ("sent back", "redriven", 0),
 ];
 
-/// The exempt files: samples of older versions, records, and texts that are written elsewhere.
-const EXCEPT: [&str; 9] = [
-    "crates/lib/ledgerline-tools/tests/starter/before_manifests/",
+/// The exempt files: records, and texts that are written elsewhere.
+const EXCEPT: [&str; 8] = [
     "crates/xtask/tests/repository/prose.rs",
     "docs/benchmarks.md",
     "docs/SUMMARY.md",

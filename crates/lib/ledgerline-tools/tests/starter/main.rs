@@ -9,7 +9,6 @@
 )]
 
 mod lessons;
-mod upgrade;
 mod workspace;
 
 use std::{

@@ -1,3 +1,0 @@
-//! The command functions, one module per aggregate: it reads the requests of its routes.
-
-pub mod item;

@@ -1,3 +1,0 @@
-//! What can be asked, one module for each read model.
-
-pub mod items;

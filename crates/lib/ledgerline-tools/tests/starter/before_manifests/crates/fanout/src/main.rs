@@ -1,6 +1,0 @@
-//! Hands every new commit to views and process managers, and its events to the bus.
-
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), ledgerline_lambda::Error> {
-    fanout::fanout().await
-}
