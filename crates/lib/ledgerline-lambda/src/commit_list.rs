@@ -30,7 +30,7 @@ impl CommitList {
     }
 
     /// The value of the field, or `None` if no commit was added.
-    pub(crate) fn some(&self) -> Option<&str> {
+    pub(crate) fn as_field(&self) -> Option<&str> {
         Some(self.0.as_str()).filter(|line| !line.is_empty())
     }
 }
@@ -44,13 +44,13 @@ mod tests {
     #[test]
     fn commits_are_found_by_stream_and_version_and_by_correlation_id() {
         let mut line = CommitList::default();
-        assert_eq!(line.some(), None);
+        assert_eq!(line.as_field(), None);
         let mut commit = contract::commit(&StreamId::new("tank", "1").unwrap(), 3);
         commit.meta = Meta { correlation_id: Some("JKJa".into()), ..Meta::default() };
         line.add(&commit);
         commit.version = 4;
         commit.meta.correlation_id = None;
         line.add(&commit);
-        assert_eq!(line.some(), Some("tank-1@3 JKJa, tank-1@4 -"));
+        assert_eq!(line.as_field(), Some("tank-1@3 JKJa, tank-1@4 -"));
     }
 }

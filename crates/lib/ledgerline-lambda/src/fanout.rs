@@ -57,7 +57,7 @@ const DEFAULT_MAX_MESSAGE_BYTES: usize = 256 * 1024;
 /// The time for which one invocation folds states. Such a fold, followed by an outage in which no
 /// call is answered, must fit into the invocation's thirty seconds. An entry is sent five times, at
 /// four seconds each. An invocation that times out would count as an attempt at its first record.
-const FOLDING: Duration = Duration::from_secs(6);
+const FOLD_TIME: Duration = Duration::from_secs(6);
 
 /// The parts of the fanout.
 #[derive(Debug)]
@@ -106,9 +106,9 @@ impl Wiring {
         Ok(Self {
             event_bus: config::text("EVENT_BUS")?,
             event_source: config::text("EVENT_SOURCE")?,
-            bus_events: bus_events(&config::lines_or("BUS_EVENTS", "*")?),
-            state_views: by_category("STATE_VIEWS", &config::lines("STATE_VIEWS")?)?,
-            log_queues: by_category("LOG_QUEUES", &config::lines("LOG_QUEUES")?)?,
+            bus_events: parse_bus_events(&config::lines_or("BUS_EVENTS", "*")?),
+            state_views: parse_receivers("STATE_VIEWS", &config::lines("STATE_VIEWS")?)?,
+            log_queues: parse_receivers("LOG_QUEUES", &config::lines("LOG_QUEUES")?)?,
             dead_letter_queue: config::text("DEAD_LETTER_QUEUE")?,
             max_message_bytes: config::parsed_or("MAX_MESSAGE_BYTES", DEFAULT_MAX_MESSAGE_BYTES)?,
         })
@@ -117,7 +117,7 @@ impl Wiring {
 
 /// Reads a variable with one line for each receiver: its name or URL, and the categories that it
 /// gets.
-pub(crate) fn by_category(
+pub(crate) fn parse_receivers(
     name: &'static str,
     lines: &[String],
 ) -> Result<BTreeMap<String, Vec<String>>, config::ConfigError> {
@@ -125,14 +125,14 @@ pub(crate) fn by_category(
     let mut read = BTreeMap::new();
     for line in lines {
         let mut words = line.split_whitespace().map(ToOwned::to_owned);
-        let whom = words.next().unwrap_or_default();
+        let receiver = words.next().unwrap_or_default();
         let categories: Vec<_> = words.collect();
         if categories.is_empty() {
             return Err(invalid(format!(
                 "the line has no categories; write them at its end: {line}"
             )));
         }
-        if read.insert(whom, categories).is_some() {
+        if read.insert(receiver, categories).is_some() {
             return Err(invalid(format!("two lines have the same target: {line}")));
         }
     }
@@ -140,7 +140,7 @@ pub(crate) fn by_category(
 }
 
 /// Reads the words of `BUS_EVENTS`; `None` for all events if one of the words is `*`.
-fn bus_events(lines: &[String]) -> Option<BTreeSet<String>> {
+fn parse_bus_events(lines: &[String]) -> Option<BTreeSet<String>> {
     let events: BTreeSet<_> =
         lines.iter().flat_map(|line| line.split_whitespace()).map(ToOwned::to_owned).collect();
     if events.contains("*") { None } else { Some(events) }
@@ -184,7 +184,7 @@ impl Fanout {
         } = wiring;
         Self {
             store,
-            states: StateResolver::of::<L>(),
+            states: StateResolver::new::<L>(),
             bus: Bus {
                 client: events,
                 name: event_bus,
@@ -212,10 +212,12 @@ impl Fanout {
         Ok(fanout)
     }
 
-    /// Sends a letter to the dead-letter queue, where an operator finds it. Returns whether the
-    /// queue accepted the letter.
-    async fn dead_letter(&self, letter: &impl serde::Serialize) -> bool {
-        let body = serde_json::to_string(letter).unwrap_or_default();
+    /// Quarantines a record: logs it, and sends it to the dead-letter queue, where an operator finds
+    /// it. Returns whether the queue accepted it.
+    async fn quarantine(&self, record: &Record, reason: String) -> bool {
+        let letter = DeadLetter::new(record, reason);
+        letter.log();
+        let body = serde_json::to_string(&letter).unwrap_or_default();
         match self.sqs.send_message().queue_url(&self.dead_letters).message_body(body).send().await
         {
             Ok(_) => true,
@@ -232,13 +234,23 @@ impl Fanout {
 #[serde(untagged, rename_all_fields = "camelCase")]
 enum DeadLetter<'a> {
     /// A record that holds no commit.
-    Record(&'a Unreadable),
+    Record(Unreadable),
     /// A commit that a view, the bus or a queue will never accept, or that can never have a state.
     /// Or a commit that crashed the function at each attempt.
     Commit { reason: String, stream: &'a StreamId, version: u64, sequence_number: &'a str },
 }
 
-impl DeadLetter<'_> {
+impl<'a> DeadLetter<'a> {
+    fn new(record: &'a Record, reason: String) -> Self {
+        match &record.commit {
+            Ok(Commit { stream, version, .. }) => {
+                let sequence_number = &record.sequence_number;
+                Self::Commit { reason, stream, version: *version, sequence_number }
+            }
+            Err(unreadable) => Self::Record(Unreadable { reason, ..unreadable.clone() }),
+        }
+    }
+
     fn log(&self) {
         let (stream, version, reason) = match self {
             Self::Record(record) => (record.stream.as_deref(), record.version, &record.reason),
@@ -253,14 +265,15 @@ impl DeadLetter<'_> {
 impl Handler for Fanout {
     async fn handle(&self, records: &[Record]) -> Option<usize> {
         let guard =
-            PoisonPillGuard::if_late(&self.store, records, Timestamp::now().as_second()).await;
+            PoisonPillGuard::for_late_batch(&self.store, records, Timestamp::now().as_second())
+                .await;
         let plan = guard.as_ref().map_or(Plan::First(records.len()), |guard| guard.plan);
         let (first_failed, done) = match plan {
             Plan::First(first) => (self.pass_on(&records[..first]).await, first),
-            Plan::Quarantine => (self.set_aside(&records[0]).await, 1),
+            Plan::Quarantine => (self.quarantine_first(records).await, 1),
         };
         if let Some(guard) = guard {
-            guard.survived().await;
+            guard.clear_counts().await;
         }
         // Lambda also delivers the rest of a batch again that was cut short.
         first_failed.or((done < records.len()).then_some(done))
@@ -268,106 +281,72 @@ impl Handler for Fanout {
 }
 
 impl Fanout {
-    /// Sends a record that crashed the function at each attempt to the dead-letter queue, without
-    /// processing it. Returns the index 0 if the queue did not accept it.
-    async fn set_aside(&self, record: &Record) -> Option<usize> {
-        let reason = "the function ended each time that it was tried".to_owned();
-        let sequence_number = &record.sequence_number;
-        let unreadable;
-        let letter = match &record.commit {
-            Ok(Commit { stream, version, .. }) => {
-                DeadLetter::Commit { reason, stream, version: *version, sequence_number }
-            }
-            Err(known) => {
-                unreadable = Unreadable { reason, ..known.clone() };
-                DeadLetter::Record(&unreadable)
-            }
-        };
-        letter.log();
-        if !self.dead_letter(&letter).await {
+    /// Quarantines the first record, which crashed the function on every attempt, without processing
+    /// it. Returns its index if the dead-letter queue did not accept it.
+    async fn quarantine_first(&self, records: &[Record]) -> Option<usize> {
+        let reason = "the function crashed on every attempt".to_owned();
+        if !self.quarantine(&records[0], reason).await {
             return Some(0);
         }
-        metrics::parked();
+        metrics::quarantine();
         None
     }
 
     /// Passes the records on. Returns the index of the first record that failed.
     async fn pass_on(&self, records: &[Record]) -> Option<usize> {
-        let mut failed = Failed::default();
         let mut commits: Vec<(usize, &Commit)> = Vec::new();
-        let mut letters: Vec<(usize, DeadLetter<'_>)> = Vec::new();
+        let mut report = SendReport::default();
         for (index, record) in records.iter().enumerate() {
             match &record.commit {
                 Ok(commit) => commits.push((index, commit)),
-                Err(unreadable) => letters.push((index, DeadLetter::Record(unreadable))),
+                Err(unreadable) => report.refused.push((index, unreadable.reason.clone())),
             }
         }
         let run = records.first().and_then(|record| record.run.as_deref());
-        let (entries, queued) =
-            tokio::join!(self.entries(&commits), self.queues.send(&commits, run));
-        for sent in [entries, queued] {
-            failed.merge(sent.failed);
-            for (index, reason) in sent.set_aside {
-                let Ok(commit) = &records[index].commit else { continue };
-                let stream = &commit.stream;
-                let version = commit.version;
-                let sequence_number = &records[index].sequence_number;
-                letters
-                    .push((index, DeadLetter::Commit { reason, stream, version, sequence_number }));
-            }
-        }
+        let (entries, messages) =
+            tokio::join!(self.send_entries(&commits), self.queues.send(&commits, run));
+        report.merge(entries);
+        report.merge(messages);
+        let quarantined = self.quarantine_refused(records, &mut report).await;
+        log_batch(&commits, report.failure, &quarantined);
+        report.failure.first
+    }
 
-        // The records after the first failure are delivered again. A letter for one of them would
-        // be written again each time, so this invocation does not write it.
-        letters.sort_by_key(|(index, _)| *index);
-        let mut parked = BTreeSet::new();
-        for (index, letter) in &letters {
-            if failed.covers(*index) {
+    /// Quarantines the refused records before the first failure, and returns their indices. The
+    /// others are delivered again: a dead letter for one of them would be written each time. A
+    /// record fails if the dead-letter queue does not accept it.
+    async fn quarantine_refused(
+        &self,
+        records: &[Record],
+        report: &mut SendReport,
+    ) -> BTreeSet<usize> {
+        let mut quarantined = BTreeSet::new();
+        report.refused.sort_by_key(|(index, _)| *index);
+        for (index, reason) in report.refused.drain(..) {
+            if report.failure.covers(index) {
                 break;
             }
-            letter.log();
-            if self.dead_letter(letter).await {
-                if parked.insert(*index) {
-                    metrics::parked();
-                }
-            } else {
-                failed.note(*index);
+            if !self.quarantine(&records[index], reason).await {
+                report.failure.note(index);
+            } else if quarantined.insert(index) {
+                metrics::quarantine();
             }
         }
-
-        let mut passed_on = CommitList::default();
-        let mut put_aside = CommitList::default();
-        let mut not_yet = CommitList::default();
-        for (index, commit) in &commits {
-            if failed.covers(*index) {
-                not_yet.add(commit);
-            } else if parked.contains(index) {
-                put_aside.add(commit);
-            } else {
-                metrics::passed_on(commit.at);
-                passed_on.add(commit);
-            }
-        }
-        if !commits.is_empty() {
-            let failed = not_yet.some();
-            let set_aside = put_aside.some();
-            tracing::info!(passed_on = passed_on.some(), set_aside, failed, "fanout");
-        }
-        failed.first
+        quarantined
     }
 
     /// Sends the newest state of each stream to the views, and puts one entry on the bus for each
     /// event that the bus wants.
-    async fn entries(&self, commits: &[(usize, &Commit)]) -> SendReport {
+    async fn send_entries(&self, commits: &[(usize, &Commit)]) -> SendReport {
         let mut sent = SendReport::default();
-        let until = Instant::now() + FOLDING;
+        let until = Instant::now() + FOLD_TIME;
         let (mut entries, mut newest) = (Vec::new(), Vec::new());
         let mut streams: BTreeMap<&StreamId, Vec<(usize, &Commit)>> = BTreeMap::new();
         for (index, commit) in commits {
             streams.entry(&commit.stream).or_default().push((*index, commit));
         }
         for (stream, mut commits) in streams {
-            let shown = self.views.want(stream.category());
+            let shown = self.views.wants(stream.category());
             if !shown && !commits.iter().any(|(_, commit)| self.bus.wants(commit)) {
                 continue;
             }
@@ -377,23 +356,23 @@ impl Fanout {
             let states = self.states.resolve(&self.store, &commits, until).await;
             let mut state_of_stream = None;
             for ((index, commit), state) in commits.into_iter().zip(states) {
-                let made = state.and_then(|state| {
+                let built = state.and_then(|state| {
                     let mut details = details(commit, &state).map_err(Unavailable::Permanent)?;
                     let entries =
                         self.bus.entries(commit, &details).map_err(Unavailable::Permanent)?;
                     Ok((entries, details.pop()))
                 });
-                match made {
-                    Ok((made, detail)) => {
-                        entries.extend(made.into_iter().map(|entry| (index, entry)));
+                match built {
+                    Ok((built, detail)) => {
+                        entries.extend(built.into_iter().map(|entry| (index, entry)));
                         // A view overwrites an older row (rule 8), so it needs only the newest
                         // state of a stream.
                         let category = stream.category().to_owned();
                         let detail = detail.and_then(|detail| RawValue::from_string(detail).ok());
                         state_of_stream = detail.map(|detail| State { index, category, detail });
                     }
-                    Err(Unavailable::Transient) => sent.failed.note(index),
-                    Err(Unavailable::Permanent(reason)) => sent.set_aside.push((index, reason)),
+                    Err(Unavailable::Transient) => sent.failure.note(index),
+                    Err(Unavailable::Permanent(reason)) => sent.refused.push((index, reason)),
                 }
             }
             newest.extend(state_of_stream.filter(|_| shown));
@@ -407,40 +386,66 @@ impl Fanout {
     }
 }
 
+/// Logs the commits of a batch in one line, and measures those that were passed on.
+fn log_batch(commits: &[(usize, &Commit)], failure: FirstFailure, quarantined: &BTreeSet<usize>) {
+    if commits.is_empty() {
+        return;
+    }
+    let mut passed_on = CommitList::default();
+    let mut refused = CommitList::default();
+    let mut failed = CommitList::default();
+    for (index, commit) in commits {
+        if failure.covers(*index) {
+            failed.add(commit);
+        } else if quarantined.contains(index) {
+            refused.add(commit);
+        } else {
+            metrics::fanout_lag(commit.at);
+            passed_on.add(commit);
+        }
+    }
+    tracing::info!(
+        passed_on = passed_on.as_field(),
+        quarantined = refused.as_field(),
+        failed = failed.as_field(),
+        "fanout"
+    );
+}
+
 /// The result of a batch for one kind of target: the views, the bus or the queues.
 #[derive(Debug, Default)]
 struct SendReport {
-    failed: Failed,
+    failure: FirstFailure,
     /// The records that this kind of target will never accept, each with the reason.
-    set_aside: Vec<(usize, String)>,
+    refused: Vec<(usize, String)>,
 }
 
 impl SendReport {
     /// Adds the entries that a call left unsent, each with the index of its record.
-    fn take(&mut self, left: impl IntoIterator<Item = (usize, send::EntryFailure)>) {
-        for (index, refusal) in left {
-            match refusal {
-                send::EntryFailure::Transient => self.failed.note(index),
+    fn add_unsent(&mut self, unsent: impl IntoIterator<Item = (usize, send::EntryFailure)>) {
+        for (index, failure) in unsent {
+            match failure {
+                send::EntryFailure::Transient => self.failure.note(index),
                 send::EntryFailure::Permanent(code) => {
-                    self.set_aside.push((index, format!("it was refused: {code}")))
+                    self.refused.push((index, format!("it was refused: {code}")))
                 }
             }
         }
     }
 
     fn merge(&mut self, other: Self) {
-        self.failed.merge(other.failed);
-        self.set_aside.extend(other.set_aside);
+        self.failure.merge(other.failure);
+        self.refused.extend(other.refused);
     }
 }
 
 /// The index of the first record that failed. Lambda delivers that record and all after it again.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Failed {
+struct FirstFailure {
     first: Option<usize>,
 }
 
-impl Failed {
+impl FirstFailure {
     fn note(&mut self, index: usize) {
         self.first = Some(self.first.map_or(index, |first| first.min(index)));
     }
@@ -466,7 +471,7 @@ mod tests {
 
     #[test]
     fn each_line_names_a_queue_and_its_categories() {
-        let read = |text: &str| by_category("LOG_QUEUES", &lines(text));
+        let read = |text: &str| parse_receivers("LOG_QUEUES", &lines(text));
         let queues = read("https://sqs/1.fifo tank\nhttps://sqs/2.fifo tank  site").unwrap();
         assert_eq!(queues["https://sqs/1.fifo"], ["tank"]);
         assert_eq!(queues["https://sqs/2.fifo"], ["tank", "site"]);
@@ -481,7 +486,7 @@ mod tests {
 
     #[test]
     fn the_bus_gets_all_events_or_the_named_ones() {
-        let read = |text: &str| bus_events(&lines(text));
+        let read = |text: &str| parse_bus_events(&lines(text));
         assert_eq!(read("*"), None);
         assert_eq!(read(""), Some(BTreeSet::new()));
         assert_eq!(read("Filled Drained\nOpened").unwrap().len(), 3);

@@ -137,28 +137,28 @@ pub(crate) fn command(outcome: &'static str) {
 }
 
 /// Counts retries.
-pub fn retries(count: usize) {
+pub(crate) fn retries(count: usize) {
     counter!(RETRIES).increment(count as u64);
 }
 
 /// Measures the lag of a passed-on commit of this time.
-pub fn passed_on(at: Timestamp) {
+pub(crate) fn fanout_lag(at: Timestamp) {
     histogram!(FANOUT_LAG).record(milliseconds_since(at));
 }
 
 /// Measures the lag of an applied commit of this time.
-pub(crate) fn projected(at: Timestamp) {
+pub(crate) fn projection_lag(at: Timestamp) {
     histogram!(PROJECTION_LAG).record(milliseconds_since(at));
 }
 
 /// Counts an invocation of a subscription that left an old commit, or failed at one.
-pub(crate) fn behind() {
+pub(crate) fn subscription_lag() {
     counter!(SUBSCRIPTION_BEHIND).increment(1);
 }
 
 /// Measures the lag of a commit of this time that is in `$all`. The number of values is the number
 /// of commits.
-pub(crate) fn sequenced(at: Timestamp) {
+pub(crate) fn sequence_lag(at: Timestamp) {
     histogram!(SEQUENCE_LAG).record(milliseconds_since(at));
 }
 
@@ -170,25 +170,25 @@ pub(crate) fn position_lag(commits: u64) {
 }
 
 /// Counts a gap that was repaired from the log.
-pub(crate) fn gap_repaired() {
+pub(crate) fn gap_repair() {
     counter!(GAPS_REPAIRED).increment(1);
 }
 
 /// Measures the data that a subscription keeps from one commit to the next, in bytes. It does so
 /// once an invocation, and only from half of the limit.
-pub(crate) fn kept_by_subscription(bytes: usize) {
+pub(crate) fn subscription_data(bytes: usize) {
     #[expect(clippy::cast_precision_loss, reason = "an item has 400 KB at most")]
     histogram!(KEPT_BY_SUBSCRIPTION).record(bytes as f64);
 }
 
 /// Counts the streams with missing commits or with subscribers ahead of the log. A comparison that
 /// found nothing counts zero, so that the metric exists.
-pub(crate) fn unreconciled(streams: usize) {
+pub(crate) fn unreconciled_streams(streams: usize) {
     counter!(UNRECONCILED).increment(streams as u64);
 }
 
 /// Counts a quarantined record.
-pub fn parked() {
+pub(crate) fn quarantine() {
     counter!(PARKED_RECORDS).increment(1);
 }
 
@@ -214,7 +214,7 @@ mod tests {
         command("committed");
         command("refused");
         count("LeakingTanks");
-        passed_on(Timestamp::now());
+        fanout_lag(Timestamp::now());
         let written = || String::from_utf8(lines(&metrics).unwrap()).unwrap();
         let lines: Vec<Value> =
             written().lines().map(|line| serde_json::from_str(line).unwrap()).collect();

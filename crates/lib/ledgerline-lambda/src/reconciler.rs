@@ -152,7 +152,9 @@ impl Reconciler {
             unreadable = sum(|looked| looked.unreadable),
             "reconciled"
         );
-        metrics::unreconciled(sum(|looked| looked.missing + looked.ahead + looked.unreadable));
+        metrics::unreconciled_streams(sum(|looked| {
+            looked.missing + looked.ahead + looked.unreadable
+        }));
         Ok(found)
     }
 }

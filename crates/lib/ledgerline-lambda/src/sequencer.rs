@@ -34,7 +34,7 @@ use tokio::sync::Mutex;
 
 use crate::{
     Error, config,
-    fanout::{by_category, throttle_reason},
+    fanout::{parse_receivers, throttle_reason},
     grants, metrics,
     start::{connected, handler, sdk_config, start},
     stream::{Batch, Record, records, response},
@@ -103,7 +103,7 @@ pub async fn run() -> Result<(), Error> {
         .variable(grants::SEQUENCE_PARTITIONS)
         .call("lambda:InvokeFunction", SUBSCRIPTIONS);
     let build = async {
-        let functions = by_category(SUBSCRIPTIONS, &config::lines(SUBSCRIPTIONS)?)?;
+        let functions = parse_receivers(SUBSCRIPTIONS, &config::lines(SUBSCRIPTIONS)?)?;
         let sdk = sdk_config().await;
         let client = aws_sdk_dynamodb::Client::new(&sdk);
         let sequence =
@@ -227,7 +227,7 @@ impl Sequencing {
             self.wake(&streams.iter().map(StreamId::category).collect()).await;
         }
         let commits = records.iter().filter_map(|record| record.commit.as_ref().ok());
-        commits.for_each(|commit| metrics::sequenced(commit.at));
+        commits.for_each(|commit| metrics::sequence_lag(commit.at));
         None
     }
 

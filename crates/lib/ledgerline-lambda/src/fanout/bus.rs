@@ -8,7 +8,7 @@ use ledgerline::{Causes, Commit};
 use crate::{
     fanout::{
         SendReport,
-        send::{EntryFailure, all_refused, chunks, send_all},
+        send::{EntryFailure, chunks, fail_all, send_all},
     },
     wire::published_events,
 };
@@ -78,14 +78,14 @@ impl Bus {
     pub(crate) async fn send(&self, entries: Vec<(usize, PutEventsRequestEntry)>) -> SendReport {
         let mut sent = SendReport::default();
         for call in chunks(&entries, self.max_bytes, |(_, entry)| size(entry)) {
-            if sent.failed.first.is_some() {
+            if sent.failure.first.is_some() {
                 // An earlier call failed, so Lambda delivers all of these records again. A call for
                 // their entries would only cost time, because the bus accepts nothing.
-                call.iter().for_each(|(index, _)| sent.failed.note(*index));
+                call.iter().for_each(|(index, _)| sent.failure.note(*index));
                 continue;
             }
-            let left = send_all(call, async |entries| self.put(entries).await).await;
-            sent.take(left.into_iter().map(|((index, _), refusal)| (index, refusal)));
+            let unsent = send_all(call, async |entries| self.put(entries).await).await;
+            sent.add_unsent(unsent.into_iter().map(|((index, _), failure)| (index, failure)));
         }
         sent
     }
@@ -126,7 +126,7 @@ impl Bus {
             }
             Err(error) => {
                 tracing::warn!(error = %Causes(&error), "the bus did not accept a call");
-                all_refused(entries.len())
+                fail_all(entries.len())
             }
         }
     }

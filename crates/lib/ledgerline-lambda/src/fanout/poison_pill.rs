@@ -12,14 +12,14 @@ use crate::stream::Record;
 
 /// The age of a record, in seconds, from which its attempts are counted. A record of this age
 /// should have been passed on. A younger record is not counted, so a healthy stream pays nothing.
-const LATE: i64 = 10;
+const LATE_SECONDS: i64 = 10;
 
 /// The number of unfinished attempts at a record by itself after which it is quarantined.
-const ALONE: u64 = 3;
+const MAX_ATTEMPTS_ALONE: u64 = 3;
 
 /// The number of seconds for which attempts are stored: the day for which the stream keeps a
 /// record, and one more day for clocks that differ.
-const REMEMBERED: i64 = 2 * 86_400;
+const RETENTION_SECONDS: i64 = 2 * 86_400;
 
 /// The plan for a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,15 +30,15 @@ pub(super) enum Plan {
     Quarantine,
 }
 
-/// Plans a batch of this many records. `begun` is the number of unfinished attempts at batches that
+/// Plans a batch of this many records. `unfinished` is the number of unfinished attempts at batches that
 /// began with the same first record, and `alone` is the number of those at this record by itself.
 ///
 /// Each attempt leaves out half of the records. Lambda halves a failed batch as well, but not in
 /// every case. So only `alone` is evidence against the record: an attempt at more records, or one
 /// whose count did not arrive, may have ended at another record.
-fn plan(records: usize, begun: u64, alone: u64) -> Plan {
-    match (records >> begun.min(63)).max(1) {
-        1 if alone >= ALONE => Plan::Quarantine,
+fn plan(records: usize, unfinished: u64, alone: u64) -> Plan {
+    match (records >> unfinished.min(63)).max(1) {
+        1 if alone >= MAX_ATTEMPTS_ALONE => Plan::Quarantine,
         first => Plan::First(first),
     }
 }
@@ -58,35 +58,35 @@ impl<'a> PoisonPillGuard<'a> {
     /// passes all of its records on.
     ///
     /// A batch costs one write, and a second one if halving leaves one record of it.
-    pub(super) async fn if_late(
+    pub(super) async fn for_late_batch(
         store: &'a DynamoDbStore,
         records: &[Record],
         now: i64,
     ) -> Option<Self> {
         let first = records.first()?;
-        first.created.filter(|created| now.saturating_sub(*created) >= LATE)?;
+        first.created.filter(|created| now.saturating_sub(*created) >= LATE_SECONDS)?;
         let batch = format!("fanout/{}", first.sequence_number);
         let by_itself = format!("{batch}/alone");
         let mut guard = Self { store, counts: Vec::new(), plan: Plan::First(1) };
-        let mut begun = 0;
+        let mut unfinished = 0;
         if records.len() > 1 {
-            begun = guard.count(batch, now).await?;
-            guard.plan = plan(records.len(), begun, 0);
+            unfinished = guard.count(batch, now).await?;
+            guard.plan = plan(records.len(), unfinished, 0);
         }
         if guard.plan == Plan::First(1) {
             // Without the count, the record is passed on by itself: nothing is known against it.
             let alone = guard.count(by_itself, now).await.unwrap_or_default();
-            guard.plan = plan(records.len(), begun, alone);
+            guard.plan = plan(records.len(), unfinished, alone);
         }
         Some(guard)
     }
 
     /// Counts this attempt, and returns the number of earlier ones that are not finished.
-    async fn count(&mut self, what: String, now: i64) -> Option<u64> {
+    async fn count(&mut self, key: String, now: i64) -> Option<u64> {
         let id = Uuid::now_v7().to_string();
-        match self.store.record_attempt(&what, &id, now + REMEMBERED).await {
+        match self.store.record_attempt(&key, &id, now + RETENTION_SECONDS).await {
             Ok(attempts) => {
-                self.counts.push(what);
+                self.counts.push(key);
                 Some(attempts)
             }
             Err(error) => {
@@ -100,9 +100,9 @@ impl<'a> PoisonPillGuard<'a> {
 
     /// Deletes the counts: the process has survived these records, whether or not the fanout passed
     /// them on.
-    pub(super) async fn survived(self) {
-        for what in &self.counts {
-            if let Err(error) = self.store.clear_attempts(what).await {
+    pub(super) async fn clear_counts(self) {
+        for key in &self.counts {
+            if let Err(error) = self.store.clear_attempts(key).await {
                 tracing::warn!(error = %Causes(&error), "a finished attempt is still counted");
             }
         }
@@ -120,10 +120,10 @@ mod tests {
     #[test]
     fn each_attempt_halves_the_batch_and_one_record_has_three_attempts_by_itself() {
         let plans = |records| {
-            let (mut begun, mut alone) = (0, 0);
+            let (mut unfinished, mut alone) = (0, 0);
             std::iter::from_fn(move || {
-                let next = plan(records, begun, alone);
-                begun += 1;
+                let next = plan(records, unfinished, alone);
+                unfinished += 1;
                 alone += u64::from(next == Plan::First(1));
                 (next != Plan::Quarantine).then_some(next)
             })
@@ -146,19 +146,19 @@ mod tests {
         ) {
             let deadly = deadly % count;
             let (mut at, mut end, mut invocations) = (0, count, 0);
-            let mut begun = HashMap::<usize, u64>::new();
+            let mut unfinished = HashMap::<usize, u64>::new();
             let mut alone = HashMap::<usize, u64>::new();
             let mut passed_on = vec![0; count];
-            let mut set_aside = Vec::new();
+            let mut quarantined = Vec::new();
             while at < count {
                 invocations += 1;
                 let limit = 3 * 8 * 8 + 2 * lost.len();
                 prop_assert!(invocations < limit, "not done after {limit} invocations");
                 let records = end - at;
-                let earlier = begun.get(&at).copied().unwrap_or_default();
+                let earlier = unfinished.get(&at).copied().unwrap_or_default();
                 let by_itself = alone.get(&at).copied().unwrap_or_default();
                 if records > 1 {
-                    *begun.entry(at).or_default() += 1;
+                    *unfinished.entry(at).or_default() += 1;
                 }
                 let is_lost = lost.get(invocations).copied().unwrap_or_default();
                 let chosen = match plan(records, earlier, 0) {
@@ -172,7 +172,7 @@ mod tests {
                 };
                 match chosen {
                     Plan::Quarantine => {
-                        set_aside.push(at);
+                        quarantined.push(at);
                         at += 1;
                     }
                     Plan::First(first) if (at..at + first).contains(&deadly) => {
@@ -188,7 +188,7 @@ mod tests {
                 }
                 end = count;
             }
-            prop_assert_eq!(set_aside, [deadly]);
+            prop_assert_eq!(quarantined, [deadly]);
             let once = (0..count).map(|record| usize::from(record != deadly)).collect::<Vec<_>>();
             prop_assert_eq!(passed_on, once);
         }

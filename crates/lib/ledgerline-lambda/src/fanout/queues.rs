@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     fanout::{
         SendReport,
-        send::{EntryFailure, all_refused, chunks, send_all},
+        send::{EntryFailure, chunks, fail_all, send_all},
     },
     wire::{Message, Reference},
 };
@@ -74,25 +74,27 @@ impl Queues {
         run: Option<&str>,
     ) -> SendReport {
         let mut sent = SendReport::default();
-        for turn in waves(commits) {
-            if sent.failed.first.is_some() {
+        for turn in split_into_turns(commits) {
+            if sent.failure.first.is_some() {
                 // No commit may overtake another one in its group (rule 10). So the later turns
                 // wait, and are delivered again with the failed commits.
-                turn.iter().for_each(|(index, _)| sent.failed.note(*index));
+                turn.iter().for_each(|(index, _)| sent.failure.note(*index));
                 continue;
             }
             let messages: Vec<_> =
                 turn.iter().map(|(index, commit)| self.message(*index, commit, run)).collect();
             for call in chunks(&messages, self.max_bytes, |message| message.body.len()) {
-                if sent.failed.first.is_some() {
+                if sent.failure.first.is_some() {
                     // An earlier call failed, so Lambda delivers all of these records again. A call
                     // for their messages would only cost time, because the queue accepts nothing.
-                    call.iter().for_each(|message| sent.failed.note(message.index));
+                    call.iter().for_each(|message| sent.failure.note(message.index));
                     continue;
                 }
-                let left =
+                let unsent =
                     send_all(call, async |messages| self.send_batch(url, messages).await).await;
-                sent.take(left.into_iter().map(|(message, refusal)| (message.index, refusal)));
+                sent.add_unsent(
+                    unsent.into_iter().map(|(message, failure)| (message.index, failure)),
+                );
             }
         }
         sent
@@ -100,19 +102,18 @@ impl Queues {
 
     fn message(&self, index: usize, commit: &Commit, run: Option<&str>) -> Outgoing {
         let whole = Message::Commit(Box::new(Commit { state: None, ..commit.clone() }));
-        let mut body = serde_json::to_string(&whole)
-            .map(|body| within_sqs_alphabet(&body))
-            .unwrap_or_default();
+        let mut body =
+            serde_json::to_string(&whole).map(|body| escape_for_sqs(&body)).unwrap_or_default();
         if body.is_empty() || body.len() > self.max_bytes {
             let reference = Reference { stream: commit.stream.clone(), version: commit.version };
             body = serde_json::to_string(&reference).unwrap_or_default();
         }
         Outgoing {
             index,
-            group: within_limit(commit.stream.to_string()),
+            group: hash_if_long(commit.stream.to_string()),
             // A queue ignores a message whose id it accepted within the last five minutes. A
             // redelivered commit must not be ignored, so its id contains the run.
-            deduplication: within_limit(match run {
+            deduplication: hash_if_long(match run {
                 Some(run) => format!("{}:{}:{run}", commit.stream, commit.version),
                 None => format!("{}:{}", commit.stream, commit.version),
             }),
@@ -133,15 +134,15 @@ impl Queues {
                 Ok(entry) => batch = batch.entries(entry),
                 Err(error) => {
                     tracing::error!(%error, "a message could not be built");
-                    return all_refused(messages.len());
+                    return fail_all(messages.len());
                 }
             }
         }
         match batch.send().await {
             Ok(answer) => {
-                let taken: Vec<_> =
+                let accepted: Vec<_> =
                     answer.successful().iter().map(|entry| entry.id().to_owned()).collect();
-                let refusal = |place: usize| {
+                let failure = |place: usize| {
                     let entry =
                         answer.failed().iter().find(|entry| entry.id() == place.to_string());
                     match entry {
@@ -152,8 +153,8 @@ impl Queues {
                     }
                 };
                 let missing =
-                    (0..messages.len()).filter(|place| !taken.contains(&place.to_string()));
-                let failed: Vec<_> = missing.map(|place| (place, refusal(place))).collect();
+                    (0..messages.len()).filter(|place| !accepted.contains(&place.to_string()));
+                let failed: Vec<_> = missing.map(|place| (place, failure(place))).collect();
                 if !failed.is_empty() {
                     let first = answer.failed().first();
                     let (code, message) =
@@ -169,7 +170,7 @@ impl Queues {
             }
             Err(error) => {
                 tracing::warn!(error = %Causes(&error), "the queue did not accept a call");
-                all_refused(messages.len())
+                fail_all(messages.len())
             }
         }
     }
@@ -178,13 +179,13 @@ impl Queues {
 /// Divides commits into turns. Each turn has at most one commit of a stream, and a stream's commits
 /// are in ascending turns by version. One call holds commits of one turn only. So when an entry of
 /// the call fails, the same call cannot have sent a later commit of the same group (rule 10).
-fn waves(commits: Vec<(usize, &Commit)>) -> Vec<Vec<(usize, &Commit)>> {
+fn split_into_turns(commits: Vec<(usize, &Commit)>) -> Vec<Vec<(usize, &Commit)>> {
     let mut sorted = commits;
     sorted.sort_by_key(|(_, commit)| commit.version);
-    let mut taken: HashMap<&StreamId, usize> = HashMap::new();
+    let mut turns_used: HashMap<&StreamId, usize> = HashMap::new();
     let mut turns: Vec<Vec<_>> = Vec::new();
     for (index, commit) in sorted {
-        let turn = taken.entry(&commit.stream).or_default();
+        let turn = turns_used.entry(&commit.stream).or_default();
         if turns.len() == *turn {
             turns.push(Vec::new());
         }
@@ -206,7 +207,7 @@ fn is_permanent(code: &str) -> bool {
     )
 }
 
-fn within_limit(id: String) -> String {
+fn hash_if_long(id: String) -> String {
     if id.len() <= MAX_ID_LENGTH {
         return id;
     }
@@ -216,6 +217,6 @@ fn within_limit(id: String) -> String {
 /// Escapes the two characters that JSON text may hold unescaped, and that SQS refuses. A reader of
 /// JSON gets the same text. Source: the API reference of SendMessage, "A message can include only
 /// XML, JSON, and unformatted text".
-fn within_sqs_alphabet(json: &str) -> String {
+fn escape_for_sqs(json: &str) -> String {
     json.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
 }

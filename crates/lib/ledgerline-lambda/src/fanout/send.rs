@@ -20,7 +20,7 @@ pub(crate) enum EntryFailure {
 
 /// The result of a call that failed as a whole: every entry failed, and may be accepted at the next
 /// attempt.
-pub(crate) fn all_refused(entries: usize) -> Vec<(usize, EntryFailure)> {
+pub(crate) fn fail_all(entries: usize) -> Vec<(usize, EntryFailure)> {
     (0..entries).map(|place| (place, EntryFailure::Transient)).collect()
 }
 
@@ -40,15 +40,15 @@ pub(crate) async fn send_all<T: Clone>(
         .with_jitter()
         .build();
     loop {
-        let mut again = Vec::new();
-        for (place, declined) in call(&entries).await {
+        let mut retries = Vec::new();
+        for (place, failure) in call(&entries).await {
             let Some(entry) = entries.get(place).cloned() else { continue };
-            match declined {
-                EntryFailure::Transient => again.push(entry),
-                EntryFailure::Permanent(_) => left.push((entry, declined)),
+            match failure {
+                EntryFailure::Transient => retries.push(entry),
+                EntryFailure::Permanent(_) => left.push((entry, failure)),
             }
         }
-        entries = again;
+        entries = retries;
         match delays.next().filter(|_| !entries.is_empty()) {
             Some(delay) => {
                 metrics::retries(entries.len());

@@ -13,9 +13,9 @@ use tokio::time::{Instant, timeout_at};
 use crate::wire::unknown_state;
 
 /// The fold of every aggregate, by its category.
-pub(crate) struct StateResolver<S>(BTreeMap<&'static str, StatesOf<S>>);
+pub(crate) struct StateResolver<S>(BTreeMap<&'static str, FoldStates<S>>);
 
-type StatesOf<S> = for<'a> fn(
+type FoldStates<S> = for<'a> fn(
     &'a S,
     &'a [&'a Commit],
     Instant,
@@ -32,8 +32,8 @@ pub(crate) enum Unavailable {
 
 impl<S: EventStore> StateResolver<S> {
     /// The folds of these aggregates.
-    pub(crate) fn of<L: Aggregates>() -> Self {
-        struct Collect<S>(BTreeMap<&'static str, StatesOf<S>>, PhantomData<S>);
+    pub(crate) fn new<L: Aggregates>() -> Self {
+        struct Collect<S>(BTreeMap<&'static str, FoldStates<S>>, PhantomData<S>);
         impl<S: EventStore> Visitor for Collect<S> {
             fn visit<A: Aggregate>(&mut self) {
                 self.0.insert(A::CATEGORY, |store, commits, until| {
@@ -76,14 +76,14 @@ async fn recorded_states<A: Aggregate>(
     // The fanout attaches a readable state of this schema unchanged (rule 5). It also attaches the
     // state of a newer writer unchanged, because an older fanout cannot fold the newer events. A
     // state of an older schema is upcast, or folded from the log.
-    let is_right = |state: &RecordedState| {
+    let is_readable = |state: &RecordedState| {
         state.schema > A::STATE_SCHEMA
             || state.schema == A::STATE_SCHEMA && decode_state::<A>(state).is_some()
     };
-    let embedded = |commit: &Commit| commit.state.clone().filter(is_right);
-    let wanting: Vec<_> =
+    let embedded = |commit: &Commit| commit.state.clone().filter(is_readable);
+    let unembedded: Vec<_> =
         commits.iter().copied().filter(|commit| embedded(commit).is_none()).collect();
-    let Ok(folded) = timeout_at(until, states::<A>(store, &wanting)).await else {
+    let Ok(folded) = timeout_at(until, states::<A>(store, &unembedded)).await else {
         // The fold saves a snapshot every 2,000 commits, so the next invocation resumes there.
         let stream = &commits[0].stream;
         let version = commits[0].version;
@@ -118,12 +118,12 @@ async fn recorded_states<A: Aggregate>(
                 .collect();
         }
     };
-    let mut next = || match folded.next() {
+    let mut next_folded = || match folded.next() {
         Some(state) => encode_state::<A>(&state)
             .map_err(|error| Unavailable::Permanent(Causes(&error).to_string())),
         None => Err(Unavailable::Transient),
     };
-    commits.iter().map(|commit| embedded(commit).map_or_else(&mut next, Ok)).collect()
+    commits.iter().map(|commit| embedded(commit).map_or_else(&mut next_folded, Ok)).collect()
 }
 
 impl<S> fmt::Debug for StateResolver<S> {

@@ -18,13 +18,13 @@ use serde_json::value::RawValue;
 
 use crate::fanout::{
     SendReport,
-    send::{EntryFailure, all_refused, chunks, send_all},
+    send::{EntryFailure, chunks, fail_all, send_all},
 };
 
 /// The number of bytes around the states in an invocation.
-const AROUND: usize = r#"{"states":[]}"#.len();
+const BYTES_AROUND: usize = r#"{"states":[]}"#.len();
 /// The number of bytes between two states in an invocation.
-const BETWEEN: usize = ",".len();
+const BYTES_BETWEEN: usize = ",".len();
 
 /// The functions of state views.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Views {
     }
 
     /// Whether a function wants the states of this category.
-    pub(crate) fn want(&self, category: &str) -> bool {
+    pub(crate) fn wants(&self, category: &str) -> bool {
         self.functions.values().flatten().any(|wanted| wanted == category)
     }
 
@@ -78,16 +78,16 @@ impl Views {
 
     async fn send_to(&self, function: &str, states: Vec<State>) -> SendReport {
         let mut sent = SendReport::default();
-        let max_bytes = self.max_bytes.saturating_sub(AROUND);
-        for call in chunks(&states, max_bytes, |state| state.detail.get().len() + BETWEEN) {
-            if sent.failed.first.is_some() {
+        let max_bytes = self.max_bytes.saturating_sub(BYTES_AROUND);
+        for call in chunks(&states, max_bytes, |state| state.detail.get().len() + BYTES_BETWEEN) {
+            if sent.failure.first.is_some() {
                 // An earlier call failed, so Lambda delivers all of these records again. A call for
                 // their states would only cost time, because the function accepts nothing.
-                call.iter().for_each(|state| sent.failed.note(state.index));
+                call.iter().for_each(|state| sent.failure.note(state.index));
                 continue;
             }
-            let left = send_all(call, async |states| self.invoke(function, states).await).await;
-            sent.take(left.into_iter().map(|(state, refusal)| (state.index, refusal)));
+            let unsent = send_all(call, async |states| self.invoke(function, states).await).await;
+            sent.add_unsent(unsent.into_iter().map(|(state, failure)| (state.index, failure)));
         }
         sent
     }
@@ -98,7 +98,7 @@ impl Views {
             Ok(payload) => Blob::new(payload),
             Err(error) => {
                 tracing::error!(%error, "an invocation could not be built");
-                return all_refused(states.len());
+                return fail_all(states.len());
             }
         };
         let call =
@@ -119,7 +119,7 @@ impl Views {
                     .map(|place| (place, EntryFailure::Permanent(code.to_owned())))
                     .collect()
             }
-            Some(_) | None => all_refused(states.len()),
+            Some(_) | None => fail_all(states.len()),
         }
     }
 }

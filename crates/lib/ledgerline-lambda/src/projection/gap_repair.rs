@@ -45,7 +45,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         match verdict {
             Delivery::Next => {
                 metrics::position_lag(0);
-                metrics::projected(commit.at);
+                metrics::projection_lag(commit.at);
             }
             Delivery::Duplicate => {
                 // A duplicate mostly has the version of the position itself. A duplicate of an
@@ -58,7 +58,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
             Delivery::Gap => {
                 metrics::position_lag(version - position - 1);
                 self.repair(consumer, stream, position, version).await?;
-                metrics::gap_repaired();
+                metrics::gap_repair();
                 let correlation_id = commit.meta.correlation_id.as_deref();
                 tracing::warn!(%stream, version, correlation_id, position, outcome = "gap repaired", "projection");
             }
@@ -99,7 +99,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                     // Only the commit that waited longest is measured. A metric has room for a
                     // hundred values at once, and a gap may be a whole stream.
                     (Delivery::Next, applied) if applied == first + 1 => {
-                        metrics::projected(commit.at)
+                        metrics::projection_lag(commit.at)
                     }
                     (Delivery::Next | Delivery::Duplicate, _) => {}
                     (Delivery::Gap, position) => {

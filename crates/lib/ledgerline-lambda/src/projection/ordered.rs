@@ -303,7 +303,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
 
     fn note_behind(&self) {
         if self.is_read {
-            metrics::behind();
+            metrics::subscription_lag();
         }
     }
 
@@ -609,7 +609,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         if let Some((_, _, at)) =
             measured.filter(|_| !self.has_measured.swap(true, Ordering::Relaxed))
         {
-            metrics::projected(*at);
+            metrics::projection_lag(*at);
         }
         Ok(true)
     }
@@ -622,7 +622,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             && most >= MUCH_KEPT
             && !self.has_measured_kept.swap(true, Ordering::Relaxed)
         {
-            metrics::kept_by_subscription(most);
+            metrics::subscription_data(most);
         }
     }
 

@@ -226,8 +226,12 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                 Err(_) => failed("panic"),
             }
         }
-        if applied.some().or(skipped.some()).is_some() {
-            tracing::info!(applied = applied.some(), skipped = skipped.some(), "projection");
+        if applied.as_field().or(skipped.as_field()).is_some() {
+            tracing::info!(
+                applied = applied.as_field(),
+                skipped = skipped.as_field(),
+                "projection"
+            );
         }
         response
     }

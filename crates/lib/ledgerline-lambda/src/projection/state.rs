@@ -248,8 +248,8 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
                 }
             }
         }
-        if written.some().or(older.some()).is_some() {
-            tracing::info!(written = written.some(), older = older.some(), "projection");
+        if written.as_field().or(older.as_field()).is_some() {
+            tracing::info!(written = written.as_field(), older = older.as_field(), "projection");
         }
         failed
     }
@@ -295,7 +295,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         }
         let written = overwritten == Overwrite::Written;
         if written {
-            metrics::projected(entry.last_event.at);
+            metrics::projection_lag(entry.last_event.at);
         }
         Ok(Projected {
             stream: entry.stream,
