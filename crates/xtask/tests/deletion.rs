@@ -1,7 +1,8 @@
 //! Deletes an application in a copy of this repository. The test deletes its folders, its events
 //! with their answers, and its two lines in each of two packages. It also deletes its parts of the
 //! template and of `manifest.json`. No other file changes except `Cargo.lock`. Afterwards, all
-//! checks and tests pass.
+//! checks pass, and so do the tests of the other applications. The tests of the libraries are not
+//! repeated, because no library knows an application.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,6 +18,7 @@ use std::{
     process::Command,
 };
 
+use cargo_metadata::{MetadataCommand, Package};
 use ledgerline::manifest::Manifests;
 use ledgerline_sam::{template::Source, wire};
 
@@ -91,6 +93,10 @@ fn run(command: &mut Command) -> String {
     printed.into_owned()
 }
 
+fn packages(root: &Path) -> Vec<Package> {
+    MetadataCommand::new().current_dir(root).no_deps().exec().unwrap().packages
+}
+
 /// The application to delete. `DELETE=todo` chooses another one.
 fn application() -> String {
     std::env::var("DELETE").unwrap_or_else(|_| "bank".to_owned())
@@ -114,8 +120,8 @@ fn delete(root: &Path, application: &str) {
     for (list, begins) in [
         ("applications/Cargo.toml", format!("{application} = ")),
         ("applications/src/lib.rs", format!("        {module}::All::")),
-        ("handlers/Cargo.toml", format!("{application}-functions = ")),
-        ("handlers/src/main.rs", format!("    {module}_functions::")),
+        ("local/Cargo.toml", format!("{application}-functions = ")),
+        ("local/src/handlers.rs", format!("    {module}_functions::")),
     ] {
         edit(&root.join("crates").join(list), |list| {
             let others = list.lines().filter(|line| !line.starts_with(&begins));
@@ -225,7 +231,7 @@ fn without(template: &str, application: &str) -> String {
 
 #[test]
 #[ignore = "it builds the workspace a second time: cargo test -p xtask --test deletion -- --ignored"]
-fn all_checks_and_tests_pass_without_a_deleted_application() {
+fn checks_and_tests_of_the_others_pass_without_a_deleted_application() {
     let application = application();
     let copy = Copy::new(&format!("try-without-{application}"));
     delete(&copy.root, &application);
@@ -244,34 +250,62 @@ fn all_checks_and_tests_pass_without_a_deleted_application() {
         " M Cargo.lock",
         " M crates/applications/Cargo.toml",
         " M crates/applications/src/lib.rs",
-        " M crates/handlers/Cargo.toml",
-        " M crates/handlers/src/main.rs",
+        " M crates/local/Cargo.toml",
+        " M crates/local/src/handlers.rs",
         " M manifest.json",
         " M template.yaml",
     ];
     assert_eq!(others, expected);
 
-    copy.cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
-    copy.cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
-    // A library's test that reads a file of an application fails here. The tests of two libraries
-    // run the tanks in separate processes for minutes, and read no file of the workspace. WHOLE=1
-    // runs them too.
-    let long = ["--exclude", "ledgerline-proofs", "--exclude", "ledgerline-operator"];
-    let excluded = if std::env::var_os("WHOLE").is_some() { &long[..0] } else { &long[..] };
-    copy.cargo(&[&["test", "--workspace"], excluded].concat());
+    let is_of_a_library = |name: &str| name.starts_with("ledgerline");
+    let others = packages(&copy.root).into_iter().filter(|package| !is_of_a_library(&package.name));
+    let mut test = vec!["test".to_owned()];
+    for package in others {
+        test.extend(["--package".to_owned(), package.name.to_string()]);
+        // The proofs of an application use nothing of another one, and take minutes.
+        let tests = package.targets.into_iter().filter(|target| target.is_test());
+        let tests = tests.filter(|test| !["proofs", "deletion"].contains(&&*test.name));
+        test.extend(tests.flat_map(|test| ["--test".to_owned(), test.name]));
+    }
+    copy.cargo(&["check", "--workspace", "--all-targets", "--quiet"]);
+    copy.cargo(&test.iter().map(String::as_str).collect::<Vec<_>>());
     copy.cargo(&["xtask", "check"]);
     copy.cargo(&["xtask", "wire", "--check"]);
-    copy.cargo(&["xtask", "schemas", "--release"]);
+    copy.cargo(&["xtask", "schemas"]);
     copy.cargo(&["xtask", "schemas", "--check"]);
     copy.npm(&["ci", "--no-audit", "--no-fund", "--silent"]);
     for script in ["generate", "check", "build"] {
         copy.npm(&["run", script]);
     }
-    // The linters need three minutes. LINT=1 runs them too.
-    if std::env::var_os("LINT").is_some() {
-        copy.cargo(&["xtask", "lint"]);
-    }
     fs::remove_dir_all(&copy.root).unwrap();
+}
+
+/// The libraries work with any application. `cargo xtask check` refuses a dependency of a library on
+/// an application, of its tests too.
+#[test]
+fn no_file_of_a_library_names_an_application() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let names: BTreeSet<_> = packages(&root)
+        .into_iter()
+        .filter(|package| package.manifest_path.starts_with(root.join("crates/apps")))
+        .flat_map(|package| {
+            let folder = format!("crates/apps/{}/", package.name.trim_end_matches("-functions"));
+            let functions = package.targets.into_iter().filter(|target| target.is_bin());
+            let path = format!("{}::", package.name.replace('-', "_"));
+            [folder, path]
+                .into_iter()
+                .chain(functions.map(|function| format!("\"{}\"", function.name)))
+        })
+        .collect();
+    assert!(names.contains("crates/apps/todo/") && names.contains("\"todo-queries\""), "{names:?}");
+    let files = run(Command::new("git").current_dir(&root).args(["ls-files", "crates/lib"]));
+    let mut found = Vec::new();
+    for file in files.lines() {
+        // An image is no text.
+        let Ok(text) = fs::read_to_string(root.join(file)) else { continue };
+        found.extend(names.iter().filter(|name| text.contains(*name)).map(|name| (file, name)));
+    }
+    assert_eq!(found, []);
 }
 
 /// After the deletion of any application, the rest of the template can still be read.

@@ -66,10 +66,10 @@ mod tests {
     #[test]
     fn only_a_program_with_the_argument_builds_snapshots() {
         let asked = |arguments: &[&str]| asked(arguments.iter().map(ToString::to_string));
-        assert_eq!(asked(&["account-commands"]), None);
-        assert_eq!(asked(&["account-commands", "--manifest"]), None);
+        assert_eq!(asked(&["tank-commands"]), None);
+        assert_eq!(asked(&["tank-commands", "--manifest"]), None);
         assert_eq!(
-            asked(&["account-commands", "--build-snapshots", "a-1", "a-2"]),
+            asked(&["tank-commands", "--build-snapshots", "a-1", "a-2"]),
             Some(vec!["a-1".into(), "a-2".into()])
         );
     }

@@ -3,14 +3,12 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 use std::{
-    process::{Command, ExitCode},
+    process::ExitCode,
     time::{Duration, Instant},
 };
 
-use cargo_metadata::MetadataCommand;
 use clap::Parser;
 use comfy_table::{ContentArrangement, Table};
-use ledgerline_testing::SEED;
 
 use crate::{Effort, PROOFS, tank};
 
@@ -31,8 +29,8 @@ struct Args {
     runs: Option<u64>,
 }
 
-/// Runs the proofs of ledgerline, and then those of every application of the workspace that has a
-/// test `proofs`. The program `proofs` of a workspace calls this function.
+/// Runs the proofs with the tanks. `PROOFS=long cargo test --profile fast --test proofs` runs those
+/// of the applications of a workspace.
 pub fn main() -> ExitCode {
     let args = Args::parse();
     let seed = args.seed.unwrap_or_else(|| u64::from(fastrand::u32(..)));
@@ -78,61 +76,7 @@ pub fn main() -> ExitCode {
     }
     println!("\n{table}\n{} in all", seconds(began.elapsed()));
     stories.iter().for_each(|story| println!("\n{story}"));
-    let applications = applications(&args, seed);
-    if let Err(error) = &applications {
-        eprintln!("error: {error}");
-    }
-    if stories.is_empty() && applications.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// Runs the tests named `proofs` of the workspace's packages: one for each application.
-fn applications(args: &Args, seed: u64) -> Result<(), String> {
-    let tests: Vec<_> = PROOFS
-        .iter()
-        .filter(|proof| {
-            !proof.test.is_empty() && (args.only.is_empty() || args.only.contains(&proof.number))
-        })
-        .map(|proof| proof.test)
-        .collect();
-    let metadata = MetadataCommand::new().no_deps().exec().map_err(|error| error.to_string())?;
-    let packages = metadata.packages.iter().filter(|package| {
-        package.targets.iter().any(|target| target.is_test() && target.name == "proofs")
-    });
-    let mut failed = Vec::new();
-    for package in packages.filter(|_| !tests.is_empty()) {
-        println!("\nOf {}:", package.name);
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args([
-            "test",
-            "--profile",
-            "fast",
-            "--quiet",
-            "--package",
-            &package.name,
-            "--test",
-            "proofs",
-            "--",
-        ]);
-        cargo.args(["--nocapture", "--test-threads=1"]).env(SEED, seed.to_string());
-        // Without --only, all tests run, including those that an application adds.
-        if !args.only.is_empty() {
-            cargo.args(&tests);
-        }
-        if !args.short {
-            cargo.env("PROOFS", "long");
-        }
-        if let Some(runs) = args.runs {
-            cargo.env("PROOFS_RUNS", runs.to_string());
-        }
-        if !cargo.status().is_ok_and(|status| status.success()) {
-            failed.push(package.name.as_str());
-        }
-    }
-    if failed.is_empty() {
-        Ok(())
-    } else {
-        Err(format!("the proofs of {} failed", failed.join(", ")))
-    }
+    if stories.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Prints the result of a proof in a test.

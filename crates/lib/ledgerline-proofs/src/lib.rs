@@ -61,7 +61,8 @@ impl Proof {
             let seed = finding.seed;
             let short = if effort.long { "" } else { " --short" };
             let runs = runs.map(|runs| format!(" --runs {runs}")).unwrap_or_default();
-            let command = format!("cargo run --profile fast -p proofs -- --only {}", self.number);
+            let command =
+                format!("cargo run --profile fast -p ledgerline-proofs -- --only {}", self.number);
             return format!("Again: {command} --seed {seed}{runs}{short}");
         }
         effort.again_with(runs, finding, self.test)
@@ -174,8 +175,8 @@ pub const PROOFS: [Proof; 15] = [
 /// Defines the tests of an application: one for each proof of ledgerline that is about
 /// applications.
 ///
-/// `cargo test` runs the short form, with the seed of [`Effort::of_tests`]. `cargo run --profile
-/// fast -p proofs` runs the long form, with a new seed each time.
+/// `cargo test` runs the short form, with the seed of [`Effort::of_tests`]. `PROOFS=long cargo test
+/// --profile fast --test proofs` runs the long form.
 #[macro_export]
 macro_rules! application_tests {
     ($application:expr) => {

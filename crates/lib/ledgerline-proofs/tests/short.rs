@@ -1,4 +1,4 @@
-//! The short form of every proof. `cargo run --profile fast -p proofs` is the long one.
+//! The short form of every proof. `cargo run --profile fast -p ledgerline-proofs` is the long one.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +23,7 @@ fn one_command_repeats_a_finding() {
     let effort = Effort { seed: 7, long: false, runs: None };
     let finding = |seed| Finding { seed, story: String::new() };
     let again = |seed| PROOFS[12].again(&finding(seed), &tank::application(), &effort);
-    let command = "Again: cargo run --profile fast -p proofs -- --only 13 --seed";
+    let command = "Again: cargo run --profile fast -p ledgerline-proofs -- --only 13 --seed";
     assert_eq!(again(9), format!("{command} 9 --runs 1 --short"));
     // A finding with the first seed may be about all runs, for example that no run had a fault.
     assert_eq!(again(7), format!("{command} 7 --short"));

@@ -12,8 +12,7 @@ use cargo_metadata::Message;
 pub use crate::cargo::cargo;
 use crate::progress;
 
-/// The name of the development binary and of its package. The binary has the handlers of all
-/// functions.
+/// The name of the development binary, which has the handlers of all functions.
 const HANDLERS: &str = "handlers";
 
 /// A binary that is up to date.
@@ -70,7 +69,7 @@ pub fn functions(
 
 /// Whether the workspace at `root` has a development binary.
 fn has_handlers(root: &Path) -> bool {
-    root.join("crates").join(HANDLERS).join("Cargo.toml").exists()
+    root.join("crates/local/src").join(HANDLERS).with_extension("rs").exists()
 }
 
 /// Builds an example of a package of the workspace at `root`, and returns its path.

@@ -74,7 +74,7 @@ const TYPES: [&str; 56] = [
 
 /// Names that no part may have. Some are packages of a workspace, or packages that an application
 /// depends on. With the others, resources of `$all` or of operators would exist twice.
-const PACKAGES: [&str; 30] = [
+const PACKAGES: [&str; 28] = [
     "alloc",
     "anyhow",
     "applications",
@@ -82,14 +82,12 @@ const PACKAGES: [&str; 30] = [
     "events",
     "fanout",
     "fastrand",
-    "handlers",
     "http",
     "jiff",
     "ledger",
     "ledgerline",
     "local",
     "operations",
-    "proofs",
     "proptest",
     "reconciler",
     "reqwest",

@@ -20,8 +20,10 @@ use super::{
 const APPLICATIONS: &str = "crates/applications";
 /// The line before the list of applications.
 const VISITED: &str = "    fn visit(visitor: &mut impl Visitor) {";
-/// The development binary, with the list of packages that have functions.
-const HANDLERS: &str = "crates/handlers";
+/// The package of the development binary, with the list of packages that have functions.
+const LOCAL: &str = "crates/local";
+/// The development binary.
+const HANDLERS: &str = "crates/local/src/handlers.rs";
 /// The line before the list of these packages.
 const HANDLED: &str = "    // One line for each package with functions.";
 
@@ -63,12 +65,8 @@ fn application(change: &mut Change, licensed: bool) -> Result<()> {
     change.followed(&format!("{APPLICATIONS}/src/lib.rs"), VISITED, "north_depot::All")?;
     // A workspace without a development binary has no list of packages with functions.
     if change.has(HANDLERS) {
-        change.application(HANDLERS, "north-depot-functions = ")?;
-        change.followed(
-            &format!("{HANDLERS}/src/main.rs"),
-            HANDLED,
-            "north_depot_functions::HANDLERS",
-        )?;
+        change.application(LOCAL, "north-depot-functions = ")?;
+        change.followed(HANDLERS, HANDLED, "north_depot_functions::HANDLERS")?;
     }
     Ok(())
 }

@@ -159,7 +159,9 @@ pub(super) fn without_parts(path: &str) -> Result<String> {
             let paragraphs = text.split("\n\n").filter(|paragraph| !is_of_a_part(paragraph));
             paragraphs.collect::<Vec<_>>().join("\n\n")
         }
-        _ if path.starts_with("crates/applications/") || path.starts_with("crates/handlers/") => {
+        _ if path.starts_with("crates/applications/")
+            || ["crates/local/Cargo.toml", "crates/local/src/handlers.rs"].contains(&path) =>
+        {
             lines(&|line| !line.contains("north-depot") && !line.contains("north_depot"))
         }
         _ if path.ends_with("functions/tests/proofs.rs") => {

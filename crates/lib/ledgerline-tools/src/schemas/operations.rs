@@ -35,7 +35,7 @@ pub(super) fn of(manifests: &Manifests) -> Result<BTreeMap<String, Operations>> 
             bail!(
                 "`{function}` has no description of {}: make the route with `commands::Route` or \
                  `queries::Query`, \
-                 and give `ledgerline-lambda` the feature `schema` in crates/{HANDLERS}/Cargo.toml",
+                 and give `ledgerline-lambda` the feature `schema` in crates/local/Cargo.toml",
                 missing.route
             );
         }
@@ -55,7 +55,7 @@ fn printed(program: &PathBuf, function: &str) -> Result<Operations> {
     if !output.status.success() {
         bail!(
             "`{function}` exited with {}: give `ledgerline-lambda` the feature `schema` in \
-                crates/{HANDLERS}/Cargo.toml",
+                crates/local/Cargo.toml",
             output.status
         );
     }

@@ -148,8 +148,8 @@ fn a_new_workspace_builds_passes_and_grows() {
     for list in [
         "applications/Cargo.toml",
         "applications/src/lib.rs",
-        "handlers/Cargo.toml",
-        "handlers/src/main.rs",
+        "local/Cargo.toml",
+        "local/src/handlers.rs",
     ] {
         assert!(changed.contains(&format!("1 0 crates/{list}")), "{changed:?}");
     }

@@ -1,5 +1,5 @@
-//! North depot, tried as ledgerline itself is: `cargo run --profile fast -p proofs` tries the
-//! application for minutes.
+//! North depot, tried as ledgerline itself is: `PROOFS=long cargo test --profile fast
+//! --test proofs` tries the application for minutes.
 
 use fastrand::Rng;
 use ledgerline::spec::valid;
