@@ -10,7 +10,6 @@ mod doctor;
 mod https;
 mod log;
 mod login;
-mod logs;
 mod order;
 mod rebuild;
 mod reconcile;
@@ -183,8 +182,6 @@ enum What {
     ///
     /// Use it for `ledger command`: export LEDGER_TOKEN="$(ledger login)".
     Login(login::Options),
-    /// Show lines that functions logged: with a phrase, of a pattern, or of failures.
-    Logs(logs::Options),
     /// List, roll back or promote the live versions of functions.
     #[command(subcommand)]
     Release(release::Release),
@@ -337,10 +334,6 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
         What::Command(options) => command::run(&deployment, stack, &options, out).await?,
         What::Login(options) => {
             login::run(&deployment, &options, out).await?;
-            true
-        }
-        What::Logs(options) => {
-            logs::run(&deployment, &options, out).await?;
             true
         }
         What::Release(release) => release::run(&deployment, &release, out).await?,

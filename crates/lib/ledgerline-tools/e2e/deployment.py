@@ -414,6 +414,11 @@ def operators():
         tried.append(attempt(f"Invoke of {command}", functions.invoke, FunctionName=f"{physical(command)}:live", Payload=b"{}"))
         tried.append(attempt("Invoke of SequencerFunction as the stream", functions.invoke,
                              FunctionName=f"{physical('SequencerFunction')}:live", Payload=b'{"Records": []}'))
+        for group in ["AccessLogs", "FunctionLogs"]:
+            # The only call of `aws logs tail`.
+            read = attempt(f"FilterLogEvents of {group}", client("logs", **given).filter_log_events, logGroupName=physical(group))
+            if read[1] != "ALLOWED":
+                raise SystemExit(f"an operator cannot read the log group {group}: {read[1]}")
         if "OperatorClient" in resources:
             secret = attempt("DescribeUserPoolClient", client("cognito-idp", **given).describe_user_pool_client,
                              UserPoolId=physical("UserPool"), ClientId=physical("OperatorClient"))

@@ -153,8 +153,6 @@ fn operators(emulator: &Emulator) -> Result<()> {
             &["reconcile", "--younger", "0"],
             &["dead-letters"],
             &["release", "list"],
-            &["logs", "--failures"],
-            &["logs", "--access"],
             &["resources"],
             &["concurrency"],
         ];

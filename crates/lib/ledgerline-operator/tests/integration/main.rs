@@ -12,3 +12,4 @@ mod dead_letters;
 mod ledger;
 mod rebuild;
 mod reconcile;
+mod runbook;
