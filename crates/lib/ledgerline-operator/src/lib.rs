@@ -61,7 +61,8 @@ struct Stack {
     /// Use the local stack, at its AWS address, instead of AWS.
     #[arg(long, global = true, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_LOCAL)]
     local: Option<String>,
-    /// Use this template of the workspace, if there is one. `doctor` compares the stack with it.
+    /// Use the samconfig.toml and the manifest.json beside this template of the workspace, if there
+    /// are any.
     #[arg(long, global = true, default_value = "template.yaml")]
     template: PathBuf,
     /// Read the functions' manifests from this file instead of the stack. A stack that an older
@@ -189,10 +190,12 @@ enum What {
     ///
     /// Also shows the unreserved concurrency of the account. A reservation of 0 stops a function.
     Concurrency(concurrency::Options),
-    /// Compare the deployed stack with this workspace.
+    /// Find changes by hand, and differences from this workspace, in the deployed stack.
     ///
-    /// Compares the template, tables, indexes, queues, sources of events and variables of
-    /// functions, and reads the newest commits. Exits with 2 if it finds a difference.
+    /// Checks what CloudFormation does not see as drift: reservations, aliases and variables of
+    /// functions, disabled sources of events and rules, and rules that match no event. Compares the
+    /// manifests with this workspace, and reads the newest commits. Exits with 2 if it finds a
+    /// fault. A change set of CloudFormation shows how a template differs.
     Doctor(doctor::Options),
     /// Count dead letters by queue, age and reason, show those of a queue, and redrive, park or
     /// discard them.

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use aws_sdk_sqs::types::QueueAttributeName as Name;
 use ledgerline_testing::{
     LocalStack, Tool, eventually, table,
     tank::{draw, fill, install, litres_moved_once, settled, state},
@@ -196,28 +195,14 @@ fn wrong(ledger: &Tool, arguments: &[&str]) -> (i32, BTreeSet<(String, String)>)
 }
 
 #[tokio::test]
-async fn doctor_finds_differences_of_templates_and_manual_changes() {
+async fn doctor_finds_manifests_variables_rules_and_commits_that_do_not_fit() {
     let stack = LocalStack::start(None).await;
     install(&stack, 1_000).await;
     let ledger = Tool::at(&stack);
     assert_eq!(wrong(&ledger, &[]), (0, BTreeSet::new()));
 
-    // An operator changes resources by hand.
-    let sdk = ledgerline_dynamodb::sdk_config(&stack.aws_url());
-    let dynamodb = aws_sdk_dynamodb::Client::new(&sdk);
-    let sqs = aws_sdk_sqs::Client::new(&sdk);
-    dynamodb.delete_table().table_name(table("FillsTable")).send().await.unwrap();
-    let queue = sqs
-        .get_queue_url()
-        .queue_name(format!("{}.fifo", table("ReadingsQueue")))
-        .send()
-        .await
-        .unwrap();
-    let set = sqs.set_queue_attributes().queue_url(queue.queue_url.unwrap());
-    let arn = "arn:aws:sqs:us-east-1:000000000000:tanks-HaulDeadLetterQueue.fifo";
-    let policy = json!({ "deadLetterTargetArn": arn, "maxReceiveCount": 3 }).to_string();
-    set.attributes(Name::RedrivePolicy, policy).send().await.unwrap();
     // The rule of another team matches an event type that the fanout does not send.
+    let sdk = ledgerline_dynamodb::sdk_config(&stack.aws_url());
     let events = aws_sdk_eventbridge::Client::new(&sdk);
     let pattern = json!({ "source": ["tanks.tank"], "detail-type": ["Filled"] }).to_string();
     let rule =
@@ -225,37 +210,37 @@ async fn doctor_finds_differences_of_templates_and_manual_changes() {
     rule.send().await.unwrap();
     // The log gets a commit that this code does not understand.
     stack.damage("tank-damaged").await;
-    // The workspace has another timeout than the stack, one table more, and one table less.
-    let template = std::fs::read_to_string(workspace().join("template.yaml")).unwrap();
-    let template = template.replacen("      Timeout: 900\n", "      Timeout: 899\n", 1);
-    let template = template.replacen("  OperationsTable:\n", "  ExtraOperationsTable:\n", 1);
+    // The reconciler of the workspace needs a variable that the deployed one lacks.
+    let manifest = std::fs::read_to_string(workspace().join("manifest.json")).unwrap();
+    let mut manifest: Value = serde_json::from_str(&manifest).unwrap();
+    let variables = manifest["tank-reconciler"]["variables"].as_array_mut().unwrap();
+    variables.push(json!("EXTRA_TABLE"));
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("template.yaml");
-    std::fs::write(&path, template).unwrap();
-    std::fs::copy(workspace().join("samconfig.toml"), folder.path().join("samconfig.toml"))
-        .unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("manifest.json"), manifest.to_string()).unwrap();
+    std::fs::copy(workspace().join("samconfig.toml"), path("samconfig.toml")).unwrap();
     let found = eventually("all of it is found", async || {
-        let (code, found) = wrong(&ledger, &["--template", path.to_str().unwrap()]);
-        (code == 2 && found.iter().any(|(name, _)| name.starts_with("tank-"))).then_some(found)
+        let (code, found) = wrong(&ledger, &["--template", &path("template.yaml")]);
+        (code == 2 && found.iter().any(|(name, _)| name.starts_with("tank-damaged")))
+            .then_some(found)
     })
     .await;
-    let has = |name: &str, what: &str| {
+    let has = |found: &BTreeSet<(String, String)>, name: &str, what: &str| {
         assert!(
             found.iter().any(|(of, wrong)| of == name && wrong.contains(what)),
             "{name}: {what}\n{found:#?}"
         );
     };
-    has("ReconcilerFunction", "it is deployed differently: Properties.Timeout");
-    has("ExtraOperationsTable", "it is not deployed");
-    has("OperationsTable", "this workspace does not have it");
-    has("FillsTable", "tanks-FillsTable");
-    has("ReadingsQueue", "tanks-HaulDeadLetterQueue.fifo");
-    has("ReadingsQueue", "3");
+    has(&found, "tank-reconciler", "it is deployed differently");
     has(
+        &found,
         "theirs",
         "Filled is not put on the bus: deploy with BusEvents=*, or add the types to BusEvents",
     );
-    has("tank-damaged 1", "");
+    has(&found, "tank-damaged 1", "");
+    assert_eq!(found.len(), 3, "{found:#?}");
+    let (_, found) = wrong(&ledger, &["--manifest", &path("manifest.json")]);
+    has(&found, "ReconcilerFunction", "it lacks the variables EXTRA_TABLE");
 }
 
 #[tokio::test]
