@@ -14,7 +14,8 @@ use aws_config::SdkConfig;
 use aws_sdk_dynamodb::Client;
 use ledgerline::{
     AppendError, Cache, Commit, Consistency, Context, EventLog, EventStore, ExecuteError,
-    Execution, Idempotency, MemoryStore, Meta, Outcome, Range, Refusal, StreamId,
+    Execution, Idempotency, IdempotencyRecord, MemoryStore, Meta, Outcome, Range, Refusal,
+    StreamId,
     contract::commit,
     execute, load,
     spec::valid,
@@ -253,6 +254,43 @@ async fn a_commit_over_the_limit_is_refused_before_the_write() {
     assert!(matches!(refused, Err(AppendError::TooLarge { bytes, limit }) if bytes == limit + 1));
     assert_eq!(wire.operations(), [""; 0]);
     store.append(&large, None).await.unwrap();
+}
+
+/// Each value within a limit of a transaction is accepted, and the next one is refused.
+#[tokio::test]
+async fn a_transaction_has_as_many_commits_and_bytes_as_the_database_accepts() {
+    let store = store().await;
+    let commits = |name: &str, count: usize| -> Vec<_> {
+        let id = |number| StreamId::new("tank", &format!("{name}-{number}")).unwrap();
+        (0..count).map(|number| commit(&id(number), 1)).collect()
+    };
+    let request = IdempotencyRecord {
+        key: "transaction".into(),
+        fingerprint: String::new(),
+        answer: String::new(),
+        expires: i64::MAX,
+    };
+    // The idempotency record is an item of the transaction too.
+    for (request, limit) in [(None, 100), (Some(&request), 99)] {
+        let refused = store.append_all(&commits("many", limit + 1), request).await;
+        assert!(
+            matches!(refused, Err(AppendError::TooMany { commits, limit: most }) if (commits, most) == (limit + 1, limit)),
+            "{refused:?}"
+        );
+        store.append_all(&commits(&format!("most-{limit}"), limit), request).await.unwrap();
+    }
+    let large = |name: &str, bytes: usize| {
+        let mut commits = commits(name, 10);
+        for commit in &mut commits {
+            let room = bytes / 10 - (DynamoDbStore::HOST.stored_bytes)(commit);
+            commit.events[0].data.push_str(&" ".repeat(room));
+        }
+        commits[9].events[0].data.push_str(&" ".repeat(bytes % 10));
+        commits
+    };
+    store.append_all(&large("full", 4_000_000), None).await.unwrap();
+    let refused = store.append_all(&large("over", 4_000_001), None).await;
+    assert!(matches!(refused, Err(AppendError::TooLarge { bytes: 4_000_001, .. })), "{refused:?}");
 }
 
 #[tokio::test]

@@ -787,6 +787,15 @@ mod tests {
         assert_eq!(refused, (400, "dryRun".into()));
     }
 
+    #[tokio::test]
+    async fn an_idempotency_key_has_at_most_128_characters() {
+        for (length, expected) in [(0, 400), (128, 201), (129, 400)] {
+            let headers = serde_json::json!({ "idempotency-key": "k".repeat(length) });
+            let (status, _) = send(&tanks(), "POST /tanks", ID, headers, ("", "{}")).await;
+            assert_eq!(status, expected, "{length} characters");
+        }
+    }
+
     /// API Gateway joins two headers with a comma.
     #[tokio::test]
     async fn two_joined_idempotency_keys_are_refused() {

@@ -300,8 +300,10 @@ mod tests {
         assert_eq!(versions_of("\"3\""), Some(vec![3]));
         assert_eq!(versions_of("\"3.9f86d081\", \"4\""), Some(vec![3, 4]));
         assert_eq!(versions_of(" \"3\" , \"4\""), Some(vec![3, 4]));
+        assert_eq!(versions_of("\"18446744073709551615\""), Some(vec![u64::MAX]));
         assert_eq!(versions_of("*"), None);
         for nothing in [
+            "\"18446744073709551616\"",
             "W/\"3\"",
             "\"3.\"",
             "\"3.9F86D081\"",

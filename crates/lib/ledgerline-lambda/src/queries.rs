@@ -786,6 +786,20 @@ mod tests {
     }
 
     #[test]
+    fn a_page_has_1_to_200_rows() {
+        let limit = |limit: &str| {
+            let event = json!({
+                "rawQueryString": format!("limit={limit}"), "headers": {}, "isBase64Encoded": false,
+                "requestContext": { "http": { "method": "GET" }, "timeEpoch": 0 },
+            });
+            let event =
+                serde_json::from_value::<aws_lambda_events::apigw::ApiGatewayV2httpRequest>(event);
+            super::limit(&event.unwrap().into()).ok()
+        };
+        assert_eq!(["0", "1", "200", "201"].map(limit), [None, Some(1), Some(200), None]);
+    }
+
+    #[test]
     fn an_unreadable_row_is_named_and_the_rest_of_the_page_is_shown() {
         let unreadable = UnreadableRow { key: "2".into(), reason: "missing field `room`".into() };
         let rows = vec![Ok(json!({ "id": 1 })), Err(unreadable), Ok(json!({ "id": 3 }))];

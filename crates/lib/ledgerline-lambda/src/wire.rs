@@ -187,7 +187,24 @@ pub(crate) fn field_or_root<E: std::fmt::Display>(error: &serde_path_to_error::E
 
 #[cfg(test)]
 mod tests {
+    use ledgerline::{StreamId, contract::commit};
+
     use super::*;
+
+    /// JSON readers that know only doubles are exact up to 2^53. Messages have no such limit.
+    #[test]
+    fn a_message_has_any_version_from_1_on() {
+        let stream = StreamId::new("tank", "1").unwrap();
+        let read = |version| {
+            let message = Message::Commit(Box::new(commit(&stream, version)));
+            let message = Message::read(&serde_json::to_string(&message).unwrap()).ok()?;
+            Some(message.into_commit()?.version)
+        };
+        assert_eq!(read(0), None);
+        for version in [1, (1 << 53) + 1, u64::MAX] {
+            assert_eq!(read(version), Some(version));
+        }
+    }
 
     #[test]
     fn rule_14_no_reason_quotes_the_message() {

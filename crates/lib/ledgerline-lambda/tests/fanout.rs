@@ -368,6 +368,12 @@ async fn a_batch_keeps_its_budget() {
     let count =
         |operation: &str| world.taken().calls.iter().filter(|call| *call == operation).count();
     assert_eq!((count("PutEvents"), count("SendMessageBatch")), (3, 3));
+    // A call has ten entries.
+    for (commits, calls) in [(10, 4), (11, 6)] {
+        let commits = (0..commits).map(|id| history(&stream(id), 1, true).remove(0));
+        assert_eq!(world.fanout.handle(&batch(commits)).await, None);
+        assert_eq!((count("PutEvents"), count("SendMessageBatch")), (calls, calls));
+    }
     assert_eq!(world.wire.operations(), [""; 0]);
 }
 
@@ -690,6 +696,42 @@ async fn a_commit_that_is_too_large_for_a_message_is_sent_as_a_reference() {
     // content.
     assert_eq!((taken.entries.len(), taken.dead_letters.len()), (0, 1));
     assert_eq!(taken.dead_letters[0]["version"], 1);
+}
+
+/// EventBridge counts the source, the type and the detail of an entry; a queue counts the body.
+#[tokio::test]
+async fn an_entry_and_a_message_are_sent_up_to_the_exact_limit() {
+    let commit = history(&stream(1), 1, true).remove(0);
+    let accepted = async |limit: usize| {
+        let world = World::with_limit(limit).await;
+        assert_eq!(world.fanout.handle(&batch([commit.clone()])).await, None);
+        let taken = world.taken();
+        (taken.entries.clone(), taken.messages[0]["MessageBody"].as_str().unwrap().to_owned())
+    };
+    let (entries, whole) = accepted(usize::MAX).await;
+    let counted = ["Source", "DetailType", "Detail"].map(|name| entries[0][name].as_str().unwrap());
+    let bytes = counted.concat().len();
+    assert_eq!(accepted(bytes).await.0.len(), 1);
+    assert_eq!(accepted(bytes - 1).await.0.len(), 0);
+    assert_eq!(accepted(whole.len()).await.1, whole);
+    assert!(accepted(whole.len() - 1).await.1.len() < whole.len(), "it is a reference");
+}
+
+/// `tank-` has 5 characters, `:1` has 2. A longer id than 128 characters is replaced by its hash of
+/// 64 characters, so that ids stay distinct.
+#[tokio::test]
+async fn ids_of_messages_have_at_most_128_characters() {
+    for (length, group, deduplication) in
+        [(121, 126, 128), (122, 127, 64), (123, 128, 64), (124, 64, 64)]
+    {
+        let world = World::new().await;
+        let stream = StreamId::new("tank", &"x".repeat(length)).unwrap();
+        assert_eq!(world.fanout.handle(&batch(history(&stream, 1, true))).await, None);
+        let message = &world.taken().messages[0];
+        let found = ["MessageGroupId", "MessageDeduplicationId"]
+            .map(|name| message[name].as_str().unwrap().len());
+        assert_eq!(found, [group, deduplication]);
+    }
 }
 
 /// During a deployment, an older fanout gets events that it cannot fold. It passes them on without

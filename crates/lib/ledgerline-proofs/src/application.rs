@@ -22,11 +22,11 @@ pub use crate::races::{Histories, History, RETENTION_SECONDS};
 use crate::{
     Finding,
     case::Case,
+    decoding,
     files::Files,
     pipeline::{LogFunction, MakeFanout, Pipeline, StateFunction, of_states},
-    races::{Clocks, Subject, Tally},
+    races::{Subject, Tally},
     roles::Role,
-    shapes::{self, Shapes},
     wire::Wire,
     world::World,
 };
@@ -34,8 +34,8 @@ use crate::{
 /// An instance of a command function.
 pub(crate) type Instance = Rc<dyn Fn(HttpRequest) -> LocalBoxFuture<'static, Response>>;
 
-/// Plays concurrent histories: the first seed, their number, and the clocks.
-type Play = Box<dyn Fn(u64, u64, Clocks) -> Result<(Tally, u64), Finding> + Send + Sync>;
+/// Plays concurrent histories: the first seed, and their number.
+type Play = Box<dyn Fn(u64, u64) -> Result<(Tally, u64), Finding> + Send + Sync>;
 
 /// Creates the commits of a stream.
 type Write = Box<dyn Fn(&str, &mut Rng) -> Vec<Commit> + Send + Sync>;
@@ -65,13 +65,13 @@ pub struct Application {
     /// Whether this is the application of ledgerline itself.
     pub(crate) is_builtin: bool,
     /// The stored shapes: `<category>.json` for each aggregate.
-    pub(crate) shapes: Files,
+    shapes: Files,
     /// The sample events: `<function>/<case>.json`.
     pub(crate) events: Files,
     /// The expected answers to the sample events, under the same paths.
     pub(crate) answers: Files,
     pub(crate) fanout: MakeFanout,
-    pub(crate) read_shapes: fn(&Files) -> Shapes,
+    unreadable: fn(&Files) -> Vec<String>,
     pub(crate) read_commit: fn(&Commit),
     pub(crate) read_state: fn(&RecordedState) -> usize,
     pub(crate) streams: Vec<Streams>,
@@ -87,6 +87,13 @@ impl fmt::Debug for Application {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.name)
     }
+}
+
+/// Decodes all stored shapes of an application. Returns an error for each aggregate that does not
+/// decode all of its shapes.
+#[must_use]
+pub fn unreadable_shapes(application: &Application) -> Vec<String> {
+    (application.unreadable)(&application.shapes)
 }
 
 impl Application {
@@ -114,9 +121,9 @@ impl Application {
             events,
             answers,
             fanout: Fanout::new::<L>,
-            read_shapes: shapes::read_all::<L>,
-            read_commit: shapes::read_commit::<L>,
-            read_state: shapes::read_state::<L>,
+            unreadable: decoding::unreadable::<L>,
+            read_commit: decoding::read_commit::<L>,
+            read_state: decoding::read_state::<L>,
             streams: Vec::new(),
             commands: Vec::new(),
             stateful: Vec::new(),
@@ -142,7 +149,7 @@ impl Application {
         self.streams.push(Streams {
             category: A::CATEGORY,
             write: Box::new(move |name, rng| histories(name, rng).commits(rng)),
-            play: Box::new(move |seed, runs, clocks| subject.all(seed, runs, clocks)),
+            play: Box::new(move |seed, runs| subject.all(seed, runs)),
         });
         self
     }

@@ -24,7 +24,7 @@ struct Args {
     /// Use this seed for the first run of each proof; the next runs have the seeds after it.
     #[arg(long)]
     seed: Option<u64>,
-    /// Use this number of runs for the proofs that consist of runs: 1, 3, 4, 8 and 11 to 15.
+    /// Use this number of runs for the proofs that consist of runs: 1, 3 and 7 to 11.
     #[arg(long)]
     runs: Option<u64>,
 }

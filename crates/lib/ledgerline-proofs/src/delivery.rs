@@ -32,7 +32,7 @@ const BATCH: usize = 10;
 
 /// The counts of a schedule.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Tally {
+struct Tally {
     pub(crate) deliveries: u64,
     /// The states that were given up and redriven, and the states that were lost. In an outage,
     /// `lost` counts every loss; in a restored log, the commits that are gone.
@@ -47,32 +47,47 @@ pub(crate) struct Tally {
     pub(crate) set_aside: u64,
 }
 
-/// Plays schedules.
+/// Plays schedules of each kind of faults.
 ///
 /// # Errors
 /// When rows are not those of the fold.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
-    let runs = effort.runs(500, 2_500);
-    let tally = all(effort.seed, runs, Dynamics::Usual, application)?;
-    let Tally { deliveries, dead_letters, lost, redriven, skipped, faults, .. } = tally;
-    let of_queues = application.logged.is_empty() || redriven > 0 && skipped > 0;
-    let of_bus = application.stateful.is_empty() || dead_letters > 0 && lost > 0;
-    if runs >= 500 && !application.streams.is_empty() && !(of_queues && of_bus && faults > 0) {
-        return Err(Finding {
-            seed: effort.seed,
-            story: format!("something was not tried: {tally:?}"),
-        });
+    let mut runs = 0;
+    let mut counts = Vec::new();
+    for dynamics in DYNAMICS {
+        let count = match dynamics {
+            Dynamics::Usual => effort.runs(500, 2_500),
+            Dynamics::SlowConsumers | Dynamics::Outage | Dynamics::Restored | Dynamics::Deadly => {
+                effort.runs(150, 1_000)
+            }
+        };
+        runs += count;
+        let tally = all(effort.seed, count, dynamics, application).map_err(|finding| Finding {
+            story: format!("{dynamics:?}: {}", finding.story),
+            ..finding
+        })?;
+        let Tally { deliveries, dead_letters, lost, redriven, skipped, faults, .. } = tally;
+        let was_tried = match dynamics {
+            Dynamics::Usual => {
+                let of_queues = application.logged.is_empty() || redriven > 0 && skipped > 0;
+                let of_bus = application.stateful.is_empty() || dead_letters > 0 && lost > 0;
+                of_queues && of_bus && faults > 0
+            }
+            Dynamics::Deadly => tally.deaths > 0 && tally.set_aside > 0,
+            Dynamics::SlowConsumers | Dynamics::Outage | Dynamics::Restored => deliveries > 0,
+        };
+        if count >= 150 && !application.streams.is_empty() && !was_tried {
+            let story = format!("{dynamics:?}: something was not tried: {tally:?}");
+            return Err(Finding { seed: effort.seed, story });
+        }
+        counts.push(format!("{dynamics:?} {count}: {tally:?}"));
     }
-    let beside = format!(
-        "{deliveries} deliveries, {faults} faults; of the states {dead_letters} dead letters were sent back and {lost} lost \
-         for good, of the queues {redriven} and {skipped}"
-    );
-    Ok(Tried::new(runs, "schedules", beside))
+    Ok(Tried::new(runs, "schedules", counts.join("; ")))
 }
 
 /// The kind of faults in a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dynamics {
+enum Dynamics {
     /// All faults of a bad day.
     Usual,
     /// Consumers are slow, so that the queue redelivers their messages to a second instance
@@ -90,8 +105,16 @@ pub(crate) enum Dynamics {
     Deadly,
 }
 
+const DYNAMICS: [Dynamics; 5] = [
+    Dynamics::Usual,
+    Dynamics::SlowConsumers,
+    Dynamics::Outage,
+    Dynamics::Restored,
+    Dynamics::Deadly,
+];
+
 /// Plays `runs` schedules.
-pub(crate) fn all(
+fn all(
     seed: u64,
     runs: u64,
     dynamics: Dynamics,

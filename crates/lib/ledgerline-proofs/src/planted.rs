@@ -23,7 +23,7 @@ use ledgerline_dynamodb::DynamoDbStore;
 pub enum Bug {
     /// No bug: the real store, but without states in its commits. States are a cache, so results
     /// must not change without them (rule 5).
-    None,
+    WithoutEmbeddedState,
     /// The append overwrites an existing commit (rule 3).
     NoCondition,
     /// The append checks another version than the version that it writes (rule 2).
@@ -162,7 +162,9 @@ impl EventLog for Planted {
         request: Option<&IdempotencyRecord>,
     ) -> Result<(), AppendError> {
         let commit = &match self.bug {
-            Bug::None | Bug::OnePageLoad => Commit { state: None, ..commit.clone() },
+            Bug::WithoutEmbeddedState | Bug::OnePageLoad => {
+                Commit { state: None, ..commit.clone() }
+            }
             _ => commit.clone(),
         };
         match self.bug {

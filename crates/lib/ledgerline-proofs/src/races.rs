@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     Aggregate, Cache, Commit, Consistency, Context, EventLog, EventStore, ExecuteError, Execution,
     Idempotency, LoadError, Meta, Outcome, Precondition, Range, Refusal, RefusalKind, StoreError,
-    StreamId, encode, encode_state, execute, load,
+    StreamId, decode, encode, encode_state, execute, fold, load,
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
@@ -77,7 +77,7 @@ impl<A: Aggregate> History<A> {
             let Some(recorded) = recorded.ok().filter(|events| !events.is_empty()) else {
                 continue;
             };
-            state = ledgerline::fold::<A>(state, &events);
+            state = fold::<A>(state, &events);
             let commit = Commit {
                 stream: stream.clone(),
                 version,
@@ -126,6 +126,8 @@ pub struct Tally {
     pub commits: u64,
     /// The number of commands without a certain answer.
     pub uncertain: u64,
+    /// The number of answers to repeated commands that were compared with the first answer.
+    pub repeated: u64,
 }
 
 impl Tally {
@@ -133,6 +135,7 @@ impl Tally {
         self.commands += other.commands;
         self.commits += other.commits;
         self.uncertain += other.uncertain;
+        self.repeated += other.repeated;
     }
 }
 
@@ -146,19 +149,16 @@ pub(crate) struct Subject<A: Aggregate> {
 
 impl<A: Aggregate> Subject<A> {
     /// Plays `runs` histories. The result is their counts, and the number of faults.
-    pub(crate) fn all(
-        &self,
-        seed: u64,
-        runs: u64,
-        clocks: Clocks,
-    ) -> Result<(Tally, u64), Finding> {
+    pub(crate) fn all(&self, seed: u64, runs: u64) -> Result<(Tally, u64), Finding> {
         let mut sum = Tally::default();
         let mut faults = 0;
         let play = |(world, store): &mut (World, DynamoDbStore), seed: u64| {
+            let clocks = if seed % 16 < 2 { Clocks::DayOff } else { Clocks::Near };
             let played = if seed.is_multiple_of(2) {
                 world.runtime.block_on(play(self, store, store, &world.wire, seed, clocks))
             } else {
-                let bare = Planted::new(store.clone(), world.wire.dynamodb(), Bug::None);
+                let bare =
+                    Planted::new(store.clone(), world.wire.dynamodb(), Bug::WithoutEmbeddedState);
                 world.runtime.block_on(play(self, &bare, store, &world.wire, seed, clocks))
             };
             played.map(|tally| (tally, world.wire.take_faults()))
@@ -266,7 +266,7 @@ impl<A: Aggregate> SequentialSpec for Sequential<A> {
             Err(refusal) => refused(&refusal),
             Ok(events) => {
                 self.version += u64::from(!events.is_empty());
-                self.state = ledgerline::fold::<A>(self.state.clone(), &events);
+                self.state = fold::<A>(self.state.clone(), &events);
                 told(self)
             }
         }
@@ -282,6 +282,11 @@ struct Record<A: Aggregate> {
     /// The ids of the commands that were refused or answered with another version. They must not be
     /// in the log.
     declined: BTreeSet<String>,
+    /// The commands with an idempotency key.
+    keyed: Vec<Keyed<A>>,
+    /// The states that clients were told long after they gave up: the version, and the text of the
+    /// state. The tester does not get these answers, because it would try too many orders.
+    late: Vec<(StreamId, u64, String)>,
     lines: Vec<String>,
     tally: Tally,
 }
@@ -296,10 +301,20 @@ impl<A: Aggregate> Record<A> {
             testers: streams.iter().map(tester).collect(),
             acknowledged: BTreeMap::new(),
             declined: BTreeSet::new(),
+            keyed: Vec::new(),
+            late: Vec::new(),
             lines: Vec::new(),
             tally: Tally::default(),
         }
     }
+}
+
+/// A command with an idempotency key.
+struct Keyed<A: Aggregate> {
+    stream: StreamId,
+    operation: Operation<A>,
+    /// The stored answer, if the client got it.
+    answer: Option<Told>,
 }
 
 /// One history.
@@ -351,6 +366,7 @@ pub(crate) async fn play<A: Aggregate>(
     .await;
     sleep(SETTLED).await;
     wire.calm();
+    history.repeat_commands(&mut rng).await?;
     history.check().await
 }
 
@@ -405,16 +421,17 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
                 if rng.u32(0..3) == 0 {
                     cache = cold();
                 }
-                // Each instance has a clock of its own.
-                let skew = match self.clocks {
-                    Clocks::Near => SignedDuration::from_millis(rng.i64(-500..=500)),
-                    Clocks::DayOff => SignedDuration::from_hours(24 * rng.i64(-1..=1)),
-                };
+                let skew = self.skew(&mut rng);
                 told = self.ask(self.store, &cache, stream, &operation, (keyed, skew)).await;
                 if told.is_some() {
                     break;
                 }
                 sleep(Duration::from_millis(rng.u64(0..12_000))).await;
+            }
+            if keyed && operation.command.is_some() {
+                let answer = told.as_ref().map(|(told, _)| told.clone());
+                let (stream, operation) = (stream.clone(), operation.clone());
+                self.record().keyed.push(Keyed { stream, operation, answer });
             }
             match told {
                 Some((told, committed)) => {
@@ -433,6 +450,46 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
                 }
             }
         }
+    }
+
+    /// The error of the clock of an instance. Each instance has a clock of its own.
+    fn skew(&self, rng: &mut Rng) -> SignedDuration {
+        match self.clocks {
+            Clocks::Near => SignedDuration::from_millis(rng.i64(-500..=500)),
+            Clocks::DayOff => SignedDuration::from_hours(24 * rng.i64(-1..=1)),
+        }
+    }
+
+    /// Sends each command with a key again, when later commands have changed its stream. Checks that
+    /// its answers are equal. A client that got no answer learns the outcome here.
+    async fn repeat_commands(&self, rng: &mut Rng) -> Result<(), Finding> {
+        let keyed = std::mem::take(&mut self.record().keyed);
+        for Keyed { stream, operation, mut answer } in keyed {
+            // The answer to a failed precondition is not stored.
+            while !matches!(answer, Some(Told::OtherVersion(_))) {
+                let cache = cold();
+                let skew = self.skew(rng);
+                let repeated = self.ask(self.store, &cache, &stream, &operation, (true, skew));
+                let Some((told, committed)) = repeated.await else {
+                    return Err(self.finding(&format!("{operation:?} is never answered")));
+                };
+                let Some(first) = answer else {
+                    self.note_answer(&stream, &operation, &told, committed);
+                    if let Told::State { version, shown } = &told {
+                        self.record().late.push((stream.clone(), *version, shown.clone()));
+                    }
+                    answer = Some(told);
+                    continue;
+                };
+                if first != told {
+                    let story = format!("{operation:?} is told {first:?}, and then {told:?}");
+                    return Err(self.finding(&story));
+                }
+                self.record().tally.repeated += 1;
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Sends the command once. The result is the answer, and whether its version is certainly that
@@ -540,20 +597,29 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
     ) {
         let mut record = self.record();
         record.lines.push(format!("{thread:>5} {stream} {} is told {told:?}", operation.id));
-        if operation.command.is_some() {
-            match &told {
-                Told::State { version, .. } => {
-                    _ = record
-                        .acknowledged
-                        .insert(operation.id.clone(), (stream.clone(), *version, committed));
-                }
-                Told::Refused(_) | Told::OtherVersion(_) => {
-                    _ = record.declined.insert(operation.id.clone());
-                }
-            }
-        }
-        if let Some(tester) = record.testers.get_mut(stream) {
+        drop(record);
+        self.note_answer(stream, operation, &told, committed);
+        if let Some(tester) = self.record().testers.get_mut(stream) {
             let _ = tester.on_return(thread, told);
+        }
+    }
+
+    /// Notes the answer for the comparison with the log.
+    fn note_answer(
+        &self,
+        stream: &StreamId,
+        operation: &Operation<A>,
+        told: &Told,
+        committed: bool,
+    ) {
+        let mut record = self.record();
+        let id = operation.id.clone();
+        match told {
+            _ if operation.command.is_none() => {}
+            Told::State { version, .. } => {
+                record.acknowledged.insert(id, (stream.clone(), *version, committed));
+            }
+            Told::Refused(_) | Told::OtherVersion(_) => _ = record.declined.insert(id),
         }
     }
 
@@ -603,8 +669,18 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         let mut record = self.record();
         record.tally.commits += commits.len() as u64;
         let mut ids = BTreeSet::new();
+        let mut state = A::initial();
         for (expected, commit) in (1..).zip(&commits) {
             let id = &commit.command;
+            let events: Vec<_> = commit.events.iter().flat_map(decode::<A>).collect();
+            state = fold::<A>(state, &events);
+            let shown = (self.subject.shown)(&state);
+            let wrong = |(other, version, told): &&(StreamId, u64, String)| {
+                other == stream && *version == expected && *told != shown
+            };
+            if let Some((_, _, told)) = record.late.iter().find(wrong) {
+                return Some(format!("version {expected} was told as {told}, and is {shown}"));
+            }
             if commit.version != expected {
                 return Some(format!("version {expected} is missing"));
             }

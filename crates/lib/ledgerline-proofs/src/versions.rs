@@ -337,8 +337,18 @@ impl<'a> Mixture<'a> {
     }
 
     /// Chooses the version for the next delivery: 0 is the replaced one, 1 the remaining one.
-    fn version(&mut self) -> usize {
+    fn choose_version(&mut self) -> usize {
         usize::from(self.rng.u32(0..100) < self.replaced)
+    }
+
+    /// Whether the version may fail on commits of this stream: the replaced version cannot decode
+    /// all events of the remaining one. It must not fail on any other stream.
+    fn may_fail(&self, version: usize, stream: &str) -> bool {
+        let commits = self.log.get(stream.trim_start_matches("tank-")).into_iter().flatten();
+        let mut events = commits.flat_map(|commit| &commit.events);
+        version == 0
+            && self.rollout == Rollout::Forward
+            && events.any(|event| decode::<Tank>(event).is_err())
     }
 
     async fn play(mut self) -> Result<Tally, String> {
@@ -349,15 +359,15 @@ impl<'a> Mixture<'a> {
             match self.rng.u32(0..8) {
                 0..=2 => self.command().await?,
                 3..=4 => self.pass_on().await,
-                5..=6 => self.project().await,
-                _ => self.consume().await,
+                5..=6 => self.project().await?,
+                _ => self.consume().await?,
             }
         }
         self.replaced = 100;
         for _ in 0..100 {
             self.pass_on().await;
-            self.project().await;
-            self.consume().await;
+            self.project().await?;
+            self.consume().await?;
         }
         let letters =
             self.world.wire.services().take_messages("http://wire.invalid/dead-letters").len();
@@ -393,7 +403,7 @@ impl<'a> Mixture<'a> {
             6..=7 => ("POST /tanks/{id}/draws", amount),
             _ => ("POST /tanks/{id}/scrap", json!({})),
         };
-        let version = self.version();
+        let version = self.choose_version();
         let sent = Sent {
             route,
             tank: tank.clone(),
@@ -435,9 +445,7 @@ impl<'a> Mixture<'a> {
                 Ok(())
             }
             400..500 => Ok(()),
-            // The replaced version cannot decode the events of the remaining one, and must answer
-            // with an error.
-            500 if self.rollout == Rollout::Forward && version == 0 => Ok(()),
+            500 if self.may_fail(version, &tank) => Ok(()),
             status => Err(format!("{status} for {sent:?}")),
         }
     }
@@ -451,7 +459,7 @@ impl<'a> Mixture<'a> {
         }
         let records: Vec<_> =
             batch.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();
-        let version = self.version();
+        let version = self.choose_version();
         if let Some(failed) = self.pipelines[version].fanout.handle(&records).await {
             self.tally.again += 1;
             self.pending.extend_from_slice(&batch[failed..]);
@@ -465,36 +473,49 @@ impl<'a> Mixture<'a> {
     }
 
     /// Lambda delivers a state to each function of its category. A failed state is retried.
-    async fn project(&mut self) {
+    async fn project(&mut self) -> Result<(), String> {
         if self.states.is_empty() {
-            return;
+            return Ok(());
         }
         let entry = self.states.swap_remove(self.rng.usize(0..self.states.len()));
+        let stream = entry["stream"].as_str().unwrap_or_default();
         let mut failed = false;
-        for rule in 0..self.pipelines[0].stateful.len() {
-            let version = self.version();
-            failed |= self.pipelines[version].stateful[rule].project(entry.clone()).await.is_err();
+        for view in 0..self.pipelines[0].stateful.len() {
+            let version = self.choose_version();
+            let projected = self.pipelines[version].stateful[view].project(entry.clone()).await;
+            if let Err(error) = projected {
+                if !self.may_fail(version, stream) {
+                    return Err(format!("a state of {stream} fails: {error}"));
+                }
+                failed = true;
+            }
         }
         if failed {
             self.tally.again += 1;
             self.states.push(entry);
         }
+        Ok(())
     }
 
     /// A queue delivers a batch. A failed message returns to the head of its group.
-    async fn consume(&mut self) {
+    async fn consume(&mut self) -> Result<(), String> {
         let taken: Vec<_> = self.queue.drain(..self.queue.len().min(10)).collect();
         let messages: Vec<_> = taken
             .iter()
             .enumerate()
             .map(|(place, (group, body))| message(&place.to_string(), group, body, 1))
             .collect();
-        let version = self.version();
+        let version = self.choose_version();
         let response = self.pipelines[version].logged[0].runner.batch(&messages).await;
         for failure in response.batch_item_failures.iter().rev() {
             self.tally.again += 1;
             let place: usize = failure.item_identifier.parse().unwrap_or_default();
+            let (group, body) = &taken[place];
+            if !self.may_fail(version, group) {
+                return Err(format!("a message of {group} fails: {body}"));
+            }
             self.queue.push_front(taken[place].clone());
         }
+        Ok(())
     }
 }

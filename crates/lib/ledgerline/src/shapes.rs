@@ -243,6 +243,56 @@ mod tests {
         assert!(counts.events > 3 && counts.states > 1, "{counts:?}");
     }
 
+    /// A stored shape must be readable for ever. Each triple changes a readable shape into an
+    /// unreadable one, as an edit of the code would. Its third text must be in the report.
+    #[test]
+    fn an_unreadable_stored_shape_is_reported() {
+        for (text, instead, says) in [
+            // A field has another name, or another type.
+            (
+                r#""amount": 5000"#,
+                r#""litres": 5000"#,
+                "TankFilled does not have the shape of schema 1",
+            ),
+            (
+                r#""level": 1000, "note""#,
+                r#""level": "1000", "note""#,
+                "TankDrawn does not have the shape of schema 1",
+            ),
+            // The decoder drops a stored field.
+            (r#""note": "rain""#, r#""remark": "rain""#, "is read as"),
+            // An event is missing, or has an unknown schema.
+            (
+                r#""type": "TankMoved""#,
+                r#""type": "TankPushed""#,
+                "the event type TankMoved is not in its file of shapes",
+            ),
+            (
+                r#""schema": 2, "data": {"site""#,
+                r#""schema": 3, "data": {"site""#,
+                "schema 2 of TankInstalled is not in its file of shapes",
+            ),
+            // An upcaster returns another event.
+            (
+                r#""liquid": "water", "installedBy": "ada", "on""#,
+                r#""liquid": "oil", "installedBy": "ada", "on""#,
+                "is read as",
+            ),
+            // A state of the current schema is unreadable: every stream would be folded from its
+            // beginning.
+            (
+                r#""status": "scrapped""#,
+                r#""status": "sold""#,
+                "a state of schema 1 cannot be read: unknown variant `sold`",
+            ),
+        ] {
+            let (before, after) =
+                tank::SHAPES.split_once(text).unwrap_or_else(|| panic!("there is no {text}"));
+            let wrong = check::<Tank>(&format!("{before}{instead}{after}")).unwrap_err();
+            assert!(wrong.contains(says), "{instead}: {wrong}");
+        }
+    }
+
     #[test]
     fn a_commit_of_an_unknown_type_or_category_is_unreadable() {
         let mut commit = crate::contract::commit(&StreamId::new("tank", "1").unwrap(), 1);

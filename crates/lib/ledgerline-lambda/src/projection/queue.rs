@@ -560,6 +560,30 @@ mod tests {
         }
     }
 
+    /// A repair reads windows of 50 commits, and a page of the database ends at 1 MB.
+    #[tokio::test]
+    async fn a_gap_is_repaired_over_any_number_of_windows_and_pages() {
+        let database = ledgerline_testing::dynamodb(&["CommitsTable"]).await;
+        let store = ledgerline_dynamodb::DynamoDbStore::new(
+            aws_sdk_dynamodb::Client::new(&database.sdk_config()),
+            ledgerline_testing::table("CommitsTable"),
+        );
+        for (length, bytes) in [(50, 0), (51, 0), (50, 18_000), (50, 25_000)] {
+            let stream = StreamId::new("tank", &format!("{length}-{bytes}")).unwrap();
+            for version in 1..=length {
+                let mut commit = contract::commit(&stream, version);
+                commit.events[0].data.push_str(&" ".repeat(bytes));
+                store.append(&commit, None).await.unwrap();
+            }
+            let runner = QueueRunner { store: store.clone(), consumer: Counter(Mutex::new(0)) };
+            runner
+                .message(&format!(r#"{{"stream":"{stream}","version":{length}}}"#))
+                .await
+                .unwrap();
+            assert_eq!(*runner.consumer.0.lock().unwrap(), length);
+        }
+    }
+
     /// The log was restored from a backup that ends before the consumer's position, and has new
     /// commits after it.
     #[tokio::test]
