@@ -11,7 +11,7 @@ mod https;
 mod log;
 mod login;
 mod order;
-mod rebuild;
+mod price;
 mod reconcile;
 mod records;
 mod redeliver;
@@ -19,7 +19,9 @@ mod redeliver;
 mod reference;
 mod release;
 mod skip;
+mod standby_generation;
 mod subscribers;
+mod view_generations;
 mod views;
 
 use std::{
@@ -147,11 +149,10 @@ enum What {
     Reconcile(reconcile::Options),
     /// Rebuild a view from the whole log, online.
     ///
-    /// Live delivery writes the previous rows and the new ones. Without --write, each subcommand
-    /// prints the generations, the progress and the cost. A rebuild that was killed resumes where
-    /// it stopped.
+    /// Live delivery writes the previous rows and the new ones. Without --write, a subcommand prints
+    /// what it would do. A rebuild that was killed resumes where it stopped.
     #[command(subcommand)]
-    Rebuild(rebuild::Rebuild),
+    Rebuild(view_generations::Rebuild),
     /// List every subscriber: views, subscriptions and process managers, with tables and
     /// generations.
     Subscribers,
@@ -343,7 +344,7 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
         What::Concurrency(options) => concurrency::run(&deployment, &options, out).await?,
         What::Doctor(options) => doctor::run::<L>(&deployment, stack, &options, out).await?,
         What::DeadLetters(options) => dead_letters::run(&deployment, &options, out).await?,
-        What::Rebuild(rebuild) => rebuild::run(&deployment, stack, &rebuild, out).await?,
+        What::Rebuild(rebuild) => view_generations::run(&deployment, stack, &rebuild, out).await?,
     };
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     Out, Stack, Writing,
     deployment::{Deployment, SEQUENCER},
-    rebuild::READS,
+    price::READS,
     records::{self, Record},
     redeliver::hand_over,
     subscribers::{Subscriber, subscribers},

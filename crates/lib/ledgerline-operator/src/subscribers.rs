@@ -22,7 +22,7 @@ pub(crate) struct Subscriber {
     /// The longest timeout, in seconds, of all functions that use the table.
     pub(crate) timeout: u64,
     /// Whether its view can be rebuilt from the log.
-    pub(crate) can_be_made_again: bool,
+    pub(crate) is_rebuildable: bool,
 }
 
 /// Returns the subscribers of the stack, by the manifests of its functions.
@@ -64,7 +64,7 @@ pub(crate) async fn subscribers(deployment: &Deployment, stack: &Stack) -> Resul
         subscribers.push(Subscriber {
             queue: queue.and_then(|queue| queues.get(queue)).cloned(),
             timeout: deployment.longest(name_of_table, &template),
-            can_be_made_again: subscriber.kind == SubscriberKind::Subscription
+            is_rebuildable: subscriber.kind == SubscriberKind::Subscription
                 || manifest.takes(Action::Scan, "COMMITS_TABLE"),
             of_log,
         });

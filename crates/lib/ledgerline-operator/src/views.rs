@@ -79,7 +79,7 @@ pub(crate) async fn list(deployment: &Deployment, stack: &Stack, out: Out) -> Re
         rows.push(json!({
             "who": subscriber.of_log.id, "from": kind(subscriber.of_log.kind), "of": subscriber.of_log.of.join(", "), "table": table.name(),
             "items": items, "generation": generations.active, "other": other,
-            "rebuild": if subscriber.can_be_made_again { "yes" } else { "no" },
+            "rebuild": if subscriber.is_rebuildable { "yes" } else { "no" },
         }));
     }
     out.rows(&["who", "from", "of", "table", "items", "generation", "other", "rebuild"], &rows);

@@ -147,7 +147,7 @@ fn operators(emulator: &Emulator) -> Result<()> {
             &["doctor"][..],
             &["subscribers"],
             &["lag"],
-            &["rebuild", "switch", "Balances"],
+            &["rebuild", "status", "Balances"],
             &["streams"],
             &["show", stream],
             &["reconcile", "--younger", "0"],

@@ -170,6 +170,10 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     let cursor = first["cursor"].as_str().unwrap();
 
     // A rollback returns to the old rows, which are wrong, and as new as the others.
+    let (code, plan) = ledger.run(&["rebuild", "rollback", views[0]]);
+    let would =
+        "switch all reads of LevelsProjectorFunction from generation 1 back to generation 0";
+    assert_eq!((code, &plan[0]["would"]), (0, &json!(would)));
     let (code, _) =
         ledger.run(&["rebuild", "rollback", views[0], "--write", "--yes", "--why", "a try"]);
     assert_eq!(code, 0);
@@ -182,6 +186,9 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     let all: Vec<_> = all.iter().map(|tank| tank["tankId"].as_str().unwrap()).collect();
     assert_eq!((all.len(), all.into_iter().collect::<BTreeSet<_>>()), (TANKS, listed));
 
+    let (code, plan) = ledger.run(&["rebuild", "drop", views[0]]);
+    let would = "delete the rows of generation 1 of LevelsProjectorFunction";
+    assert_eq!((code, &plan[0]["would"]), (0, &json!(would)));
     let rows = generations(&client, "LevelsTable").await;
     assert_eq!((rows[""], rows["$1"] > TANKS), (TANKS, true), "{rows:?}");
     let drops = views.map(|view| {
@@ -208,14 +215,34 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     }
 
     // The operators and their reasons are stored, and impossible changes are refused.
-    let (_, status) = ledger.run(&["rebuild", "switch", "Levels"]);
-    let done: Vec<_> = status.iter().filter_map(|line| line["what"].as_str()).collect();
-    assert_eq!(done, ["begin", "switch", "back", "drop", "dropped"]);
+    let done = || {
+        let (code, status) = ledger.run(&["rebuild", "status", "Levels"]);
+        let done = status.iter().filter_map(|line| line["what"].as_str().map(ToOwned::to_owned));
+        (code, done.collect::<Vec<_>>())
+    };
+    let all = ["begin", "switch", "rollback", "drop", "dropped"].map(ToOwned::to_owned).to_vec();
+    assert_eq!(done(), (0, all.clone()));
+    // Without --write, a subcommand prints what it would do, and changes nothing.
+    let would = |verb: &str| {
+        let (code, printed) = ledger.run(&["rebuild", verb, "Levels"]);
+        (code, printed.first().map(|line| line["would"].as_str().unwrap().to_owned()))
+    };
+    for (verb, ends) in
+        [("start", "leave reads on the active one"), ("switch", "and switch all reads to it")]
+    {
+        let (code, plan) = would(verb);
+        let plan = plan.unwrap();
+        let begins = "build a standby generation of LevelsProjectorFunction, ";
+        assert_eq!(code, 0);
+        assert!(plan.starts_with(begins) && plan.contains(ends) && plan.contains("US$"), "{plan}");
+    }
+    assert_eq!([would("rollback"), would("drop")], [(1, None), (1, None)]);
+    assert_eq!(done(), (0, all));
     for wrong in [
-        &["rebuild", "switch", "Nobody"][..],
-        &["rebuild", "switch", "Tank"],
-        &["rebuild", "switch", "HaulFunction"],
-        &["rebuild", "switch", "FanoutFunction"],
+        &["rebuild", "status", "Nobody"][..],
+        &["rebuild", "status", "Tank"],
+        &["rebuild", "status", "HaulFunction"],
+        &["rebuild", "status", "FanoutFunction"],
         &["rebuild", "drop", "Levels", "--write", "--yes", "--why", "x"],
         &["rebuild", "rollback", "Levels", "--write", "--yes", "--why", "x"],
         &["rebuild", "switch", "Levels", "--write", "--why", "nobody is there to say yes"],

@@ -1,0 +1,377 @@
+//! The build of a view's standby generation: the view's function writes it next to the active one.
+
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+
+use anyhow::{Context, Result, anyhow, bail};
+use aws_sdk_lambda::primitives::Blob;
+use backon::{ConstantBuilder, Retryable};
+use futures::{StreamExt, TryStreamExt, stream};
+use indicatif::ProgressBar;
+use ledgerline::{StreamId, manifest::SubscriberKind};
+use ledgerline_dynamodb::{Generations, Phase, SWITCHING, ViewTable};
+use ledgerline_lambda::rebuild::{RebuildRequest, RebuildResponse};
+use serde_json::json;
+
+use crate::{
+    Writing,
+    price::{READS, WRITES},
+    view_generations::{BuildArgs, View},
+};
+
+/// The number of retries for a part after failures, such as a killed function.
+const MAX_FAILURES: usize = 20;
+/// The pause before each of these retries.
+const BACKOFF: Duration = Duration::from_millis(500);
+/// The pause between two invocations of a subscription, and before streams are compared again.
+const LATER: Duration = Duration::from_secs(1);
+/// The number of streams that are compared at once.
+const AT_ONCE: usize = 32;
+/// The number of streams that the function rebuilds in one invocation.
+const STREAMS: usize = 20;
+/// The number of rounds without progress after which the closing comparison gives up.
+const ROUNDS: usize = 10;
+/// The most streams that are printed for people.
+const NAMED: usize = 10;
+
+/// The version of a stream in the log, and the one in the view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Versions {
+    log: u64,
+    view: u64,
+}
+
+/// The streams whose version in the view is lower than in the log.
+type Missing = BTreeMap<StreamId, Versions>;
+
+/// The result of the closing comparison.
+struct Comparison {
+    missing: Missing,
+    /// The function's reasons for streams that it could not rebuild.
+    reasons: BTreeMap<StreamId, String>,
+}
+
+impl View<'_> {
+    /// Builds the standby generation, and leaves reads on the active one.
+    pub(crate) async fn start(
+        &self,
+        generations: Generations,
+        build: &BuildArgs,
+        writing: &Writing,
+    ) -> Result<bool> {
+        let plan = format!("{}, and leave reads on the active one", self.plan(&generations)?);
+        if !writing.write {
+            self.print_plan(&format!("{plan}; {}", self.estimate().await?));
+            return Ok(true);
+        }
+        let Some(building) = self.begin(generations, &plan, writing).await? else {
+            return Ok(false);
+        };
+        let (_, comparison) = self.build_and_compare(&building, build).await?;
+        if !self.is_complete(&comparison) {
+            return Ok(false);
+        }
+        self.out.note("every stream matches the log; all reads stay on the active generation");
+        Ok(true)
+    }
+
+    /// Completes the standby generation, compares it with the log, and switches reads to it.
+    /// `without` has the streams that it may lack.
+    pub(crate) async fn switch(
+        &self,
+        generations: Generations,
+        build: &BuildArgs,
+        without: &[String],
+        writing: &Writing,
+    ) -> Result<bool> {
+        let plan = format!(
+            "{}, compare it with the log, and switch all reads to it",
+            self.plan(&generations)?
+        );
+        if !writing.write {
+            self.print_plan(&format!("{plan}; {}", self.estimate().await?));
+            return Ok(true);
+        }
+        let Some(building) = self.begin(generations, &plan, writing).await? else {
+            return Ok(false);
+        };
+        let (built, mut comparison) = self.build_and_compare(&building, build).await?;
+        let mut left_out = Vec::new();
+        comparison.missing.retain(|stream, _| {
+            let is_left_out = without.iter().any(|without| without == stream.as_str());
+            left_out.extend(is_left_out.then(|| stream.to_string()));
+            !is_left_out
+        });
+        if !self.is_complete(&comparison) {
+            return Ok(false);
+        }
+        let left_out = left_out.join(", ");
+        let (what, but) = match left_out.as_str() {
+            "" => ("switch".to_owned(), String::new()),
+            streams => (format!("switch without {streams}"), format!(" but {streams}")),
+        };
+        let switched =
+            self.change(&building, |now| building.switched(now), &what, &writing.why()).await?;
+        self.out.note(&format!(
+            "every stream{but} matches the log. In {} seconds, all reads are on generation {}. Generation {} stays until `ledger rebuild drop`; `ledger rebuild rollback` returns to it",
+            SWITCHING.as_secs(),
+            switched.active,
+            building.active,
+        ));
+        tokio::time::sleep(SWITCHING.unsigned_abs()).await;
+        let units = json!({ "generation": switched.active, "commits": built.commits, "reads": built.reads, "writes": built.writes });
+        if self.out.json {
+            self.out.line(&units.to_string());
+        }
+        Ok(true)
+    }
+
+    /// Returns the first step of a build, as text.
+    ///
+    /// # Errors
+    /// When the previous generation still exists.
+    fn plan(&self, generations: &Generations) -> Result<String> {
+        let id = &self.subscriber.of_log.id;
+        match generations.standby.as_ref().map(|standby| standby.phase) {
+            None => Ok(format!("build a standby generation of {id}")),
+            Some(Phase::Building) => Ok(format!("resume the standby generation of {id}")),
+            Some(Phase::Kept) => bail!(
+                "the previous generation still exists: run `ledger rebuild drop` or `ledger rebuild rollback`"
+            ),
+            Some(Phase::Dropping) => {
+                bail!("the standby generation is being deleted: finish with `ledger rebuild drop`")
+            }
+        }
+    }
+
+    /// Begins the standby generation, unless there is one to resume. Returns `None` if the operator
+    /// declines.
+    async fn begin(
+        &self,
+        generations: Generations,
+        plan: &str,
+        writing: &Writing,
+    ) -> Result<Option<Generations>> {
+        if generations.in_phase(Phase::Building).is_some() {
+            self.out.note("resuming the rebuild of the standby generation");
+            return Ok(Some(generations));
+        }
+        if !writing.is_agreed(&format!("{}.\n{plan}?", self.estimate().await?))? {
+            return Ok(None);
+        }
+        let begun = self
+            .change(&generations, |now| generations.begun(now), "begin", &writing.why())
+            .await?;
+        Ok(Some(begun))
+    }
+
+    /// Builds the standby generation, and compares it with the log. Prints the used units, and the
+    /// streams that the function could not build.
+    async fn build_and_compare(
+        &self,
+        building: &Generations,
+        build: &BuildArgs,
+    ) -> Result<(RebuildResponse, Comparison)> {
+        let number = building.in_phase(Phase::Building).context("no generation is being built")?;
+        let built = match self.subscriber.of_log.kind {
+            SubscriberKind::Subscription => self.build_in_order(number).await?,
+            SubscriberKind::StateProjector
+            | SubscriberKind::LogProjector
+            | SubscriberKind::ProcessManager => {
+                let built = self.build_parts(number, build).await?;
+                self.out.note(&format!("built from {} commits: {}", built.commits, cost(&built)));
+                built
+            }
+        };
+        // A stream that fails twice is printed once.
+        let failed: BTreeMap<_, _> =
+            built.failed.iter().map(|failed| (&failed.stream, &failed.reason)).collect();
+        for (stream, reason) in failed {
+            self.out.rows(&["stream", "reason"], &[json!({ "stream": stream, "reason": reason })]);
+        }
+        self.wait_for_cached_generations(building).await;
+        let comparison = self.compare(number).await?;
+        Ok((built, comparison))
+    }
+
+    /// Whether the standby generation lacks no commit. Prints the streams of missing commits.
+    fn is_complete(&self, Comparison { missing, reasons }: &Comparison) -> bool {
+        if missing.is_empty() {
+            return true;
+        }
+        let row = |(stream, Versions { log, view }): (&StreamId, &Versions)| {
+            let reason = reasons.get(stream);
+            json!({ "what": "missing", "stream": stream, "log": log, "there": view, "reason": reason })
+        };
+        let shown = if self.out.json { missing.len() } else { NAMED };
+        let rows: Vec<_> = missing.iter().take(shown).map(row).collect();
+        let fields = ["what", "stream", "log", "there", "reason"];
+        self.out.rows(if reasons.is_empty() { &fields[..4] } else { &fields }, &rows);
+        self.out.note(&format!(
+            "\n{} streams differ from the log, so all reads stay on the active generation. Repair these streams, or name each with --without",
+            missing.len()
+        ));
+        false
+    }
+
+    /// Makes the function rebuild every part of the log, several parts at once.
+    async fn build_parts(&self, number: u32, build: &BuildArgs) -> Result<RebuildResponse> {
+        let (commits, _) = self.deployment.size_of_log().await?;
+        let bar = self
+            .out
+            .bar(commits, "{wide_bar} {pos} of {len} commits, {per_sec}, {eta} left; {msg}");
+        // Each worker has the same share of the write units.
+        let share = build.write_units.map(|units| f64::from(units) / f64::from(build.workers));
+        // The last response for each part.
+        let responses = RefCell::new(BTreeMap::<i32, RebuildResponse>::new());
+        let sum = || {
+            let mut sum = RebuildResponse::default();
+            responses.borrow().values().for_each(|response| sum.add(response));
+            sum
+        };
+        let parts = self.parts(build.parts);
+        let build_all = stream::iter(0..parts).map(|part| {
+            let (bar, responses, sum) = (&bar, &responses, &sum);
+            async move {
+                let request = RebuildRequest {
+                    generation: number,
+                    part,
+                    parts,
+                    write_units: share,
+                    ..RebuildRequest::default()
+                };
+                let mut failed = Vec::new();
+                loop {
+                    let mut response = self.retry(&request, bar).await;
+                    let response = response.as_mut().map_err(|error| {
+                        anyhow!("part {part} of {parts} cannot be built: {error:#}")
+                    })?;
+                    failed.append(&mut response.failed);
+                    response.failed.clone_from(&failed);
+                    let is_done = response.is_done;
+                    let pause = Duration::from_millis(response.pause);
+                    responses.borrow_mut().insert(part, std::mem::take(response));
+                    let sum = sum();
+                    bar.set_position(sum.commits);
+                    bar.set_message(cost(&sum));
+                    if is_done {
+                        return Ok::<_, anyhow::Error>(());
+                    }
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        });
+        build_all.buffer_unordered(build.workers.into()).try_collect::<()>().await?;
+        bar.finish_and_clear();
+        Ok(sum())
+    }
+
+    /// Invokes the subscription until the generation contains all of `$all`.
+    async fn build_in_order(&self, number: u32) -> Result<RebuildResponse> {
+        let bar = self.out.bar(0, "{spinner} {elapsed} in the order of `$all`; {msg}");
+        // An invocation is not done if another holder has the checkpoint, or if its time runs out.
+        let request = RebuildRequest { generation: number, ..RebuildRequest::default() };
+        while !self.retry(&request, &bar).await?.is_done {
+            tokio::time::sleep(LATER).await;
+        }
+        bar.finish_and_clear();
+        Ok(RebuildResponse::default())
+    }
+
+    /// Compares every stream with its head in the log, and makes the function write missing
+    /// commits.
+    ///
+    /// The heads are read once. Deliveries write later commits into this generation, so each stream
+    /// only has to reach its head of that read.
+    async fn compare(&self, number: u32) -> Result<Comparison> {
+        let table = self.table.at(number);
+        let heads = self.deployment.log()?.heads(self.deployment.parts()).await?;
+        let streams = heads.into_iter().filter(|(stream, _)| self.subscriber.of_log.takes(stream));
+        let all = streams
+            .map(|(stream, head)| (stream, Versions { log: head.version, view: 0 }))
+            .collect();
+        let mut missing = self.find_missing(&table, all).await?;
+        let mut is_first = true;
+        let mut in_vain = 0;
+        let mut reasons = BTreeMap::new();
+        while !missing.is_empty() && in_vain < ROUNDS {
+            if self.subscriber.of_log.kind == SubscriberKind::Subscription {
+                self.build_in_order(number).await?;
+            } else if !is_first {
+                // The first round only waits for messages in flight. Later rounds write the missing
+                // commits from the log.
+                reasons.extend(self.build_streams(number, &missing).await);
+            }
+            // Eventually consistent reads need some time to return the new rows.
+            tokio::time::sleep(LATER).await;
+            let left = self.find_missing(&table, missing.clone()).await?;
+            // Versions in the view only grow, and the heads stay the same, so the loop ends.
+            in_vain = if left == missing { in_vain + 1 } else { 0 };
+            (missing, is_first) = (left, false);
+        }
+        Ok(Comparison { missing, reasons })
+    }
+
+    /// Makes the function write missing commits. Returns its reasons for the streams that it could
+    /// not rebuild.
+    async fn build_streams(&self, number: u32, missing: &Missing) -> BTreeMap<StreamId, String> {
+        let mut reasons = BTreeMap::new();
+        let streams: Vec<_> = missing.keys().cloned().collect();
+        for streams in streams.chunks(STREAMS) {
+            let streams = streams.to_vec();
+            let request =
+                RebuildRequest { generation: number, streams, ..RebuildRequest::default() };
+            match self.invoke(&request).await {
+                Ok(built) => {
+                    let failed = built.failed.into_iter();
+                    reasons.extend(failed.map(|failed| (failed.stream, failed.reason)));
+                }
+                // The next comparison finds the streams that the failed invocation did not write.
+                Err(error) => self.out.note(&format!("{error:#}")),
+            }
+        }
+        reasons
+    }
+
+    /// Returns those of the streams whose version in the view is lower than in the log.
+    async fn find_missing(&self, table: &ViewTable, streams: Missing) -> Result<Missing> {
+        let compared = stream::iter(streams).map(|(stream, Versions { log, view })| async move {
+            let read = table.reached(&stream).await?;
+            // An eventually consistent read may return an older version after a newer one.
+            Ok::<_, anyhow::Error>((stream, Versions { log, view: read.max(view) }))
+        });
+        let compared = compared.buffer_unordered(AT_ONCE);
+        compared
+            .try_filter(|(_, Versions { log, view })| std::future::ready(view < log))
+            .try_collect()
+            .await
+    }
+
+    /// Invokes the function, and retries after failures.
+    async fn retry(&self, request: &RebuildRequest, bar: &ProgressBar) -> Result<RebuildResponse> {
+        let often = ConstantBuilder::default().with_delay(BACKOFF).with_max_times(MAX_FAILURES);
+        let invoke = || self.invoke(request);
+        let failed = |error: &anyhow::Error, _| {
+            bar.set_message(format!("retrying after a failure: {error:#}"))
+        };
+        invoke.retry(often).sleep(tokio::time::sleep).notify(failed).await
+    }
+
+    async fn invoke(&self, request: &RebuildRequest) -> Result<RebuildResponse> {
+        let payload = json!({ "rebuild": request }).to_string();
+        let name = self.deployment.name(&self.subscriber.of_log.id)?;
+        let call = self.deployment.lambda.invoke().function_name(name).payload(Blob::new(payload));
+        let response = call.send().await?;
+        let body = response.payload.as_ref().map_or(&[][..], |payload| payload.as_ref());
+        if response.function_error.is_some() {
+            bail!("{}: {}", self.subscriber.of_log.id, String::from_utf8_lossy(body));
+        }
+        serde_json::from_slice(body)
+            .context("the deployed function cannot rebuild its view: deploy a newer version first")
+    }
+}
+
+/// Returns the used units and their price, as text.
+fn cost(built: &RebuildResponse) -> String {
+    let dollars = (built.reads * READS + built.writes * WRITES) / 1e6;
+    format!("{:.0} read units, {:.0} write units, {dollars:.4} US$", built.reads, built.writes)
+}
