@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use aws_sdk_sqs::types::{
-    ChangeMessageVisibilityBatchRequestEntry, Message, MessageSystemAttributeName as Attribute,
+    ChangeMessageVisibilityBatchRequestEntry, MessageSystemAttributeName as Attribute,
     QueueAttributeName,
 };
 use clap::Args;
@@ -91,21 +91,21 @@ pub(crate) struct Options {
 struct Queue {
     id: String,
     url: String,
-    goes: Goes,
+    target: RedriveTarget,
 }
 
 /// The source to which the messages of a queue are redriven.
 #[derive(Debug, Clone)]
-enum Goes {
+enum RedriveTarget {
     /// The queue that they came from.
-    ToQueue(String),
+    Queue(String),
     /// The fanout, which gets the records of the commits that the messages name.
-    ToFanout,
+    Fanout,
 }
 
 /// A message of a dead-letter queue, or a parked one.
 #[derive(Debug, Clone)]
-struct Letter {
+struct Message {
     id: String,
     body: String,
     group: Option<String>,
@@ -116,7 +116,7 @@ struct Letter {
 
 /// The facts about a message that a pass read, without its body. A queue may have more messages
 /// than fit into memory with their bodies.
-struct Looked {
+struct Summary {
     since: Option<Timestamp>,
     reason: String,
     receipt: Option<String>,
@@ -149,24 +149,24 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
         return show_parked(deployment, options, out).await.map(|()| true);
     }
     let mut counts = Vec::new();
-    let mut letters = Vec::new();
+    let mut rows = Vec::new();
     for queue in &wanted {
         let count = count(deployment, queue).await?;
         if count == 0 && options.queue.is_none() {
             continue;
         }
-        let found = look(deployment, queue, count, options).await?;
-        give_back(deployment, queue, found.iter().filter_map(|looked| looked.receipt.clone()))
+        let found = read_all(deployment, queue, count, options).await?;
+        make_visible(deployment, queue, found.iter().filter_map(|summary| summary.receipt.clone()))
             .await;
         let mut reasons = BTreeMap::<String, usize>::new();
-        found.iter().for_each(|looked| *reasons.entry(looked.reason.clone()).or_default() += 1);
+        found.iter().for_each(|summary| *reasons.entry(summary.reason.clone()).or_default() += 1);
         let reasons: Vec<_> =
             reasons.iter().map(|(reason, count)| format!("{count}: {reason}")).collect();
-        let oldest = found.iter().filter_map(|looked| looked.since).min();
+        let oldest = found.iter().filter_map(|summary| summary.since).min();
         counts.push(json!({
             "queue": queue.id, "messages": count.max(found.len() as u64), "oldest": oldest, "reasons": reasons.join("; "),
         }));
-        letters.extend(found.into_iter().filter_map(|looked| looked.row));
+        rows.extend(found.into_iter().filter_map(|summary| summary.row));
     }
     let is_empty = counts.iter().all(|count| count["messages"] == 0);
     if is_empty {
@@ -176,192 +176,337 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     }
     if options.queue.is_some() || out.json {
         out.note("");
-        let shown = if out.json { letters.len() } else { SHOWN };
+        let shown = if out.json { rows.len() } else { SHOWN };
         let fields = ["id", "commits", "since", "reason", "body"];
         let fields = if options.payloads { &fields[..] } else { &fields[..4] };
-        out.rows(fields, &letters[..shown.min(letters.len())]);
+        out.rows(fields, &rows[..shown.min(rows.len())]);
     }
     Ok(is_empty)
 }
 
-/// Redrives, parks or discards messages.
+/// What an operator does with dead letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Redrive,
+    Park,
+    Discard,
+}
+
+impl Action {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Redrive => "redrive",
+            Self::Park => "park",
+            Self::Discard => "discard",
+        }
+    }
+}
+
+/// Redrives, parks or discards messages. Returns whether no selected message is left.
 async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out) -> Result<bool> {
-    if !options.redrive && !options.park && !options.discard {
-        bail!("choose an action: --redrive, --park or --discard");
-    }
-    if options.park && options.id.is_empty() && options.stream.is_none() {
-        bail!("choose the messages to park: --id or --stream");
-    }
-    // The records of earlier versions have the second text, so those of this one have it too.
-    let (action, what) = match (options.redrive, options.park) {
-        (true, _) => ("redrive", "send back"),
-        (_, true) => ("park", "park"),
-        (false, false) => ("discard", "throw away"),
-    };
-    let which = match (options.id.as_slice(), &options.stream) {
-        ([], None) => "all messages".to_owned(),
-        ([], Some(stream)) => format!("the messages about {stream}"),
-        (ids, _) => format!("{} messages", ids.len()),
-    };
-    let from =
+    let action = options.action()?;
+    let source =
         if options.parked { format!("those parked of {}", queue.id) } else { queue.id.clone() };
-    if !options.writing.is_agreed(&format!("{action} {which} of {from}?"))? {
+    let ask = format!("{} {} of {source}?", action.name(), options.selection());
+    if !options.writing.is_agreed(&ask)? {
         return Ok(false);
     }
-    // The table comes first: without it, the tool could store no record.
-    let kept = records::table(deployment)?;
-    // The ids of the finished messages, the failures, and the receipts of all other messages.
-    let (mut done, mut failed) = (Vec::new(), Vec::<(String, anyhow::Error)>::new());
-    let mut others = Vec::new();
-    let mut seen = BTreeSet::new();
-    let is_through_the_fanout = options.redrive && matches!(queue.goes, Goes::ToFanout);
-    let (mut empty, mut parked) =
-        (0, if options.parked { parked(deployment, kept, &queue.id).await? } else { Vec::new() });
-    let is_for_some = !options.id.is_empty() || options.stream.is_some();
-    let seconds = match (is_through_the_fanout, is_for_some && !options.parked) {
-        (true, _) => THROUGH_THE_FANOUT,
-        (false, true) => pass(count(deployment, queue).await?),
-        (false, false) => ACTING,
-    };
-    // With `--id` or `--stream`, the pass ends with the visibility timeout: after that, SQS
-    // delivers the unselected messages again.
-    let until =
-        is_for_some.then(|| Instant::now() + Duration::from_secs(seconds.unsigned_abs().into()));
-    let is_over = || until.is_some_and(|until| Instant::now() >= until);
-    let is_found = |seen: &BTreeSet<String>| {
-        options.stream.is_none()
-            && !options.id.is_empty()
-            && options.id.iter().all(|id| seen.contains(id))
-    };
-    // A message of a stream must not overtake an earlier one that failed.
-    let mut stopped = BTreeSet::new();
-    // A commit that the fanout quarantines again arrives as a new message. That message stays in
-    // the queue: otherwise the loop would not end.
-    let mut came_back = 0;
-    let mut through_the_fanout = BTreeSet::new();
-    let looped: Result<()> = async {
-        while empty < EMPTY && !is_over() && !is_found(&seen) {
-            let mut page = std::mem::take(&mut parked);
-            while !options.parked && empty < EMPTY && !is_over() {
-                let received = receive(deployment, queue, seconds).await?;
-                // A message that SQS delivers again is a duplicate. It becomes visible again with
-                // its last receipt.
-                let (new, again): (Vec<_>, Vec<_>) =
-                    received.into_iter().partition(|letter| seen.insert(letter.id.clone()));
-                others.extend(again.into_iter().filter_map(|letter| letter.receipt));
-                empty = if new.is_empty() { empty + 1 } else { 0 };
-                page.extend(new);
-                // A redrive through the fanout reads all messages first. Some of them name times
-                // and not commits, and one read of the log finds the commits of all of them.
-                if !is_through_the_fanout {
-                    break;
-                }
-            }
-            if options.parked {
-                empty = EMPTY;
-            } else if is_through_the_fanout && !page.is_empty() {
+    let mut pass = Pass::new(deployment, queue, options, action).await?;
+    let result = pass.run(&source).await;
+    let unread = pass.unread().await;
+    // Even after a failure, others need not wait for the visibility timeout of messages that were
+    // only read.
+    make_visible(deployment, queue, std::mem::take(&mut pass.receipts).into_iter()).await;
+    result?;
+    pass.print_outcome(unread?, out).await
+}
+
+/// A pass over a dead-letter queue, or over its parked messages, that acts on the selected ones.
+struct Pass<'a> {
+    deployment: &'a Deployment,
+    queue: &'a Queue,
+    options: &'a Options,
+    action: Action,
+    /// The table of the records and of the parked messages.
+    table: &'a str,
+    /// The visibility timeout of the messages that the pass reads, in seconds.
+    seconds: i32,
+    /// The end of a pass with `--id` or `--stream`: after the visibility timeout, SQS delivers the
+    /// unselected messages again.
+    end: Option<Instant>,
+    /// The messages that the pass has read, by their ids.
+    seen: BTreeSet<String>,
+    /// The ids of the finished messages.
+    done: Vec<String>,
+    failed: Vec<(String, anyhow::Error)>,
+    /// The receipts of all other messages, which become visible again.
+    receipts: Vec<String>,
+    /// The groups with a failed message: a message of a stream must not overtake an earlier one.
+    stopped_groups: BTreeSet<String>,
+    /// The commits that the pass has redriven through the fanout.
+    redriven: BTreeSet<(StreamId, u64)>,
+    /// The number of messages about commits that the fanout quarantined again.
+    came_back: usize,
+    /// The number of empty responses of the queue in a row.
+    empty: usize,
+}
+
+impl<'a> Pass<'a> {
+    async fn new(
+        deployment: &'a Deployment,
+        queue: &'a Queue,
+        options: &'a Options,
+        action: Action,
+    ) -> Result<Self> {
+        // The table comes first: without it, the tool could store no record.
+        let table = records::table(deployment)?;
+        let has_selection = !options.id.is_empty() || options.stream.is_some();
+        let seconds = match queue.target {
+            RedriveTarget::Fanout if action == Action::Redrive => THROUGH_THE_FANOUT,
+            _ if has_selection && !options.parked => pass_seconds(count(deployment, queue).await?),
+            RedriveTarget::Queue(_) | RedriveTarget::Fanout => ACTING,
+        };
+        let length = Duration::from_secs(seconds.unsigned_abs().into());
+        Ok(Self {
+            deployment,
+            queue,
+            options,
+            action,
+            table,
+            seconds,
+            end: has_selection.then(|| Instant::now() + length),
+            seen: BTreeSet::new(),
+            done: Vec::new(),
+            failed: Vec::new(),
+            receipts: Vec::new(),
+            stopped_groups: BTreeSet::new(),
+            redriven: BTreeSet::new(),
+            came_back: 0,
+            empty: 0,
+        })
+    }
+
+    fn uses_fanout(&self) -> bool {
+        self.action == Action::Redrive && matches!(self.queue.target, RedriveTarget::Fanout)
+    }
+
+    fn is_over(&self) -> bool {
+        self.end.is_some_and(|end| Instant::now() >= end)
+    }
+
+    /// Whether the pass has read every message that the operator names.
+    fn has_all_ids(&self) -> bool {
+        self.options.stream.is_none()
+            && !self.options.id.is_empty()
+            && self.options.id.iter().all(|id| self.seen.contains(id))
+    }
+
+    /// Acts on the messages, page by page.
+    async fn run(&mut self, source: &str) -> Result<()> {
+        if self.options.parked {
+            let page = parked(self.deployment, self.table, &self.queue.id).await?;
+            return self.act_on_page(page, source).await;
+        }
+        while self.empty < EMPTY && !self.is_over() && !self.has_all_ids() {
+            let page = self.receive_page().await?;
+            if self.uses_fanout() && !page.is_empty() {
                 // Messages that the fanout quarantines again arrive after this page, so the queue
                 // is read again.
-                empty = 0;
+                self.empty = 0;
             }
-            let in_the_log = match is_through_the_fanout {
-                true => looked_up(deployment, &page).await,
-                false => Ok(BTreeMap::new()),
-            };
-            let in_the_log = match in_the_log {
-                Ok(found) => found,
-                Err(error) => {
-                    others.extend(page.into_iter().filter_map(|letter| letter.receipt));
-                    return Err(error);
-                }
-            };
-            let before = done.len();
-            for letter in page {
-                let is_stopped = letter.group.as_ref().is_some_and(|group| stopped.contains(group));
-                if !options.takes(&letter) || is_stopped {
-                    others.extend(letter.receipt);
-                    continue;
-                }
-                if is_through_the_fanout {
-                    let commits = letter.commits();
-                    if commits.iter().any(|commit| through_the_fanout.contains(commit)) {
-                        came_back += 1;
-                        others.extend(letter.receipt);
-                        continue;
-                    }
-                    through_the_fanout.extend(commits);
-                }
-                match one(deployment, queue, &letter, options, kept, in_the_log.get(&letter.id))
-                    .await
-                {
-                    Ok(()) => done.push(letter.id),
-                    Err(error) => {
-                        stopped.extend(letter.group.clone());
-                        others.extend(letter.receipt);
-                        failed.push((letter.id, error));
-                    }
-                }
-            }
-            // A record for each page stays small, and a killed tool leaves the records of its
-            // pages. Each discarded message has its own record.
-            if !options.discard && done.len() > before {
-                let ids = &done[before..];
-                let detail = json!({ "queue": queue.id, "ids": ids });
-                let why = options.writing.why();
-                let what = format!("{what}: {} of {from}", ids.len());
-                records::keep(deployment, kept, Record { kind: "dead-letters", what, why, detail })
-                    .await?;
-            }
+            self.act_on_page(page, source).await?;
         }
         Ok(())
     }
-    .await;
-    let unseen = match is_over() && !is_found(&seen) {
-        true => number(deployment, queue, &[QueueAttributeName::ApproximateNumberOfMessages]).await,
-        false => Ok(0),
-    };
-    // Even after a failure, others need not wait for the visibility timeout of messages that were
-    // only read.
-    give_back(deployment, queue, others.into_iter()).await;
-    looped?;
-    let unseen = unseen?;
-    for (id, error) in &failed {
-        eprintln!("message `{id}` stays in its queue: {error:#}");
+
+    /// Receives messages that the pass has not read. A redrive through the fanout reads all
+    /// messages first. Some of them name times and not commits, and one read of the log finds the
+    /// commits of all of them.
+    async fn receive_page(&mut self) -> Result<Vec<Message>> {
+        let mut page = Vec::new();
+        loop {
+            let received = receive(self.deployment, self.queue, self.seconds).await?;
+            // A message that SQS delivers again is a duplicate. It becomes visible again with its
+            // last receipt.
+            let (new, duplicates): (Vec<_>, Vec<_>) =
+                received.into_iter().partition(|message| self.seen.insert(message.id.clone()));
+            self.receipts.extend(duplicates.into_iter().filter_map(|message| message.receipt));
+            self.empty = if new.is_empty() { self.empty + 1 } else { 0 };
+            page.extend(new);
+            if !self.uses_fanout() || self.empty >= EMPTY || self.is_over() {
+                return Ok(page);
+            }
+        }
     }
-    let ids: BTreeSet<_> = done.iter().collect();
-    let never: Vec<_> = options.id.iter().filter(|id| !ids.contains(id)).collect();
-    // SQS does not deliver messages in flight to another tool, or to a killed one, nor the messages
-    // behind them in their streams.
-    let held = if options.parked { 0 } else { number(deployment, queue, &[NOT_VISIBLE]).await? };
-    let row = json!({ "done": action, "queue": queue.id, "messages": done.len(), "failed": failed.len(), "cameBack": came_back, "notFound": never.len(), "held": held });
-    out.rows(&["done", "queue", "messages", "failed", "cameBack", "notFound", "held"], &[row]);
-    if held > 0 {
-        out.note(&format!(
-            "\n{held} messages are in flight to another consumer or a killed tool, for {seconds} seconds at most: run the command again then"
-        ));
+
+    /// Acts on the selected messages of a page, and stores a record of them.
+    async fn act_on_page(&mut self, page: Vec<Message>, source: &str) -> Result<()> {
+        let in_the_log = match self.uses_fanout() {
+            true => commits_in_batches(self.deployment, &page).await,
+            false => Ok(BTreeMap::new()),
+        };
+        let in_the_log = match in_the_log {
+            Ok(found) => found,
+            Err(error) => {
+                self.receipts.extend(page.into_iter().filter_map(|message| message.receipt));
+                return Err(error);
+            }
+        };
+        let before = self.done.len();
+        for message in page {
+            let commits = in_the_log.get(&message.id);
+            self.act_on_message(message, commits).await;
+        }
+        // A record for each page stays small, and a killed tool leaves the records of its pages.
+        // Each discarded message has its own record.
+        let ids = &self.done[before..];
+        if self.action == Action::Discard || ids.is_empty() {
+            return Ok(());
+        }
+        let detail = json!({ "queue": self.queue.id, "ids": ids });
+        let what = format!("{}: {} of {source}", self.action.name(), ids.len());
+        let why = self.options.writing.why();
+        records::keep(
+            self.deployment,
+            self.table,
+            Record { kind: "dead-letters", what, why, detail },
+        )
+        .await
     }
-    if unseen > 0 {
-        out.note(&format!(
-            "\n{unseen} messages were not read in a pass of {seconds} s: run the command again"
-        ));
+
+    /// Acts on a message if the operator selects it. `in_the_log` has its commits, if the message
+    /// names times.
+    async fn act_on_message(
+        &mut self,
+        message: Message,
+        in_the_log: Option<&BTreeMap<StreamId, (u64, u64)>>,
+    ) {
+        let group = message.group.as_ref();
+        if !self.options.selects(&message)
+            || group.is_some_and(|group| self.stopped_groups.contains(group))
+        {
+            self.receipts.extend(message.receipt);
+            return;
+        }
+        if self.uses_fanout() {
+            // A commit that the fanout quarantines again arrives as a new message. That message
+            // stays in the queue: otherwise the pass would not end.
+            let commits = message.commits();
+            if commits.iter().any(|commit| self.redriven.contains(commit)) {
+                self.came_back += 1;
+                self.receipts.extend(message.receipt);
+                return;
+            }
+            self.redriven.extend(commits);
+        }
+        let result = match self.action {
+            Action::Redrive => redrive(self.deployment, self.queue, &message, in_the_log).await,
+            Action::Park => self.park(&message).await,
+            Action::Discard => self.record_discard(&message).await,
+        };
+        let result = match result {
+            Ok(()) => self.delete(&message).await,
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(()) => self.done.push(message.id),
+            Err(error) => {
+                self.stopped_groups.extend(message.group);
+                self.receipts.extend(message.receipt);
+                self.failed.push((message.id, error));
+            }
+        }
     }
-    Ok(failed.is_empty() && came_back == 0 && never.is_empty() && held == 0 && unseen == 0)
+
+    async fn park(&self, message: &Message) -> Result<()> {
+        let Message { id, body, group, since, receipt: _ } = message;
+        let queue = &self.queue.id;
+        let detail = json!({ "queue": queue, "id": id, "group": group, "since": since });
+        let parked = ParkedMessage { queue, id, detail, body };
+        records::park(self.deployment, self.table, parked, self.options.writing.why()).await
+    }
+
+    /// Stores a record of a message that the pass deletes.
+    async fn record_discard(&self, message: &Message) -> Result<()> {
+        let detail = json!({ "queue": self.queue.id, "id": message.id, "commits": message.commits(), "reason": message.reason() });
+        let what = format!("{}: {}", self.action.name(), message.id);
+        let why = self.options.writing.why();
+        records::keep(
+            self.deployment,
+            self.table,
+            Record { kind: "dead-letters", what, why, detail },
+        )
+        .await
+    }
+
+    /// Deletes a message from its queue, or from the parked ones.
+    async fn delete(&self, message: &Message) -> Result<()> {
+        let Some(receipt) = &message.receipt else {
+            return records::unpark(self.deployment, self.table, &self.queue.id, &message.id).await;
+        };
+        let delete = self.deployment.sqs.delete_message().queue_url(&self.queue.url);
+        delete.receipt_handle(receipt).send().await?;
+        Ok(())
+    }
+
+    /// Returns the number of messages that the pass had no time to read.
+    async fn unread(&self) -> Result<u64> {
+        match self.is_over() && !self.has_all_ids() {
+            true => sum_of_attributes(self.deployment, self.queue, &[VISIBLE]).await,
+            false => Ok(0),
+        }
+    }
+
+    /// Prints the outcome. Returns whether no selected message is left.
+    async fn print_outcome(&self, unread: u64, out: Out) -> Result<bool> {
+        for (id, error) in &self.failed {
+            eprintln!("message `{id}` stays in its queue: {error:#}");
+        }
+        let not_found = self.options.id.iter().filter(|id| !self.done.contains(id)).count();
+        // SQS does not deliver messages in flight to another tool, or to a killed one, nor the
+        // messages behind them in their streams.
+        let held = match self.options.parked {
+            true => 0,
+            false => sum_of_attributes(self.deployment, self.queue, &[NOT_VISIBLE]).await?,
+        };
+        let (failed, came_back) = (self.failed.len(), self.came_back);
+        let row = json!({
+            "done": self.action.name(), "queue": self.queue.id, "messages": self.done.len(), "failed": failed,
+            "cameBack": came_back, "notFound": not_found, "held": held,
+        });
+        let fields = ["done", "queue", "messages", "failed", "cameBack", "notFound", "held"];
+        out.rows(&fields, &[row]);
+        let seconds = self.seconds;
+        if held > 0 {
+            out.note(&format!(
+                "\n{held} messages are in flight to another consumer or a killed tool, for {seconds} seconds at most: run the command again then"
+            ));
+        }
+        if unread > 0 {
+            out.note(&format!(
+                "\n{unread} messages were not read in a pass of {seconds} s: run the command again"
+            ));
+        }
+        Ok(failed == 0 && came_back == 0 && not_found == 0 && held == 0 && unread == 0)
+    }
 }
 
 /// Returns the seconds that one pass has for this number of messages.
-fn pass(messages: u64) -> i32 {
+fn pass_seconds(messages: u64) -> i32 {
     let seconds = (LOOKING.start() + messages / RATE).min(*LOOKING.end());
     i32::try_from(seconds).unwrap_or(i32::MAX)
 }
 
 /// Returns the commits of the messages that name times: batches that the fanout gave up. It reads
 /// the log once for all of them.
-async fn looked_up(
+async fn commits_in_batches(
     deployment: &Deployment,
-    letters: &[Letter],
+    messages: &[Message],
 ) -> Result<BTreeMap<String, BTreeMap<StreamId, (u64, u64)>>> {
-    let batches: Vec<_> =
-        letters.iter().filter_map(|letter| Some((letter.id.clone(), letter.times()?))).collect();
+    let batches: Vec<_> = messages
+        .iter()
+        .filter_map(|message| Some((message.id.clone(), message.times()?)))
+        .collect();
     if batches.is_empty() {
         return Ok(BTreeMap::new());
     }
@@ -370,62 +515,25 @@ async fn looked_up(
     Ok(batches.into_iter().map(|(id, _)| id).zip(found).collect())
 }
 
-/// Redrives, parks or discards one message, and then deletes it.
-async fn one(
-    deployment: &Deployment,
-    queue: &Queue,
-    letter: &Letter,
-    options: &Options,
-    kept: &str,
-    in_the_log: Option<&BTreeMap<StreamId, (u64, u64)>>,
-) -> Result<()> {
-    let why = options.writing.why();
-    if options.redrive {
-        redrive(deployment, queue, letter, in_the_log).await?;
-    } else if options.park {
-        let item = json!({ "queue": queue.id, "id": letter.id, "group": letter.group, "since": letter.since });
-        let message =
-            ParkedMessage { queue: &queue.id, id: &letter.id, detail: item, body: &letter.body };
-        records::park(deployment, kept, message, why).await?;
-    } else {
-        let detail = json!({ "queue": queue.id, "id": letter.id, "commits": letter.commits(), "reason": letter.reason() });
-        let what = format!("throw away: {}", letter.id);
-        records::keep(deployment, kept, Record { kind: "dead-letters", what, why, detail }).await?;
-    }
-    match &letter.receipt {
-        Some(receipt) => {
-            deployment
-                .sqs
-                .delete_message()
-                .queue_url(&queue.url)
-                .receipt_handle(receipt)
-                .send()
-                .await?;
-        }
-        None => records::unpark(deployment, kept, &queue.id, &letter.id).await?,
-    }
-    Ok(())
-}
-
 /// Redrives a message. `in_the_log` has its commits, if the message names times.
 async fn redrive(
     deployment: &Deployment,
     queue: &Queue,
-    letter: &Letter,
+    message: &Message,
     in_the_log: Option<&BTreeMap<StreamId, (u64, u64)>>,
 ) -> Result<()> {
-    match &queue.goes {
-        Goes::ToQueue(url) => {
-            let send = deployment.sqs.send_message().queue_url(url).message_body(&letter.body);
+    match &queue.target {
+        RedriveTarget::Queue(url) => {
+            let send = deployment.sqs.send_message().queue_url(url).message_body(&message.body);
             // A FIFO queue that received this message in the last five minutes would drop it as a
             // duplicate, and the message would be lost.
-            let id = letter.group.as_ref().map(|_| format!("sent-back-{}", uuid::Uuid::new_v4()));
+            let id = message.group.as_ref().map(|_| format!("redrive-{}", uuid::Uuid::new_v4()));
             let send =
-                send.set_message_group_id(letter.group.clone()).set_message_deduplication_id(id);
+                send.set_message_group_id(message.group.clone()).set_message_deduplication_id(id);
             send.send().await?;
             Ok(())
         }
-        Goes::ToFanout => {
+        RedriveTarget::Fanout => {
             let versions = match in_the_log {
                 Some(streams) => {
                     let all = streams.iter();
@@ -434,7 +542,7 @@ async fn redrive(
                     })
                     .collect()
                 }
-                None => letter.commits(),
+                None => message.commits(),
             };
             if in_the_log.is_none() && versions.is_empty() {
                 bail!("the message names no commit: show it with --payloads");
@@ -445,18 +553,42 @@ async fn redrive(
 }
 
 impl Options {
+    /// Returns the action that the operator chooses.
+    ///
+    /// # Errors
+    /// When the operator chooses no action, or parks all messages of a queue.
+    fn action(&self) -> Result<Action> {
+        match (self.redrive, self.park, self.discard) {
+            (true, _, _) => Ok(Action::Redrive),
+            (_, true, _) if self.id.is_empty() && self.stream.is_none() => {
+                bail!("choose the messages to park: --id or --stream")
+            }
+            (_, true, _) => Ok(Action::Park),
+            (_, _, true) => Ok(Action::Discard),
+            (false, false, false) => bail!("choose an action: --redrive, --park or --discard"),
+        }
+    }
+
+    /// Returns the selected messages, as text.
+    fn selection(&self) -> String {
+        match (self.id.as_slice(), &self.stream) {
+            ([], None) => "all messages".to_owned(),
+            ([], Some(stream)) => format!("the messages about {stream}"),
+            (ids, _) => format!("{} messages", ids.len()),
+        }
+    }
+
     /// Whether the operator selects the message.
-    fn takes(&self, letter: &Letter) -> bool {
-        (self.id.is_empty() || self.id.contains(&letter.id))
-            && self
-                .stream
-                .as_ref()
-                .is_none_or(|stream| letter.commits().iter().any(|(of, _)| of.as_str() == stream))
+    fn selects(&self, message: &Message) -> bool {
+        (self.id.is_empty() || self.id.contains(&message.id))
+            && self.stream.as_ref().is_none_or(|stream| {
+                message.commits().iter().any(|(named, _)| named.as_str() == stream)
+            })
     }
 }
 
-impl Letter {
-    fn of(message: Message) -> Self {
+impl Message {
+    fn from_sqs(message: aws_sdk_sqs::types::Message) -> Self {
         let attributes = message.attributes.unwrap_or_default();
         let since = attributes.get(&Attribute::SentTimestamp).and_then(|time| time.parse().ok());
         Self {
@@ -513,7 +645,7 @@ impl Letter {
         text(&body["reason"])
             .or(error)
             .or(condition)
-            .unwrap_or_else(|| "it failed each time that it was tried".to_owned())
+            .unwrap_or_else(|| "every attempt failed".to_owned())
     }
 
     fn row(&self, queue: &str, payloads: bool) -> Value {
@@ -531,7 +663,6 @@ impl Letter {
 async fn queues(deployment: &Deployment) -> Result<Vec<Queue>> {
     let template = deployed::template(deployment).await?;
     let urls = deployment.queues();
-    let url = |id: &str| urls.get(id).cloned();
     let mut found = Vec::new();
     let mut sources = BTreeMap::new();
     for (id, queue) in resources(&template, &["AWS::SQS::Queue"]) {
@@ -541,56 +672,62 @@ async fn queues(deployment: &Deployment) -> Result<Vec<Queue>> {
     for (id, _) in
         resources(&template, &["AWS::SQS::Queue"]).filter(|(id, _)| id.ends_with("DeadLetterQueue"))
     {
-        let Some(url_of_it) = url(id) else {
+        let Some(url) = urls.get(id).cloned() else {
             eprintln!("`{id}` is not deployed; its messages are not counted");
             continue;
         };
-        let goes = match sources.get(id) {
-            Some(source) => {
-                Goes::ToQueue(url(source).with_context(|| format!("`{source}` is not deployed"))?)
-            }
-            None => Goes::ToFanout,
+        let target = match sources.get(id) {
+            Some(source) => RedriveTarget::Queue(
+                urls.get(source).cloned().with_context(|| format!("`{source}` is not deployed"))?,
+            ),
+            None => RedriveTarget::Fanout,
         };
-        found.push(Queue { id: id.to_owned(), url: url_of_it, goes });
+        found.push(Queue { id: id.to_owned(), url, target });
     }
     Ok(found)
 }
 
 /// Returns the number of messages, including messages in flight.
 async fn count(deployment: &Deployment, queue: &Queue) -> Result<u64> {
-    number(deployment, queue, &[QueueAttributeName::ApproximateNumberOfMessages, NOT_VISIBLE]).await
+    sum_of_attributes(deployment, queue, &[VISIBLE, NOT_VISIBLE]).await
 }
 
+/// The attribute with the number of messages that SQS can deliver.
+const VISIBLE: QueueAttributeName = QueueAttributeName::ApproximateNumberOfMessages;
 /// The attribute with the number of messages in flight.
 const NOT_VISIBLE: QueueAttributeName = QueueAttributeName::ApproximateNumberOfMessagesNotVisible;
 
 /// Returns the sum of these numbers of messages.
-async fn number(deployment: &Deployment, queue: &Queue, of: &[QueueAttributeName]) -> Result<u64> {
+async fn sum_of_attributes(
+    deployment: &Deployment,
+    queue: &Queue,
+    names: &[QueueAttributeName],
+) -> Result<u64> {
     let get = deployment.sqs.get_queue_attributes().queue_url(&queue.url);
     let attributes =
         get.attribute_names(QueueAttributeName::All).send().await?.attributes.unwrap_or_default();
-    Ok(of.iter().filter_map(|name| attributes.get(name)?.parse::<u64>().ok()).sum())
+    Ok(names.iter().filter_map(|name| attributes.get(name)?.parse::<u64>().ok()).sum())
 }
 
-async fn receive(deployment: &Deployment, queue: &Queue, seconds: i32) -> Result<Vec<Letter>> {
+async fn receive(deployment: &Deployment, queue: &Queue, seconds: i32) -> Result<Vec<Message>> {
     let receive =
         deployment.sqs.receive_message().queue_url(&queue.url).visibility_timeout(seconds);
     let receive = receive.max_number_of_messages(AT_ONCE).wait_time_seconds(1);
     let received = receive.message_system_attribute_names(Attribute::All).send().await?;
-    Ok(received.messages.unwrap_or_default().into_iter().map(Letter::of).collect())
+    Ok(received.messages.unwrap_or_default().into_iter().map(Message::from_sqs).collect())
 }
 
 /// Reads all messages that the queue delivers. A FIFO queue delivers at most ten messages of a
 /// stream, until the first of them is deleted.
-async fn look(
+async fn read_all(
     deployment: &Deployment,
     queue: &Queue,
     messages: u64,
     options: &Options,
-) -> Result<Vec<Looked>> {
+) -> Result<Vec<Summary>> {
     let mut found = BTreeMap::new();
     let mut empty = 0;
-    let seconds = pass(messages);
+    let seconds = pass_seconds(messages);
     let until = Instant::now() + Duration::from_secs(seconds.unsigned_abs().into());
     while empty < EMPTY {
         if Instant::now() >= until {
@@ -603,15 +740,15 @@ async fn look(
         }
         let page = receive(deployment, queue, seconds).await?;
         let before = found.len();
-        found.extend(page.into_iter().map(|letter| {
-            let row = options.takes(&letter).then(|| letter.row(&queue.id, options.payloads));
-            let looked = Looked {
-                since: letter.since,
-                reason: letter.reason(),
-                receipt: letter.receipt,
+        found.extend(page.into_iter().map(|message| {
+            let row = options.selects(&message).then(|| message.row(&queue.id, options.payloads));
+            let summary = Summary {
+                since: message.since,
+                reason: message.reason(),
+                receipt: message.receipt,
                 row,
             };
-            ((letter.since, letter.id), looked)
+            ((message.since, message.id), summary)
         }));
         empty = if found.len() == before { empty + 1 } else { 0 };
     }
@@ -620,43 +757,47 @@ async fn look(
 
 /// Makes messages visible to others at once. If that fails, SQS delivers them after the visibility
 /// timeout.
-async fn give_back(deployment: &Deployment, queue: &Queue, receipts: impl Iterator<Item = String>) {
+async fn make_visible(
+    deployment: &Deployment,
+    queue: &Queue,
+    receipts: impl Iterator<Item = String>,
+) {
     let entry = |(place, receipt): (usize, String)| {
         let entry = ChangeMessageVisibilityBatchRequestEntry::builder().id(place.to_string());
         entry.receipt_handle(receipt).visibility_timeout(0).build().ok()
     };
     let entries: Vec<_> = receipts.enumerate().filter_map(entry).collect();
-    let give_back =
+    let changes =
         stream::iter(entries.chunks(usize::try_from(AT_ONCE).unwrap_or(10))).map(async |entries| {
             let change = deployment.sqs.change_message_visibility_batch().queue_url(&queue.url);
             let _ = change.set_entries(Some(entries.to_vec())).send().await;
         });
-    give_back.buffer_unordered(CALLS).collect::<()>().await;
+    changes.buffer_unordered(CALLS).collect::<()>().await;
 }
 
 /// Returns the parked messages of a queue.
-async fn parked(deployment: &Deployment, kept: &str, queue: &str) -> Result<Vec<Letter>> {
+async fn parked(deployment: &Deployment, table: &str, queue: &str) -> Result<Vec<Message>> {
     let text = |item: &Value, name: &str| item[name].as_str().map(ToOwned::to_owned);
-    let letter = |item: Value| Letter {
+    let message = |item: Value| Message {
         id: text(&item, "id").unwrap_or_default(),
         body: text(&item, "body").unwrap_or_default(),
         group: text(&item, "group"),
         since: text(&item, "since").and_then(|since| since.parse().ok()),
         receipt: None,
     };
-    let items = records::parked(deployment, kept).await?.into_iter().map(|(item, _)| item);
-    Ok(items.filter(|item| item["queue"] == queue).map(letter).collect())
+    let items = records::parked(deployment, table).await?.into_iter().map(|(item, _)| item);
+    Ok(items.filter(|item| item["queue"] == queue).map(message).collect())
 }
 
 async fn show_parked(deployment: &Deployment, options: &Options, out: Out) -> Result<()> {
-    let kept = records::table(deployment)?;
+    let table = records::table(deployment)?;
     let is_wanted = |item: &Value| {
         let queue = item["queue"].as_str().unwrap_or_default();
         options.queue.as_ref().is_none_or(|wanted| queue.starts_with(wanted.as_str()))
     };
     let mut rows = Vec::new();
     for (item, Record { kind: _, what: _, why, detail }) in
-        records::parked(deployment, kept).await?
+        records::parked(deployment, table).await?
     {
         if is_wanted(&item) {
             let body = if options.payloads { item["body"].clone() } else { Value::Null };
@@ -676,6 +817,6 @@ mod tests {
 
     #[test]
     fn a_pass_lasts_longer_for_more_messages_and_900_seconds_at_most() {
-        assert_eq!([pass(0), pass(500), pass(33_000), pass(1_000_000)], [60, 70, 720, 900]);
+        assert_eq!([0, 500, 33_000, 1_000_000].map(pass_seconds), [60, 70, 720, 900]);
     }
 }

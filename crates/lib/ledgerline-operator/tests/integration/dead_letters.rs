@@ -79,7 +79,7 @@ async fn dead_letters_are_counted_redriven_and_parked() {
         })
         .collect();
     assert_eq!(code, 2);
-    let failed = "it failed each time that it was tried";
+    let failed = "every attempt failed";
     assert_eq!(
         counts,
         BTreeSet::from([
@@ -134,7 +134,7 @@ async fn dead_letters_are_counted_redriven_and_parked() {
         dynamodb.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
     let done: BTreeSet<_> =
         records.iter().map(|record| record["what"].as_s().unwrap().clone()).collect();
-    assert!(done.contains(&format!("throw away: {id}")) && done.len() == 5, "{done:?}");
+    assert!(done.contains(&format!("discard: {id}")) && done.len() == 5, "{done:?}");
     // The fanout quarantines a damaged commit again after a redrive, and the tool reports that.
     stack.damage("tank-damaged").await;
     eventually("the record is quarantined", async || {
@@ -234,7 +234,7 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
     // The operator repairs the position, and redrives the messages. The tool is killed when it has
     // redriven the first one.
     position(AttributeValue::N("1".into())).await;
-    let send_back = [
+    let redrive = [
         "dead-letters",
         "Readings",
         "--redrive",
@@ -243,7 +243,7 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
         "--why",
         "the position is repaired",
     ];
-    let mut tool = ledger.start(&send_back);
+    let mut tool = ledger.start(&redrive);
     // The loop has no pause, because the tool has only a few messages to send.
     let records = async || {
         let records = dynamodb.scan().table_name(table("OperationsTable")).send().await.unwrap();
@@ -259,7 +259,7 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
         "the others are sent, when those that the killed tool had can be had again",
         async || {
             // While messages are left, the tool does not report success.
-            let is_done = ledger.run(&send_back).0 == 0;
+            let is_done = ledger.run(&redrive).0 == 0;
             let is_empty = ledger.run(&["dead-letters"]).0 == 0;
             assert!(is_empty || !is_done, "it says that all is done");
             is_done.then_some(())
