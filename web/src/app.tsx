@@ -1,19 +1,19 @@
 /** The frame of all pages: navigation, sign-in, messages, and commands without an answer. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { link, SharedContext, type Application, type Place, type Shared } from "./application";
+import { link, SharedContext, type Application, type Route, type Shared } from "./application";
 import type { Config } from "./config";
 import { ENDED } from "./explain";
 import type { Outbox } from "./outbox";
 import { signIn, type Session } from "./session";
 import { share } from "./shared";
-import { usePlace } from "./ui/hooks";
+import { useRoute } from "./ui/hooks";
 import { Page } from "./ui/parts";
 import { Unanswered } from "./unanswered";
 
 interface Message {
   text: string;
   isError: boolean;
-  /** The place of the result. */
+  /** The route of the result. */
   href?: string | undefined;
   /** Tells two messages with the same text apart, so that a screen reader reads both. */
   number: number;
@@ -21,16 +21,16 @@ interface Message {
 
 export function App(props: { config: Config; session: Session; applications: Application[] }) {
   const { config, session, applications } = props;
-  const place = usePlace();
+  const route = useRoute();
   const [message, setMessage] = useState<Message>({ text: "", isError: false, number: 0 });
   const main = useRef<HTMLElement>(null);
   const shared = useMemo(() => {
-    const tell: Shared["tell"] = (text, isError = false, href) =>
+    const notify: Shared["notify"] = (text, isError = false, href) =>
       setMessage(({ number }) => ({ text, isError, href, number: number + 1 }));
-    return share(config, session, applications, tell);
+    return share(config, session, applications, notify);
   }, []);
   const stopAsking = useQuestionBeforeUnload(shared.outbox);
-  const application = applications.find(({ name }) => name === place.segments[0]) ?? applications[0];
+  const application = applications.find(({ name }) => name === route.segments[0]) ?? applications[0];
 
   function skip(event: Event) {
     // The address stays as it is: it names the page.
@@ -52,14 +52,14 @@ export function App(props: { config: Config; session: Session; applications: App
           </span>
         </p>
         <Unanswered shared={shared} />
-        <div key={`${place.segments.join("/")}?${place.query}`}>{pageOf(application, place)}</div>
+        <div key={`${route.segments.join("/")}?${route.query}`}>{pageOf(application, route)}</div>
       </main>
     </SharedContext.Provider>
   );
 }
 
-/** Returns the page of a place. The start of the app is that of the first application. */
-function pageOf(application: Application | undefined, { segments, query }: Place) {
+/** Returns the page of a route. The start of the app is that of the first application. */
+function pageOf(application: Application | undefined, { segments, query }: Route) {
   const isStart = segments.length === 0;
   const isKnown = application !== undefined && (isStart || segments[0] === application.name);
   const page = isKnown ? application.page({ segments: segments.slice(1), query }) : undefined;
@@ -107,7 +107,7 @@ function Header(props: { applications: Application[]; current: Application | und
 
 /** Asks the user to sign in again when the session has ended. */
 function SignInAgain({ config, shared, stopAsking }: { config: Config; shared: Shared; stopAsking: () => void }) {
-  const { session, tell, explain } = shared;
+  const { session, notify, explain } = shared;
   const [hasEnded, setEnded] = useState(false);
   useEffect(() => session.onEnd(() => setEnded(true)), []);
   if (!hasEnded) return null;
@@ -115,7 +115,7 @@ function SignInAgain({ config, shared, stopAsking }: { config: Config; shared: S
   async function again() {
     // The commands without an answer are stored.
     stopAsking();
-    await signIn(config).catch(async (error: unknown) => tell(await explain(error), true));
+    await signIn(config).catch(async (error: unknown) => notify(await explain(error), true));
   }
 
   return (

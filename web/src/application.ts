@@ -8,8 +8,8 @@ import type { Session } from "./session";
 
 export type Api = Client<paths>;
 
-/** The place in the app: `#/bank/accounts/163…?x=y` has the segments `accounts` and `163…`. */
-export interface Place {
+/** The route in the app: `#/bank/accounts/163…?x=y` has the segments `accounts` and `163…`. */
+export interface Route {
   segments: string[];
   query: URLSearchParams;
 }
@@ -22,8 +22,8 @@ export interface Application {
   commands: (api: Api) => Record<string, Send<never>>;
   /** The places where the results of commands are, by the names of the commands. */
   results?: Record<string, (input: never) => string>;
-  /** Returns the page of a place, or `undefined` if there is none. */
-  page: (place: Place) => VNode | undefined;
+  /** Returns the page of a route, or `undefined` if there is none. */
+  page: (route: Route) => VNode | undefined;
 }
 
 /** The parts that all pages share. */
@@ -36,7 +36,7 @@ export interface Shared {
   /** Reads the data of the page again. */
   reload: () => Promise<void>;
   /** Shows the user a message, which a screen reader reads aloud. */
-  tell: (text: string, isError?: boolean, href?: string) => void;
+  notify: (text: string, isError?: boolean, href?: string) => void;
   /** Tells the user that the API has carried out a command, and reads the data of the page again. */
   carriedOut: (kind: string, input: unknown, label: string) => Promise<void>;
   /** Explains an error to the user, and finds out whether the session has ended. */
@@ -51,7 +51,7 @@ export function useShared(): Shared {
   return shared;
 }
 
-/** The address of a place in the app. */
+/** The address of a route in the app. */
 export function link(...segments: string[]): string {
   return `#/${segments.map(encodeURIComponent).join("/")}`;
 }

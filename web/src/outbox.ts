@@ -9,7 +9,7 @@
 import { Problem } from "../client/index";
 
 /** A command as the app stores it. */
-export interface Entry<Input = unknown> {
+export interface PendingCommand<Input = unknown> {
   /** The Idempotency-Key. */
   key: string;
   /** The subject of the user who sent the command. No other user sees it. */
@@ -46,16 +46,16 @@ export type Outbox = ReturnType<typeof openOutbox>;
 export function openOutbox(user: string, kinds: Map<string, Send<never>>, storage: Storage = sessionStorage) {
   const listeners = new Set<() => void>();
   // Nothing is being sent after a reload.
-  let entries = stored(storage).map((entry): Entry => ({ ...entry, state: "unknown" }));
+  let entries = stored(storage).map((entry): PendingCommand => ({ ...entry, state: "unknown" }));
 
   let isClosed = false;
 
-  function store(changed: Entry[]) {
+  function store(changed: PendingCommand[]) {
     // An answer ends a command, also if the page is closed before it has read the result.
     if (!isClosed) storage.setItem(STORAGE, JSON.stringify(changed.filter(({ state }) => state !== "answered")));
   }
 
-  function write(changed: Entry[]) {
+  function write(changed: PendingCommand[]) {
     entries = changed;
     try {
       store(changed);
@@ -65,7 +65,7 @@ export function openOutbox(user: string, kinds: Map<string, Send<never>>, storag
     for (const listener of listeners) listener();
   }
 
-  function set(key: string, state: Entry["state"]) {
+  function set(key: string, state: PendingCommand["state"]) {
     write(entries.map((entry) => (entry.key === key ? { ...entry, state } : entry)));
   }
 
@@ -73,7 +73,7 @@ export function openOutbox(user: string, kinds: Map<string, Send<never>>, storag
     write(entries.filter((entry) => entry.key !== key));
   }
 
-  async function attempt({ key, kind, input }: Entry, refresh?: () => Promise<void>): Promise<void> {
+  async function attempt({ key, kind, input }: PendingCommand, refresh?: () => Promise<void>): Promise<void> {
     const send = kinds.get(kind) as Send<unknown> | undefined;
     try {
       if (send === undefined) throw new Error(`this version of the app has no command ${kind}`);
@@ -102,7 +102,7 @@ export function openOutbox(user: string, kinds: Map<string, Send<never>>, storag
      * {@link NotStored}. `refresh` reads what the command changed.
      */
     async send<Input>(kind: string, input: Input, label: string, refresh?: () => Promise<void>): Promise<void> {
-      const entry: Entry = { key: crypto.randomUUID(), user, kind, input, label, state: "sending", isRetry: false };
+      const entry: PendingCommand = { key: crypto.randomUUID(), user, kind, input, label, state: "sending", isRetry: false };
       try {
         store([...entries, entry]);
       } catch {
@@ -112,7 +112,7 @@ export function openOutbox(user: string, kinds: Map<string, Send<never>>, storag
       await attempt(entry, refresh);
     },
     /** Sends a command without an answer again, with its key. */
-    retry(retried: Entry, refresh?: () => Promise<void>): Promise<void> {
+    retry(retried: PendingCommand, refresh?: () => Promise<void>): Promise<void> {
       const again = { ...retried, state: "sending" as const, isRetry: true };
       write(entries.map((entry) => (entry.key === retried.key ? again : entry)));
       return attempt(again, refresh);
@@ -133,7 +133,7 @@ export function isAnswer(error: unknown): boolean {
   return error instanceof Problem && error.status < 500 && error.status !== 401 && error.status !== 429;
 }
 
-function stored(storage: Storage): Entry[] {
+function stored(storage: Storage): PendingCommand[] {
   try {
     const entries: unknown = JSON.parse(storage.getItem(STORAGE) ?? "[]");
     return Array.isArray(entries) ? entries.filter(isEntry) : [];
@@ -142,7 +142,7 @@ function stored(storage: Storage): Entry[] {
   }
 }
 
-function isEntry(value: unknown): value is Entry {
+function isEntry(value: unknown): value is PendingCommand {
   const entry = (value ?? {}) as Record<string, unknown>;
   const hasTexts = ["key", "user", "kind", "label"].every((name) => typeof entry[name] === "string");
   return hasTexts && typeof entry["input"] === "object" && entry["input"] !== null;

@@ -11,7 +11,7 @@ export function share(
   config: Config,
   session: Session,
   applications: Application[],
-  tell: Shared["tell"],
+  notify: Shared["notify"],
 ): Shared {
   const api = ledgerline<paths>({ baseUrl: config.api, token: () => session.token() });
   const kinds = applications.flatMap(({ name, commands }) =>
@@ -29,12 +29,12 @@ export function share(
     outbox: openOutbox(session.user.subject, new Map(kinds)),
     queries,
     reload,
-    tell,
+    notify,
     async carriedOut(kind, input, label) {
       const [name, command = ""] = kind.split(".");
       const { results } = applications.find((application) => application.name === name) ?? {};
-      const place = results?.[command] as ((input: unknown) => string) | undefined;
-      tell(`${label}: done.`, false, place?.(input));
+      const address = results?.[command] as ((input: unknown) => string) | undefined;
+      notify(`${label}: done.`, false, address?.(input));
       await reload();
     },
     explain: (error) => explain(session, error),

@@ -1,17 +1,17 @@
 import { useEffect, useState } from "preact/hooks";
 import type { Shared } from "./application";
-import { isAnswer, type Entry } from "./outbox";
+import { isAnswer, type PendingCommand } from "./outbox";
 import { focusHeading } from "./ui/parts";
 
 /** The commands without an answer. The user may send each again: the API carries it out once. */
 export function Unanswered({ shared }: { shared: Shared }) {
-  const { outbox, tell, carriedOut, reload, explain } = shared;
+  const { outbox, notify, carriedOut, reload, explain } = shared;
   const [, render] = useState({});
   useEffect(() => outbox.subscribe(() => render({})), [outbox]);
   const entries = outbox.entries().filter(({ state, isRetry }) => state === "unknown" || isRetry);
   if (entries.length === 0) return null;
 
-  async function retry(entry: Entry) {
+  async function retry(entry: PendingCommand) {
     // The button remains, so that it keeps the focus.
     const { state, kind, input, label } = entry;
     if (state !== "unknown") return;
@@ -19,7 +19,7 @@ export function Unanswered({ shared }: { shared: Shared }) {
       await outbox.retry(entry, () => carriedOut(kind, input, label));
       focusHeading();
     } catch (error) {
-      tell(`${label}: ${await explain(error)}`, true);
+      notify(`${label}: ${await explain(error)}`, true);
       // A refusal may mean that the page shows an older state.
       if (isAnswer(error)) {
         focusHeading();
@@ -28,7 +28,7 @@ export function Unanswered({ shared }: { shared: Shared }) {
     }
   }
 
-  function forget({ key, label }: Entry) {
+  function forget({ key, label }: PendingCommand) {
     if (!confirm(`The service may have carried this out: ${label}. Forget it?`)) return;
     outbox.remove(key);
     focusHeading();

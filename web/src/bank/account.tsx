@@ -1,10 +1,10 @@
 import type { components } from "../../client/schema";
 import { link, useShared } from "../application";
-import type { Entry } from "../outbox";
-import { useCommand, useEntries, useList, useQuery, type Outcome } from "../ui/hooks";
-import { Field, focusHeading, Form, List, Page, Problem, Shown } from "../ui/parts";
-import type { Booking, Close, Transfer } from ".";
-import { read, shown } from "./money";
+import type { PendingCommand } from "../outbox";
+import { useCommand, usePendingCommands, useList, useQuery, type Outcome } from "../ui/hooks";
+import { Field, focusHeading, Form, List, Page, Problem, Loaded } from "../ui/parts";
+import type { Booking, Close, Transfer } from "./commands";
+import { parseMoney, formatMoney } from "./money";
 
 type Account = components["schemas"]["Account"];
 
@@ -32,11 +32,11 @@ export function AccountPage({ id }: { id: string }) {
     [id],
   );
   const isHere = (input: { id: string }) => input.id === id;
-  const credits = useEntries<Booking>("bank.credit", isHere);
-  const debits = useEntries<Booking>("bank.debit", isHere);
+  const credits = usePendingCommands<Booking>("bank.credit", isHere);
+  const debits = usePendingCommands<Booking>("bank.debit", isHere);
   const others = [
-    ...useEntries<Close>("bank.close", isHere),
-    ...useEntries<Transfer>("bank.transfer", ({ fromAccountId }) => fromAccountId === id),
+    ...usePendingCommands<Close>("bank.close", isHere),
+    ...usePendingCommands<Transfer>("bank.transfer", ({ fromAccountId }) => fromAccountId === id),
   ];
   const bookings = [
     ...credits.map((entry) => ({ ...entry, sign: 1 })),
@@ -51,20 +51,20 @@ export function AccountPage({ id }: { id: string }) {
   const title = account.data === undefined ? "Account" : `Account of ${account.data.owner}`;
   return (
     <Page title={title}>
-      <Shown of={account}>
+      <Loaded query={account}>
         {(data) =>
           data && (
             <>
               <Summary account={data} pending={pending.reduce((sum, { input, sign }) => sum + sign * input.amount, 0)} />
               <h2>Bookings</h2>
               <List
-                of={transactions}
+                query={transactions}
                 label="Bookings"
                 empty="There are no bookings."
                 first={pending.map(({ key, input, sign }) => (
                   <li key={key} class="pending">
                     <span>{input.reference ?? (sign > 0 ? "Credit" : "Debit")} (being booked)</span>
-                    <span class="amount">{shown(sign * input.amount, data.currency)}</span>
+                    <span class="amount">{formatMoney(sign * input.amount, data.currency)}</span>
                   </li>
                 ))}
               >
@@ -76,7 +76,7 @@ export function AccountPage({ id }: { id: string }) {
                         {bookedOn}
                       </time>
                     </span>
-                    <span class="amount">{shown(kind === "credit" ? amount : -amount, data.currency)}</span>
+                    <span class="amount">{formatMoney(kind === "credit" ? amount : -amount, data.currency)}</span>
                   </li>
                 )}
               </List>
@@ -84,7 +84,7 @@ export function AccountPage({ id }: { id: string }) {
             </>
           )
         }
-      </Shown>
+      </Loaded>
     </Page>
   );
 }
@@ -95,7 +95,7 @@ function Summary({ account, pending }: { account: Account; pending: number }) {
   return (
     <dl class="card">
       <dt>Balance</dt>
-      <dd class={pending === 0 ? "balance" : "balance pending"}>{shown(totalBalance + pending, currency)}</dd>
+      <dd class={pending === 0 ? "balance" : "balance pending"}>{formatMoney(totalBalance + pending, currency)}</dd>
       <dt>Status</dt>
       <dd>{status}</dd>
       <dt>Number</dt>
@@ -107,16 +107,16 @@ function Summary({ account, pending }: { account: Account; pending: number }) {
 }
 
 /** The changes. Each is based on the version of the account that the user sees. */
-function Changes({ account, entries }: { account: Account; entries: Entry[] }) {
+function Changes({ account, entries }: { account: Account; entries: PendingCommand[] }) {
   const { accountId: id, version, currency } = account;
   const credit = useCommand<Booking>("bank.credit");
   const debit = useCommand<Booking>("bank.debit");
   const transfer = useCommand<Transfer>("bank.transfer");
   const close = useCommand<Close>("bank.close");
 
-  /** Reads the texts of a form. Returns nothing if the amount is none. */
+  /** Reads the texts of a form. Returns `undefined` if the amount is invalid. */
   function moneyOf(field: (name: string) => string) {
-    const amount = read(field("amount"), currency);
+    const amount = parseMoney(field("amount"), currency);
     const reference = field("reference");
     return amount === undefined ? undefined : { amount, ...(reference === "" ? {} : { reference }) };
   }
@@ -126,7 +126,7 @@ function Changes({ account, entries }: { account: Account; entries: Entry[] }) {
   const book = (command: typeof credit, name: string) => async (field: (name: string) => string) => {
     const money = moneyOf(field);
     if (money === undefined) return command.refuse(wrong);
-    const label = `${name} ${shown(money.amount, currency)}`;
+    const label = `${name} ${formatMoney(money.amount, currency)}`;
     return command.send({ id, version, ...money }, label);
   };
 
@@ -136,7 +136,7 @@ function Changes({ account, entries }: { account: Account; entries: Entry[] }) {
     const transferId = crypto.randomUUID();
     const here = location.hash;
     const input = { transferId, fromAccountId: id, toAccountId: field("to"), currency, ...money };
-    const outcome = await transfer.send(input, `Request a transfer of ${shown(money.amount, currency)}`);
+    const outcome = await transfer.send(input, `Request a transfer of ${formatMoney(money.amount, currency)}`);
     // The user may have gone to another page in the meantime.
     if (outcome === "done" && location.hash === here) location.hash = link("bank", "transfers", transferId);
     return outcome;

@@ -1,8 +1,8 @@
 import { link, useShared } from "../application";
-import { useCommand, useEntries, useList } from "../ui/hooks";
+import { useCommand, usePendingCommands, useList } from "../ui/hooks";
 import { Field, Form, List, Page } from "../ui/parts";
-import type { Open } from ".";
-import { shown } from "./money";
+import type { Open } from "./commands";
+import { formatMoney } from "./money";
 
 /** The user's accounts, and a form to open one. */
 export function AccountsPage() {
@@ -12,7 +12,7 @@ export function AccountsPage() {
     return { rows: data?.accounts ?? [], cursor: data?.cursor ?? null };
   }, []);
   const open = useCommand<Open>("bank.open");
-  const opening = useEntries<Open>("bank.open");
+  const opening = usePendingCommands<Open>("bank.open");
 
   async function onOpen(field: (name: string) => string) {
     const accountId = crypto.randomUUID();
@@ -32,7 +32,7 @@ export function AccountsPage() {
   return (
     <Page title="Accounts">
       <List
-        of={accounts}
+        query={accounts}
         label="Your accounts"
         empty="You have no accounts."
         first={opening.map(({ key, input, state }) => (
@@ -46,7 +46,7 @@ export function AccountsPage() {
           <li key={accountId}>
             <a href={link("bank", "accounts", accountId)}>{owner}</a>
             <span class="amount">
-              {status === "closed" && <span class="tag">closed</span>} {shown(totalBalance, currency)}
+              {status === "closed" && <span class="tag">closed</span>} {formatMoney(totalBalance, currency)}
             </span>
           </li>
         )}

@@ -1,41 +1,9 @@
 /** The bank: accounts, their bookings, and transfers. */
-import type { components } from "../../client/schema";
-import { link, type Api, type Application } from "../application";
+import { link, type Application } from "../application";
 import { AccountPage } from "./account";
 import { AccountsPage } from "./accounts";
+import { commands, type Open, type Transfer } from "./commands";
 import { TransferPage } from "./transfer";
-
-type Schemas = components["schemas"];
-
-export type Open = Schemas["OpenAccount"] & { accountId: string };
-export type Transfer = Schemas["RequestTransfer"] & { transferId: string };
-/** A change of an account that the user saw at this version. */
-interface Change {
-  id: string;
-  version: number;
-}
-export type Booking = Schemas["Booking"] & Change;
-export type Close = Change;
-
-/** The headers of a change that is based on a version. */
-function based(key: string, { version }: Change) {
-  return { "Idempotency-Key": key, "If-Match": `"${version}"` };
-}
-
-function commands(api: Api) {
-  return {
-    open: (body: Open, key: string) =>
-      api.POST("/accounts", { body, params: { header: { "Idempotency-Key": key } } }),
-    credit: ({ id, version, ...body }: Booking, key: string) =>
-      api.POST("/accounts/{id}/credits", { body, params: { path: { id }, header: based(key, { id, version }) } }),
-    debit: ({ id, version, ...body }: Booking, key: string) =>
-      api.POST("/accounts/{id}/debits", { body, params: { path: { id }, header: based(key, { id, version }) } }),
-    close: (change: Close, key: string) =>
-      api.POST("/accounts/{id}/close", { params: { path: { id: change.id }, header: based(key, change) } }),
-    transfer: (body: Transfer, key: string) =>
-      api.POST("/transfers", { body, params: { header: { "Idempotency-Key": key } } }),
-  };
-}
 
 export const application: Application = {
   name: "bank",

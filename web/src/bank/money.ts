@@ -19,7 +19,7 @@ function digitsOf(currency: string): number {
 }
 
 /** Shows an amount: `5000` minor units of EUR as `€50.00`. */
-export function shown(minor: number, currency: string): string {
+export function formatMoney(minor: number, currency: string): string {
   const places = digitsOf(currency);
   // As a text, so that no amount loses a digit.
   const text = Math.abs(minor).toString().padStart(places + 1, "0");
@@ -29,8 +29,8 @@ export function shown(minor: number, currency: string): string {
   return new Intl.NumberFormat(undefined, { style: "currency", currency, ...form }).format(decimal as `${number}`);
 }
 
-/** Reads an amount: `50`, `50.5` or `50,50`. Returns nothing if the text is no amount above 0. */
-export function read(text: string, currency: string): number | undefined {
+/** Reads an amount: `50`, `50.5` or `50,50`. Returns `undefined` if the text is no amount above 0. */
+export function parseMoney(text: string, currency: string): number | undefined {
   const places = digitsOf(currency);
   const [, whole, fraction = ""] = /^(\d{1,15})(?:[.,](\d+))?$/.exec(text.trim()) ?? [];
   if (whole === undefined || fraction.length > places) return undefined;

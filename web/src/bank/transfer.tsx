@@ -3,7 +3,7 @@ import type { components } from "../../client/schema";
 import { link, useShared } from "../application";
 import { isAnswer } from "../outbox";
 import { Page, Problem } from "../ui/parts";
-import { shown } from "./money";
+import { formatMoney } from "./money";
 
 type Transfer = components["schemas"]["Transfer"];
 
@@ -50,7 +50,7 @@ export function TransferPage({ id }: { id: string }) {
         <>
           <dl class="card">
             <dt>Amount</dt>
-            <dd class="balance">{shown(transfer.amount, transfer.currency)}</dd>
+            <dd class="balance">{formatMoney(transfer.amount, transfer.currency)}</dd>
             {transfer.reference != null && (
               <>
                 <dt>Reference</dt>
@@ -90,7 +90,7 @@ function useTransfer(id: string): { transfer?: Transfer; problem?: string | unde
     const forget = session.onEnd(() => page.abort());
 
     /** Reads the transfer if it has changed since this tag. */
-    async function read(tag: string | undefined) {
+    async function parseMoney(tag: string | undefined) {
       const header = tag === undefined ? {} : { "If-None-Match": tag };
       const query = api.ownWrites(`/transfers/${id}`);
       return api.GET("/transfers/{id}", { params: { path: { id }, query, header }, signal });
@@ -102,7 +102,7 @@ function useTransfer(id: string): { transfer?: Transfer; problem?: string | unde
       let pause = PAUSE;
       while (!signal.aborted && !(seen && FINAL.includes(seen.status))) {
         try {
-          const { data, response } = await read(tag);
+          const { data, response } = await parseMoney(tag);
           if (data !== undefined) {
             seen = data;
             tag = response.headers.get("etag") ?? undefined;

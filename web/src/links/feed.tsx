@@ -1,7 +1,7 @@
 import { link, useShared } from "../application";
 import { useList } from "../ui/hooks";
 import { List, Page } from "../ui/parts";
-import { userIdOf } from ".";
+import { userIdOf } from "./commands";
 import { RateForm, RatingItem } from "./parts";
 
 /** The feed: the ratings of the users whom the user follows. */
@@ -19,8 +19,8 @@ export function FeedPage() {
         <a href={link("links", "users", id)}>Your ratings</a>
         <a href={link("links", "people")}>People you follow</a>
       </p>
-      <List of={feed} label="Feed" empty="Nothing here: follow people, and their ratings appear.">
-        {(rating) => <RatingItem key={rating.linkId} of={rating} by={rating.userId} />}
+      <List query={feed} label="Feed" empty="Nothing here: follow people, and their ratings appear.">
+        {(rating) => <RatingItem key={rating.linkId} rating={rating} by={rating.userId} />}
       </List>
       <RateForm userId={id} />
     </Page>

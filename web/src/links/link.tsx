@@ -1,7 +1,7 @@
 import { useShared } from "../application";
-import { useEntries, useList } from "../ui/hooks";
+import { usePendingCommands, useList } from "../ui/hooks";
 import { List, Page, WebLink } from "../ui/parts";
-import { userIdOf, type Rate } from ".";
+import { userIdOf, type Rate } from "./commands";
 import { isSameUrl, RateForm, RatingItem, ratingsOf } from "./parts";
 
 /** A link, and the ratings of all users. */
@@ -9,7 +9,7 @@ export function LinkPage({ url }: { url: string }) {
   const { api, session } = useShared();
   const own = userIdOf(session.user.subject);
   const ratings = useList((query, signal) => ratingsOf(api, url, query, signal), [url]);
-  const pending = useEntries<Rate>("links.rate", (input) => isSameUrl(input.linkUrl, url));
+  const pending = usePendingCommands<Rate>("links.rate", (input) => isSameUrl(input.linkUrl, url));
   // The rating that the user is sending replaces the earlier one.
   const isSent = pending.some(({ state }) => state !== "unknown");
   const others = (ratings.rows ?? []).filter(({ userId }) => !isSent || userId !== own);
@@ -24,14 +24,14 @@ export function LinkPage({ url }: { url: string }) {
         </p>
       )}
       <List
-        of={{ ...ratings, rows: others }}
+        query={{ ...ratings, rows: others }}
         label="Ratings"
         empty="No user has rated this link."
         first={pending.map(({ key, input, state }) => (
-          <RatingItem key={key} of={input} by={own} state={state} />
+          <RatingItem key={key} rating={input} by={own} state={state} />
         ))}
       >
-        {(rating) => <RatingItem key={rating.userId} of={{ ...rating, linkUrl: url }} by={rating.userId} />}
+        {(rating) => <RatingItem key={rating.userId} rating={{ ...rating, linkUrl: url }} by={rating.userId} />}
       </List>
       <RateForm userId={own} url={url} entries={pending} />
     </Page>

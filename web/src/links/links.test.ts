@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { userIdOf } from ".";
+import { userIdOf } from "./commands";
 
 test("the id of a user is that which the API derives from the subject", () => {
   for (const [subject, id] of [

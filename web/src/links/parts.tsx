@@ -1,8 +1,8 @@
 import { link, useShared, type Api } from "../application";
-import type { Entry } from "../outbox";
+import type { PendingCommand } from "../outbox";
 import { readUntil, useCommand } from "../ui/hooks";
 import { Field, Form, WebLink } from "../ui/parts";
-import type { Rate } from ".";
+import type { Rate } from "./commands";
 
 /** A rating of a link by a user. */
 export interface Rating {
@@ -30,13 +30,13 @@ export function Stars({ rating }: { rating: number }) {
  * A rating in a list, with the user who gave it if the list has more than one. A rating that the
  * user is sending has the state of its command.
  */
-export function RatingItem(props: { of: Rating; by?: string; state?: Entry["state"] }) {
-  const { of, by, state } = props;
+export function RatingItem(props: { rating: Rating; by?: string; state?: PendingCommand["state"] }) {
+  const { rating, by, state } = props;
   return (
     <li class={state === undefined ? undefined : "pending"}>
       <span>
-        <WebLink url={of.linkUrl} title={of.title} />
-        {of.tags?.map((tag) => (
+        <WebLink url={rating.linkUrl} title={rating.title} />
+        {rating.tags?.map((tag) => (
           <span key={tag} class="tag">
             {tag}
           </span>
@@ -48,11 +48,11 @@ export function RatingItem(props: { of: Rating; by?: string; state?: Entry["stat
               <a href={link("links", "users", by)}>{by}</a>,{" "}
             </>
           )}
-          <a href={pageOf(of.linkUrl)}>all ratings</a>
+          <a href={pageOf(rating.linkUrl)}>all ratings</a>
           {state !== undefined && (state === "unknown" ? ", without an answer" : ", being sent")}
         </small>
       </span>
-      <Stars rating={of.rating} />
+      <Stars rating={rating.rating} />
     </li>
   );
 }
@@ -67,7 +67,7 @@ export async function ratingsOf(api: Api, url: string, query: { cursor?: string 
  * The form to rate a link: that of the page, or any. The view is eventually consistent, so the
  * command stays in the outbox until the view shows the rating.
  */
-export function RateForm({ userId, url, entries = [] }: { userId: string; url?: string; entries?: Entry[] }) {
+export function RateForm({ userId, url, entries = [] }: { userId: string; url?: string; entries?: PendingCommand[] }) {
   const { api } = useShared();
   const rate = useCommand<Rate>("links.rate");
 

@@ -1,8 +1,8 @@
 import { rows } from "../../client/index";
 import { link, useShared } from "../application";
-import { readUntil, useCommand, useEntries, useQuery, type Query } from "../ui/hooks";
+import { readUntil, useCommand, usePendingCommands, useQuery, type Query } from "../ui/hooks";
 import { Field, Form, List, Page, Problem } from "../ui/parts";
-import { userIdOf, type Following, type Register } from ".";
+import { userIdOf, type Following, type Register } from "./commands";
 
 /** Returns the ids of the users whom the user follows: at most 1,000. */
 export function useFollows(): Query<string[]> {
@@ -29,8 +29,8 @@ export function FollowButton(props: {
   const follow = useCommand<Following>("links.follow");
   const unfollow = useCommand<Following>("links.unfollow");
   const isHere = ({ otherId }: Following) => otherId === id;
-  const begun = useEntries<Following>("links.follow", isHere);
-  const ended = useEntries<Following>("links.unfollow", isHere);
+  const begun = usePendingCommands<Following>("links.follow", isHere);
+  const ended = usePendingCommands<Following>("links.unfollow", isHere);
   // A command without an answer may never be carried out.
   const sent = [...begun, ...ended].find(({ state }) => state !== "unknown");
   const isShown = sent === undefined ? isFollowed : sent.kind === "links.follow";
@@ -80,7 +80,7 @@ export function PeoplePage() {
       <p>
         Your user id is <code>{own}</code>. Other users need this id to follow you.
       </p>
-      <List of={{ ...follows, rows: follows.data }} label="People" empty="You follow no users.">
+      <List query={{ ...follows, rows: follows.data }} label="People" empty="You follow no users.">
         {(id) => (
           <li key={id}>
             <a href={link("links", "users", id)}>{id}</a>

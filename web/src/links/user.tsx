@@ -1,7 +1,7 @@
 import { useShared } from "../application";
 import { useList } from "../ui/hooks";
-import { List, Page, Shown } from "../ui/parts";
-import { userIdOf } from ".";
+import { List, Page, Loaded } from "../ui/parts";
+import { userIdOf } from "./commands";
 import { FollowButton, useFollows } from "./people";
 import { RatingItem } from "./parts";
 
@@ -21,12 +21,12 @@ export function UserPage({ id }: { id: string }) {
   return (
     <Page title={id === own ? "Your ratings" : `Ratings of ${id}`}>
       {id !== own && (
-        <Shown of={follows}>
+        <Loaded query={follows}>
           {(following) => <FollowButton id={id} isFollowed={following.includes(id)} reload={follows.reload} />}
-        </Shown>
+        </Loaded>
       )}
-      <List of={ratings} label="Ratings" empty="No ratings.">
-        {(rating) => <RatingItem key={rating.linkId} of={rating} />}
+      <List query={ratings} label="Ratings" empty="No ratings.">
+        {(rating) => <RatingItem key={rating.linkId} rating={rating} />}
       </List>
     </Page>
   );

@@ -1,10 +1,10 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { Problem } from "../../client/index";
-import { useShared, type Place } from "../application";
-import { isAnswer, type Entry } from "../outbox";
+import { useShared, type Route } from "../application";
+import { isAnswer, type PendingCommand } from "../outbox";
 
-/** Reads the place in the app from the address: `#/bank/accounts?x=y`. */
-export function readPlace(): Place {
+/** Reads the route in the app from the address: `#/bank/accounts?x=y`. */
+export function readRoute(): Route {
   const [path = "", query = ""] = location.hash.slice(1).split("?");
   const segments = path.split("/").filter((segment) => segment !== "");
   return { segments: segments.map(decoded), query: new URLSearchParams(query) };
@@ -19,14 +19,14 @@ function decoded(segment: string): string {
   }
 }
 
-export function usePlace(): Place {
-  const [place, setPlace] = useState(readPlace);
+export function useRoute(): Route {
+  const [route, setRoute] = useState(readRoute);
   useEffect(() => {
-    const moved = () => setPlace(readPlace());
+    const moved = () => setRoute(readRoute());
     addEventListener("hashchange", moved);
     return () => removeEventListener("hashchange", moved);
   }, []);
-  return place;
+  return route;
 }
 
 export interface Query<Data> {
@@ -83,7 +83,7 @@ export function useList<First extends Rows<unknown>>(
   read: (query: { cursor?: string }, signal?: AbortSignal) => Promise<First>,
   inputs: unknown[],
 ) {
-  const { explain, tell } = useShared();
+  const { explain, notify } = useShared();
   const first = useQuery((signal) => read({}, signal), inputs);
   const [later, setLater] = useState<Rows<First["rows"][number]> | undefined>();
   useEffect(() => setLater(undefined), [first.data]);
@@ -105,7 +105,7 @@ export function useList<First extends Rows<unknown>>(
         setLater((before) => ({ ...page, rows: [...(before?.rows ?? []), ...page.rows] }));
       }
     } catch (error) {
-      tell(await explain(error), true);
+      notify(await explain(error), true);
     } finally {
       isReading.current = false;
     }
@@ -116,11 +116,11 @@ export function useList<First extends Rows<unknown>>(
 }
 
 /** The commands of a kind whose results the page does not show yet. */
-export function useEntries<Input>(kind: string, isAbout: (input: Input) => boolean = () => true): Entry<Input>[] {
+export function usePendingCommands<Input>(kind: string, isAbout: (input: Input) => boolean = () => true): PendingCommand<Input>[] {
   const { outbox } = useShared();
   const [, render] = useState({});
   useEffect(() => outbox.subscribe(() => render({})), [outbox]);
-  const entries = outbox.entries() as Entry<Input>[];
+  const entries = outbox.entries() as PendingCommand<Input>[];
   return entries.filter((entry) => entry.kind === kind && isAbout(entry.input));
 }
 
@@ -141,7 +141,7 @@ export interface Command<Input> {
 
 /** A command of the page. */
 export function useCommand<Input>(kind: string): Command<Input> {
-  const { outbox, reload, explain, tell, carriedOut } = useShared();
+  const { outbox, reload, explain, notify, carriedOut } = useShared();
   const [isSending, setSending] = useState(false);
   const [refusal, setRefusal] = useState<{ problem?: string; code?: string }>({});
   const isShown = useRef(true);
@@ -159,11 +159,11 @@ export function useCommand<Input>(kind: string): Command<Input> {
     } catch (error) {
       const problem = await explain(error);
       if (!isAnswer(error)) {
-        tell(`${label}: ${problem} It is unknown whether the command was carried out.`, true);
+        notify(`${label}: ${problem} It is unknown whether the command was carried out.`, true);
         return "unknown";
       }
       // The user may have gone to another page in the meantime.
-      if (!isShown.current) tell(`${label}: ${problem}`, true);
+      if (!isShown.current) notify(`${label}: ${problem}`, true);
       setRefusal({ problem, ...(error instanceof Problem ? { code: error.code } : {}) });
       // A refusal may mean that the page shows an older state.
       await reload();

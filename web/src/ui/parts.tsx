@@ -1,7 +1,7 @@
 /** The parts of pages. */
 import type { ComponentChildren, JSX, TargetedSubmitEvent } from "preact";
 import { useEffect, useId, useRef } from "preact/hooks";
-import type { Entry } from "../outbox";
+import type { PendingCommand } from "../outbox";
 import type { Command, Outcome, Query } from "./hooks";
 
 /** Whether no page has been shown. A screen reader reads the first page without a focused heading. */
@@ -56,7 +56,7 @@ export function Form(props: {
   action: string;
   command: Command<never>;
   /** The commands of the form that have no answer yet. */
-  entries?: Entry[];
+  entries?: PendingCommand[];
   onSend: (fields: (name: string) => string) => Promise<Outcome> | Outcome;
   children?: ComponentChildren;
 }) {
@@ -110,8 +110,8 @@ export function Problem({ text }: { text?: string | undefined }) {
 }
 
 /** The states of a query: under way, failed, and read. */
-export function Shown<Data>(props: { of: Query<Data>; children: (data: Data) => ComponentChildren }) {
-  const { data, problem, isLoading, reload } = props.of;
+export function Loaded<Data>(props: { query: Query<Data>; children: (data: Data) => ComponentChildren }) {
+  const { data, problem, isLoading, reload } = props.query;
   return (
     <>
       {problem !== undefined && (
@@ -135,19 +135,19 @@ export function Shown<Data>(props: { of: Query<Data>; children: (data: Data) => 
 
 /** Rows with a text if there are none, and a button for the next page. */
 export function List<Row>(props: {
-  of: Query<unknown> & { rows?: Row[] | undefined; more?: (() => Promise<void>) | undefined };
+  query: Query<unknown> & { rows?: Row[] | undefined; more?: (() => Promise<void>) | undefined };
   label: string;
   empty: string;
   /** Items of commands that the rows do not show yet. */
   first?: JSX.Element[];
   children: (row: Row) => JSX.Element;
 }) {
-  const { of, label, empty, first = [], children } = props;
+  const { query, label, empty, first = [], children } = props;
   return (
     <>
-      <Shown of={of}>
+      <Loaded query={query}>
         {() => {
-          const items = [...first, ...(of.rows ?? []).map(children)];
+          const items = [...first, ...(query.rows ?? []).map(children)];
           return items.length === 0 ? (
             <p class="quiet">{empty}</p>
           ) : (
@@ -156,8 +156,8 @@ export function List<Row>(props: {
             </ul>
           );
         }}
-      </Shown>
-      <More more={of.more} />
+      </Loaded>
+      <More more={query.more} />
     </>
   );
 }
