@@ -54,6 +54,10 @@ enum Task {
         /// Also write `docs/schemas/released`, with which later contracts are compared.
         #[arg(long, conflicts_with = "check")]
         release: bool,
+        /// Compare with the contract at this revision of git, such as the tag of the last release,
+        /// instead of `docs/schemas/released`.
+        #[arg(long, value_name = "REV", conflicts_with = "release")]
+        against: Option<String>,
     },
     /// Check the workspace: crates, template, stored shapes, alarms and sample events.
     ///
@@ -159,9 +163,14 @@ pub fn main<L: Aggregates>() -> ExitCode {
             wire::run(&template, wire::Mode::WriteSamples)
         }
         Task::Wire { template, .. } => wire::run(&template, wire::Mode::Write),
-        Task::Schemas { check: true, .. } => schemas::run::<L>(schemas::Mode::Check),
-        Task::Schemas { release: true, .. } => schemas::run::<L>(schemas::Mode::Release),
-        Task::Schemas { .. } => schemas::run::<L>(schemas::Mode::Write),
+        Task::Schemas { check, release, against } => {
+            let mode = match (check, release) {
+                (true, _) => schemas::Mode::Check,
+                (_, true) => schemas::Mode::Release,
+                _ => schemas::Mode::Write,
+            };
+            schemas::run::<L>(mode, against.as_deref())
+        }
         Task::Check { template } => check::<L>(&template),
         Task::New(part) => new::run::<L>(&part),
         Task::Lint => lint::run::<L>(),

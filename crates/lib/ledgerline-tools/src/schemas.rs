@@ -12,6 +12,7 @@ mod inferred;
 mod new_workspace;
 mod openapi;
 mod operations;
+mod revision;
 mod stored;
 
 use std::{
@@ -49,14 +50,19 @@ pub(crate) enum Mode {
 }
 
 /// Makes the contract from the operations of the development binary, the template, the stored
-/// shapes and the sample events of the workspace. Builds the binary first.
+/// shapes and the sample events of the workspace. Builds the binary first. Compares the contract
+/// with the one at the git revision `against`; without a revision, with the released one.
 ///
 /// # Errors
-/// When the contract is incompatible with the released one, unless the mode is [`Mode::Release`].
-/// When a file is stale in [`Mode::Check`]. When a stored shape does not fit its schema, or a file
-/// cannot be read or written.
-pub(crate) fn run<L: Aggregates>(mode: Mode) -> Result<()> {
+/// When the contract is incompatible with the earlier one, unless the mode is [`Mode::Release`].
+/// When a file is stale in [`Mode::Check`]. When a stored shape does not fit its schema, the
+/// revision has no contract, or a file cannot be read or written.
+pub(crate) fn run<L: Aggregates>(mode: Mode, against: Option<&str>) -> Result<()> {
     let (root, template, folder) = (Path::new(""), Path::new(TEMPLATE), Path::new(FOLDER));
+    let earlier = match against {
+        Some(revision) => revision::contract(root, revision)?,
+        None => read(&folder.join(RELEASED))?,
+    };
     let source = Source::read(template)?;
     let manifests = wire::read_file(template)?;
     let operations = operations::of(&manifests)?;
@@ -68,7 +74,7 @@ pub(crate) fn run<L: Aggregates>(mode: Mode) -> Result<()> {
     documents.insert("asyncapi.json".into(), asyncapi);
     let mut problems = stored.problems;
     if mode != Mode::Release {
-        problems.extend(compatibility::problems(&read(&folder.join(RELEASED))?, &documents));
+        problems.extend(compatibility::problems(&earlier, &documents));
     }
     let stale = stale(folder, &documents)?;
     if mode == Mode::Check {
@@ -80,9 +86,12 @@ pub(crate) fn run<L: Aggregates>(mode: Mode) -> Result<()> {
     if !problems.is_empty() {
         problems.iter().for_each(|problem| eprintln!("{problem}"));
         bail!(
-            "`{FOLDER}` has {} problems: correct each, or break a rule on purpose with `cargo \
-                xtask schemas --release`",
-            problems.len()
+            "`{FOLDER}` has {} problems: correct each, or break a rule on purpose {}",
+            problems.len(),
+            match against {
+                Some(_) => "and compare with a revision that breaks the rule",
+                None => "with `cargo xtask schemas --release`",
+            }
         );
     }
     let written = if mode == Mode::Check { 0 } else { write(folder, &documents, &stale)? };
