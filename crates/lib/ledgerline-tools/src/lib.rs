@@ -58,6 +58,9 @@ enum Task {
         /// instead of `docs/schemas/released`.
         #[arg(long, value_name = "REV", conflicts_with = "release")]
         against: Option<String>,
+        /// Also write the types from which the contract is made, for the starter of new workspaces.
+        #[arg(long, value_name = "FILE", hide = true)]
+        types: Option<PathBuf>,
     },
     /// Check the workspace: crates, template, stored shapes, alarms and sample events.
     ///
@@ -163,13 +166,13 @@ pub fn main<L: Aggregates>() -> ExitCode {
             wire::run(&template, wire::Mode::WriteSamples)
         }
         Task::Wire { template, .. } => wire::run(&template, wire::Mode::Write),
-        Task::Schemas { check, release, against } => {
+        Task::Schemas { check, release, against, types } => {
             let mode = match (check, release) {
                 (true, _) => schemas::Mode::Check,
                 (_, true) => schemas::Mode::Release,
                 _ => schemas::Mode::Write,
             };
-            schemas::run::<L>(mode, against.as_deref())
+            schemas::run::<L>(mode, against.as_deref(), types.as_deref())
         }
         Task::Check { template } => check::<L>(&template),
         Task::New(part) => new::run::<L>(&part),

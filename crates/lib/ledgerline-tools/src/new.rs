@@ -9,6 +9,7 @@ mod change;
 mod facts;
 mod names;
 mod parts;
+mod runbook;
 pub(crate) mod samples;
 mod starter;
 mod template;

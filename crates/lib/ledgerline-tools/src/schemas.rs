@@ -9,11 +9,11 @@
 mod asyncapi;
 mod compatibility;
 mod inferred;
-mod new_workspace;
 mod openapi;
 mod operations;
 mod revision;
 mod stored;
+mod types;
 
 use std::{
     collections::BTreeMap,
@@ -26,9 +26,11 @@ use ledgerline::Aggregates;
 use ledgerline_sam::{template::Source, wire};
 use serde_json::Value;
 
+use self::stored::Stored;
+
 use crate::new::TEMPLATE;
 
-pub(crate) use self::new_workspace::of_new_workspace;
+pub(crate) use self::types::Types;
 
 /// The folder of the contract.
 pub(crate) const FOLDER: &str = "docs/schemas";
@@ -51,13 +53,18 @@ pub(crate) enum Mode {
 
 /// Makes the contract from the operations of the development binary, the template, the stored
 /// shapes and the sample events of the workspace. Builds the binary first. Compares the contract
-/// with the one at the git revision `against`; without a revision, with the released one.
+/// with the one at the git revision `against`; without a revision, with the released one. Also
+/// writes the types into the file `types_path`.
 ///
 /// # Errors
 /// When the contract is incompatible with the earlier one, unless the mode is [`Mode::Release`].
 /// When a file is stale in [`Mode::Check`]. When a stored shape does not fit its schema, the
 /// revision has no contract, or a file cannot be read or written.
-pub(crate) fn run<L: Aggregates>(mode: Mode, against: Option<&str>) -> Result<()> {
+pub(crate) fn run<L: Aggregates>(
+    mode: Mode,
+    against: Option<&str>,
+    types_path: Option<&Path>,
+) -> Result<()> {
     let (root, template, folder) = (Path::new(""), Path::new(TEMPLATE), Path::new(FOLDER));
     let earlier = match against {
         Some(revision) => revision::contract(root, revision)?,
@@ -65,14 +72,13 @@ pub(crate) fn run<L: Aggregates>(mode: Mode, against: Option<&str>) -> Result<()
     };
     let source = Source::read(template)?;
     let manifests = wire::read_file(template)?;
+    let Stored { documents, mut problems } = stored::of::<L>(root, &read(folder)?)?;
     let operations = operations::of(&manifests)?;
-    let stored = stored::of::<L>(root, &read(folder)?)?;
-    let mut documents = stored.documents;
-    let openapi = openapi::document(&source, &operations, root)?;
-    documents.insert("openapi.json".into(), openapi);
-    let asyncapi = asyncapi::document::<L>(&source, &manifests, &documents);
-    documents.insert("asyncapi.json".into(), asyncapi);
-    let mut problems = stored.problems;
+    let types = Types { operations, aggregates: types::aggregates::<L>(), documents };
+    if let Some(path) = types_path {
+        fs::write(path, text(&serde_json::to_value(&types)?))?;
+    }
+    let documents = types.contract(&source, &manifests, root)?;
     if mode != Mode::Release {
         problems.extend(compatibility::problems(&earlier, &documents));
     }
@@ -103,7 +109,7 @@ pub(crate) fn run<L: Aggregates>(mode: Mode, against: Option<&str>) -> Result<()
     println!(
         "xtask schemas: {FOLDER} has {} documents, and {} operations; {written} files changed",
         documents.len(),
-        operations.values().map(|of| of.operations.len()).sum::<usize>(),
+        types.operations.values().map(|of| of.operations.len()).sum::<usize>(),
     );
     Ok(())
 }

@@ -24,13 +24,14 @@ struct File {
 }
 
 /// Returns the tracked files with one of these ends, except those whose paths contain one of the
-/// texts.
+/// texts, and symbolic links to other files.
 fn files(ends: &[&str], except: &[&str]) -> Vec<File> {
     let listed = Command::new("git").arg("ls-files").current_dir(root()).output().unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
     let paths = listed.lines().filter(|path| {
         ends.iter().any(|end| path.ends_with(end))
             && !except.iter().any(|except| path.contains(except))
+            && !root().join(path).is_symlink()
     });
     // A file that is deleted and not yet committed is listed too.
     let read = |path: &str| {

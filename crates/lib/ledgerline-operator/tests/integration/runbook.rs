@@ -1,21 +1,21 @@
-//! The commands of the runbooks that read logs with the AWS CLI.
+//! The commands of the runbook that read logs with the AWS CLI.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
 use jiff::Timestamp;
 use ledgerline_testing::{LocalStack, Tool, eventually, tank::install};
 
-/// The functions that a shell runs in place of the programs of the runbooks. `aws` prints its
+/// The functions that a shell runs in place of the programs of the runbook. `aws` prints its
 /// arguments.
 const PROGRAMS: &str = r#"
 ledger() { "$LEDGER" "--local=$AWS" "$@"; }
 aws() { IFS=$(printf '\t'); echo "$*"; unset IFS; }
 "#;
 
-/// Runs the commands of a runbook that read logs. Returns the log group and the filter pattern of
+/// Runs the commands of the runbook that read logs. Returns the log group and the filter pattern of
 /// each.
-fn log_commands(runbook: &str, ledger: &Tool, stack: &LocalStack) -> BTreeSet<(String, String)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").join(runbook);
+fn log_commands(ledger: &Tool, stack: &LocalStack) -> BTreeSet<(String, String)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/runbook.md");
     let text = fs::read_to_string(path).unwrap();
     let is_command = |line: &&str| {
         ["export FAILURES=", "aws logs "].iter().any(|begin| line.trim_start().starts_with(begin))
@@ -44,7 +44,7 @@ fn log_commands(runbook: &str, ledger: &Tool, stack: &LocalStack) -> BTreeSet<(S
 }
 
 #[tokio::test]
-async fn the_log_commands_of_the_runbooks_name_log_groups_and_find_their_lines() {
+async fn the_log_commands_of_the_runbook_name_log_groups_and_find_their_lines() {
     // Given a commit that the fanout quarantines,
     let stack = LocalStack::start(None).await;
     install(&stack, 100).await;
@@ -56,25 +56,23 @@ async fn the_log_commands_of_the_runbooks_name_log_groups_and_find_their_lines()
         named[0]["name"].as_str().unwrap().to_owned()
     };
     let (functions, access) = (name("FunctionLogs"), name("AccessLogs"));
-    for runbook in ["docs/runbook.md", "crates/lib/ledgerline-tools/starter/docs/runbook.md"] {
-        // when a shell runs the commands of a runbook,
-        let mut found = BTreeSet::new();
-        for (group, pattern) in log_commands(runbook, &ledger, &stack) {
-            // then CloudWatch Logs understands each pattern,
-            let lines = stack.lines_of(&group, &pattern, Timestamp::UNIX_EPOCH).await;
-            assert!([&functions, &access].contains(&&group), "{group}");
-            if lines.iter().any(|(_, line)| line["stream"] == "tank-damaged") {
-                found.insert((group, pattern));
-            }
+    // when a shell runs the commands of the runbook,
+    let mut found = BTreeSet::new();
+    for (group, pattern) in log_commands(&ledger, &stack) {
+        // then CloudWatch Logs understands each pattern,
+        let lines = stack.lines_of(&group, &pattern, Timestamp::UNIX_EPOCH).await;
+        assert!([&functions, &access].contains(&&group), "{group}");
+        if lines.iter().any(|(_, line)| line["stream"] == "tank-damaged") {
+            found.insert((group, pattern));
         }
-        // and the quarantined commit is among the failures.
-        let patterns: Vec<_> = found
-            .iter()
-            .filter(|(group, _)| *group == functions)
-            .map(|(_, pattern)| pattern.split(" || ").next().unwrap())
-            .collect();
-        assert_eq!(patterns, ["\"quarantined\"", "{ $.level = \"ERROR\""], "{runbook}");
     }
+    // and the quarantined commit is among the failures.
+    let patterns: Vec<_> = found
+        .iter()
+        .filter(|(group, _)| *group == functions)
+        .map(|(_, pattern)| pattern.split(" || ").next().unwrap())
+        .collect();
+    assert_eq!(patterns, ["\"quarantined\"", "{ $.level = \"ERROR\""]);
     // The access log has the requests.
     let lines = stack.lines_of(&access, "{ $.status = 201 }", Timestamp::UNIX_EPOCH).await;
     assert!(lines.iter().any(|(_, line)| line["route"] == "POST /tanks"), "{lines:?}");

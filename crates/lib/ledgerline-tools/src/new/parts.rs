@@ -370,8 +370,7 @@ pub(super) fn operators(change: &mut Change) -> Result<()> {
     client_and_scope(change, 1, &client)?;
     of_fanout(change, &["reconciler"])?;
     change.copy(&["crates/fanout/src/reconciler.rs".to_owned()])?;
-    copy_sample(change, "reconciler", "daily")?;
-    of_runbook(change, &starter::OF_OPERATORS)
+    copy_sample(change, "reconciler", "daily")
 }
 
 /// Adds `$all`: the sequencer, and the function for `GET /events`.
@@ -394,7 +393,6 @@ fn order(change: &mut Change) -> Result<()> {
     of_fanout(change, &["sequencer", "events-queries"])?;
     change
         .copy(&["sequencer", "events_queries"].map(|bin| format!("crates/fanout/src/{bin}.rs")))?;
-    of_runbook(change, &starter::OF_THE_ORDER)?;
     copy_sample(change, "events-queries", "now")?;
     let commits = change.read("events/fanout/commits.json")?;
     let answers = change.named(starter::file("tests/answers/sequencer/commits.json")?);
@@ -427,14 +425,6 @@ fn of_fanout(change: &mut Change, functions: &[&str]) -> Result<()> {
         let stanza = starter::between(manifest, &bin, &["[[bin]]", "[dependencies]"])?;
         change.inserted(manifest, "[dependencies]", stanza);
         change.fanout(&function.replace('-', "_"))?;
-    }
-    Ok(())
-}
-
-/// Adds sections to the runbook.
-fn of_runbook(change: &mut Change, headings: &[&str]) -> Result<()> {
-    for heading in headings {
-        change.inserted("docs/runbook.md", "## Dead letters", starter::runbook(heading)?);
     }
     Ok(())
 }

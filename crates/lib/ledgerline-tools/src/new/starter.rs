@@ -8,8 +8,7 @@
 use anyhow::{Context, Result};
 use include_dir::{Dir, include_dir};
 
-use super::names::Names;
-use crate::schemas::{Documents, FOLDER};
+use super::runbook::RUNBOOK;
 
 static STARTER: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/starter");
 
@@ -35,6 +34,9 @@ pub(super) const ORDERED: &str = "stock-diary";
 pub(super) const REACTS: &str = "stock-notices";
 pub(super) const COMMANDS: &str = "stock-labels";
 
+/// The file with the types from which a contract is made. No workspace has it.
+pub(super) const CONTRACT: &str = "contract.json";
+
 /// The parts that a workspace may lack, by the words in their paths and lines.
 const PARTS: [&str; 13] = [
     AGGREGATE,
@@ -51,11 +53,6 @@ const PARTS: [&str; 13] = [
     "events-queries",
     "reconciler",
 ];
-
-/// The sections of the runbook about `$all`, and those for operators.
-pub(super) const OF_THE_ORDER: [&str; 3] =
-    ["Sequencer behind", "Subscription behind", "Void an entry"];
-pub(super) const OF_OPERATORS: [&str; 2] = ["Operators", "Not reconciled"];
 
 /// Returns the path in the starter of a workspace's file.
 fn path_of(path: &str) -> String {
@@ -106,11 +103,6 @@ pub(super) fn cut<'t>(text: &'t str, begins: &str, ends: &[&str]) -> Option<&'t 
     Some(&text[start..ends.min().map_or(text.len(), |end| after + end + 1)])
 }
 
-/// Returns a section of the runbook.
-pub(super) fn runbook(heading: &str) -> Result<&'static str> {
-    between("docs/runbook.md", &format!("## {heading}\n"), &["## "])
-}
-
 /// Whether a path or a line belongs to a part that a workspace may lack.
 fn is_of_a_part(text: &str) -> bool {
     let is_named = |part: &&str| text.contains(*part) || text.contains(&part.replace('-', "_"));
@@ -124,22 +116,9 @@ pub(super) fn base() -> Result<Vec<(String, String)>> {
         |path: &String| path.starts_with("crates/apps/") && !path.ends_with("scenario.rs");
     let paths = paths().into_iter().filter(|path| !is_of_a_part(path) && !of_application(path));
     paths
-        .filter(|path| path != "manifest.json" && !path.starts_with(FOLDER))
+        .filter(|path| path != "manifest.json" && path != CONTRACT)
         .map(|path| Ok((path.clone(), without_parts(&path)?)))
         .collect()
-}
-
-/// Returns the documents of the starter's contract, with these names.
-pub(super) fn contract(names: &Names) -> Result<Documents> {
-    let mut documents = Documents::new();
-    for path in paths() {
-        if let Some(inner) = path.strip_prefix(FOLDER) {
-            let document = serde_json::from_str(&names.rename(file(&path)?));
-            let inner = names.rename(inner.trim_start_matches('/'));
-            documents.insert(inner.into(), document.with_context(|| path.clone())?);
-        }
-    }
-    Ok(documents)
 }
 
 /// Returns the text of a file without the lines of parts and applications.
@@ -150,11 +129,7 @@ pub(super) fn without_parts(path: &str) -> Result<String> {
     };
     Ok(match path {
         "template.yaml" => super::template::without_parts()?,
-        "docs/runbook.md" => {
-            let sections = OF_THE_ORDER.into_iter().chain(OF_OPERATORS);
-            let sections = sections.map(runbook).collect::<Result<Vec<_>>>()?;
-            sections.into_iter().fold(text.to_owned(), |text, section| text.replace(section, ""))
-        }
+        RUNBOOK => super::runbook::for_new_workspace(text)?,
         "crates/fanout/Cargo.toml" => {
             let paragraphs = text.split("\n\n").filter(|paragraph| !is_of_a_part(paragraph));
             paragraphs.collect::<Vec<_>>().join("\n\n")

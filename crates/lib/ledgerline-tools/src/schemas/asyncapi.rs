@@ -1,25 +1,26 @@
 //! The AsyncAPI document: the messages on the bus, on the queues, and of `GET /events`.
 
 use ledgerline::{
-    Aggregate, Aggregates, Commit, EventTypes, REPLAYED, Visitor,
+    Commit, REPLAYED,
     manifest::{Manifest, Manifests, Source as Events},
     schemas,
 };
 use ledgerline_sam::{grants::event_source, template::Source};
 use serde_json::{Map, Value, json};
 
-use super::{Documents, stored::path};
+use super::{Documents, stored::path, types::AggregateType};
 
 /// Makes the document. `documents` has the schemas of events.
-pub(super) fn document<L: Aggregates>(
+pub(super) fn document(
     source: &Source,
     manifests: &Manifests,
+    aggregates: &[AggregateType],
     documents: &Documents,
 ) -> Value {
     let template = source.json();
     let of = event_source(&template).unwrap_or("ledgerline").to_owned();
     let mut messages = Messages { of, documents, messages: Map::new(), schemas: Map::new() };
-    L::visit(&mut messages);
+    aggregates.iter().for_each(|aggregate| messages.add(aggregate));
     let Messages { mut messages, mut schemas, .. } = messages;
     let mut channels = channels(manifests);
     channels.insert(
@@ -56,7 +57,7 @@ pub(super) fn document<L: Aggregates>(
 }
 
 /// The name of the message on queues, and of its schema.
-pub(super) const COMMIT: &str = "Commit";
+const COMMIT: &str = "Commit";
 
 /// Returns the channels of the queues: one for each function behind a FIFO queue.
 fn channels(manifests: &Manifests) -> Map<String, Value> {
@@ -106,34 +107,33 @@ struct Messages<'a> {
     schemas: Map<String, Value>,
 }
 
-impl Visitor for Messages<'_> {
-    fn visit<A: Aggregate>(&mut self) {
-        let category = A::CATEGORY;
-        let state = format!("{category}-state");
-        let mut shape = schemas::state::<A>();
+impl Messages<'_> {
+    /// Adds the state and the messages of an aggregate.
+    fn add(&mut self, aggregate: &AggregateType) {
+        let category = &aggregate.category;
+        let mut state = aggregate.state.clone();
         // The comparison with the released contract allows another shape under another number.
-        shape["x-schema"] = json!(A::STATE_SCHEMA);
-        self.schemas.insert(state.clone(), shape);
-        for known in A::Event::TYPES {
-            let payloads = (1..=known.schema).map(|schema| {
-                let document = self.documents.get(&path(category, known.name, schema));
+        state["x-schema"] = json!(aggregate.state_schema);
+        self.schemas.insert(format!("{category}-state"), state);
+        for (event, current) in &aggregate.events {
+            let payloads = (1..=*current).map(|schema| {
+                let document = self.documents.get(&path(category, event, schema));
                 let mut payload = document.cloned().unwrap_or(Value::Bool(true));
                 payload.as_object_mut().map(|fields| fields.remove("$schema"));
                 json!({ "properties": { "schema": { "const": schema }, "payload": payload } })
             });
-            self.message::<A>(known.name, payloads.collect());
+            self.message(aggregate, event, payloads.collect());
         }
         // An operator republishes a state by a commit without events.
         let payload = json!({ "schema": { "const": 1 }, "payload": { "type": "null" } });
-        self.message::<A>(REPLAYED, vec![json!({ "properties": payload })]);
+        self.message(aggregate, REPLAYED, vec![json!({ "properties": payload })]);
     }
-}
 
-impl Messages<'_> {
     /// Adds the message of an event of an aggregate. Two aggregates may have events of one name.
-    fn message<A: Aggregate>(&mut self, event: &str, payloads: Vec<Value>) {
-        let category = A::CATEGORY;
-        let detail = detail(event, &format!("{category}-state"), A::STATE_SCHEMA, payloads);
+    fn message(&mut self, aggregate: &AggregateType, event: &str, payloads: Vec<Value>) {
+        let category = &aggregate.category;
+        let state = format!("{category}-state");
+        let detail = detail(event, &state, aggregate.state_schema, payloads);
         let payload = json!({
             "type": "object",
             "properties": {
@@ -194,13 +194,13 @@ fn detail(name: &str, state: &str, state_schema: u32, payloads: Vec<Value>) -> V
 #[cfg(test)]
 mod tests {
     use ledgerline::{
-        Meta, RecordedState, StreamId, encode, encode_state, fold,
+        Aggregate, EventTypes, Meta, RecordedState, StreamId, encode, encode_state, fold,
         testing::tank::{Event, Tank, Tanks},
     };
     use ledgerline_lambda::wire;
 
     use super::*;
-    use crate::schemas::misfit;
+    use crate::schemas::{misfit, types::aggregates};
 
     #[test]
     fn both_kinds_of_messages_on_a_queue_fit_the_schema() {
@@ -248,7 +248,7 @@ mod tests {
             messages: Map::new(),
             schemas: Map::new(),
         };
-        Tanks::visit(&mut messages);
+        aggregates::<Tanks>().iter().for_each(|aggregate| messages.add(aggregate));
         let schema_of = |event: &str| {
             let mut schema = messages.messages[&format!("tank.{event}")]["payload"].clone();
             schema["components"] = json!({ "schemas": messages.schemas });

@@ -295,7 +295,7 @@ fn description_of(name: &str, schema: &Value) -> String {
 }
 
 /// Returns the name of an operation: `postAccountsByIdCredits`.
-pub(super) fn operation_id(method: &str, path: &str) -> String {
+fn operation_id(method: &str, path: &str) -> String {
     let mut id = method.to_ascii_lowercase();
     for segment in path.split('/').filter(|segment| !segment.is_empty()) {
         let name = segment.trim_start_matches('{').trim_end_matches('}');
@@ -311,7 +311,7 @@ pub(super) fn operation_id(method: &str, path: &str) -> String {
 }
 
 /// Returns the group of an operation: the first part of its path.
-pub(super) fn tag(path: &str) -> &str {
+fn tag(path: &str) -> &str {
     path.trim_start_matches('/').split('/').next().unwrap_or_default()
 }
 
