@@ -22,12 +22,13 @@ pub use crate::races::{Histories, History, RETENTION_SECONDS};
 use crate::{
     Finding,
     case::Case,
+    counts::Counts,
     decoding,
+    faulty_wire::Wire,
     files::Files,
-    pipeline::{LogFunction, MakeFanout, Pipeline, StateFunction, of_states},
-    races::{Subject, Tally},
-    roles::Role,
-    wire::Wire,
+    pipeline::{LogFunction, MakeFanout, Pipeline, StateFunction, stateful},
+    races::Subject,
+    role::Role,
     world::World,
 };
 
@@ -35,7 +36,7 @@ use crate::{
 pub(crate) type Instance = Rc<dyn Fn(HttpRequest) -> LocalBoxFuture<'static, Response>>;
 
 /// Plays concurrent histories: the first seed, and their number.
-type Play = Box<dyn Fn(u64, u64) -> Result<(Tally, u64), Finding> + Send + Sync>;
+type Play = Box<dyn Fn(u64, u64) -> Result<Counts, Finding> + Send + Sync>;
 
 /// Creates the commits of a stream.
 type Write = Box<dyn Fn(&str, &mut Rng) -> Vec<Commit> + Send + Sync>;
@@ -73,7 +74,7 @@ pub struct Application {
     pub(crate) fanout: MakeFanout,
     unreadable: fn(&Files) -> Vec<String>,
     pub(crate) read_commit: fn(&Commit),
-    pub(crate) read_state: fn(&RecordedState) -> usize,
+    pub(crate) read_state: fn(&RecordedState) -> bool,
     pub(crate) streams: Vec<Streams>,
     pub(crate) commands: Vec<CommandFunction>,
     pub(crate) stateful: Vec<StateFunction>,
@@ -103,16 +104,17 @@ impl Application {
     #[must_use]
     pub fn new<L: Aggregates>(name: &'static str, shapes: impl Into<PathBuf>) -> Self {
         let workspace = ledgerline_testing::workspace();
-        let samples =
+        let [events, answers] =
             ["events", "tests/answers"].map(|folder| Files::Folder(workspace.join(folder)));
-        Self::of::<L>(name, Files::Folder(shapes.into()), samples)
+        Self::from_files::<L>(name, Files::Folder(shapes.into()), events, answers)
     }
 
     /// Like [`Self::new`], with other files of shapes, sample events and answers.
-    pub(crate) fn of<L: Aggregates>(
+    pub(crate) fn from_files<L: Aggregates>(
         name: &'static str,
         shapes: Files,
-        [events, answers]: [Files; 2],
+        events: Files,
+        answers: Files,
     ) -> Self {
         Self {
             name,
@@ -149,7 +151,7 @@ impl Application {
         self.streams.push(Streams {
             category: A::CATEGORY,
             write: Box::new(move |name, rng| histories(name, rng).commits(rng)),
-            play: Box::new(move |seed, runs| subject.all(seed, runs)),
+            play: Box::new(move |seed, runs| subject.play_all(seed, runs)),
         });
         self
     }
@@ -181,7 +183,7 @@ impl Application {
                     .boxed_local()
             })
         }
-        let role = Role::of(&commands::manifest(&routes()));
+        let role = Role::new(&commands::manifest(&routes()));
         self.commands.push(CommandFunction {
             name: function,
             instance: Arc::new(move |wire| match wire {
@@ -200,14 +202,14 @@ impl Application {
         id: &'static str,
         view: StateView<A, Row>,
     ) -> Self {
-        let role = Role::of(&state_projector::manifest(&view));
+        let role = Role::new(&state_projector::manifest(&view));
         self.stateful.push(StateFunction {
             table: id,
             category: A::CATEGORY,
             instance: Arc::new(move |wire| {
                 let wire = wire.under(&role);
                 let table = StateRows::new(wire.dynamodb(), table(id), view.table);
-                of_states(id, StateProjector { table, log: World::store_at(&wire), view })
+                stateful(id, StateProjector { table, log: World::store_at(&wire), view })
             }),
         });
         self
@@ -242,7 +244,7 @@ impl Application {
     }
 
     /// Marks the application as ledgerline's own.
-    pub(crate) fn of_ledgerline(self) -> Self {
+    pub(crate) fn builtin(self) -> Self {
         Self { is_builtin: true, ..self }
     }
 
@@ -261,9 +263,8 @@ impl Application {
     }
 
     /// The pipeline of the application, behind this wire.
-    #[must_use]
-    pub fn pipeline_at(&self, wire: &Wire) -> Pipeline {
-        Pipeline::of(self.fanout, &self.stateful, &self.logged, wire)
+    pub(crate) fn pipeline_at(&self, wire: &Wire) -> Pipeline {
+        Pipeline::new(self.fanout, &self.stateful, &self.logged, wire)
     }
 
     /// Returns a function that creates the pipeline of the application behind a wire.
@@ -271,7 +272,7 @@ impl Application {
         let fanout = self.fanout;
         let stateful = self.stateful.clone();
         let logged = self.logged.clone();
-        Rc::new(move |wire| Pipeline::of(fanout, &stateful, &logged, wire))
+        Rc::new(move |wire| Pipeline::new(fanout, &stateful, &logged, wire))
     }
 
     /// The commits of a stream of this category.

@@ -10,12 +10,12 @@ use ledgerline_dynamodb::{DynamoDbStore, LogRows};
 use ledgerline_lambda::{
     process_manager::{POSITIONS, ProcessManager, Reaction},
     queue::{Consumer, QueueRunner},
-    wire::{Message, details, unknown_state},
+    wire::{details, unknown_state},
 };
 use ledgerline_testing::table;
 use serde_json::Value;
 
-use crate::{pipeline::message, wire::Wire, world::World};
+use crate::{faulty_wire::Wire, pipeline::commit_message, world::World};
 
 /// The answers so far, in the memory of the caller. The list survives a crash of the handler.
 pub type Done = Rc<RefCell<Vec<String>>>;
@@ -97,11 +97,11 @@ impl Case {
         streams: Vec<Vec<Commit>>,
         consumer: impl Fn(&Wire) -> C + 'static,
     ) -> Self {
-        Self::consumer_of(name, streams, true, consumer)
+        Self::consumer_with_gaps(name, streams, true, consumer)
     }
 
     /// Like [`Self::consumer`], but with `gaps` false the consumer gets all commits.
-    pub(crate) fn consumer_of<C: Consumer + 'static>(
+    pub(crate) fn consumer_with_gaps<C: Consumer + 'static>(
         name: &str,
         streams: Vec<Vec<Commit>>,
         gaps: bool,
@@ -116,11 +116,8 @@ impl Case {
                     let is_whole = !gaps || stream.len() == 2;
                     stream.iter().filter(move |commit| is_whole || commit.version != 2)
                 })
-                .filter_map(|commit| {
-                    let id = format!("{}@{}", commit.stream, commit.version);
-                    let body =
-                        serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).ok()?;
-                    Some(message(&id, commit.stream.as_str(), &body, 1))
+                .map(|commit| {
+                    commit_message(&format!("{}@{}", commit.stream, commit.version), commit)
                 })
                 .collect(),
         );
@@ -137,9 +134,7 @@ impl Case {
         };
         Self::new(name, log, call)
     }
-}
 
-impl Case {
     /// A case of a consumer that a rule of the bus invokes. The consumer gets the entries of every
     /// stream in reverse order, without the entries of the second commit. It must read the earlier
     /// commits from the log. Of a stream of two commits it gets both. All entries are in one event,

@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, rc::Rc, sync::Arc};
 
+use anyhow::{Context, Result, bail, ensure};
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use fastrand::Rng;
 use futures::FutureExt;
@@ -15,39 +16,36 @@ use ledgerline_testing::table;
 use serde_json::Value;
 
 use crate::{
-    Effort, Finding, Tried,
+    Effort, Tried,
     application::{Application, CommandFunction},
     case::{Case, Done, Outcome, each, exactly},
-    pipeline::{LogFunction, StateFunction, record},
-    tank::seen,
-    wire::{Plan, Wire},
+    faulty_wire::{Plan, Wire},
+    pipeline::{LogFunction, StateFunction, records},
+    tank_application::seen,
     world::World,
 };
 
 /// The number of failed calls after which a handler fails the proof.
-const TRIES: usize = 20;
+const ATTEMPTS: usize = 20;
 
-/// Crashes every handler at each of its calls.
-///
-/// # Errors
-/// When an outcome with a crash differs from the one without.
-pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
-    let cases =
-        cases(application, effort.seed).map_err(|story| Finding { seed: effort.seed, story })?;
+/// Crashes every handler at each of its calls. Fails if an outcome with a crash differs from the one
+/// without.
+pub(crate) fn proof(effort: &Effort, application: &Application) -> Result<Tried> {
     let (mut points, mut calls) = (0, Vec::new());
-    let seeded = |finding: Finding| Finding { seed: effort.seed, ..finding };
-    for case in &cases {
-        let (expected, all) = without(application, case).map_err(seeded)?;
+    for case in &cases(application, effort.seed)? {
+        let (expected, all) = run(application, case).with_context(|| case.name.clone())?;
         calls.push(format!("{} {all}", case.name));
         for applied in [false, true] {
             for after in 0..all {
-                let found = interrupted(application, case, after, applied).map_err(seeded)?;
-                if !(case.right)(&found, &expected) {
-                    return Err(Finding {
-                        seed: effort.seed,
-                        story: difference(case, after, applied, &found, &expected),
-                    });
-                }
+                let how = if applied { "applied" } else { "not applied" };
+                let crash = || format!("{} crashed at call {after}, {how}", case.name);
+                let found = interrupt(application, case, after, applied).with_context(crash)?;
+                ensure!(
+                    (case.right)(&found, &expected),
+                    "{}{}",
+                    crash(),
+                    difference(&found, &expected)
+                );
                 points += 1;
             }
         }
@@ -59,18 +57,15 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
     Ok(Tried::new(points, "crashes, all points", beside))
 }
 
-fn without(application: &Application, case: &Case) -> Result<(Outcome, usize), Finding> {
+/// Runs the handler without a crash. The result is the outcome, and the number of calls.
+fn run(application: &Application, case: &Case) -> Result<(Outcome, usize)> {
     let world = World::new(&application.tables())?;
     world.runtime.block_on(async {
         prepare(case, &world).await?;
         let done = Done::default();
         let _ = world.wire.take_calls();
-        if !(case.call)(world.wire.clone(), Rc::clone(&done)).await {
-            return Err(Finding {
-                seed: 0,
-                story: format!("{} does not work at all: {done:?}", case.name),
-            });
-        }
+        let is_done = (case.call)(world.wire.clone(), Rc::clone(&done)).await;
+        ensure!(is_done, "it does not work at all: {done:?}");
         let calls = world.wire.take_calls();
         Ok((observe(application, &world, done.take()), calls))
     })
@@ -78,50 +73,38 @@ fn without(application: &Application, case: &Case) -> Result<(Outcome, usize), F
 
 /// Crashes the handler after `after` calls. Then it calls the handler until all is done, and does
 /// everything a second time.
-fn interrupted(
+fn interrupt(
     application: &Application,
     case: &Case,
     after: usize,
     applied: bool,
-) -> Result<Outcome, Finding> {
+) -> Result<Outcome> {
     let world = World::new(&application.tables())?;
     world.runtime.block_on(async {
         prepare(case, &world).await?;
         let done = Done::default();
         world.wire.follow(Plan::Crash { after, applied }, 0);
         tokio::select! {
-            _ = (case.call)(world.wire.clone(), Rc::clone(&done)) => {
-                let story = format!("{} does not come to call {after}", case.name);
-                return Err(Finding { seed: 0, story });
-            }
+            _ = (case.call)(world.wire.clone(), Rc::clone(&done)) => bail!("it has no such call"),
             () = world.wire.crashed() => {}
         }
         world.wire.calm();
         let again = Done::default();
         for done in [&done, &again] {
-            let mut tries = 0;
+            let mut attempts = 0;
             while !(case.call)(world.wire.clone(), Rc::clone(done)).await {
-                tries += 1;
-                if tries == TRIES {
-                    let story =
-                        format!("{} is never done after a crash at call {after}", case.name);
-                    return Err(Finding { seed: 0, story });
-                }
+                attempts += 1;
+                ensure!(attempts < ATTEMPTS, "it is never done");
             }
         }
-        if done != again {
-            let story =
-                format!("{}: {:?}\n  and when it is all done again {:?}", case.name, done, again);
-            return Err(Finding { seed: 0, story });
-        }
+        ensure!(done == again, "{done:?}\n  and when it is all done again {again:?}");
         Ok(observe(application, &world, done.take()))
     })
 }
 
-async fn prepare(case: &Case, world: &World) -> Result<(), Finding> {
+async fn prepare(case: &Case, world: &World) -> Result<()> {
     for commit in case.log.iter().flatten() {
-        let appended = world.store().append(commit, None).await;
-        appended.map_err(|error| Finding { seed: 0, story: format!("{}: {error}", case.name) })?;
+        world.store().append(commit, None).await?;
     }
     Ok(())
 }
@@ -169,15 +152,8 @@ fn observe(application: &Application, world: &World, answers: Vec<String>) -> Ou
     Outcome { answers, tables, entries, messages, mails: services.mails() }
 }
 
-fn difference(
-    case: &Case,
-    after: usize,
-    applied: bool,
-    found: &Outcome,
-    expected: &Outcome,
-) -> String {
-    let applied = if applied { "applied" } else { "not applied" };
-    let mut story = format!("{}, ended at call {after}, {applied}", case.name);
+fn difference(found: &Outcome, expected: &Outcome) -> String {
+    let mut story = String::new();
     let keys = found.tables.keys().chain(expected.tables.keys());
     for key in keys.filter(|key| found.tables.get(*key) != expected.tables.get(*key)) {
         let is = found.tables.get(key);
@@ -194,7 +170,7 @@ fn difference(
 // --- The handlers --------------------------------------------------------------------------------
 
 /// The handlers of an application: its functions, its fanout, and its own cases.
-fn cases(application: &Application, seed: u64) -> Result<Vec<Case>, String> {
+fn cases(application: &Application, seed: u64) -> Result<Vec<Case>> {
     let mut rng = Rng::with_seed(seed);
     // Two names with a common prefix, and one with another: an application may key rows by a prefix
     // of names.
@@ -207,7 +183,7 @@ fn cases(application: &Application, seed: u64) -> Result<Vec<Case>, String> {
     }
     let fanned =
         application.streams.iter().flat_map(|kind| streams(kind.category).into_iter().take(2));
-    cases.push(fanned_out(application, fanned.collect()));
+    cases.push(fanout(application, fanned.collect()));
     for view in &application.stateful {
         cases.push(stateful(application, view, streams(view.category).swap_remove(0)));
     }
@@ -221,17 +197,17 @@ fn cases(application: &Application, seed: u64) -> Result<Vec<Case>, String> {
 }
 
 /// The case of a command function: its sample requests, each with an idempotency key.
-fn commands(application: &Application, function: &CommandFunction) -> Result<Case, String> {
+fn commands(application: &Application, function: &CommandFunction) -> Result<Case> {
     // The requests are in the order of their first steps, because later requests depend on earlier
     // ones.
     let mut samples = Vec::new();
-    for (_, path) in application.events.samples()?.into_iter().filter(|(of, _)| of == function.name)
-    {
+    let events = application.events.samples()?.into_iter();
+    for (_, path) in events.filter(|(name, _)| name == function.name) {
         let answers = application.answers.json(&path)?;
         let steps =
             answers.as_array().into_iter().flatten().filter_map(|step| step["step"].as_u64());
-        samples
-            .push((steps.min().ok_or_else(|| format!("{path} has no step in its answers"))?, path));
+        let first = steps.min().with_context(|| format!("{path} has no step in its answers"))?;
+        samples.push((first, path));
     }
     samples.sort_unstable();
     let mut requests: Vec<Value> = Vec::new();
@@ -259,7 +235,7 @@ fn commands(application: &Application, function: &CommandFunction) -> Result<Cas
     Ok(Case { name: function.name.into(), log: Vec::new(), call: Box::new(call), right: exactly })
 }
 
-fn fanned_out(application: &Application, streams: Vec<Vec<Commit>>) -> Case {
+fn fanout(application: &Application, streams: Vec<Vec<Commit>>) -> Case {
     let pipeline = application.pipeline();
     // The streams are interleaved, and the first two commits are duplicated.
     let mut batch: Vec<_> = streams.concat();
@@ -271,15 +247,10 @@ fn fanned_out(application: &Application, streams: Vec<Vec<Commit>>) -> Case {
         async move {
             let pipeline = pipeline(&wire);
             let first = done.borrow().len();
-            let mut records: Vec<_> = batch
-                .iter()
-                .skip(first)
-                .enumerate()
-                .map(|(place, commit)| record(place, commit))
-                .collect();
             if first > batch.len() {
                 return true;
             }
+            let mut records = records(&batch[first..]);
             // The last record is unreadable, so that there is a dead letter.
             let unreadable = Unreadable {
                 reason: "a test".into(),
@@ -316,9 +287,7 @@ fn stateful(application: &Application, view: &StateFunction, stream: Vec<Commit>
             // The fanout creates the entries of the commits over a quiet wire, whose calls do not
             // count.
             let quiet = Wire::new(wire.services().database().clone());
-            let records: Vec<_> =
-                stream.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();
-            pipeline(&quiet).fanout.handle(&records).await;
+            pipeline(&quiet).fanout.handle(&records(&stream)).await;
             let entries = quiet.services().take_entries();
             each(&done, &entries, async |entry| {
                 projector.project(entry.clone()).await.ok().map(|()| String::new())
@@ -332,5 +301,5 @@ fn stateful(application: &Application, view: &StateFunction, stream: Vec<Commit>
 
 fn logged(function: &LogFunction, name: String, streams: Vec<Vec<Commit>>, gaps: bool) -> Case {
     let view = function.clone();
-    Case::consumer_of(&name, streams, gaps, move |wire| view.consumer(wire))
+    Case::consumer_with_gaps(&name, streams, gaps, move |wire| view.consumer(wire))
 }

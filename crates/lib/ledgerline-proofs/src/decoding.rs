@@ -13,8 +13,9 @@ pub(crate) fn unreadable<L: Aggregates>(files: &Files) -> Vec<String> {
     impl Visitor for Read<'_> {
         fn visit<A: Aggregate>(&mut self) {
             let corpus = self.0.text(&format!("{}.json", A::CATEGORY));
-            let error = corpus.and_then(|corpus| shapes::check::<A>(&corpus)).err();
-            self.1.extend(error.map(|error| format!("{}: {error}", A::CATEGORY)));
+            let check = |corpus: String| shapes::check::<A>(&corpus).map_err(anyhow::Error::msg);
+            let error = corpus.and_then(check).err();
+            self.1.extend(error.map(|error| format!("{}: {error:#}", A::CATEGORY)));
         }
     }
     let mut read = Read(files, Vec::new());
@@ -35,16 +36,15 @@ pub(crate) fn read_commit<L: Aggregates>(commit: &Commit) {
     L::visit(&mut Read(commit));
 }
 
-/// Decodes a state as that of each aggregate. The result is 1 if an aggregate accepts it, and 0 if
-/// none does.
-pub(crate) fn read_state<L: Aggregates>(state: &RecordedState) -> usize {
-    struct Read<'a>(&'a RecordedState, usize);
+/// Decodes a state as that of each aggregate. The result is whether an aggregate accepts it.
+pub(crate) fn read_state<L: Aggregates>(state: &RecordedState) -> bool {
+    struct Read<'a>(&'a RecordedState, bool);
     impl Visitor for Read<'_> {
         fn visit<A: Aggregate>(&mut self) {
-            self.1 |= usize::from(decode_state::<A>(self.0).is_some());
+            self.1 |= decode_state::<A>(self.0).is_some();
         }
     }
-    let mut read = Read(state, 0);
+    let mut read = Read(state, false);
     L::visit(&mut read);
     read.1
 }

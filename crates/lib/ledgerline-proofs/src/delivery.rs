@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use fastrand::Rng;
 use futures::FutureExt;
 use ledgerline::{Commit, EventLog};
@@ -16,11 +17,12 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
-    Effort, Finding, Tried,
+    Effort, Tried,
     application::Application,
-    pipeline::{Logged, Pipeline, Rows, message, record},
-    services::DEDUPLICATION,
-    wire::{Plan, Wire},
+    counts::Counts,
+    emulated_services::DEDUPLICATION,
+    faulty_wire::{Plan, Wire},
+    pipeline::{self, Logged, Pipeline, Rows, message, record},
     world::{World, each_seed},
 };
 
@@ -30,59 +32,36 @@ const MAX_RECEIVES: usize = 5;
 /// The largest batch of a function, in records or messages.
 const BATCH: usize = 10;
 
-/// The counts of a schedule.
-#[derive(Debug, Clone, Copy, Default)]
-struct Tally {
-    pub(crate) deliveries: u64,
-    /// The states that were given up and redriven, and the states that were lost. In an outage,
-    /// `lost` counts every loss; in a restored log, the commits that are gone.
-    pub(crate) dead_letters: u64,
-    pub(crate) lost: u64,
-    /// The messages that were given up and redriven, and the messages that were lost.
-    pub(crate) redriven: u64,
-    pub(crate) skipped: u64,
-    pub(crate) faults: u64,
-    /// The fanout's crashed invocations, and the records that were quarantined after them.
-    pub(crate) deaths: u64,
-    pub(crate) set_aside: u64,
-}
+const DELIVERIES: &str = "deliveries";
+const FAULTS: &str = "faults";
+/// In an outage, every loss; in a restored log, the commits that are gone.
+const LOST: &str = "losses";
+const REDRIVEN_STATES: &str = "states redriven";
+const LOST_STATES: &str = "states lost for good";
+const REDRIVEN_MESSAGES: &str = "messages redriven";
+const LOST_MESSAGES: &str = "messages lost for good";
+const CRASHES: &str = "crashes of the fanout";
+const QUARANTINED: &str = "quarantined records";
 
-/// Plays schedules of each kind of faults.
-///
-/// # Errors
-/// When rows are not those of the fold.
-pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
-    let mut runs = 0;
-    let mut counts = Vec::new();
+/// Plays schedules of each kind of faults. Fails if rows are not those of the fold.
+pub(crate) fn proof(effort: &Effort, application: &Application) -> Result<Tried> {
+    let mut total = 0;
+    let mut beside = Vec::new();
     for dynamics in DYNAMICS {
-        let count = match dynamics {
+        let runs = match dynamics {
             Dynamics::Usual => effort.runs(500, 2_500),
             Dynamics::SlowConsumers | Dynamics::Outage | Dynamics::Restored | Dynamics::Deadly => {
                 effort.runs(150, 1_000)
             }
         };
-        runs += count;
-        let tally = all(effort.seed, count, dynamics, application).map_err(|finding| Finding {
-            story: format!("{dynamics:?}: {}", finding.story),
-            ..finding
-        })?;
-        let Tally { deliveries, dead_letters, lost, redriven, skipped, faults, .. } = tally;
-        let was_tried = match dynamics {
-            Dynamics::Usual => {
-                let of_queues = application.logged.is_empty() || redriven > 0 && skipped > 0;
-                let of_bus = application.stateful.is_empty() || dead_letters > 0 && lost > 0;
-                of_queues && of_bus && faults > 0
-            }
-            Dynamics::Deadly => tally.deaths > 0 && tally.set_aside > 0,
-            Dynamics::SlowConsumers | Dynamics::Outage | Dynamics::Restored => deliveries > 0,
-        };
-        if count >= 150 && !application.streams.is_empty() && !was_tried {
-            let story = format!("{dynamics:?}: something was not tried: {tally:?}");
-            return Err(Finding { seed: effort.seed, story });
+        let counts = play(effort.seed, runs, dynamics, application)?;
+        if runs >= 150 && !application.streams.is_empty() {
+            counts.ensure_tried(&dynamics.faults(application))?;
         }
-        counts.push(format!("{dynamics:?} {count}: {tally:?}"));
+        total += runs;
+        beside.push(format!("{dynamics:?} {runs}: {counts}"));
     }
-    Ok(Tried::new(runs, "schedules", counts.join("; ")))
+    Ok(Tried::new(total, "schedules", beside.join("; ")))
 }
 
 /// The kind of faults in a schedule.
@@ -113,15 +92,28 @@ const DYNAMICS: [Dynamics; 5] = [
     Dynamics::Deadly,
 ];
 
+impl Dynamics {
+    /// The counts of faults that some schedule must have.
+    fn faults(self, application: &Application) -> Vec<&'static str> {
+        match self {
+            Self::Usual => {
+                let queues = [REDRIVEN_MESSAGES, LOST_MESSAGES].into_iter();
+                let views = [REDRIVEN_STATES, LOST_STATES].into_iter();
+                let queues = queues.filter(|_| !application.logged.is_empty());
+                let views = views.filter(|_| !application.stateful.is_empty());
+                queues.chain(views).chain([FAULTS]).collect()
+            }
+            Self::SlowConsumers => vec![DELIVERIES],
+            Self::Outage | Self::Restored => vec![LOST],
+            Self::Deadly => vec![CRASHES, QUARANTINED],
+        }
+    }
+}
+
 /// Plays `runs` schedules.
-fn all(
-    seed: u64,
-    runs: u64,
-    dynamics: Dynamics,
-    application: &Application,
-) -> Result<Tally, Finding> {
+fn play(seed: u64, runs: u64, dynamics: Dynamics, application: &Application) -> Result<Counts> {
     if application.streams.is_empty() {
-        return Ok(Tally::default());
+        return Ok(Counts::default());
     }
     let world = || {
         let world = World::new(&application.tables())?;
@@ -130,32 +122,16 @@ fn all(
         let pipeline = application.pipeline_at(&world.wire);
         Ok((world, quiet, pipeline))
     };
-    let mut sum = Tally::default();
     let play = |(world, quiet, pipeline): &mut (World, Wire, Pipeline), seed| {
-        let played = world.runtime.block_on(async {
-            let mut schedule =
-                Schedule::new(&world.wire, quiet, (application, pipeline), seed, dynamics);
-            schedule.play().await
-        });
-        let faults = world.wire.take_faults().values().sum();
-        let denied = world.wire.take_denied().pop();
-        let played = match denied {
-            Some(story) => Err(Finding { seed, story }),
-            None => played,
-        };
-        played.map(|tally| Tally { faults, ..tally }).map_err(|finding| Finding { seed, ..finding })
+        let mut schedule = Schedule::new(&world.wire, quiet, application, pipeline, seed, dynamics);
+        let played = world.runtime.block_on(schedule.play());
+        world.wire.ensure_nothing_denied()?;
+        played.with_context(|| format!("{dynamics:?}"))?;
+        let mut counts = schedule.counts;
+        counts.add(FAULTS, world.wire.take_faults().values().sum());
+        Ok(counts)
     };
-    each_seed(seed, runs, world, play, |tally| {
-        sum.deliveries += tally.deliveries;
-        sum.dead_letters += tally.dead_letters;
-        sum.lost += tally.lost;
-        sum.redriven += tally.redriven;
-        sum.skipped += tally.skipped;
-        sum.faults += tally.faults;
-        sum.deaths += tally.deaths;
-        sum.set_aside += tally.set_aside;
-    })?;
-    Ok(sum)
+    Ok(each_seed(seed, runs, world, play)?)
 }
 
 /// A message in a queue.
@@ -194,14 +170,15 @@ struct Schedule<'a> {
     undelivered: Vec<Value>,
     queues: BTreeMap<String, Queue>,
     messages: usize,
-    tally: Tally,
+    counts: Counts,
 }
 
 impl<'a> Schedule<'a> {
     fn new(
         wire: &'a Wire,
         quiet: &Wire,
-        (application, pipeline): (&Application, &'a Pipeline),
+        application: &Application,
+        pipeline: &'a Pipeline,
         seed: u64,
         dynamics: Dynamics,
     ) -> Self {
@@ -239,16 +216,16 @@ impl<'a> Schedule<'a> {
             undelivered: Vec::new(),
             queues: BTreeMap::new(),
             messages: 0,
-            tally: Tally::default(),
+            counts: Counts::default(),
         }
     }
 
-    async fn play(&mut self) -> Result<Tally, Finding> {
+    async fn play(&mut self) -> Result<()> {
         let steps = self.rng.u32(10..60);
         let outage = self.rng.u32(0..steps);
         let mut most = BATCH;
         if self.dynamics == Dynamics::Deadly {
-            self.wire.ends_at(Some(self.streams[0][0].stream.to_string()));
+            self.wire.crash_at(Some(self.streams[0][0].stream.to_string()));
         }
         for step in 0..steps {
             if self.dynamics == Dynamics::Outage && step == outage {
@@ -281,23 +258,20 @@ impl<'a> Schedule<'a> {
             self.catch_up().await?;
         }
         if self.dynamics == Dynamics::Deadly {
-            self.mend(most).await?;
+            self.repair_fanout(most).await?;
         }
         self.settle().await?;
         let expected = self.pipeline.fold(&self.streams)?;
         let found = self.pipeline.take_rows(&self.quiet).await?;
-        if found != expected {
-            return Err(self.difference(&found, &expected));
-        }
-        Ok(self.tally)
+        ensure!(found == expected, "rows differ from the fold\n{}", difference(&found, &expected));
+        Ok(())
     }
 
     /// Writes the next commit of a stream.
-    async fn write(&mut self) -> Result<(), Finding> {
+    async fn write(&mut self) -> Result<()> {
         let stream = self.rng.usize(0..self.streams.len());
         if let Some(commit) = self.streams[stream].get(self.written[stream]) {
-            let appended = self.log.append(commit, None).await;
-            appended.map_err(|error| Finding { seed: self.seed, story: error.to_string() })?;
+            self.log.append(commit, None).await?;
             self.pending.push(commit.clone());
             self.written[stream] += 1;
             self.order.push(stream);
@@ -316,11 +290,10 @@ impl<'a> Schedule<'a> {
             batch.push(self.passed_on[self.rng.usize(0..self.passed_on.len())].clone());
         }
         self.rng.shuffle(&mut batch);
-        let records: Vec<_> =
-            batch.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();
+        let records = pipeline::records(&batch);
         let failed =
             if records.is_empty() { None } else { self.pipeline.fanout.handle(&records).await };
-        self.tally.deliveries += records.len() as u64;
+        self.counts.add(DELIVERIES, records.len() as u64);
         let again = batch.split_off(failed.unwrap_or(batch.len()));
         self.pending.extend(again);
         self.passed_on.extend(batch);
@@ -347,14 +320,14 @@ impl<'a> Schedule<'a> {
         if records.is_empty() {
             return;
         }
-        self.tally.deliveries += records.len() as u64;
+        self.counts.add(DELIVERIES, records.len() as u64);
         // A notification of an earlier crash may be left over. It would end this invocation at
         // once.
         let _ = self.wire.crashed().now_or_never();
         let done = tokio::select! {
             failed = self.pipeline.fanout.handle(&records) => failed.unwrap_or(batch.len()),
             () = self.wire.crashed() => {
-                self.tally.deaths += 1;
+                self.counts.add(CRASHES, 1);
                 0
             }
         };
@@ -367,36 +340,27 @@ impl<'a> Schedule<'a> {
 
     /// Checks that the shard is processed to its end despite the deadly records. Then it repairs
     /// the fanout and redelivers the quarantined records.
-    async fn mend(&mut self, mut most: usize) -> Result<(), Finding> {
-        let seed = self.seed;
-        let finding = |story: String| Finding { seed, story };
+    async fn repair_fanout(&mut self, mut most: usize) -> Result<()> {
         // A record is quarantined after halving has isolated it in its batch, and three more
         // attempts. Faults of the wire take further attempts.
         let invocations = 40 * self.pending.len();
         for _ in 0..invocations {
             self.shard(&mut most).await;
         }
-        if !self.pending.is_empty() {
-            return Err(finding(format!(
-                "after {invocations} invocations, {} records wait",
-                self.pending.len()
-            )));
-        }
-        self.wire.ends_at(None);
+        let left = self.pending.len();
+        ensure!(left == 0, "after {invocations} invocations, {left} records wait");
+        self.wire.crash_at(None);
         // The wire applies late requests within this time.
         sleep(Duration::from_secs(60)).await;
         let deadly = self.streams[0][0].stream.clone();
         for letter in self.wire.services().take_messages("http://wire.invalid/dead-letters") {
             let letter: Value = serde_json::from_str(&letter.body).unwrap_or_default();
-            if letter["stream"] != deadly.as_str() {
-                return Err(finding(format!(
-                    "a record that crashes no function was quarantined: {letter}"
-                )));
-            }
+            let is_deadly = letter["stream"] == deadly.as_str();
+            ensure!(is_deadly, "a record that crashes no function was quarantined: {letter}");
             let mut commits = self.streams[0].iter();
             let commit = commits.find(|commit| letter["version"] == commit.version);
             self.pending.extend(commit.cloned());
-            self.tally.set_aside += 1;
+            self.counts.add(QUARANTINED, 1);
         }
         Ok(())
     }
@@ -417,32 +381,22 @@ impl<'a> Schedule<'a> {
     }
 
     /// Plays an outage: for more than a day, the log accepts commits and nothing else works.
-    async fn outage(&mut self) -> Result<(), Finding> {
+    async fn outage(&mut self) -> Result<()> {
         for _ in 0..self.rng.u32(0..6) {
             self.write().await?;
         }
         sleep(Duration::from_secs(26 * 3_600)).await;
         self.collect();
-        self.tally.lost += (self.pending.len() + self.states.len() + self.undelivered.len()) as u64;
-        self.tally.lost += self
-            .queues
-            .values()
-            .map(|queue| queue.messages.len() + queue.dead.len())
-            .sum::<usize>() as u64;
-        (self.pending, self.passed_on) = Default::default();
-        (self.states, self.undelivered) = Default::default();
-        self.queues.clear();
+        let queues = self.queues.values().map(|queue| queue.messages.len() + queue.dead.len());
+        let lost = self.pending.len() + self.states.len() + self.undelivered.len();
+        self.counts.add(LOST, (lost + queues.sum::<usize>()) as u64);
+        self.forget_deliveries();
         // Tombstones expire a month after the deletion of their aggregates. After that, no item
         // refuses older versions.
         for stateful in &self.pipeline.stateful {
-            let table = ledgerline_testing::table(stateful.table);
-            let key = stateful.key;
-            let scan = self.wire.services().call("Scan", &json!({ "TableName": table })).body;
-            let scan: Value = serde_json::from_str(&scan).unwrap_or_default();
-            let items = scan["Items"].as_array().into_iter().flatten();
+            let items = self.items(stateful.table).into_iter();
             for item in items.filter(|item| item["tombstone"].is_object()) {
-                let delete = json!({ "TableName": table, "Key": { key: item[key] } });
-                self.wire.services().call("DeleteItem", &delete);
+                self.delete_item(stateful.table, &json!({ stateful.key: item[stateful.key] }));
             }
         }
         Ok(())
@@ -457,14 +411,12 @@ impl<'a> Schedule<'a> {
         // less than five minutes.
         sleep(DEDUPLICATION + Duration::from_secs(60)).await;
         self.collect();
-        let services = self.wire.services();
-        let name = ledgerline_testing::table;
         for lost in self.order.split_off(self.rng.usize(0..=self.order.len())) {
             self.written[lost] -= 1;
             let Commit { stream, version, .. } = &self.streams[lost][self.written[lost]];
             let key = json!({ "stream": { "S": stream.as_str() }, "version": { "N": version.to_string() } });
-            services.call("DeleteItem", &json!({ "TableName": name("CommitsTable"), "Key": key }));
-            self.tally.lost += 1;
+            self.delete_item("CommitsTable", &key);
+            self.counts.add(LOST, 1);
         }
         for (stream, written) in self.streams.iter_mut().zip(&self.written) {
             stream.truncate(self.rng.usize(*written..=stream.len()));
@@ -475,56 +427,59 @@ impl<'a> Schedule<'a> {
             (view.table, keys.partition, Some(keys.sort))
         });
         for (table, partition, sort) in views.chain(logged) {
-            let scan = services.call("Scan", &json!({ "TableName": name(table) })).body;
-            let scan: Value = serde_json::from_str(&scan).unwrap_or_default();
-            for item in scan["Items"].as_array().into_iter().flatten() {
+            for item in self.items(table) {
                 let keys = [Some(partition), sort].into_iter().flatten();
                 let key: Value = keys.map(|key| (key.to_owned(), item[key].clone())).collect();
-                services.call("DeleteItem", &json!({ "TableName": name(table), "Key": key }));
+                self.delete_item(table, &key);
             }
         }
+        self.forget_deliveries();
+    }
+
+    /// Loses everything between the log and the views.
+    fn forget_deliveries(&mut self) {
         (self.pending, self.passed_on) = Default::default();
         (self.states, self.undelivered) = Default::default();
         self.queues.clear();
     }
 
+    /// The items of a table.
+    fn items(&self, id: &str) -> Vec<Value> {
+        let scan = json!({ "TableName": ledgerline_testing::table(id) });
+        let scan = self.wire.services().call("Scan", &scan).body;
+        let scan: Value = serde_json::from_str(&scan).unwrap_or_default();
+        scan["Items"].as_array().cloned().unwrap_or_default()
+    }
+
+    fn delete_item(&self, id: &str, key: &Value) {
+        let delete = json!({ "TableName": ledgerline_testing::table(id), "Key": key });
+        self.wire.services().call("DeleteItem", &delete);
+    }
+
     /// Does the same as `ledger redeliver --all`: reads the log, and turns its commits into records
     /// for the fanout.
-    async fn catch_up(&mut self) -> Result<(), Finding> {
-        let finding = |story: String| Finding { seed: self.seed, story };
-        for stream in
-            self.streams.iter().filter_map(|commits| commits.first()).map(|commit| &commit.stream)
-        {
-            let query = json!({
-                "TableName": ledgerline_testing::table("CommitsTable"),
-                "KeyConditionExpression": "#s = :s",
-                "ExpressionAttributeNames": { "#s": "stream" },
-                "ExpressionAttributeValues": { ":s": { "S": stream.as_str() } },
-            });
-            let answer = self.wire.services().call("Query", &query).body;
-            let answer: Value =
-                serde_json::from_str(&answer).map_err(|error| finding(error.to_string()))?;
-            let record = |(place, item): (usize, &Value)| {
-                json!({
-                    "eventID": format!("replay-{place}"), "eventName": "INSERT", "eventVersion": "1.1",
-                    "eventSource": "aws:dynamodb", "awsRegion": "replay", "eventSourceARN": "replay/1",
-                    "dynamodb": {
-                        "ApproximateCreationDateTime": 0,
-                        "Keys": { "stream": item["stream"], "version": item["version"] },
-                        "NewImage": item, "SequenceNumber": (place + 1).to_string(), "SizeBytes": 1,
-                        "StreamViewType": "NEW_IMAGE",
-                    },
-                })
-            };
-            let items = answer["Items"].as_array().into_iter().flatten();
-            let batch = json!({ "Records": items.enumerate().map(record).collect::<Vec<_>>() });
-            let batch =
-                serde_json::from_value(batch).map_err(|error| finding(error.to_string()))?;
-            for record in records(batch) {
-                let commit =
-                    record.commit.map_err(|unreadable| finding(format!("{unreadable:?}")))?;
-                self.pending.push(commit);
-            }
+    async fn catch_up(&mut self) -> Result<()> {
+        let is_ours = |item: &Value| {
+            let mut streams = self.streams.iter().flat_map(|commits| commits.first());
+            streams.any(|commit| item["stream"]["S"] == commit.stream.as_str())
+        };
+        let record = |(place, item): (usize, Value)| {
+            json!({
+                "eventID": format!("replay-{place}"), "eventName": "INSERT", "eventVersion": "1.1",
+                "eventSource": "aws:dynamodb", "awsRegion": "replay", "eventSourceARN": "replay/1",
+                "dynamodb": {
+                    "ApproximateCreationDateTime": 0,
+                    "Keys": { "stream": item["stream"], "version": item["version"] },
+                    "NewImage": item, "SequenceNumber": (place + 1).to_string(), "SizeBytes": 1,
+                    "StreamViewType": "NEW_IMAGE",
+                },
+            })
+        };
+        let items = self.items("CommitsTable").into_iter().filter(is_ours);
+        let batch: Vec<_> = items.enumerate().map(record).collect();
+        for record in records(serde_json::from_value(json!({ "Records": batch }))?) {
+            let commit = record.commit;
+            self.pending.push(commit.map_err(|unreadable| anyhow!("{unreadable:?}"))?);
         }
         Ok(())
     }
@@ -540,7 +495,7 @@ impl<'a> Schedule<'a> {
             self.undelivered.push(entry);
             return;
         }
-        self.tally.deliveries += 1;
+        self.counts.add(DELIVERIES, 1);
         let delivered = self.deliver(&entry).await;
         if !delivered || self.rng.u32(0..6) == 0 {
             self.states.push(entry);
@@ -579,9 +534,9 @@ impl<'a> Schedule<'a> {
                 batch(logged, &mut again, false).await
             };
             let (first, second) = tokio::join!(batch(logged, queue, forgets), second);
-            self.tally.deliveries += first + second;
+            self.counts.add(DELIVERIES, first + second);
         } else {
-            self.tally.deliveries += batch(logged, queue, forgets).await;
+            self.counts.add(DELIVERIES, batch(logged, queue, forgets).await);
         }
     }
 
@@ -609,10 +564,10 @@ impl<'a> Schedule<'a> {
             let (_, shown) = version(&entry);
             let last = newest(entry["stream"].as_str().unwrap_or_default()) == shown;
             if last || self.rng.bool() {
-                self.tally.dead_letters += 1;
+                self.counts.add(REDRIVEN_STATES, 1);
                 self.states.push(entry);
             } else {
-                self.tally.lost += 1;
+                self.counts.add(LOST_STATES, 1);
             }
         }
         for queue in self.queues.values_mut() {
@@ -621,10 +576,10 @@ impl<'a> Schedule<'a> {
                 let last = newest(commit["stream"].as_str().unwrap_or_default())
                     == commit["version"].as_u64();
                 if last || self.rng.bool() {
-                    self.tally.redriven += 1;
+                    self.counts.add(REDRIVEN_MESSAGES, 1);
                     queue.messages.push_back(Message { receives: 0, ..message });
                 } else {
-                    self.tally.skipped += 1;
+                    self.counts.add(LOST_MESSAGES, 1);
                 }
             }
         }
@@ -641,7 +596,7 @@ impl<'a> Schedule<'a> {
     }
 
     /// Delivers everything that is left, without new faults.
-    async fn settle(&mut self) -> Result<(), Finding> {
+    async fn settle(&mut self) -> Result<()> {
         // The wire applies late requests within this time.
         sleep(Duration::from_secs(60)).await;
         self.wire.calm();
@@ -664,24 +619,18 @@ impl<'a> Schedule<'a> {
                 return Ok(());
             }
         }
-        Err(Finding { seed: self.seed, story: "it never becomes quiet".into() })
+        bail!("it never becomes quiet")
     }
+}
 
-    fn difference(&self, found: &Rows, expected: &Rows) -> Finding {
-        let keys: BTreeSet<_> = found.keys().chain(expected.keys()).collect();
-        let different =
-            keys.into_iter().filter(|key| found.get(*key) != expected.get(*key)).map(|key| {
-                format!(
-                    "  {} {}\n    is        {:?}\n    should be {:?}",
-                    key.0,
-                    key.1,
-                    found.get(key),
-                    expected.get(key)
-                )
-            });
-        let story = different.collect::<Vec<_>>().join("\n");
-        Finding { seed: self.seed, story: format!("rows differ from the fold\n{story}") }
-    }
+fn difference(found: &Rows, expected: &Rows) -> String {
+    let keys: BTreeSet<_> = found.keys().chain(expected.keys()).collect();
+    let different = keys.into_iter().filter(|key| found.get(*key) != expected.get(*key));
+    let lines = different.map(|key| {
+        let (found, expected) = (found.get(key), expected.get(key));
+        format!("  {} {}\n    is        {found:?}\n    should be {expected:?}", key.0, key.1)
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// A queue delivers a batch. If it `forgets`, finished messages stay in the queue. The result is

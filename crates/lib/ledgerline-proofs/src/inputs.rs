@@ -3,11 +3,9 @@
 //! No decoder may panic. Bad input of a client is answered with 4xx. Bad input from inside is
 //! quarantined and not retried for ever.
 
-use std::{
-    collections::BTreeMap,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use anyhow::{Context, Result, bail, ensure};
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use fastrand::Rng;
 use ledgerline::{Commit, MemoryStore, RecordedState, position::Delivery};
@@ -15,14 +13,15 @@ use ledgerline_dynamodb::commit_from_image;
 use ledgerline_lambda::{
     http::HttpRequest,
     queue::{ApplyError, Consumer, QueueRunner},
-    stream::{Batch, Handler, records},
+    stream::{Handler, records},
 };
 use serde_json::{Value, json};
 
 use crate::{
-    Effort, Finding, Tried,
+    Effort, Tried,
     application::Application,
-    tank,
+    counts::Counts,
+    tank_application::tanks,
     world::{World, each_seed},
 };
 
@@ -41,6 +40,22 @@ enum Decoder {
     EmbeddedState,
 }
 
+impl Decoder {
+    /// The unit of the decoder's inputs.
+    fn unit(self) -> &'static str {
+        match self {
+            Self::Body => "bodies",
+            Self::Path => "paths",
+            Self::Headers => "headers",
+            Self::StreamImage => "images of the stream",
+            Self::QueueMessage => "messages",
+            Self::BusEntry => "entries of the bus",
+            Self::StoredItem => "stored items",
+            Self::EmbeddedState => "embedded states",
+        }
+    }
+}
+
 const DECODERS: [Decoder; 8] = [
     Decoder::Body,
     Decoder::Path,
@@ -52,38 +67,27 @@ const DECODERS: [Decoder; 8] = [
     Decoder::EmbeddedState,
 ];
 
-/// Feeds bad input to each of the decoders.
-///
-/// # Errors
-/// When a decoder panics, or gives an answer that bad input must not get.
-pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
+/// Feeds bad input to each of the decoders. Fails if a decoder panics, or gives an answer that bad
+/// input must not get.
+pub(crate) fn proof(effort: &Effort, application: &Application) -> Result<Tried> {
     let runs = effort.runs(400, 2_600);
-    let samples =
-        Samples::read(application).map_err(|story| Finding { seed: effort.seed, story })?;
+    let samples = Samples::read(application)?;
     let decoders = samples.decoders();
-    let world = || World::new(&application.tables());
-    let mut sums = BTreeMap::new();
-    let mut accepted = 0;
     let play = |world: &mut World, seed: u64| {
         let decoder = decoders[usize::try_from(seed % decoders.len() as u64).unwrap_or(0)];
-        let mut rng = Rng::with_seed(seed);
         fastrand::seed(seed);
-        let fed = catch_unwind(AssertUnwindSafe(|| {
-            world.runtime.block_on(feed(decoder, world, application, &samples, &mut rng))
-        }));
-        match fed {
-            Ok(Ok(accepted)) => Ok((decoder, accepted)),
-            Ok(Err(story)) => Err(Finding { seed, story: format!("{decoder:?}: {story}") }),
-            Err(_) => Err(Finding { seed, story: format!("{decoder:?} panicked") }),
-        }
+        let rng = &mut Rng::with_seed(seed);
+        let feed = Feed { world, application, samples: &samples, rng, accepted: 0 };
+        let fed = catch_unwind(AssertUnwindSafe(|| feed.feed(decoder)))
+            .unwrap_or_else(|_| bail!("it panicked"))
+            .with_context(|| format!("{decoder:?}"))?;
+        let mut counts = Counts::default();
+        counts.add(decoder.unit(), BATCH as u64);
+        counts.add("inputs that were good all the same", fed);
+        Ok(counts)
     };
-    each_seed(effort.seed, runs, world, play, |(decoder, taken)| {
-        *sums.entry(format!("{decoder:?}")).or_insert(0) += BATCH;
-        accepted += taken;
-    })?;
-    let sums: Vec<_> = sums.iter().map(|(decoder, count)| format!("{count} {decoder}")).collect();
-    let beside = format!("{}; {accepted} were good input all the same", sums.join(", "));
-    Ok(Tried::new(runs * BATCH as u64, "inputs", beside))
+    let counts = each_seed(effort.seed, runs, || World::new(&application.tables()), play)?;
+    Ok(Tried::new(runs * BATCH as u64, "inputs", counts))
 }
 
 /// Valid input, by kind.
@@ -102,9 +106,9 @@ impl Samples {
     /// Reads the sample events of the workspace: requests to the application's functions, and
     /// records, messages and entries. A kind without samples gets those of ledgerline. Creates
     /// commits of each of the application's aggregates too.
-    fn read(application: &Application) -> Result<Self, String> {
-        let mut samples = Self::of(application)?;
-        let ledgerlines = Self::of(&tank::application())?;
+    fn read(application: &Application) -> Result<Self> {
+        let mut samples = Self::new(application)?;
+        let ledgerlines = Self::new(&tanks())?;
         for (list, others) in [
             (&mut samples.records, ledgerlines.records),
             (&mut samples.entries, ledgerlines.entries),
@@ -124,7 +128,7 @@ impl Samples {
     }
 
     /// The sample events of the application alone.
-    fn of(application: &Application) -> Result<Self, String> {
+    fn new(application: &Application) -> Result<Self> {
         let mut samples = Self::default();
         for (function, path) in application.events.samples()? {
             let event = application.events.json(&path)?;
@@ -159,150 +163,165 @@ impl Samples {
     }
 }
 
-/// Feeds 100 inputs to a decoder. The result is the number of inputs that the decoder accepted.
-async fn feed(
-    decoder: Decoder,
-    world: &World,
-    application: &Application,
-    samples: &Samples,
-    rng: &mut Rng,
-) -> Result<usize, String> {
-    let mut taken = 0;
-    match decoder {
-        Decoder::Body | Decoder::Path | Decoder::Headers => {
-            for _ in 0..BATCH {
-                let (place, request) = &samples.requests[rng.usize(0..samples.requests.len())];
-                let mut request = request.clone();
-                match decoder {
-                    Decoder::Body => {
-                        request["body"] =
-                            text(rng, request["body"].as_str().unwrap_or("{}")).into();
-                        request["isBase64Encoded"] = (rng.u32(0..10) == 0).into();
-                    }
-                    Decoder::Path => {
-                        for name in ["id", "otherId"] {
-                            let id =
-                                request["pathParameters"][name].as_str().unwrap_or("1").to_owned();
-                            request["pathParameters"][name] = text(rng, &id).into();
-                        }
-                        request["rawPath"] = text(rng, "/things/1").into();
-                    }
-                    Decoder::Headers
-                    | Decoder::StreamImage
-                    | Decoder::QueueMessage
-                    | Decoder::BusEntry
-                    | Decoder::StoredItem
-                    | Decoder::EmbeddedState => {
-                        for (name, valid) in [
-                            ("if-match", "\"1\", \"2\""),
-                            ("idempotency-key", "k"),
-                            ("x-correlation-id", "c"),
-                        ] {
-                            if rng.bool() {
-                                request["headers"][name] = text(rng, valid).into();
-                            }
-                        }
-                    }
-                }
-                // The runtime does not invoke a function with an event that is no request.
-                let Ok(event) = serde_json::from_value::<ApiGatewayV2httpRequest>(request.clone())
-                else {
-                    continue;
-                };
-                let function = (application.commands[*place].instance)(None);
-                match function(HttpRequest::from(event)).await.status.as_u16() {
-                    200..300 => taken += 1,
-                    400..500 => {}
-                    status => return Err(format!("{status} for {request}")),
-                }
+/// A run of 100 inputs.
+struct Feed<'a> {
+    world: &'a World,
+    application: &'a Application,
+    samples: &'a Samples,
+    rng: &'a mut Rng,
+    /// The number of inputs that the decoder accepted.
+    accepted: u64,
+}
+
+impl Feed<'_> {
+    /// Feeds all inputs to a decoder. The result is the number of inputs that it accepted.
+    fn feed(mut self, decoder: Decoder) -> Result<u64> {
+        self.world.runtime.block_on(async {
+            match decoder {
+                Decoder::Body => self.send_requests(change_body).await?,
+                Decoder::Path => self.send_requests(change_path).await?,
+                Decoder::Headers => self.send_requests(change_headers).await?,
+                Decoder::StreamImage => self.pass_on_records().await?,
+                Decoder::QueueMessage => self.deliver_messages().await?,
+                Decoder::BusEntry => self.project_entries().await?,
+                Decoder::StoredItem => self.decode_items()?,
+                Decoder::EmbeddedState => self.decode_states(),
+            }
+            Ok(self.accepted)
+        })
+    }
+
+    fn pick<T>(&mut self, samples: &'_ [T]) -> usize {
+        self.rng.usize(0..samples.len())
+    }
+
+    async fn send_requests(&mut self, change: fn(&mut Rng, &mut Value)) -> Result<()> {
+        for _ in 0..BATCH {
+            let place = self.pick(&self.samples.requests);
+            let (function, mut request) = self.samples.requests[place].clone();
+            change(self.rng, &mut request);
+            // The runtime does not invoke a function with an event that is no request.
+            let Ok(event) = serde_json::from_value::<ApiGatewayV2httpRequest>(request.clone())
+            else {
+                continue;
+            };
+            let function = (self.application.commands[function].instance)(None);
+            match function(HttpRequest::from(event)).await.status.as_u16() {
+                200..300 => self.accepted += 1,
+                400..500 => {}
+                status => bail!("{status} for {request}"),
             }
         }
-        Decoder::StreamImage => {
-            let batch: Vec<_> = (0..BATCH)
-                .map(|_| {
-                    let record = &samples.records[rng.usize(0..samples.records.len())];
-                    changed(rng, record)
-                })
-                .collect();
-            let batch: Batch = serde_json::from_value(json!({ "Records": batch }))
-                .map_err(|error| error.to_string())?;
-            let records = records(batch);
-            taken += records.iter().filter(|record| record.commit.is_ok()).count();
-            // The fanout must pass on or quarantine each record. After a failure, the stream would
-            // redeliver a bad record for ever.
-            if let Some(failed) = application.pipeline_at(&world.wire).fanout.handle(&records).await
-            {
-                return Err(format!("it comes again and again: {:?}", records[failed]));
-            }
-            let services = world.wire.services();
-            let _ = (
-                services.take_entries(),
-                services.take_messages("http://wire.invalid/dead-letters"),
-            );
+        Ok(())
+    }
+
+    /// The fanout must pass on or quarantine each record. After a failure, the stream would
+    /// redeliver a bad record for ever.
+    async fn pass_on_records(&mut self) -> Result<()> {
+        let mut batch = Vec::new();
+        for _ in 0..BATCH {
+            let place = self.pick(&self.samples.records);
+            batch.push(changed(self.rng, &self.samples.records[place]));
         }
-        Decoder::QueueMessage => {
-            let runner =
-                QueueRunner { store: MemoryStore::default(), consumer: Reader(application) };
-            for _ in 0..BATCH {
-                let message = &samples.messages[rng.usize(0..samples.messages.len())];
-                let body = text(rng, message);
-                match runner.message(&body).await {
-                    Ok(()) => taken += 1,
-                    Err(
-                        ApplyError::Malformed(_)
-                        | ApplyError::Changes { .. }
-                        | ApplyError::NotWanted { .. }
-                        | ApplyError::Missing { .. },
-                    ) => {}
-                    Err(error) => return Err(format!("{error} for {body}")),
-                }
+        let records = records(serde_json::from_value(json!({ "Records": batch }))?);
+        self.accepted += records.iter().filter(|record| record.commit.is_ok()).count() as u64;
+        let failed = self.application.pipeline_at(&self.world.wire).fanout.handle(&records).await;
+        let record = failed.map(|failed| &records[failed]);
+        ensure!(record.is_none(), "it comes again and again: {record:?}");
+        let services = self.world.wire.services();
+        let _ = services.take_entries();
+        let _ = services.take_messages("http://wire.invalid/dead-letters");
+        Ok(())
+    }
+
+    async fn deliver_messages(&mut self) -> Result<()> {
+        let runner =
+            QueueRunner { store: MemoryStore::default(), consumer: Reader(self.application) };
+        for _ in 0..BATCH {
+            let place = self.pick(&self.samples.messages);
+            let body = text(self.rng, &self.samples.messages[place]);
+            match runner.message(&body).await {
+                Ok(()) => self.accepted += 1,
+                Err(
+                    ApplyError::Malformed(_)
+                    | ApplyError::Changes { .. }
+                    | ApplyError::NotWanted { .. }
+                    | ApplyError::Missing { .. },
+                ) => {}
+                Err(error) => bail!("{error} for {body}"),
             }
         }
-        Decoder::BusEntry => {
-            let pipeline = application.pipeline_at(&world.wire);
-            for _ in 0..BATCH {
-                let entry = &samples.entries[rng.usize(0..samples.entries.len())];
-                let entry = changed(rng, entry);
-                let Some(projector) = rng.choice(&pipeline.stateful) else { break };
-                match projector.project(entry.clone()).await {
-                    Ok(()) => taken += 1,
-                    Err(error)
-                        if ["the entry has no", "the state of", "a row cannot be written"]
-                            .iter()
-                            .any(|bad| error.starts_with(bad))
-                            // The entry, or a row that an earlier entry wrote, has an invented
-                            // version.
-                            || error.contains("is not in the log") => {}
-                    Err(error) => return Err(format!("{error} for {entry}")),
-                }
+        Ok(())
+    }
+
+    async fn project_entries(&mut self) -> Result<()> {
+        let pipeline = self.application.pipeline_at(&self.world.wire);
+        for _ in 0..BATCH {
+            let place = self.pick(&self.samples.entries);
+            let entry = changed(self.rng, &self.samples.entries[place]);
+            let Some(projector) = self.rng.choice(&pipeline.stateful) else { break };
+            let Err(error) = projector.project(entry.clone()).await else {
+                self.accepted += 1;
+                continue;
+            };
+            let error = error.to_string();
+            let is_refusal = ["the entry has no", "the state of", "a row cannot be written"]
+                .iter()
+                .any(|refusal| error.starts_with(refusal));
+            // The entry, or a row that an earlier entry wrote, may have an invented version.
+            let is_known = is_refusal || error.contains("is not in the log");
+            ensure!(is_known, "{error} for {entry}");
+        }
+        Ok(())
+    }
+
+    fn decode_items(&mut self) -> Result<()> {
+        for _ in 0..BATCH {
+            let place = self.pick(&self.samples.commits);
+            let value = serde_json::to_value(&self.samples.commits[place])?;
+            let Ok(item) = serde_dynamo::to_item(changed(self.rng, &value)) else { continue };
+            if let Ok(commit) = commit_from_image(item) {
+                self.accepted += 1;
+                (self.application.read_commit)(&commit);
             }
         }
-        Decoder::StoredItem => {
-            for _ in 0..BATCH {
-                let commit = &samples.commits[rng.usize(0..samples.commits.len())];
-                let value = serde_json::to_value(commit).map_err(|error| error.to_string())?;
-                let changed = changed(rng, &value);
-                let Ok(item) = serde_dynamo::to_item(changed) else { continue };
-                if let Ok(commit) = commit_from_image(item) {
-                    taken += 1;
-                    (application.read_commit)(&commit);
-                }
-            }
-        }
-        Decoder::EmbeddedState => {
-            let with_state: Vec<_> =
-                samples.commits.iter().filter_map(|commit| commit.state.as_ref()).collect();
-            for _ in 0..BATCH {
-                let state = with_state[rng.usize(0..with_state.len())];
-                let schema = if rng.u32(0..4) == 0 { rng.u32(..) } else { state.schema };
-                taken += (application.read_state)(&RecordedState {
-                    schema,
-                    data: text(rng, &state.data),
-                });
-            }
+        Ok(())
+    }
+
+    fn decode_states(&mut self) {
+        let commits = self.samples.commits.iter();
+        let states: Vec<_> = commits.filter_map(|commit| commit.state.as_ref()).collect();
+        for _ in 0..BATCH {
+            let state = states[self.pick(&states)];
+            let schema = if self.rng.u32(0..4) == 0 { self.rng.u32(..) } else { state.schema };
+            let data = text(self.rng, &state.data);
+            let is_accepted = (self.application.read_state)(&RecordedState { schema, data });
+            self.accepted += u64::from(is_accepted);
         }
     }
-    Ok(taken)
+}
+
+fn change_body(rng: &mut Rng, request: &mut Value) {
+    request["body"] = text(rng, request["body"].as_str().unwrap_or("{}")).into();
+    request["isBase64Encoded"] = (rng.u32(0..10) == 0).into();
+}
+
+fn change_path(rng: &mut Rng, request: &mut Value) {
+    for name in ["id", "otherId"] {
+        let id = request["pathParameters"][name].as_str().unwrap_or("1").to_owned();
+        request["pathParameters"][name] = text(rng, &id).into();
+    }
+    request["rawPath"] = text(rng, "/things/1").into();
+}
+
+fn change_headers(rng: &mut Rng, request: &mut Value) {
+    for (name, valid) in
+        [("if-match", "\"1\", \"2\""), ("idempotency-key", "k"), ("x-correlation-id", "c")]
+    {
+        if rng.bool() {
+            request["headers"][name] = text(rng, valid).into();
+        }
+    }
 }
 
 /// A consumer that accepts every commit and decodes all of it, as the consumers of the application

@@ -2,57 +2,65 @@
 
 pub mod application;
 pub mod case;
-mod cli;
-pub mod crashes;
+mod counts;
+mod crashes;
 mod decoding;
-pub mod delivery;
+mod delivery;
+mod emulated_services;
+mod exploration;
+pub mod faulty_wire;
 mod files;
-pub mod histories;
-pub mod inputs;
-pub mod masks;
-pub mod model;
-pub mod order;
-mod order_model;
-pub mod pipeline;
-pub mod planted;
-pub mod races;
-pub mod rebuilds;
-pub mod roles;
-pub mod services;
-pub mod subscriptions;
-pub mod tank;
-pub mod versions;
-pub mod wire;
+mod histories;
+mod inputs;
+mod masks;
+mod pipeline;
+mod pipeline_model;
+mod planted;
+mod program;
+mod races;
+mod rebuilds;
+mod role;
+mod sequencer_model;
+mod sequencers;
+mod subscriptions;
+mod tank_application;
+mod versions;
 pub mod world;
 
-use std::{env, fmt};
+use std::{env, error, fmt};
 
+use anyhow::Result;
 use ledgerline_testing::{again, seed};
 
-pub use self::{application::Application, cli::main};
+pub use self::{application::Application, counts::Counts, program::main, tank_application::tanks};
 
 /// A proof: it tries to break guarantees of docs/guarantees.md.
-#[derive(Debug)]
-pub struct Proof {
+struct Proof {
     /// The number of the proof in docs/guarantees.md.
-    pub number: u8,
+    number: u8,
     /// The claim of the proof, in a few words.
-    pub name: &'static str,
+    name: &'static str,
     /// The name of the test that runs the proof for an application too. It is empty for a proof
     /// about ledgerline alone.
-    pub test: &'static str,
+    test: &'static str,
     /// Whether the proof consists of runs, each with a seed of its own.
-    pub seeded: bool,
-    /// The function that runs the proof.
-    pub run: fn(&Effort, &Application) -> Result<Tried, Finding>,
+    seeded: bool,
+    run: fn(&Effort, &Application) -> Result<Tried>,
 }
 
 impl Proof {
+    fn run(&self, effort: &Effort, application: &Application) -> Result<Tried, Finding> {
+        let tried = (self.run)(effort, application);
+        tried.map_err(|error| match error.downcast() {
+            Ok(finding) => finding,
+            Err(error) => Finding::new(effort.seed, &error),
+        })
+    }
+
     /// The command that repeats a finding of this proof for `application`, with the effort that led
     /// to the finding.
-    #[must_use]
-    pub fn again(&self, finding: &Finding, application: &Application, effort: &Effort) -> String {
-        let runs = if self.seeded { effort.runs_of(finding) } else { None };
+    fn again(&self, finding: &Finding, application: &Application, effort: &Effort) -> String {
+        let runs = if self.seeded { effort.runs_to_repeat(finding) } else { None };
         if application.is_builtin {
             let seed = finding.seed;
             let short = if effort.long { "" } else { " --short" };
@@ -66,7 +74,7 @@ impl Proof {
 }
 
 /// All proofs, in the order of their numbers.
-pub const PROOFS: [Proof; 11] = [
+const PROOFS: [Proof; 11] = [
     Proof {
         number: 1,
         name: "Concurrent histories are linearizable",
@@ -101,7 +109,7 @@ pub const PROOFS: [Proof; 11] = [
         name: "The model of the pipeline has no wrong state",
         test: "",
         seeded: false,
-        run: model::proof,
+        run: pipeline_model::proof,
     },
     Proof {
         number: 7,
@@ -122,7 +130,7 @@ pub const PROOFS: [Proof; 11] = [
         name: "The order of all commits is final",
         test: "",
         seeded: true,
-        run: order::proof,
+        run: sequencers::proof,
     },
     Proof {
         number: 10,
@@ -143,8 +151,8 @@ pub const PROOFS: [Proof; 11] = [
 /// Defines the tests of an application: one for each proof of ledgerline that is about
 /// applications.
 ///
-/// `cargo test` runs the short form, with the seed of [`Effort::of_tests`]. `PROOFS=long cargo test
-/// --profile fast --test proofs` runs the long form.
+/// `cargo test` runs the short form, with the seed of [`Effort::from_environment`]. `PROOFS=long
+/// cargo test --profile fast --test proofs` runs the long form.
 #[macro_export]
 macro_rules! application_tests {
     ($application:expr) => {
@@ -185,17 +193,11 @@ pub fn test(number: u8, application: &Application) {
     let Some(proof) = PROOFS.iter().find(|proof| proof.number == number) else {
         panic!("no proof {number}")
     };
-    let effort = Effort::of_tests();
-    match (proof.run)(&effort, application) {
-        Ok(tried) => cli::report(&format!(
-            "{:>2} {}, {}, seed {}: {} {}; {}",
-            proof.number,
-            proof.name,
-            application.name,
-            effort.seed,
-            tried.count,
-            tried.unit,
-            tried.beside
+    let effort = Effort::from_environment();
+    match proof.run(&effort, application) {
+        Ok(Tried { count, unit, beside }) => program::report(&format!(
+            "{number:>2} {}, {}, seed {}: {count} {unit}; {beside}",
+            proof.name, application.name, effort.seed
         )),
         Err(finding) => {
             panic!("{}: {finding}\n{}", proof.name, proof.again(&finding, application, &effort))
@@ -219,7 +221,7 @@ impl Effort {
     /// machine fails on every machine. `PROOFS=long`, `LEDGERLINE_SEED` and `PROOFS_RUNS` change
     /// the effort.
     #[must_use]
-    pub fn of_tests() -> Self {
+    pub fn from_environment() -> Self {
         let number = |name: &str| env::var(name).ok().and_then(|number| number.parse().ok());
         Self {
             seed: seed(),
@@ -237,7 +239,7 @@ impl Effort {
     /// The number of runs that repeats a finding; `None` for the default of the effort's form. A
     /// finding needs one run, except a finding with the first seed. That one may be about all runs
     /// together, for example that no run had a fault.
-    fn runs_of(&self, finding: &Finding) -> Option<u64> {
+    fn runs_to_repeat(&self, finding: &Finding) -> Option<u64> {
         if finding.seed == self.seed { self.runs } else { Some(1) }
     }
 
@@ -245,7 +247,7 @@ impl Effort {
     /// package under test.
     #[must_use]
     pub fn again(&self, finding: &Finding, test: &str) -> String {
-        self.again_with(self.runs_of(finding), finding, test)
+        self.again_with(self.runs_to_repeat(finding), finding, test)
     }
 
     fn again_with(&self, runs: Option<u64>, finding: &Finding, test: &str) -> String {
@@ -256,19 +258,18 @@ impl Effort {
 }
 
 /// The result of a proof without a finding.
-#[derive(Debug, Clone)]
-pub struct Tried {
+struct Tried {
     /// The number of runs, inputs or cases.
-    pub count: u64,
+    count: u64,
     /// The unit of `count`, such as "histories".
-    pub unit: &'static str,
+    unit: &'static str,
     /// Other counts, as text.
-    pub beside: String,
+    beside: String,
 }
 
 impl Tried {
-    fn new(count: u64, unit: &'static str, beside: impl Into<String>) -> Self {
-        Self { count, unit, beside: beside.into() }
+    fn new(count: u64, unit: &'static str, beside: impl fmt::Display) -> Self {
+        Self { count, unit, beside: beside.to_string() }
     }
 }
 
@@ -281,8 +282,42 @@ pub struct Finding {
     pub story: String,
 }
 
+impl Finding {
+    fn new(seed: u64, error: &anyhow::Error) -> Self {
+        Self { seed, story: format!("{error:#}") }
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "seed {}: {}", self.seed, self.story)
+    }
+}
+
+impl error::Error for Finding {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_proofs_are_numbered_from_1_on() {
+        assert!(PROOFS.iter().map(|proof| proof.number).eq(1..=11));
+    }
+
+    #[test]
+    fn one_command_repeats_a_finding() {
+        let effort = Effort { seed: 7, long: false, runs: None };
+        let finding = |seed| Finding { seed, story: String::new() };
+        let again = |seed| PROOFS[8].again(&finding(seed), &tanks(), &effort);
+        let command = "Again: cargo run --profile fast -p ledgerline-proofs -- --only 9 --seed";
+        assert_eq!(again(9), format!("{command} 9 --runs 1 --short"));
+        // A finding with the first seed may be about all runs, for example that no run had a fault.
+        assert_eq!(again(7), format!("{command} 7 --short"));
+        let command = "cargo test -p ledgerline-proofs --test proofs moved";
+        assert_eq!(
+            effort.again(&finding(9), "moved"),
+            format!("Again: LEDGERLINE_SEED=9 PROOFS_RUNS=1 {command}")
+        );
     }
 }

@@ -8,36 +8,34 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use anyhow::{Context, Result, ensure};
 use ledgerline::{Commit, EventLog, MemoryStore, position::Delivery};
 use ledgerline_lambda::{
     log_projector::LogProjector,
     queue::{ApplyError, Consumer, QueueRunner},
-    stream::{Handler, Record, response},
+    stream::{Handler, response},
 };
 use ledgerline_tank::views::FILLS_VIEW;
 use ledgerline_testing::table;
 use serde_json::Value;
 
 use crate::{
-    Effort, Finding, Tried,
+    Effort, Tried,
     application::Application,
-    pipeline::{Pipeline, message, record},
-    tank::{self, filled},
-    wire::Wire,
+    faulty_wire::Wire,
+    pipeline::{Pipeline, commit_message, records},
+    tank_application::{filled, tanks},
     world::{World, each_seed},
 };
 
 /// The number of entries of a call.
 const TEN: usize = 10;
 
-/// Runs all masks of ten entries, in each of the four parts.
-///
-/// # Errors
-/// When an entry is lost, duplicated, or overtakes another.
-pub fn proof(_: &Effort, _: &Application) -> Result<Tried, Finding> {
+/// Runs all masks of ten entries, in each of the four parts. Fails if an entry is lost, duplicated,
+/// or overtakes another.
+pub(crate) fn proof(_: &Effort, _: &Application) -> Result<Tried> {
     let masks = 1 << TEN;
-    let tables = tank::application().tables();
-    let world = || World::new(&tables);
+    let tables = tanks().tables();
     let play = |world: &mut World, mask| {
         world.runtime.block_on(async {
             fastrand::seed(mask);
@@ -46,20 +44,23 @@ pub fn proof(_: &Effort, _: &Application) -> Result<Tried, Finding> {
             for (part, tanks) in
                 [(Part::Bus, 10), (Part::Bus, 5), (Part::Queue, 10), (Part::Queue, 5)]
             {
-                refused_once(&world.wire, part, tanks, mask).await?;
-                refused_for_good(&world.wire, part, tanks, mask).await?;
+                let batch = Batch { wire: &world.wire, part, tanks, mask };
+                batch.refuse_once().await.with_context(|| format!("{part:?}, once"))?;
+                batch.refuse_for_good().await.with_context(|| format!("{part:?}, for good"))?;
             }
-            queue_response(&world.wire, mask).await
+            answer_to_a_queue(&world.wire, mask).await
         })
     };
-    each_seed(0, masks, world, play, |()| ())?;
-    Ok(Tried::new(
-        4 * masks,
-        "masks, all of them",
-        format!(
-            "PutEvents, SendMessageBatch, the answer to the stream, the answer to a queue: {masks} each"
-        ),
-    ))
+    each_seed(
+        0,
+        masks,
+        || World::new(&tables),
+        |world, mask| play(world, mask).with_context(|| format!("mask {mask:010b}")),
+    )?;
+    let beside = format!(
+        "PutEvents, SendMessageBatch, the answer to the stream, the answer to a queue: {masks} each"
+    );
+    Ok(Tried::new(4 * masks, "masks, all of them", beside))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,179 +69,149 @@ enum Part {
     Queue,
 }
 
-/// Two commits of each tank: first the first commits of all tanks, then the second commits.
-fn batch(part: Part, tanks: usize, run: &str) -> Vec<Commit> {
-    let tanks: Vec<_> =
-        (0..tanks).map(|place| filled(&format!("{part:?}-{tanks}-{run}-{place}"), 1)).collect();
-    (0..2).flat_map(|version| tanks.iter().map(move |tank| tank[version].clone())).collect()
-}
-
 /// The index of a commit in its batch, from the name of its stream.
 fn place(stream: &str, version: u64, tanks: usize) -> Option<usize> {
     let tank: usize = stream.rsplit('-').next()?.parse().ok()?;
     Some(tank + tanks * usize::try_from(version.checked_sub(1)?).ok()?)
 }
 
-fn records(commits: &[Commit]) -> Vec<Record> {
-    commits.iter().enumerate().map(|(place, commit)| record(place, commit)).collect()
-}
-
 fn has(mask: u64, place: usize) -> bool {
     place < TEN && mask & (1 << place) != 0
 }
 
+/// The stream and version in the content of an entry or a message.
+fn key(content: &Value, version: &Value) -> (String, u64) {
+    (content["stream"].as_str().unwrap_or_default().to_owned(), version.as_u64().unwrap_or(0))
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
 /// The number of times that each commit of a batch was sent, by index.
 type Sent = Arc<Mutex<BTreeMap<usize, usize>>>;
-
-/// Refuses the commits in the mask `times` times each. The result counts the sends of each commit.
-fn refuse(wire: &Wire, part: Part, tanks: usize, mask: u64, times: usize) -> Sent {
-    let sent = Sent::default();
-    let counts = Arc::clone(&sent);
-    wire.services().refuse(Some(Box::new(move |entry: &Value| {
-        let text = match part {
-            Part::Bus => &entry["Detail"],
-            Part::Queue => &entry["MessageBody"],
-        };
-        let content: Value =
-            serde_json::from_str(text.as_str().unwrap_or_default()).unwrap_or_default();
-        let version = match part {
-            Part::Bus => &content["lastEvent"]["version"],
-            Part::Queue => &content["version"],
-        };
-        let stream = content["stream"].as_str().unwrap_or_default();
-        let Some(place) = version.as_u64().and_then(|version| place(stream, version, tanks)) else {
-            return false;
-        };
-        let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(place).or_insert(0);
-        *count += 1;
-        has(mask, place) && *count <= times
-    })));
-    sent
-}
-
-fn finding(mask: u64, what: impl std::fmt::Display) -> Finding {
-    Finding { seed: mask, story: format!("mask {mask:010b}: {what}") }
-}
-
-/// Checks that an entry that was refused once is sent once more, and that no other entry is.
-async fn refused_once(wire: &Wire, part: Part, tanks: usize, mask: u64) -> Result<(), Finding> {
-    let commits = batch(part, tanks, &format!("once-{mask}"));
-    let pipeline = tank::application().pipeline_at(wire);
-    let sent = refuse(wire, part, tanks, mask, 1);
-    let failed = pipeline.fanout.handle(&records(&commits)).await;
-    wire.services().refuse(None);
-    if failed.is_some() {
-        return Err(finding(mask, format!("{part:?}: record {failed:?} is said to have failed")));
-    }
-    for (place, count) in sent.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-        if *count != 1 + usize::from(has(mask, *place)) {
-            return Err(finding(mask, format!("{part:?}: record {place} was sent {count} times")));
-        }
-    }
-    let (entries, messages) = taken(wire, &pipeline);
-    complete(mask, part, &commits, entries, messages, true)
-}
-
-/// Checks entries that are refused until the fanout gives up. The answer to the stream names the
-/// first of their records. The stream redelivers this record and all later ones. The messages of
-/// each stream must stay in order.
-async fn refused_for_good(wire: &Wire, part: Part, tanks: usize, mask: u64) -> Result<(), Finding> {
-    let commits = batch(part, tanks, &format!("good-{mask}"));
-    let pipeline = tank::application().pipeline_at(wire);
-    let _sent = refuse(wire, part, tanks, mask, usize::MAX);
-    let first = records(&commits);
-    let failed = pipeline.fanout.handle(&first).await;
-    wire.services().refuse(None);
-    let expected = (0..TEN).find(|place| has(mask, *place));
-    if failed != expected {
-        return Err(finding(
-            mask,
-            format!("{part:?}: the first failure is {failed:?}, not {expected:?}"),
-        ));
-    }
-    let named: Vec<_> = response(&first, failed)
-        .batch_item_failures
-        .into_iter()
-        .filter_map(|failure| failure.item_identifier)
-        .collect();
-    let expected: Vec<_> =
-        expected.map(|place| first[place].sequence_number.clone()).into_iter().collect();
-    if named != expected {
-        return Err(finding(
-            mask,
-            format!("{part:?}: the stream is told {named:?}, not {expected:?}"),
-        ));
-    }
-    let (mut entries, mut messages) = taken(wire, &pipeline);
-    let overtook = messages.iter().find(|(stream, version)| {
-        let first = place(stream, 1, tanks).unwrap_or(TEN);
-        part == Part::Queue && *version == 2 && has(mask, first)
-    });
-    if let Some((stream, _)) = overtook {
-        return Err(finding(mask, format!("the second commit of {stream} overtook the first")));
-    }
-    if let Some(place) = failed {
-        // Lambda redelivers the named record and all records behind it.
-        let again = pipeline.fanout.handle(&records(&commits[place..])).await;
-        if again.is_some() {
-            return Err(finding(mask, format!("{part:?}: it failed again")));
-        }
-        let (more_entries, more_messages) = taken(wire, &pipeline);
-        entries.extend(more_entries);
-        messages.extend(more_messages);
-    }
-    complete(mask, part, &commits, entries, messages, false)
-}
-
 type Versions = Vec<(String, u64)>;
 
-/// The streams and versions on the bus, and in the queue of fills.
-fn taken(wire: &Wire, pipeline: &Pipeline) -> (Versions, Versions) {
-    let of = |content: &Value, version: &Value| {
-        (content["stream"].as_str().unwrap_or_default().to_owned(), version.as_u64().unwrap_or(0))
-    };
-    let entries = wire.services().take_entries();
-    let entries = entries.iter().map(|entry| of(entry, &entry["lastEvent"]["version"])).collect();
-    let messages = wire.services().take_messages(&pipeline.logged[0].url);
-    let messages = messages.iter().map(|queued| {
-        let content: Value = serde_json::from_str(&queued.body).unwrap_or_default();
-        of(&content, &content["version"])
-    });
-    (entries, messages.collect())
+/// A batch of two commits of each tank: first the first commits of all tanks, then the second ones.
+/// The mask has the commits that the part refuses.
+struct Batch<'a> {
+    wire: &'a Wire,
+    part: Part,
+    tanks: usize,
+    mask: u64,
+}
+
+impl Batch<'_> {
+    fn commits(&self, run: &str) -> Vec<Commit> {
+        let Self { part, tanks, mask, .. } = self;
+        let streams: Vec<_> = (0..*tanks)
+            .map(|place| filled(&format!("{part:?}-{tanks}-{run}-{mask}-{place}"), 1))
+            .collect();
+        (0..2).flat_map(|version| streams.iter().map(move |tank| tank[version].clone())).collect()
+    }
+
+    /// Refuses the commits in the mask `times` times each. The result counts the sends of each
+    /// commit.
+    fn refuse(&self, times: usize) -> Sent {
+        let sent = Sent::default();
+        let counts = Arc::clone(&sent);
+        let Self { part, tanks, mask, .. } = *self;
+        self.wire.services().refuse(Some(Box::new(move |entry: &Value| {
+            let (stream, version) = match part {
+                Part::Bus => {
+                    let content = parsed(entry["Detail"].as_str().unwrap_or_default());
+                    key(&content, &content["lastEvent"]["version"])
+                }
+                Part::Queue => {
+                    let content = parsed(entry["MessageBody"].as_str().unwrap_or_default());
+                    key(&content, &content["version"])
+                }
+            };
+            let Some(place) = place(&stream, version, tanks) else { return false };
+            let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = counts.entry(place).or_insert(0);
+            *count += 1;
+            has(mask, place) && *count <= times
+        })));
+        sent
+    }
+
+    /// Checks that an entry that was refused once is sent once more, and that no other entry is.
+    async fn refuse_once(&self) -> Result<()> {
+        let commits = self.commits("once");
+        let pipeline = tanks().pipeline_at(self.wire);
+        let sent = self.refuse(1);
+        let failed = pipeline.fanout.handle(&records(&commits)).await;
+        self.wire.services().refuse(None);
+        ensure!(failed.is_none(), "record {failed:?} is said to have failed");
+        for (place, count) in sent.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let expected = 1 + usize::from(has(self.mask, *place));
+            ensure!(*count == expected, "record {place} was sent {count} times");
+        }
+        let (entries, messages) = self.take(&pipeline);
+        ensure!(entries.len() == commits.len(), "{} entries on the bus", entries.len());
+        ensure_complete(&commits, entries, &messages)
+    }
+
+    /// Checks entries that are refused until the fanout gives up. The answer to the stream names the
+    /// first of their records. The stream redelivers this record and all later ones. The messages of
+    /// each stream must stay in order.
+    async fn refuse_for_good(&self) -> Result<()> {
+        let commits = self.commits("good");
+        let pipeline = tanks().pipeline_at(self.wire);
+        let _sent = self.refuse(usize::MAX);
+        let first = records(&commits);
+        let failed = pipeline.fanout.handle(&first).await;
+        self.wire.services().refuse(None);
+        let expected = (0..TEN).find(|place| has(self.mask, *place));
+        ensure!(failed == expected, "the first failure is {failed:?}, not {expected:?}");
+        let failures = response(&first, failed).batch_item_failures.into_iter();
+        let named: Vec<_> = failures.filter_map(|failure| failure.item_identifier).collect();
+        let expected: Vec<_> =
+            expected.map(|place| first[place].sequence_number.clone()).into_iter().collect();
+        ensure!(named == expected, "the stream is told {named:?}, not {expected:?}");
+        let (mut entries, mut messages) = self.take(&pipeline);
+        let overtook = messages.iter().find(|(stream, version)| {
+            let first = place(stream, 1, self.tanks).unwrap_or(TEN);
+            self.part == Part::Queue && *version == 2 && has(self.mask, first)
+        });
+        ensure!(overtook.is_none(), "{overtook:?} overtook the first commit of its stream");
+        if let Some(place) = failed {
+            // Lambda redelivers the named record and all records behind it.
+            let again = pipeline.fanout.handle(&records(&commits[place..])).await;
+            ensure!(again.is_none(), "record {again:?} failed again");
+            let (more_entries, more_messages) = self.take(&pipeline);
+            entries.extend(more_entries);
+            messages.extend(more_messages);
+        }
+        ensure_complete(&commits, entries, &messages)
+    }
+
+    /// Takes the streams and versions on the bus, and in the queue of fills.
+    fn take(&self, pipeline: &Pipeline) -> (Versions, Versions) {
+        let services = self.wire.services();
+        let entries = services.take_entries();
+        let messages = services.take_messages(&pipeline.logged[0].url);
+        let messages = messages.iter().map(|queued| parsed(&queued.body));
+        (
+            entries.iter().map(|entry| key(entry, &entry["lastEvent"]["version"])).collect(),
+            messages.map(|content| key(&content, &content["version"])).collect(),
+        )
+    }
 }
 
 /// Checks that all commits arrived, in the queue once and in order.
-fn complete(
-    mask: u64,
-    part: Part,
-    commits: &[Commit],
-    entries: Versions,
-    messages: Versions,
-    once: bool,
-) -> Result<(), Finding> {
+fn ensure_complete(commits: &[Commit], entries: Versions, messages: &Versions) -> Result<()> {
     let all: BTreeSet<_> =
         commits.iter().map(|commit| (commit.stream.to_string(), commit.version)).collect();
-    let sent = entries.len();
-    let queued = messages.len();
-    if entries.into_iter().collect::<BTreeSet<_>>() != all || once && sent != all.len() {
-        return Err(finding(
-            mask,
-            format!("{part:?}: {sent} entries on the bus, of {}", all.len()),
-        ));
-    }
+    let entries: BTreeSet<_> = entries.into_iter().collect();
+    ensure!(entries == all, "{} entries on the bus, of {}", entries.len(), all.len());
     let mut last = BTreeMap::new();
-    for (stream, version) in &messages {
-        if last.insert(stream, *version).unwrap_or(0) + 1 != *version {
-            return Err(finding(
-                mask,
-                format!("{part:?}: version {version} of {stream} is out of order"),
-            ));
-        }
+    for (stream, version) in messages {
+        let before = last.insert(stream, *version).unwrap_or(0);
+        ensure!(before + 1 == *version, "version {version} of {stream} is out of order");
     }
-    if queued != all.len() {
-        return Err(finding(mask, format!("{part:?}: {queued} messages, of {}", all.len())));
-    }
+    ensure!(messages.len() == all.len(), "{} messages, of {}", messages.len(), all.len());
     Ok(())
 }
 
@@ -274,77 +245,55 @@ impl Consumer for Moody {
 
 /// Checks ten messages in three groups. The answer must name the failed messages and all later
 /// messages of their groups. All others must be done.
-async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
+async fn answer_to_a_queue(wire: &Wire, mask: u64) -> Result<()> {
     let tanks: Vec<_> = (0..3).map(|group| filled(&format!("fifo-{mask}-{group}"), 5)).collect();
     // A tank has two commits. The further commits repeat the fill with the next versions.
     let commits: Vec<_> = (0..TEN)
         .map(|place| {
-            let tank = &tanks[place % 3];
             let version = place as u64 / 3 + 1;
-            let mut commit = tank[usize::from(version > 1)].clone();
-            commit.version = version;
-            commit
+            Commit { version, ..tanks[place % 3][usize::from(version > 1)].clone() }
         })
         .collect();
     // The guard looks up a skipped commit in the log.
     let store = MemoryStore::default();
     for commit in &commits {
-        store.append(commit, None).await.map_err(|error| finding(mask, error))?;
+        store.append(commit, None).await?;
     }
     let projector = LogProjector::new(wire.dynamodb(), table("FillsTable"), FILLS_VIEW);
     let fails = commits.iter().enumerate().filter(|(place, _)| has(mask, *place));
     let fails = fails.map(|(_, commit)| (commit.stream.to_string(), commit.version)).collect();
-    let runner = QueueRunner {
-        store,
-        consumer: Moody { projector, fails: RefCell::new(fails), tried: RefCell::default() },
-    };
-    let mut messages = Vec::new();
-    for (place, commit) in commits.iter().enumerate() {
-        let whole = ledgerline_lambda::wire::Message::Commit(Box::new(commit.clone()));
-        let body = serde_json::to_string(&whole).map_err(|error| finding(mask, error))?;
-        messages.push(message(&place.to_string(), commit.stream.as_str(), &body, 1));
-    }
+    let consumer = Moody { projector, fails: RefCell::new(fails), tried: RefCell::default() };
+    let runner = QueueRunner { store, consumer };
+    let messages: Vec<_> = commits
+        .iter()
+        .enumerate()
+        .map(|(place, commit)| commit_message(&place.to_string(), commit))
+        .collect();
     let failed = |answer: aws_lambda_events::sqs::SqsBatchResponse| -> BTreeSet<usize> {
-        answer
-            .batch_item_failures
-            .iter()
-            .filter_map(|failure| failure.item_identifier.parse().ok())
-            .collect()
+        let failures = answer.batch_item_failures.iter();
+        failures.filter_map(|failure| failure.item_identifier.parse().ok()).collect()
     };
     let first = failed(runner.batch(&messages).await);
     let expected: BTreeSet<_> = (0..TEN)
         .filter(|place| (0..=*place).any(|before| before % 3 == place % 3 && has(mask, before)))
         .collect();
-    if first != expected {
-        return Err(finding(mask, format!("the queue is told {first:?}, not {expected:?}")));
-    }
+    ensure!(first == expected, "the queue is told {first:?}, not {expected:?}");
     // A message behind a failure of its group must not be attempted, because it would overtake.
     let tried = |place: &usize| {
         let commit = &commits[*place];
         runner.consumer.tried.borrow().contains(&(commit.stream.to_string(), commit.version))
     };
-    if let Some(place) = first.iter().find(|place| tried(place) && !has(mask, **place)) {
-        return Err(finding(
-            mask,
-            format!("message {place} was tried behind a failure of its group"),
-        ));
-    }
+    let overtook = first.iter().find(|place| tried(place) && !has(mask, **place));
+    ensure!(overtook.is_none(), "message {overtook:?} was tried behind a failure of its group");
     runner.consumer.fails.borrow_mut().clear();
     let again: Vec<_> = first.iter().map(|place| messages[*place].clone()).collect();
     let still = failed(runner.batch(&again).await);
-    if !still.is_empty() {
-        return Err(finding(mask, format!("{still:?} failed again")));
-    }
+    ensure!(still.is_empty(), "{still:?} failed again");
     for tank in &tanks {
         let stream = &tank[0].stream;
-        let position = runner.consumer.projector.table.position(stream).await;
+        let position = runner.consumer.projector.table.position(stream).await?;
         let last = commits.iter().filter(|commit| commit.stream == *stream).count() as u64;
-        if position.as_ref().ok() != Some(&last) {
-            return Err(finding(
-                mask,
-                format!("the position in {stream} is {position:?}, not {last}"),
-            ));
-        }
+        ensure!(position == last, "the position in {stream} is {position}, not {last}");
     }
     Ok(())
 }

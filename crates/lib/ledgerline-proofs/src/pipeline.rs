@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use anyhow::{Result, anyhow};
 use aws_lambda_events::sqs::SqsMessage;
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use futures::{FutureExt, future::LocalBoxFuture};
@@ -22,25 +23,25 @@ use ledgerline_lambda::{
     queue::QueueRunner,
     state_projector::StateProjector,
     stream::Record,
+    wire::Message,
 };
 use ledgerline_testing::table;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{Finding, roles::Role, wire::Wire, world::World};
+use crate::{faulty_wire::Wire, role::Role, world::World};
 
 /// The rows as text, by table and key.
-pub type Rows = BTreeMap<(&'static str, String), String>;
+pub(crate) type Rows = BTreeMap<(&'static str, String), String>;
 
 type RowAfter = Box<dyn Fn(&[Commit]) -> Option<Value>>;
 
 /// A state projector behind the fanout.
-#[expect(missing_debug_implementations, reason = "holds closures")]
-pub struct Stateful {
+pub(crate) struct Stateful {
     pub(crate) table: &'static str,
     /// The category whose states the projector gets.
-    pub category: &'static str,
-    project: Box<dyn Fn(Value) -> LocalBoxFuture<'static, Result<(), String>>>,
+    pub(crate) category: &'static str,
+    project: Box<dyn Fn(Value) -> LocalBoxFuture<'static, Result<()>>>,
     /// Folds the commits of a stream into its row.
     row: RowAfter,
     pub(crate) key: &'static str,
@@ -48,24 +49,21 @@ pub struct Stateful {
 
 impl Stateful {
     /// Delivers a state to the projector.
-    ///
-    /// # Errors
-    /// When the projector fails.
-    pub async fn project(&self, detail: Value) -> Result<(), String> {
+    pub(crate) async fn project(&self, detail: Value) -> Result<()> {
         (self.project)(detail).await
     }
 }
 
 /// A log projector behind a queue.
 #[derive(Debug)]
-pub struct Logged {
+pub(crate) struct Logged {
     pub(crate) table: &'static str,
     /// The URL of the projector's queue.
-    pub url: String,
+    pub(crate) url: String,
     /// The categories whose commits the projector gets.
-    pub of: &'static [&'static str],
+    pub(crate) of: &'static [&'static str],
     /// The handler of the messages, with the projector in it.
-    pub runner: QueueRunner<DynamoDbStore, LogProjector>,
+    pub(crate) runner: QueueRunner<DynamoDbStore, LogProjector>,
 }
 
 /// Creates the fanout of an application's aggregates.
@@ -93,7 +91,7 @@ pub(crate) struct LogFunction {
 
 impl LogFunction {
     pub(crate) fn new(table: &'static str, view: LogView) -> Self {
-        Self { table, view, role: Role::of(&log_projector::manifest(&view)) }
+        Self { table, view, role: Role::new(&log_projector::manifest(&view)) }
     }
 
     /// The projector, with its table behind this wire.
@@ -115,14 +113,13 @@ impl LogFunction {
 }
 
 /// The functions behind the log.
-#[expect(missing_debug_implementations, reason = "holds closures")]
-pub struct Pipeline {
+pub(crate) struct Pipeline {
     /// The fanout.
-    pub fanout: Fanout,
+    pub(crate) fanout: Fanout,
     /// The state projectors.
-    pub stateful: Vec<Stateful>,
+    pub(crate) stateful: Vec<Stateful>,
     /// The log projectors.
-    pub logged: Vec<Logged>,
+    pub(crate) logged: Vec<Logged>,
 }
 
 /// The sort key of an item with a position. Inserted rows have the position in an attribute of the
@@ -131,7 +128,7 @@ const POSITION: &str = "#position";
 
 impl Pipeline {
     /// A pipeline of these functions, behind this wire.
-    pub(crate) fn of(
+    pub(crate) fn new(
         fanout: MakeFanout,
         stateful: &[StateFunction],
         logged: &[LogFunction],
@@ -168,10 +165,7 @@ impl Pipeline {
     }
 
     /// The rows that the tables must hold after these commits, given as streams.
-    ///
-    /// # Errors
-    /// When an event cannot be read.
-    pub fn fold(&self, streams: &[Vec<Commit>]) -> Result<Rows, Finding> {
+    pub(crate) fn fold(&self, streams: &[Vec<Commit>]) -> Result<Rows> {
         let category =
             streams.iter().flatten().next().map_or("", |commit| commit.stream.category());
         let mut rows = Rows::new();
@@ -191,9 +185,7 @@ impl Pipeline {
             for stream in streams {
                 let mut put_beside = None;
                 for commit in stream {
-                    let changes = changes_of(commit);
-                    let changes =
-                        changes.map_err(|error| Finding { seed: 0, story: error.to_string() })?;
+                    let changes = changes_of(commit)?;
                     changes.fold(&mut folded);
                     if inserts && !changes.is_empty() {
                         // Each row has the position: the last row of a commit has its version, and
@@ -227,10 +219,7 @@ impl Pipeline {
     }
 
     /// Takes all rows out of the tables.
-    ///
-    /// # Errors
-    /// When a table cannot be read or emptied.
-    pub async fn take_rows(&self, client: &Client) -> Result<Rows, Finding> {
+    pub(crate) async fn take_rows(&self, client: &Client) -> Result<Rows> {
         let mut rows = Rows::new();
         let tables =
             self.stateful.iter().map(|stateful| (stateful.table, stateful.key, None)).chain(
@@ -241,7 +230,7 @@ impl Pipeline {
             );
         for (name, partition, sort) in tables {
             for item in take_items(client, name, partition, sort).await? {
-                let mut row: Value = serde_dynamo::from_item(item).map_err(failed)?;
+                let mut row: Value = serde_dynamo::from_item(item)?;
                 if row["tombstone"].is_number() {
                     // The tombstone is the time of a clock, which the fold cannot know.
                     row["tombstone"] = 0.into();
@@ -259,46 +248,32 @@ impl Pipeline {
 }
 
 /// Reads all items of a table, and deletes them.
-///
-/// # Errors
-/// When the table cannot be read or emptied.
-pub async fn take_items(
+pub(crate) async fn take_items(
     client: &Client,
     name: &str,
     partition: &str,
     sort: Option<&str>,
-) -> Result<Vec<HashMap<String, AttributeValue>>, Finding> {
-    let output =
-        client.scan().table_name(table(name)).consistent_read(true).send().await.map_err(failed)?;
+) -> Result<Vec<HashMap<String, AttributeValue>>> {
+    let output = client.scan().table_name(table(name)).consistent_read(true).send().await?;
     let items = output.items.unwrap_or_default();
     for item in &items {
         let keys = [Some(partition), sort].into_iter().flatten();
         let key =
             keys.filter_map(|name| Some((name.to_owned(), item.get(name)?.clone()))).collect();
-        client
-            .delete_item()
-            .table_name(table(name))
-            .set_key(Some(key))
-            .send()
-            .await
-            .map_err(failed)?;
+        client.delete_item().table_name(table(name)).set_key(Some(key)).send().await?;
     }
     Ok(items)
 }
 
-fn failed(error: impl std::fmt::Display) -> Finding {
-    Finding { seed: 0, story: format!("a table cannot be read: {error}") }
-}
-
 /// A state projector, with the fold of its rows.
-pub(crate) fn of_states<A: Aggregate, Row: Serialize + 'static>(
+pub(crate) fn stateful<A: Aggregate, Row: Serialize + 'static>(
     name: &'static str,
     projector: StateProjector<A, Row>,
 ) -> Stateful {
     let keys = projector.view.table;
     let row = projector.view.row;
     let projector = Rc::new(projector);
-    let of = move |commits: &[Commit]| {
+    let row_after = move |commits: &[Commit]| {
         let last = commits.last()?;
         let id = last.stream.id();
         let version = last.version;
@@ -316,10 +291,10 @@ pub(crate) fn of_states<A: Aggregate, Row: Serialize + 'static>(
         category: A::CATEGORY,
         project: Box::new(move |detail| {
             let projector = Rc::clone(&projector);
-            async move { projector.project(detail).await.map_err(|error| error.to_string()) }
+            async move { projector.project(detail).await.map_err(|error| anyhow!(error)) }
                 .boxed_local()
         }),
-        row: Box::new(of),
+        row: Box::new(row_after),
         key: keys.key,
     }
 }
@@ -335,8 +310,7 @@ fn state<A: Aggregate>(commits: &[Commit]) -> Option<A::State> {
 }
 
 /// A commit as a record of the Commits table's stream.
-#[must_use]
-pub fn record(place: usize, commit: &Commit) -> Record {
+pub(crate) fn record(place: usize, commit: &Commit) -> Record {
     Record {
         sequence_number: format!("{place:021}"),
         created: None,
@@ -345,9 +319,13 @@ pub fn record(place: usize, commit: &Commit) -> Record {
     }
 }
 
+/// Commits as a batch of records of the Commits table's stream.
+pub(crate) fn records(commits: &[Commit]) -> Vec<Record> {
+    commits.iter().enumerate().map(|(place, commit)| record(place, commit)).collect()
+}
+
 /// A message as a queue delivers it to a function.
-#[must_use]
-pub fn message(id: &str, group: &str, body: &str, receives: usize) -> SqsMessage {
+pub(crate) fn message(id: &str, group: &str, body: &str, receives: usize) -> SqsMessage {
     let mut message = SqsMessage::default();
     message.message_id = Some(id.to_owned());
     message.body = Some(body.to_owned());
@@ -356,4 +334,10 @@ pub fn message(id: &str, group: &str, body: &str, receives: usize) -> SqsMessage
         ("ApproximateReceiveCount".to_owned(), receives.to_string()),
     ]);
     message
+}
+
+/// The message of a commit as a queue delivers it to a function for the first time.
+pub(crate) fn commit_message(id: &str, commit: &Commit) -> SqsMessage {
+    let body = serde_json::to_string(&Message::Commit(Box::new(commit.clone())));
+    message(id, commit.stream.as_str(), &body.unwrap_or_default(), 1)
 }

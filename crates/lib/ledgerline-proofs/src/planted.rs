@@ -20,7 +20,7 @@ use ledgerline_dynamodb::DynamoDbStore;
 
 /// A plausible mistake in a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bug {
+pub(crate) enum Bug {
     /// No bug: the real store, but without states in its commits. States are a cache, so results
     /// must not change without them (rule 5).
     WithoutEmbeddedState,
@@ -45,7 +45,7 @@ pub enum Bug {
 }
 
 /// All the bugs.
-pub const BUGS: [Bug; 8] = [
+pub(crate) const BUGS: [Bug; 8] = [
     Bug::NoCondition,
     Bug::ConditionOnTheWrongKey,
     Bug::RetryTakenForAConflict,
@@ -59,7 +59,7 @@ pub const BUGS: [Bug; 8] = [
 /// The real store with one of the bugs. With `OnePageLoad`, commits have no states: with states, a
 /// load needs only its first page.
 #[derive(Debug)]
-pub struct Planted {
+pub(crate) struct Planted {
     store: DynamoDbStore,
     client: Client,
     bug: Bug,
@@ -69,8 +69,7 @@ pub struct Planted {
 impl Planted {
     /// Adds the bug to a store. `client` sends the writes and deletions that the real store never
     /// sends.
-    #[must_use]
-    pub fn new(store: DynamoDbStore, client: Client, bug: Bug) -> Self {
+    pub(crate) fn new(store: DynamoDbStore, client: Client, bug: Bug) -> Self {
         Self { store, client, bug, read: Mutex::default() }
     }
 
@@ -94,7 +93,7 @@ impl Planted {
     }
 
     /// Deletes a commit, which a real store must never do (rule 3).
-    async fn take_back(&self, commit: &Commit) {
+    async fn delete(&self, commit: &Commit) {
         let key = [
             ("stream".to_owned(), AttributeValue::S(commit.stream.to_string())),
             ("version".to_owned(), AttributeValue::N(commit.version.to_string())),
@@ -182,7 +181,7 @@ impl EventLog for Planted {
             Bug::ReusedVersion => {
                 let appended = self.store.append(commit, request).await;
                 if matches!(appended, Err(AppendError::Store(_))) {
-                    self.take_back(commit).await;
+                    self.delete(commit).await;
                 }
                 appended
             }

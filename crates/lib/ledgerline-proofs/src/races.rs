@@ -3,12 +3,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
     num::NonZeroUsize,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use anyhow::{Context as _, Result, ensure};
 use fastrand::Rng;
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
@@ -23,8 +23,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     Finding,
+    counts::Counts,
+    faulty_wire::{Plan, Wire},
     planted::{Bug, Planted},
-    wire::{Plan, Wire},
     world::{World, each_seed},
 };
 
@@ -109,34 +110,12 @@ const PATIENCE: Duration = Duration::from_secs(8);
 const SETTLED: Duration = Duration::from_secs(60);
 
 /// The difference between the clocks of two instances.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Clocks {
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Clocks {
     /// Up to a second.
     Near,
     /// Up to two days: each clock is a day behind, right, or a day ahead.
     DayOff,
-}
-
-/// The counts of a history.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Tally {
-    /// The number of commands that were sent.
-    pub commands: u64,
-    /// The number of commits in the log.
-    pub commits: u64,
-    /// The number of commands without a certain answer.
-    pub uncertain: u64,
-    /// The number of answers to repeated commands that were compared with the first answer.
-    pub repeated: u64,
-}
-
-impl Tally {
-    pub(crate) fn add(&mut self, other: Self) {
-        self.commands += other.commands;
-        self.commits += other.commits;
-        self.uncertain += other.uncertain;
-        self.repeated += other.repeated;
-    }
 }
 
 /// An aggregate whose histories are played.
@@ -148,30 +127,22 @@ pub(crate) struct Subject<A: Aggregate> {
 }
 
 impl<A: Aggregate> Subject<A> {
-    /// Plays `runs` histories. The result is their counts, and the number of faults.
-    pub(crate) fn all(&self, seed: u64, runs: u64) -> Result<(Tally, u64), Finding> {
-        let mut sum = Tally::default();
-        let mut faults = 0;
+    /// Plays `runs` histories.
+    pub(crate) fn play_all(&self, seed: u64, runs: u64) -> Result<Counts, Finding> {
         let play = |(world, store): &mut (World, DynamoDbStore), seed: u64| {
             let clocks = if seed % 16 < 2 { Clocks::DayOff } else { Clocks::Near };
-            let played = if seed.is_multiple_of(2) {
-                world.runtime.block_on(play(self, store, store, &world.wire, seed, clocks))
-            } else {
-                let bare =
-                    Planted::new(store.clone(), world.wire.dynamodb(), Bug::WithoutEmbeddedState);
-                world.runtime.block_on(play(self, &bare, store, &world.wire, seed, clocks))
-            };
-            played.map(|tally| (tally, world.wire.take_faults()))
+            if seed.is_multiple_of(2) {
+                return world.runtime.block_on(play(self, store, store, &world.wire, seed, clocks));
+            }
+            let bare =
+                Planted::new(store.clone(), world.wire.dynamodb(), Bug::WithoutEmbeddedState);
+            world.runtime.block_on(play(self, &bare, store, &world.wire, seed, clocks))
         };
-        each_seed(seed, runs, world, play, |(tally, happened)| {
-            sum.add(tally);
-            faults += happened.values().sum::<u64>();
-        })?;
-        Ok((sum, faults))
+        each_seed(seed, runs, world, play)
     }
 }
 
-pub(crate) fn world() -> Result<(World, DynamoDbStore), Finding> {
+pub(crate) fn world() -> Result<(World, DynamoDbStore)> {
     let world = World::new(&["CommitsTable", "RequestsTable"])?;
     let store = world.store();
     Ok((world, store))
@@ -288,7 +259,7 @@ struct Record<A: Aggregate> {
     /// state. The tester does not get these answers, because it would try too many orders.
     late: Vec<(StreamId, u64, String)>,
     lines: Vec<String>,
-    tally: Tally,
+    counts: Counts,
 }
 
 impl<A: Aggregate> Record<A> {
@@ -304,7 +275,7 @@ impl<A: Aggregate> Record<A> {
             keyed: Vec::new(),
             late: Vec::new(),
             lines: Vec::new(),
-            tally: Tally::default(),
+            counts: Counts::default(),
         }
     }
 }
@@ -324,7 +295,6 @@ struct Played<'a, A: Aggregate, S> {
     /// The real store on the same log. The check reads with it, because the check must not depend
     /// on the bugs of `store`.
     log: &'a DynamoDbStore,
-    wire: &'a Wire,
     seed: u64,
     clocks: Clocks,
     streams: Vec<StreamId>,
@@ -332,10 +302,8 @@ struct Played<'a, A: Aggregate, S> {
     record: Mutex<Record<A>>,
 }
 
-/// Plays the history of this seed, and checks it.
-///
-/// # Errors
-/// When no order of the commands explains the answers, or the log contradicts the answers.
+/// Plays the history of this seed, and checks it. Fails if no order of the commands explains the
+/// answers, or the log contradicts the answers.
 pub(crate) async fn play<A: Aggregate>(
     subject: &Subject<A>,
     store: &impl EventStore,
@@ -343,7 +311,7 @@ pub(crate) async fn play<A: Aggregate>(
     wire: &Wire,
     seed: u64,
     clocks: Clocks,
-) -> Result<Tally, Finding> {
+) -> Result<Counts> {
     let mut rng = Rng::with_seed(seed);
     // The SDK and ledgerline use this generator for their jitter.
     fastrand::seed(seed);
@@ -354,7 +322,7 @@ pub(crate) async fn play<A: Aggregate>(
     wire.follow(Plan::Random([0, 150, 400, 700][rng.usize(0..4)]), rng.u64(..));
     let record = Mutex::new(Record::new(subject, &streams));
     let history =
-        Played { subject, store, log, wire, seed, clocks, streams, began: Instant::now(), record };
+        Played { subject, store, log, seed, clocks, streams, began: Instant::now(), record };
     let clients = rng.usize(2..=4);
     let seeds: Vec<_> = (0..clients).map(|_| rng.u64(..)).collect();
     join_all(
@@ -366,8 +334,16 @@ pub(crate) async fn play<A: Aggregate>(
     .await;
     sleep(SETTLED).await;
     wire.calm();
-    history.repeat_commands(&mut rng).await?;
-    history.check().await
+    let checked = match history.repeat_commands(&mut rng).await {
+        Ok(()) => history.check().await,
+        Err(error) => Err(error),
+    };
+    let faults = wire.take_faults();
+    let Record { lines, mut counts, .. } =
+        history.record.into_inner().unwrap_or_else(PoisonError::into_inner);
+    checked.with_context(|| format!("{}\n  faults: {faults:?}\n ", lines.join("\n  ")))?;
+    counts.add("faults", faults.values().sum());
+    Ok(counts)
 }
 
 impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
@@ -442,7 +418,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
                 }
                 None => {
                     let mut record = self.record();
-                    record.tally.uncertain += 1;
+                    record.counts.add("clients without a certain answer", 1);
                     record
                         .lines
                         .push(format!("{thread:>5} {stream} {operation:?} was told nothing"));
@@ -462,7 +438,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
 
     /// Sends each command with a key again, when later commands have changed its stream. Checks that
     /// its answers are equal. A client that got no answer learns the outcome here.
-    async fn repeat_commands(&self, rng: &mut Rng) -> Result<(), Finding> {
+    async fn repeat_commands(&self, rng: &mut Rng) -> Result<()> {
         let keyed = std::mem::take(&mut self.record().keyed);
         for Keyed { stream, operation, mut answer } in keyed {
             // The answer to a failed precondition is not stored.
@@ -470,9 +446,8 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
                 let cache = cold();
                 let skew = self.skew(rng);
                 let repeated = self.ask(self.store, &cache, &stream, &operation, (true, skew));
-                let Some((told, committed)) = repeated.await else {
-                    return Err(self.finding(&format!("{operation:?} is never answered")));
-                };
+                let (told, committed) =
+                    repeated.await.with_context(|| format!("{operation:?} is never answered"))?;
                 let Some(first) = answer else {
                     self.note_answer(&stream, &operation, &told, committed);
                     if let Told::State { version, shown } = &told {
@@ -481,11 +456,8 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
                     answer = Some(told);
                     continue;
                 };
-                if first != told {
-                    let story = format!("{operation:?} is told {first:?}, and then {told:?}");
-                    return Err(self.finding(&story));
-                }
-                self.record().tally.repeated += 1;
+                ensure!(first == told, "{operation:?} is told {first:?}, and then {told:?}");
+                self.record().counts.add("repeated commands with the first answer", 1);
                 break;
             }
         }
@@ -578,7 +550,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
 
     fn invoke(&self, thread: usize, stream: &StreamId, operation: &Operation<A>) {
         let mut record = self.record();
-        record.tally.commands += u64::from(operation.command.is_some());
+        record.counts.add("commands", operation.command.is_some().into());
         record.lines.push(format!("{thread:>5} {stream} {operation:?}"));
         if let Some(tester) = record.testers.get_mut(stream) {
             // The tester refuses only a second operation of a busy thread, which this module never
@@ -623,7 +595,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         }
     }
 
-    async fn check(&self) -> Result<Tally, Finding> {
+    async fn check(&self) -> Result<()> {
         for stream in &self.streams {
             let last = Operation {
                 command: None,
@@ -633,32 +605,24 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
                 id: "last".into(),
             };
             self.invoke(usize::MAX, stream, &last);
-            match self.ask(self.log, &cold(), stream, &last, (false, SignedDuration::ZERO)).await {
-                Some((told, _)) => self.tell(usize::MAX, stream, &last, told, false),
-                None => return Err(self.finding("the stream cannot be read any more")),
-            }
-            if let Some(wrong) = self.wrong_in_log(stream).await {
-                return Err(self.finding(&wrong));
-            }
+            let cache = cold();
+            let read = self.ask(self.log, &cache, stream, &last, (false, SignedDuration::ZERO));
+            let (told, _) = read.await.context("the stream cannot be read any more")?;
+            self.tell(usize::MAX, stream, &last, told, false);
+            self.check_log(stream).await?;
         }
         let explainable = self.record().testers.values().all(ConsistencyTester::is_consistent);
-        if !explainable {
-            return Err(
-                self.finding("no order of the commands explains what the clients were told")
-            );
-        }
-        Ok(self.record().tally)
+        ensure!(explainable, "no order of the commands explains what the clients were told");
+        Ok(())
     }
 
-    /// Finds a fault in the log of the stream: a hole, a duplicate command, a missing acknowledged
-    /// command, or a declined command.
-    async fn wrong_in_log(&self, stream: &StreamId) -> Option<String> {
+    /// Checks that the log of the stream has no hole, no command twice, every acknowledged command
+    /// and no declined command.
+    async fn check_log(&self, stream: &StreamId) -> Result<()> {
         let mut commits = Vec::new();
         let mut range = Range { after: 0, up_to: u64::MAX, limit: None };
         loop {
-            let Ok(page) = self.log.read(stream, range, Consistency::Strong).await else {
-                return Some("the log cannot be read".into());
-            };
+            let page = self.log.read(stream, range, Consistency::Strong).await?;
             commits.extend(page.commits);
             match commits.last() {
                 Some(oldest) if !page.complete => range.up_to = oldest.version - 1,
@@ -667,53 +631,34 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         }
         commits.reverse();
         let mut record = self.record();
-        record.tally.commits += commits.len() as u64;
+        record.counts.add("commits", commits.len() as u64);
         let mut ids = BTreeSet::new();
         let mut state = A::initial();
         for (expected, commit) in (1..).zip(&commits) {
             let id = &commit.command;
-            let events: Vec<_> = commit.events.iter().flat_map(decode::<A>).collect();
+            ensure!(commit.version == expected, "version {expected} is missing");
+            ensure!(ids.insert(id), "{id} is in the log twice");
+            let is_declined = record.declined.contains(id);
+            ensure!(!is_declined, "{id} was told that nothing changed, and is version {expected}");
+            if let Some((told, version, _)) = record.acknowledged.get(id) {
+                ensure!((told, *version) == (stream, expected), "{id} was told of {version}");
+            }
+            let events = commit.events.iter().map(decode::<A>).collect::<Result<Vec<_>, _>>()?;
             state = fold::<A>(state, &events);
             let shown = (self.subject.shown)(&state);
-            let wrong = |(other, version, told): &&(StreamId, u64, String)| {
-                other == stream && *version == expected && *told != shown
-            };
-            if let Some((_, _, told)) = record.late.iter().find(wrong) {
-                return Some(format!("version {expected} was told as {told}, and is {shown}"));
-            }
-            if commit.version != expected {
-                return Some(format!("version {expected} is missing"));
-            }
-            if !ids.insert(id) {
-                return Some(format!("{id} is in the log twice"));
-            }
-            if record.declined.contains(id) {
-                return Some(format!(
-                    "{id} was told that nothing changed, and is version {expected}"
-                ));
-            }
-            if record
-                .acknowledged
-                .get(id)
-                .is_some_and(|(told, version, _)| (told, *version) != (stream, expected))
+            for (_, _, told) in record
+                .late
+                .iter()
+                .filter(|(other, version, _)| (other, *version) == (stream, expected))
             {
-                return Some(format!("{id} was told of another version than {expected}"));
+                ensure!(*told == shown, "version {expected} was told as {told}, and is {shown}");
             }
         }
-        let lost = |(id, (told, _, committed)): &(&String, &(StreamId, u64, bool))| {
-            *committed && told == stream && !ids.contains(id)
-        };
-        let lost = record.acknowledged.iter().find(lost);
-        lost.map(|(id, _)| format!("{id} was acknowledged and is not in the log"))
-    }
-
-    fn finding(&self, what: &str) -> Finding {
-        let mut story = format!("{what}\n");
-        for line in &self.record().lines {
-            let _ = writeln!(story, "  {line}");
-        }
-        let _ = writeln!(story, "  faults: {:?}", self.wire.take_faults());
-        Finding { seed: self.seed, story }
+        let mut acknowledged = record.acknowledged.iter();
+        let lost = acknowledged
+            .find(|(id, (told, _, committed))| *committed && told == stream && !ids.contains(id));
+        ensure!(lost.is_none(), "{lost:?} was acknowledged and is not in the log");
+        Ok(())
     }
 }
 

@@ -8,23 +8,25 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use anyhow::{Context, Result, bail, ensure};
 use aws_sdk_dynamodb::types::AttributeValue;
 use fastrand::Rng;
 use jiff::Timestamp;
 use ledgerline::{
-    Changes, ChangesError, Commit, EventLog, LogView, StateView, Write,
+    Changes, ChangesError, Commit, EventLog, LogView, StreamId, Write,
     changes::{Fields, Key},
     load,
     manifest::Manifest,
     testing::tank::Tank,
 };
-use ledgerline_dynamodb::{DynamoDbStore, KeyNames, LogRows, Move, StateRows, ViewTable};
+use ledgerline_dynamodb::{
+    DynamoDbStore, Generations, KeyNames, LogRows, Move, StateRows, ViewTable,
+};
 use ledgerline_lambda::{
     log_projector::{self, LogProjector},
     queue::{Consumer, QueueRunner},
     rebuild::{RebuildError, RebuildRequest, RebuildResponse},
     state_projector::{self, StateProjector},
-    wire::Message,
 };
 use ledgerline_tank::views::FILLS;
 use ledgerline_testing::table;
@@ -32,11 +34,12 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    Application, Effort, Finding, Tried,
-    pipeline::message,
-    roles::Role,
-    tank::{SITES, Site},
-    wire::{Plan, Wire},
+    Application, Effort, Tried,
+    counts::Counts,
+    faulty_wire::{Plan, Wire},
+    pipeline::commit_message,
+    role::Role,
+    tank_application::{SITES, Site},
     world::{World, each_seed},
 };
 
@@ -83,11 +86,17 @@ fn row(commit: &Commit, place: u64) -> Value {
     json!({ "tankId": commit.stream.id(), "entry": entry, "command": commit.command })
 }
 
-/// Plays rebuilds.
-///
-/// # Errors
-/// When a read would show an older version than an earlier one, or the rows are not the fold.
-pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
+const COMMITS: &str = "commits";
+const FAULTS: &str = "faults";
+/// Deliveries with commits of several streams.
+const BATCHES: &str = "batches of several streams";
+const KILLED: &str = "invocations killed in the middle of a call";
+const ASKED_AGAIN: &str = "parts asked for again";
+const MISSING: &str = "streams found missing by the closing comparison";
+
+/// Plays rebuilds. Fails if a read would show an older version than an earlier one, or the rows are
+/// not the fold.
+pub(crate) fn proof(effort: &Effort, application: &Application) -> Result<Tried> {
     play(effort, application, Kind::manifest)
 }
 
@@ -96,61 +105,22 @@ fn play(
     effort: &Effort,
     application: &Application,
     manifest: fn(Kind) -> Manifest,
-) -> Result<Tried, Finding> {
+) -> Result<Tried> {
     let runs = effort.runs(240, 10_000);
-    let mut sum = Tally::default();
-    let world = || {
-        let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable", "SitesTable"]);
-        world.map(|world| (Wire::new(world.wire.services().database().clone()), world))
-    };
-    let play = |_: &mut (), seed| {
+    let play = |(): &mut (), seed| {
         // Each run has a world of its own, because a rebuild reads the whole log.
-        let (quiet, world) = world()?;
-        let played = world.runtime.block_on(async {
-            let mut run = Run::new(&world.wire, &quiet, application, manifest, seed);
-            run.play().await.map_err(|story| format!("{:?}: {story}", run.kind))
-        });
-        played.map_err(|story| Finding { seed, story })
+        let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable", "SitesTable"])?;
+        let quiet = Wire::new(world.wire.services().database().clone());
+        let mut run = Run::new(&world.wire, &quiet, application, manifest, seed);
+        let played = world.runtime.block_on(run.play());
+        played.with_context(|| format!("{:?}", run.kind))?;
+        Ok(run.counts)
     };
-    each_seed(
-        effort.seed,
-        runs,
-        || Ok(()),
-        play,
-        |tally: Tally| {
-            sum.commits += tally.commits;
-            sum.ended += tally.ended;
-            sum.asked_again += tally.asked_again;
-            sum.closed_with += tally.closed_with;
-            sum.faults += tally.faults;
-            sum.batches += tally.batches;
-        },
-    )?;
-    if runs >= 200
-        && [sum.ended, sum.asked_again, sum.closed_with, sum.faults, sum.batches].contains(&0)
-    {
-        return Err(Finding {
-            seed: effort.seed,
-            story: format!("something was not tried: {sum:?}"),
-        });
+    let counts = each_seed(effort.seed, runs, || Ok(()), play)?;
+    if runs >= 200 {
+        counts.ensure_tried(&[KILLED, ASKED_AGAIN, MISSING, FAULTS, BATCHES])?;
     }
-    let beside = format!(
-        "{} commits, {} batches of several streams, {} faults, {} invocations ended in the middle of a call, {} parts asked for again, {} streams found missing by the closing comparison",
-        sum.commits, sum.batches, sum.faults, sum.ended, sum.asked_again, sum.closed_with
-    );
-    Ok(Tried::new(runs, "rebuilds", beside))
-}
-
-/// The counts of a run.
-#[derive(Debug, Clone, Copy, Default)]
-struct Tally {
-    commits: u64,
-    ended: u64,
-    asked_again: u64,
-    closed_with: u64,
-    faults: u64,
-    /// The number of deliveries with commits of several streams.
-    batches: u64,
+    Ok(Tried::new(runs, "rebuilds", counts))
 }
 
 /// The kinds of views.
@@ -203,11 +173,8 @@ impl Instance {
         match self {
             Self::Log(runner) => {
                 let id = |commit: &Commit| format!("{}@{}", commit.stream, commit.version);
-                let sent = |commit: &&Commit| {
-                    let body = serde_json::to_string(&Message::Commit(Box::new((*commit).clone())));
-                    message(&id(commit), commit.stream.as_str(), &body.unwrap_or_default(), 1)
-                };
-                let messages: Vec<_> = commits.iter().map(sent).collect();
+                let messages = commits.iter().map(|commit| commit_message(&id(commit), commit));
+                let messages: Vec<_> = messages.collect();
                 let failed = runner.batch(&messages).await.batch_item_failures;
                 let is_taken =
                     |commit: &&Commit| failed.iter().all(|one| one.item_identifier != id(commit));
@@ -258,7 +225,7 @@ struct Run<'a> {
     is_closed: bool,
     /// Whether the plan of the wire has no faults.
     is_calm: bool,
-    tally: Tally,
+    counts: Counts,
 }
 
 impl<'a> Run<'a> {
@@ -272,7 +239,7 @@ impl<'a> Run<'a> {
         let mut rng = Rng::with_seed(seed);
         fastrand::seed(seed);
         let kind = [Kind::Sums, Kind::Lists, Kind::States][rng.usize(0..3)];
-        let role = Role::of(&manifest(kind));
+        let role = Role::new(&manifest(kind));
         let written = &application.streams[rng.usize(0..application.streams.len())];
         let streams: Vec<_> = (0..rng.usize(2..7))
             .map(|number| (written.write)(&number.to_string(), &mut rng))
@@ -292,7 +259,7 @@ impl<'a> Run<'a> {
             parts: (0..PARTS).map(|part| (part, false)).collect(),
             is_closed: false,
             is_calm: faults == 0,
-            tally: Tally::default(),
+            counts: Counts::default(),
             wire,
             quiet,
             rng,
@@ -301,7 +268,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    async fn play(&mut self) -> Result<Tally, String> {
+    async fn play(&mut self) -> Result<()> {
         for _ in 0..self.rng.usize(0..40) {
             self.write_or_deliver().await?;
         }
@@ -314,7 +281,7 @@ impl<'a> Run<'a> {
             }
         }
         // At this point, the cached generations of every function have expired.
-        self.instances = (0..3).map(|_| Instance::new(self.wire, self.kind, &self.role)).collect();
+        self.instances = (0..3).map(|_| self.cold_instance()).collect();
         while self.parts.values().any(|is_done| !is_done) {
             self.work().await?;
             if self.rng.bool() {
@@ -332,53 +299,46 @@ impl<'a> Run<'a> {
             while self.written[stream] < self.streams[stream].len() {
                 self.write(stream).await?;
             }
-            let last = self.streams[stream].last().cloned().ok_or("an empty stream")?;
-            if self.instances[0].deliver(&[&last]).await != [true] {
-                return Err(format!("{} cannot be delivered", last.stream));
-            }
+            let last = self.streams[stream].last().cloned().context("an empty stream")?;
+            let delivered = self.instances[0].deliver(&[&last]).await;
+            ensure!(delivered == [true], "{} cannot be delivered", last.stream);
         }
-        self.tally.faults = self.wire.take_faults().values().sum();
-        self.nothing_was_denied()?;
-        self.compare().await?;
-        Ok(self.tally)
+        self.counts.add(FAULTS, self.wire.take_faults().values().sum());
+        self.wire.ensure_nothing_denied()?;
+        self.compare().await
     }
 
-    async fn begin(&mut self) -> Result<(), String> {
-        let now = self.table.generations().await.map_err(|error| error.to_string())?;
-        let begun = now.begun(Timestamp::UNIX_EPOCH).map_err(|error| error.to_string())?;
-        let by = Move {
-            at: Timestamp::UNIX_EPOCH,
-            what: "begin".into(),
-            who: String::new(),
-            why: String::new(),
-        };
-        let moved = self.table.compare_and_set(&now, begun, by).await;
-        moved
-            .map_err(|error| error.to_string())?
-            .then_some(())
-            .ok_or_else(|| "not begun".to_owned())
+    async fn begin(&mut self) -> Result<()> {
+        let generations = self.table.generations().await?;
+        begin(&self.table, &generations).await
+    }
+
+    fn cold_instance(&self) -> Instance {
+        Instance::new(self.wire, self.kind, &self.role)
+    }
+
+    /// A time after which an invocation is killed in the middle of a call, or one in which it ends.
+    fn time(&mut self, is_short: bool, short: u64) -> Duration {
+        Duration::from_millis(if is_short { self.rng.u64(1..short) } else { 300_000 })
     }
 
     /// Replaces an instance by one that reads the generations.
     fn replace(&mut self) {
         let one = self.rng.usize(0..self.instances.len());
-        self.instances[one] = Instance::new(self.wire, self.kind, &self.role);
+        self.instances[one] = self.cold_instance();
     }
 
-    async fn write(&mut self, stream: usize) -> Result<(), String> {
+    async fn write(&mut self, stream: usize) -> Result<()> {
         let Some(commit) = self.streams[stream].get(self.written[stream]) else { return Ok(()) };
-        World::store_at(self.quiet)
-            .append(commit, None)
-            .await
-            .map_err(|error| error.to_string())?;
+        World::store_at(self.quiet).append(commit, None).await?;
         self.written[stream] += 1;
-        self.tally.commits += 1;
+        self.counts.add(COMMITS, 1);
         Ok(())
     }
 
     /// Writes the next commit of a stream, or delivers one commit, or a batch from all streams. It
     /// delivers mostly the next commits, and sometimes earlier or later ones.
-    async fn write_or_deliver(&mut self) -> Result<(), String> {
+    async fn write_or_deliver(&mut self) -> Result<()> {
         let stream = self.rng.usize(0..self.streams.len());
         if self.written[stream] == 0 || self.rng.u32(0..3) == 0 {
             return self.write(stream).await;
@@ -399,24 +359,21 @@ impl<'a> Run<'a> {
         }
         // A queue delivers at most ten messages in a batch.
         batch.truncate(10);
-        self.tally.batches += u64::from(batch.iter().any(|(other, _)| *other != batch[0].0));
+        let is_mixed = batch.iter().any(|(other, _)| *other != batch[0].0);
+        self.counts.add(BATCHES, is_mixed.into());
         let one = self.rng.usize(0..self.instances.len());
-        let time = Duration::from_millis(if self.rng.u32(0..5) == 0 {
-            self.rng.u64(1..200)
-        } else {
-            300_000
-        });
+        let is_short = self.rng.u32(0..5) == 0;
+        let time = self.time(is_short, 200);
         let commits: Vec<_> =
             batch.iter().map(|(stream, place)| &self.streams[*stream][*place]).collect();
         match timeout(time, self.instances[one].deliver(&commits)).await {
             Ok(taken) => {
                 // A function answers a panic like any other failure. Without faults on the wire, no
                 // delivery may fail.
-                if self.is_calm && taken.contains(&false) {
-                    return Err(format!(
-                        "no request fails, and of the commits {batch:?} some are not taken: {taken:?}"
-                    ));
-                }
+                ensure!(
+                    !self.is_calm || !taken.contains(&false),
+                    "no request fails, and of the commits {batch:?} some are not taken: {taken:?}"
+                );
                 for ((stream, place), _) in
                     batch.into_iter().zip(taken).filter(|(_, is_taken)| *is_taken)
                 {
@@ -424,63 +381,46 @@ impl<'a> Run<'a> {
                 }
             }
             Err(_) => {
-                self.tally.ended += 1;
-                self.instances[one] = Instance::new(self.wire, self.kind, &self.role);
+                self.counts.add(KILLED, 1);
+                self.instances[one] = self.cold_instance();
             }
         }
         self.no_read_goes_back().await
     }
 
-    /// Reports a missing grant by its name. Otherwise the only symptom would be a rebuild that does
-    /// not finish.
-    fn nothing_was_denied(&self) -> Result<(), String> {
-        self.wire.take_denied().pop().map_or(Ok(()), Err)
-    }
-
     /// Two workers rebuild parts of the log. One of the workers may be killed in the middle of a
     /// call.
-    async fn work(&mut self) -> Result<(), String> {
-        let asked = |part| RebuildRequest {
-            generation: MADE,
-            part,
-            parts: PARTS,
-            write_units: None,
-            streams: Vec::new(),
-        };
+    async fn work(&mut self) -> Result<()> {
         let left: Vec<_> =
             self.parts.iter().filter(|(_, is_done)| !**is_done).map(|(part, _)| *part).collect();
         let (Some(one), Some(other)) = (self.rng.choice(&left), self.rng.choice(&left)) else {
             return Ok(());
         };
-        let workers = [
-            Instance::new(self.wire, self.kind, &self.role),
-            Instance::new(self.wire, self.kind, &self.role),
-        ];
-        let time =
-            Duration::from_millis(if self.rng.bool() { self.rng.u64(1..400) } else { 300_000 });
-        let one_asked = asked(*one);
-        let other_asked = asked(*other);
+        let workers = [self.cold_instance(), self.cold_instance()];
+        let requests = [*one, *other].map(|part| request(part, PARTS, Vec::new()));
+        let is_short = self.rng.bool();
+        let time = self.time(is_short, 400);
         let (first, second) = tokio::join!(
-            timeout(time, workers[0].rebuild(&one_asked)),
-            timeout(Duration::from_secs(300), workers[1].rebuild(&other_asked)),
+            timeout(time, workers[0].rebuild(&requests[0])),
+            timeout(Duration::from_secs(300), workers[1].rebuild(&requests[1])),
         );
         for (part, made) in [(*one, first), (*other, second)] {
             match made {
                 Ok(Ok(rebuilt)) if rebuilt.is_done => _ = self.parts.insert(part, true),
-                Ok(_) => self.tally.asked_again += 1,
-                Err(_) => self.tally.ended += 1,
+                Ok(_) => self.counts.add(ASKED_AGAIN, 1),
+                Err(_) => self.counts.add(KILLED, 1),
             }
         }
-        self.nothing_was_denied()
+        self.wire.ensure_nothing_denied()
     }
 
     /// Makes the closing comparison, as the operator's tool does.
-    async fn close(&mut self) -> Result<(), String> {
+    async fn close(&mut self) -> Result<()> {
         for _ in 0..200 {
             let mut missing = Vec::new();
             for (place, stream) in self.streams.iter().enumerate() {
                 let head = self.written[place] as u64;
-                if self.reached(MADE, &stream[0]).await? < head {
+                if self.position(MADE, &stream[0].stream).await? < head {
                     missing.push(stream[0].stream.clone());
                 }
             }
@@ -488,53 +428,46 @@ impl<'a> Run<'a> {
                 self.is_closed = true;
                 return self.no_read_goes_back().await;
             }
-            self.tally.closed_with += missing.len() as u64;
-            let asked = RebuildRequest {
-                generation: MADE,
-                part: 0,
-                parts: PARTS,
-                write_units: None,
-                streams: missing,
-            };
-            let time = if self.rng.bool() { self.rng.u64(1..400) } else { 300_000 };
-            let made = Instance::new(self.wire, self.kind, &self.role);
-            if timeout(Duration::from_millis(time), made.rebuild(&asked)).await.is_err() {
-                self.tally.ended += 1;
+            self.counts.add(MISSING, missing.len() as u64);
+            let request = request(0, PARTS, missing);
+            let is_short = self.rng.bool();
+            let time = self.time(is_short, 400);
+            let instance = self.cold_instance();
+            if timeout(time, instance.rebuild(&request)).await.is_err() {
+                self.counts.add(KILLED, 1);
             }
             self.write_or_deliver().await?;
         }
-        Err("the closing comparison comes to no end".to_owned())
+        bail!("the closing comparison comes to no end")
     }
 
     /// The position of a generation in a stream.
-    async fn reached(&self, generation: u32, of: &Commit) -> Result<u64, String> {
+    async fn position(&self, generation: u32, stream: &StreamId) -> Result<u64> {
         let table = self.table.at(generation);
-        let reached = match self.kind {
+        Ok(match self.kind {
             Kind::States => {
                 let rows = StateRows::in_table(table, SITES.table);
-                rows.shown::<Value>(of.stream.id()).await.map(|(version, _)| version)
+                rows.shown::<Value>(stream.id()).await?.0
             }
             Kind::Sums | Kind::Lists => {
-                LogRows::in_table(table, FILLS).position_now(&of.stream).await
+                LogRows::in_table(table, FILLS).position_now(stream).await?
             }
-        };
-        reached.map_err(|error| error.to_string())
+        })
     }
 
     /// Checks that a complete generation is never behind the previous one.
-    async fn no_read_goes_back(&self) -> Result<(), String> {
+    async fn no_read_goes_back(&self) -> Result<()> {
         for stream in self.streams.iter().filter(|_| self.is_closed) {
-            let made = self.reached(MADE, &stream[0]).await?;
-            let before = self.reached(0, &stream[0]).await?;
-            if made < before {
-                return Err(format!("{} goes back from {before} to {made}", stream[0].stream));
-            }
+            let stream = &stream[0].stream;
+            let rebuilt = self.position(MADE, stream).await?;
+            let previous = self.position(0, stream).await?;
+            ensure!(rebuilt >= previous, "{stream} goes back from {previous} to {rebuilt}");
         }
         Ok(())
     }
 
     /// Checks that both generations have the rows of the fold.
-    async fn compare(&self) -> Result<(), String> {
+    async fn compare(&self) -> Result<()> {
         let expected = match self.kind {
             Kind::Sums => self.fold(&SUMS)?,
             Kind::Lists => self.fold(&LISTS)?,
@@ -547,8 +480,8 @@ impl<'a> Run<'a> {
         let mut found: BTreeMap<u32, BTreeMap<Key, Fields>> =
             BTreeMap::from([(0, BTreeMap::new()), (MADE, BTreeMap::new())]);
         let KeyNames { partition: partition_key, sort } = self.table.keys();
-        let scanned = self.quiet.dynamodb().scan().table_name(table(name)).send().await;
-        for mut item in scanned.map_err(|error| format!("{error:?}"))?.items.unwrap_or_default() {
+        let scanned = self.quiet.dynamodb().scan().table_name(table(name)).send().await?;
+        for mut item in scanned.items.unwrap_or_default() {
             let Some(AttributeValue::S(partition)) = item.get(&**partition_key).cloned() else {
                 continue;
             };
@@ -564,8 +497,7 @@ impl<'a> Run<'a> {
             }
             item.insert(partition_key.to_string(), AttributeValue::S(bare.to_owned()));
             item.remove("#position");
-            let fields: Fields =
-                serde_dynamo::from_item(item).map_err(|error| error.to_string())?;
+            let fields: Fields = serde_dynamo::from_item(item)?;
             let text = |name: &str| {
                 fields.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
             };
@@ -573,32 +505,30 @@ impl<'a> Run<'a> {
             found.entry(generation).or_default().insert(key, fields);
         }
         for (generation, rows) in &found {
-            if *rows != expected {
-                return Err(format!(
-                    "the rows of generation {generation} are {rows:?}\n  and should be {expected:?}"
-                ));
-            }
+            ensure!(
+                *rows == expected,
+                "the rows of generation {generation} are {rows:?}\n  and should be {expected:?}"
+            );
         }
         Ok(())
     }
 
-    fn fold(&self, view: &LogView) -> Result<BTreeMap<Key, Fields>, String> {
+    fn fold(&self, view: &LogView) -> Result<BTreeMap<Key, Fields>> {
         let mut rows = BTreeMap::new();
         for commit in self.streams.iter().flatten() {
-            (view.changes)(commit).map_err(|error| error.to_string())?.fold(&mut rows);
+            (view.changes)(commit)?.fold(&mut rows);
         }
         Ok(rows)
     }
 
-    async fn states(&self) -> Result<BTreeMap<Key, Fields>, String> {
+    async fn states(&self) -> Result<BTreeMap<Key, Fields>> {
         let mut rows = BTreeMap::new();
         let log = World::store_at(self.quiet);
-        let view = SITES;
         for stream in self.streams.iter().map(|stream| &stream[0].stream) {
             let loaded = load::<Tank>(&log, stream, None, ledgerline::Consistency::Strong).await;
-            let loaded = loaded.map_err(|error| error.to_string())?;
-            let row = site_of(&view, stream.id(), loaded.version, loaded.state);
-            if let Some(Value::Object(fields)) = row {
+            let loaded = loaded?;
+            let row = (SITES.row)(stream.id(), loaded.version, loaded.state);
+            if let Some(Value::Object(fields)) = row.map(serde_json::to_value).transpose()? {
                 rows.insert((stream.id().to_owned(), String::new()), fields);
             }
         }
@@ -606,20 +536,26 @@ impl<'a> Run<'a> {
     }
 }
 
-fn site_of(
-    view: &StateView<Tank, Site>,
-    id: &str,
-    version: u64,
-    state: <Tank as ledgerline::Aggregate>::State,
-) -> Option<Value> {
-    serde_json::to_value((view.row)(id, version, state)?).ok()
+/// Begins the rebuild of a table with these generations.
+async fn begin(table: &ViewTable, generations: &Generations) -> Result<()> {
+    let at = Timestamp::UNIX_EPOCH;
+    let by = Move { at, what: "begin".into(), who: String::new(), why: String::new() };
+    let is_begun = table.compare_and_set(generations, generations.begun(at)?, by).await?;
+    ensure!(is_begun, "not begun");
+    Ok(())
+}
+
+fn request(part: i32, parts: i32, streams: Vec<StreamId>) -> RebuildRequest {
+    RebuildRequest { generation: MADE, part, parts, write_units: None, streams }
 }
 
 #[cfg(test)]
 mod tests {
     use ledgerline::manifest::Action;
+    use ledgerline_dynamodb::SegmentProgress;
 
     use super::*;
+    use crate::tank_application::{filled, tanks};
 
     /// The manifest without the grant to scan the log. Everything but a rebuild works with it.
     fn without_scan(kind: Kind) -> Manifest {
@@ -631,9 +567,9 @@ mod tests {
     #[test]
     fn a_missing_grant_that_only_a_rebuild_needs_is_reported() {
         let effort = Effort { seed: 1, long: false, runs: Some(20) };
-        assert!(play(&effort, &crate::tank::application(), Kind::manifest).is_ok());
-        let finding = play(&effort, &crate::tank::application(), without_scan).unwrap_err();
-        assert!(finding.story.contains("not authorized to perform: dynamodb:Scan"), "{finding}");
+        assert!(play(&effort, &tanks(), Kind::manifest).is_ok());
+        let finding = play(&effort, &tanks(), without_scan).err().unwrap().to_string();
+        assert!(finding.contains("not authorized to perform: dynamodb:Scan"), "{finding}");
     }
 
     /// A worker was killed after it wrote rows and before it saved its progress. Every batch finds
@@ -645,28 +581,15 @@ mod tests {
             let log = World::store_at(&world.wire);
             let wire = &world.wire;
             for tank in 0..600 {
-                for commit in crate::tank::filled(&format!("{tank:03}"), 5) {
+                for commit in filled(&format!("{tank:03}"), 5) {
                     log.append(&commit, None).await.unwrap();
                 }
             }
             let table = ViewTable::new(wire.dynamodb(), table("FillsTable"), &FILLS);
-            let none = ledgerline_dynamodb::Generations::default();
-            let begun = none.begun(Timestamp::UNIX_EPOCH).unwrap();
-            let by = Move {
-                at: Timestamp::UNIX_EPOCH,
-                what: "begin".into(),
-                who: String::new(),
-                why: String::new(),
-            };
-            assert!(table.compare_and_set(&none, begun, by).await.unwrap());
-            let asked = RebuildRequest {
-                generation: MADE,
-                part: 0,
-                parts: 1,
-                write_units: None,
-                streams: Vec::new(),
-            };
-            let instance = Instance::new(wire, Kind::Sums, &Role::of(&Kind::Sums.manifest()));
+            let none = Generations::default();
+            begin(&table, &none).await.unwrap();
+            let asked = request(0, 1, Vec::new());
+            let instance = Instance::new(wire, Kind::Sums, &Role::new(&Kind::Sums.manifest()));
             let rebuild = async || {
                 for invocations in 1..20 {
                     let rebuilt = timeout(Duration::from_secs(10), instance.rebuild(&asked)).await;
@@ -679,12 +602,8 @@ mod tests {
                 panic!("the rebuild comes to no end");
             };
             assert_eq!(rebuild().await.1, 1_200);
-            let part = ledgerline_dynamodb::SegmentProgress::default();
-            table
-                .at(MADE)
-                .put_part(&ledgerline_dynamodb::SegmentProgress::name(0, 1), &part)
-                .await
-                .unwrap();
+            let part = SegmentProgress::default();
+            table.at(MADE).put_part(&SegmentProgress::name(0, 1), &part).await.unwrap();
             // A slow table spreads the rebuild over several invocations.
             wire.follow(Plan::Slow, 1);
             let (invocations, commits) = rebuild().await;

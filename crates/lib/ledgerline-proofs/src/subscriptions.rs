@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::{Error, Result, bail, ensure};
 use fastrand::Rng;
 use futures::FutureExt;
 use jiff::{SignedDuration, Timestamp};
@@ -31,10 +32,11 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    Application, Effort, Finding, Tried,
+    Application, Effort, Tried,
     case::{Case, Done},
-    roles::Role,
-    wire::{Plan, Wire},
+    counts::Counts,
+    faulty_wire::{Plan, Wire},
+    role::Role,
     world::{World, each_seed},
 };
 
@@ -89,64 +91,37 @@ fn changes(
     Ok(())
 }
 
-/// Plays histories of subscriptions.
-///
-/// # Errors
-/// When a commit is missing, duplicated or out of order, or when the rows are not the fold.
-pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
+/// Plays histories of subscriptions. Fails if a commit is missing, duplicated or out of order, or if
+/// the rows are not the fold.
+pub(crate) fn proof(effort: &Effort, _: &Application) -> Result<Tried> {
     let runs = effort.runs(60, 20_000);
-    let mut sum = Tally::default();
-    let world = || World::new(&["CommitsTable", "RequestsTable", "FillsTable"]);
-    let play = |_: &mut (), seed| {
+    let play = |(): &mut (), seed| {
         // Each run has a world of its own, because the runs of one world would share `$all`.
-        let world = world()?;
+        let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable"])?;
         let wire = Wire::new(world.wire.services().database().clone());
-        let played = world.runtime.block_on(play(&world.wire, &wire, seed));
-        played.map_err(|story| Finding { seed, story })
+        world.runtime.block_on(play(&world.wire, &wire, seed))
     };
-    each_seed(
-        effort.seed,
-        runs,
-        || Ok(()),
-        play,
-        |tally: Tally| {
-            sum.commits += tally.commits;
-            sum.ended += tally.ended;
-            sum.failed += tally.failed;
-            sum.faults += tally.faults;
-        },
-    )?;
-    if runs >= 50 && [sum.ended, sum.failed, sum.faults].contains(&0) {
-        return Err(Finding {
-            seed: effort.seed,
-            story: format!("something was not tried: {sum:?}"),
-        });
+    let counts = each_seed(effort.seed, runs, || Ok(()), play)?;
+    if runs >= 50 {
+        counts.ensure_tried(&[FAULTS, KILLED, FAILED])?;
     }
-    let beside = format!(
-        "{} commits, {} faults, {} instances ended in the middle of a call, {} that failed",
-        sum.commits, sum.faults, sum.ended, sum.failed
-    );
-    Ok(Tried::new(runs, "histories", beside))
+    Ok(Tried::new(runs, "histories", counts))
 }
 
-/// The counts of a run.
-#[derive(Debug, Clone, Copy, Default)]
-struct Tally {
-    commits: u64,
-    ended: u64,
-    failed: u64,
-    faults: u64,
-}
+const COMMITS: &str = "commits";
+const FAULTS: &str = "faults";
+const KILLED: &str = "instances killed in the middle of a call";
+const FAILED: &str = "instances that failed";
 
 /// Plays one run, over a wire with faults and a quiet one.
-async fn play(wire: &Wire, quiet: &Wire, seed: u64) -> Result<Tally, String> {
+async fn play(wire: &Wire, quiet: &Wire, seed: u64) -> Result<Counts> {
     let mut rng = Rng::with_seed(seed);
     let log = World::store_at(quiet);
-    let shape = Shape::of(&mut rng);
-    let mut tally = Tally::default();
+    let shape = Shape::new(&mut rng);
+    let mut counts = Counts::default();
     for commit in shape.log.values().flatten() {
-        log.append(commit, None).await.map_err(|error| error.to_string())?;
-        tally.commits += 1;
+        log.append(commit, None).await?;
+        counts.add(COMMITS, 1);
     }
     wire.follow(Plan::Random(rng.u32(0..300)), seed);
     let mut segments = shape.segments.into_iter().enumerate();
@@ -154,9 +129,7 @@ async fn play(wire: &Wire, quiet: &Wire, seed: u64) -> Result<Tally, String> {
     for round in 0..24 {
         if round % 4 == 0 || round > 12 {
             for (number, entries) in segments.by_ref().take(3) {
-                log.append(&segment(number as u64 + 1, &entries), None)
-                    .await
-                    .map_err(|error| error.to_string())?;
+                log.append(&segment(number as u64 + 1, &entries), None).await?;
             }
         }
         // Two instances run at once. Some are killed in the middle of a call and replaced.
@@ -176,9 +149,9 @@ async fn play(wire: &Wire, quiet: &Wire, seed: u64) -> Result<Tally, String> {
         for (instance, done) in [(one, first), (other, second)] {
             match done {
                 Ok(Ok(_)) => {}
-                Ok(Err(_)) => tally.failed += 1,
+                Ok(Err(_)) => counts.add(FAILED, 1),
                 Err(_) => {
-                    tally.ended += 1;
+                    counts.add(KILLED, 1);
                     instances[instance] = subscriber(wire);
                 }
             }
@@ -188,20 +161,18 @@ async fn play(wire: &Wire, quiet: &Wire, seed: u64) -> Result<Tally, String> {
     wire.calm();
     sleep(Duration::from_secs(120)).await;
     for (number, entries) in segments {
-        log.append(&segment(number as u64 + 1, &entries), None)
-            .await
-            .map_err(|error| error.to_string())?;
+        log.append(&segment(number as u64 + 1, &entries), None).await?;
     }
-    subscriber(wire).catch_up().await.map_err(|error| error.to_string())?;
-    tally.faults = wire.take_faults().values().sum();
-    wire.take_denied().pop().map_or(Ok(()), Err)?;
+    subscriber(wire).catch_up().await?;
+    counts.add(FAULTS, wire.take_faults().values().sum());
+    wire.ensure_nothing_denied()?;
     let expected = fold(quiet).await?;
     compare(quiet, &expected, &shape.log).await?;
-    Ok(tally)
+    Ok(counts)
 }
 
 fn subscriber(wire: &Wire) -> Subscriber<Last, u64> {
-    static ROLE: LazyLock<Arc<Role>> = LazyLock::new(|| Role::of(&subscription::manifest(&DIARY)));
+    static ROLE: LazyLock<Arc<Role>> = LazyLock::new(|| Role::new(&subscription::manifest(&DIARY)));
     let own = wire.under(&ROLE);
     let store = |wire: &Wire| DynamoDbStore::new(wire.dynamodb(), table("CommitsTable"));
     let rows = LogRows::new(own.dynamodb(), table("FillsTable"), KEYS);
@@ -218,7 +189,7 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(rng: &mut Rng) -> Self {
+    fn new(rng: &mut Rng) -> Self {
         let mut log = BTreeMap::<StreamId, Vec<Commit>>::new();
         let mut order = Vec::new();
         for _ in 0..rng.usize(5..150) {
@@ -265,7 +236,7 @@ fn segment(number: u64, entries: &[(StreamId, u64)]) -> Commit {
 type Rows = BTreeMap<(String, String), serde_json::Map<String, serde_json::Value>>;
 
 /// Folds `$all` like a single undisturbed reader: the rows, and the position in each stream.
-async fn fold(quiet: &Wire) -> Result<(Rows, BTreeMap<StreamId, u64>), String> {
+async fn fold(quiet: &Wire) -> Result<(Rows, BTreeMap<StreamId, u64>)> {
     let filter =
         Filter { categories: BTreeSet::from(["tank".to_owned()]), events: BTreeSet::new() };
     let sequence = World::store_at(quiet);
@@ -275,21 +246,19 @@ async fn fold(quiet: &Wire) -> Result<(Rows, BTreeMap<StreamId, u64>), String> {
         (Rows::new(), BTreeMap::<StreamId, u64>::new(), Last::default());
     let mut cursor = Cursor::beginning(1);
     loop {
-        let page = subscription.next(&cursor).await.map_err(|error| error.to_string())?;
+        let page = subscription.next(&cursor).await?;
         for delivered in page.delivered {
-            let commit = delivered.commit?;
+            let commit = delivered.commit.map_err(Error::msg)?;
             loop {
                 let position = positions.get(&commit.stream).copied().unwrap_or_default();
-                let due =
-                    subscription.due(&commit, position).await.map_err(|error| error.to_string())?;
+                let due = subscription.due(&commit, position).await?;
                 if due.is_empty() {
                     break;
                 }
                 for commit in due {
                     let mut made = Changes::new(KEYS);
                     let mut before = commit.version - 1;
-                    changes(&mut last, &mut before, &commit, &mut made)
-                        .map_err(|error| error.to_string())?;
+                    changes(&mut last, &mut before, &commit, &mut made)?;
                     made.fold(&mut rows);
                     positions.insert(commit.stream, commit.version);
                 }
@@ -306,20 +275,20 @@ async fn compare(
     quiet: &Wire,
     (rows, positions): &(Rows, BTreeMap<StreamId, u64>),
     log: &BTreeMap<StreamId, Vec<Commit>>,
-) -> Result<(), String> {
+) -> Result<()> {
     let heads: BTreeMap<_, _> = log
         .iter()
         .filter(|(stream, _)| stream.category() == "tank")
         .map(|(stream, commits)| (stream.clone(), commits.len() as u64))
         .collect();
     if *positions != heads {
-        return Err(format!("a reader came to {positions:?}, and the heads are {heads:?}"));
+        bail!("a reader came to {positions:?}, and the heads are {heads:?}");
     }
     let table = LogRows::new(quiet.dynamodb(), table("FillsTable"), KEYS);
     for (stream, head) in &heads {
-        let (position, _) = table.progress(stream).await.map_err(|error| error.to_string())?;
+        let (position, _) = table.progress(stream).await?;
         if position != *head {
-            return Err(format!("the position in {stream} is {position}, not {head}"));
+            bail!("the position in {stream} is {position}, not {head}");
         }
     }
     let mut found = Rows::new();
@@ -328,9 +297,7 @@ async fn compare(
         loop {
             let query = PageQuery::of(partition, 100, cursor.as_deref());
             let page = table.page::<serde_json::Map<String, serde_json::Value>>(&query).await;
-            let (rows, next) = page
-                .and_then(ledgerline_dynamodb::Page::whole)
-                .map_err(|error| error.to_string())?;
+            let (rows, next) = page.and_then(ledgerline_dynamodb::Page::whole)?;
             let key = |row: &serde_json::Map<String, serde_json::Value>, name: &str| {
                 row.get(name).and_then(|key| key.as_str()).unwrap_or_default().to_owned()
             };
@@ -344,10 +311,8 @@ async fn compare(
             }
         }
     }
-    match found == *rows {
-        true => Ok(()),
-        false => Err(format!("rows are {found:?}\n  and should be {rows:?}")),
-    }
+    ensure!(found == *rows, "rows are {found:?}\n  and should be {rows:?}");
+    Ok(())
 }
 
 /// The case of a subscription for the proof of crashes.

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use anyhow::{Context as _, Result, bail, ensure};
 use fastrand::Rng;
 use jiff::civil::Date;
 use ledgerline::{
@@ -27,11 +28,12 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
-    Effort, Finding, Tried,
+    Effort, Tried,
     application::{Application, Instance},
+    counts::Counts,
     files::Files,
-    pipeline::{Pipeline, message, record},
-    tank::{SITES, Sent, Site, application, site},
+    pipeline::{Pipeline, message, records},
+    tank_application::{SITES, Sent, Site, site, tanks},
     world::{World, each_seed},
 };
 
@@ -41,7 +43,7 @@ use crate::{
 /// be upcast.
 #[derive(Debug, Clone, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Counted {
+struct Counted {
     tank: tank::State,
     fills: u32,
 }
@@ -215,15 +217,15 @@ fn next<E: Events>() -> Application {
         writes: &[Write::Put, Write::Update],
         changes: next_fills::<E>,
     };
-    Application::of::<Next<E>>(
-        "tanks, the next version",
-        Files::Embedded(&[]),
-        [Files::Embedded(&[]), Files::Embedded(&[])],
-    )
-    .commands::<Next<E>>("tank-commands", next_routes::<E>)
-    .state_projector("LevelsTable", StateView::<Next<E>, _> { table: LEVELS, row: next_level })
-    .state_projector("SitesTable", StateView::<Next<E>, _> { table: SITES.table, row: next_site })
-    .log_projector("FillsTable", fills)
+    let [shapes, events, answers] = [&[], &[], &[]].map(|files| Files::Embedded(files));
+    Application::from_files::<Next<E>>("tanks, the next version", shapes, events, answers)
+        .commands::<Next<E>>("tank-commands", next_routes::<E>)
+        .state_projector("LevelsTable", StateView::<Next<E>, _> { table: LEVELS, row: next_level })
+        .state_projector(
+            "SitesTable",
+            StateView::<Next<E>, _> { table: SITES.table, row: next_site },
+        )
+        .log_projector("FillsTable", fills)
 }
 
 // --- A rollout -----------------------------------------------------------------------------------
@@ -238,53 +240,32 @@ enum Rollout {
     Back,
 }
 
-/// The counts of a rollout.
-#[derive(Debug, Clone, Copy, Default)]
-struct Tally {
-    commands: u64,
-    commits: u64,
-    /// The number of deliveries that failed and were retried.
-    again: u64,
-}
+const COMMANDS: &str = "commands";
+const COMMITS: &str = "commits";
+const RETRIES: &str = "retried deliveries";
 
-/// Plays rollouts.
-///
-/// # Errors
-/// When rows are not those of the fold by the remaining version, or when a commit, state or message
-/// is never delivered.
-pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
+/// Plays rollouts. Fails if rows are not those of the fold by the remaining version, or if a commit,
+/// state or message is never delivered.
+pub(crate) fn proof(effort: &Effort, _: &Application) -> Result<Tried> {
     let runs = effort.runs(60, 2_000);
-    let mut sum = [Tally::default(); 2];
-    for (rollout, sum) in [Rollout::Forward, Rollout::Back].into_iter().zip(&mut sum) {
-        let world = || World::new(&application().tables());
+    let rollouts = [Rollout::Forward, Rollout::Back].map(|rollout| {
         let play = |world: &mut World, seed| {
-            let played = world.runtime.block_on(async {
-                let (before, next) = match rollout {
-                    Rollout::Forward => (application(), next::<Changed>()),
-                    Rollout::Back => (next::<AsBefore>(), application()),
-                };
-                Mixture::new(world, &before, &next, seed, rollout).play().await
-            });
-            played.map_err(|story| Finding { seed, story: format!("{rollout:?}: {story}") })
+            let (replaced, remaining) = match rollout {
+                Rollout::Forward => (tanks(), next::<Changed>()),
+                Rollout::Back => (next::<AsBefore>(), tanks()),
+            };
+            let mixture = Mixture::new(world, &replaced, &remaining, seed, rollout);
+            world.runtime.block_on(mixture.play()).with_context(|| format!("{rollout:?}"))
         };
-        each_seed(effort.seed, runs, world, play, |tally: Tally| {
-            sum.commands += tally.commands;
-            sum.commits += tally.commits;
-            sum.again += tally.again;
-        })?;
+        each_seed(effort.seed, runs, || World::new(&tanks().tables()), play)
+    });
+    let [forward, back] = rollouts;
+    let (forward, back) = (forward?, back?);
+    if runs >= 60 {
+        forward.ensure_tried(&[COMMITS, RETRIES])?;
+        back.ensure_tried(&[COMMITS])?;
     }
-    let [forward, back] = sum;
-    if runs >= 60 && (forward.again == 0 || forward.commits == 0 || back.commits == 0) {
-        return Err(Finding {
-            seed: effort.seed,
-            story: format!("something was not tried: {sum:?}"),
-        });
-    }
-    let beside = format!(
-        "forward {} commands, {} commits, {} deliveries that came again; back {}, {} and {}",
-        forward.commands, forward.commits, forward.again, back.commands, back.commits, back.again
-    );
-    Ok(Tried::new(2 * runs, "rollouts", beside))
+    Ok(Tried::new(2 * runs, "rollouts", format!("forward {forward}; back {back}")))
 }
 
 /// A message in a queue: its group and its body.
@@ -305,14 +286,14 @@ struct Mixture<'a> {
     queue: VecDeque<Message>,
     /// The percentage of choices for the remaining version.
     replaced: u32,
-    tally: Tally,
+    counts: Counts,
 }
 
 impl<'a> Mixture<'a> {
     fn new(
         world: &'a World,
-        goes: &Application,
-        stays: &Application,
+        replaced: &Application,
+        remaining: &Application,
         seed: u64,
         rollout: Rollout,
     ) -> Self {
@@ -325,14 +306,14 @@ impl<'a> Mixture<'a> {
             // The ids have the form that the API demands.
             tanks: (0..2).map(|number| format!("{number:08}-0000-4000-8000-{seed:012}")).collect(),
             rollout,
-            instances: [instance(goes), instance(stays)],
-            pipelines: [goes.pipeline_at(wire), stays.pipeline_at(wire)],
+            instances: [instance(replaced), instance(remaining)],
+            pipelines: [replaced.pipeline_at(wire), remaining.pipeline_at(wire)],
             log: BTreeMap::new(),
             pending: Vec::new(),
             states: Vec::new(),
             queue: VecDeque::new(),
             replaced: 0,
-            tally: Tally::default(),
+            counts: Counts::default(),
         }
     }
 
@@ -351,7 +332,7 @@ impl<'a> Mixture<'a> {
             && events.any(|event| decode::<Tank>(event).is_err())
     }
 
-    async fn play(mut self) -> Result<Tally, String> {
+    async fn play(mut self) -> Result<Counts> {
         let steps = self.rng.u32(20..80);
         for step in 0..steps {
             // At first no function is replaced, at the end all are.
@@ -374,27 +355,24 @@ impl<'a> Mixture<'a> {
         let commits = self.pending.len();
         let states = self.states.len();
         let queue = self.queue.len();
-        if commits + states + queue + letters > 0 {
-            return Err(format!(
-                "{commits} commits, {states} states and {queue} messages do not get through, {letters} dead letters"
-            ));
-        }
-        let stays = &self.pipelines[1];
+        ensure!(
+            commits + states + queue + letters == 0,
+            "{commits} commits, {states} states and {queue} messages do not get through, {letters} dead letters"
+        );
+        let remaining = &self.pipelines[1];
         let streams: Vec<_> = self.log.values().cloned().collect();
-        let expected = stays.fold(&streams).map_err(|finding| finding.story)?;
-        let found =
-            stays.take_rows(&self.world.wire.dynamodb()).await.map_err(|finding| finding.story)?;
-        if found != expected {
-            return Err(format!(
-                "rows differ from the fold\n  are       {found:?}\n  should be {expected:?}"
-            ));
-        }
-        Ok(self.tally)
+        let expected = remaining.fold(&streams)?;
+        let found = remaining.take_rows(&self.world.wire.dynamodb()).await?;
+        ensure!(
+            found == expected,
+            "rows differ from the fold\n  are       {found:?}\n  should be {expected:?}"
+        );
+        Ok(self.counts)
     }
 
     /// Sends a command to one of the tanks. A command that is answered with success must be in the
     /// log.
-    async fn command(&mut self) -> Result<(), String> {
+    async fn command(&mut self) -> Result<()> {
         let tank = self.tanks[self.rng.usize(0..self.tanks.len())].clone();
         let amount = json!({ "amount": self.rng.i64(1..20) });
         let (route, body) = match self.rng.u32(0..9) {
@@ -410,34 +388,26 @@ impl<'a> Mixture<'a> {
             body,
             key: self.rng.bool().then(|| self.rng.u64(..).to_string()),
         };
-        let request: HttpRequest = sent.request().map_err(|error| error.to_string())?;
+        let request: HttpRequest = sent.request()?;
         let answer = (self.instances[version])(request).await;
-        self.tally.commands += 1;
+        self.counts.add(COMMANDS, 1);
         match answer.status.as_u16() {
             200..300 => {
-                let body: Value = answer
-                    .body
-                    .as_ref()
-                    .map(ToString::to_string)
-                    .and_then(|body| serde_json::from_str(&body).ok())
-                    .unwrap_or_default();
-                let stream = Tank::stream(&tank).map_err(|error| error.to_string())?;
+                let body = answer.body.as_ref().map(ToString::to_string).unwrap_or_default();
+                let body: Value = serde_json::from_str(&body).unwrap_or_default();
+                let stream = Tank::stream(&tank)?;
                 let version = body["version"].as_u64().unwrap_or_default();
                 let commits = self.log.entry(tank).or_default();
                 if version == commits.len() as u64 {
                     // The command changed nothing.
                     return Ok(());
                 }
-                let commit = self
-                    .world
-                    .store()
-                    .get(&stream, version)
-                    .await
-                    .map_err(|error| error.to_string())?;
+                let commit = self.world.store().get(&stream, version).await?;
                 let commit = commit.filter(|_| version == commits.len() as u64 + 1);
-                let commit = commit
-                    .ok_or_else(|| format!("told of version {version} after {}", commits.len()))?;
-                self.tally.commits += 1;
+                let commit = commit.with_context(|| {
+                    format!("told of version {version} after {}", commits.len())
+                })?;
+                self.counts.add(COMMITS, 1);
                 // Larger commits have no states, so each commit may be delivered without its state.
                 let state = commit.state.clone().filter(|_| self.rng.bool());
                 self.pending.push(Commit { state, ..commit.clone() });
@@ -446,7 +416,7 @@ impl<'a> Mixture<'a> {
             }
             400..500 => Ok(()),
             500 if self.may_fail(version, &tank) => Ok(()),
-            status => Err(format!("{status} for {sent:?}")),
+            status => bail!("{status} for {sent:?}"),
         }
     }
 
@@ -457,11 +427,10 @@ impl<'a> Mixture<'a> {
         if batch.is_empty() {
             return;
         }
-        let records: Vec<_> =
-            batch.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();
+        let records = records(&batch);
         let version = self.choose_version();
         if let Some(failed) = self.pipelines[version].fanout.handle(&records).await {
-            self.tally.again += 1;
+            self.counts.add(RETRIES, 1);
             self.pending.extend_from_slice(&batch[failed..]);
         }
         let services = self.world.wire.services();
@@ -473,7 +442,7 @@ impl<'a> Mixture<'a> {
     }
 
     /// Lambda delivers a state to each function of its category. A failed state is retried.
-    async fn project(&mut self) -> Result<(), String> {
+    async fn project(&mut self) -> Result<()> {
         if self.states.is_empty() {
             return Ok(());
         }
@@ -484,21 +453,19 @@ impl<'a> Mixture<'a> {
             let version = self.choose_version();
             let projected = self.pipelines[version].stateful[view].project(entry.clone()).await;
             if let Err(error) = projected {
-                if !self.may_fail(version, stream) {
-                    return Err(format!("a state of {stream} fails: {error}"));
-                }
+                ensure!(self.may_fail(version, stream), "a state of {stream} fails: {error}");
                 failed = true;
             }
         }
         if failed {
-            self.tally.again += 1;
+            self.counts.add(RETRIES, 1);
             self.states.push(entry);
         }
         Ok(())
     }
 
     /// A queue delivers a batch. A failed message returns to the head of its group.
-    async fn consume(&mut self) -> Result<(), String> {
+    async fn consume(&mut self) -> Result<()> {
         let taken: Vec<_> = self.queue.drain(..self.queue.len().min(10)).collect();
         let messages: Vec<_> = taken
             .iter()
@@ -508,12 +475,10 @@ impl<'a> Mixture<'a> {
         let version = self.choose_version();
         let response = self.pipelines[version].logged[0].runner.batch(&messages).await;
         for failure in response.batch_item_failures.iter().rev() {
-            self.tally.again += 1;
+            self.counts.add(RETRIES, 1);
             let place: usize = failure.item_identifier.parse().unwrap_or_default();
             let (group, body) = &taken[place];
-            if !self.may_fail(version, group) {
-                return Err(format!("a message of {group} fails: {body}"));
-            }
+            ensure!(self.may_fail(version, group), "a message of {group} fails: {body}");
             self.queue.push_front(taken[place].clone());
         }
         Ok(())

@@ -1,17 +1,15 @@
 //! The world in which a proof runs: a runtime with virtual time, and the services behind the wire.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
 };
 
+use anyhow::Result;
 use ledgerline_dynamodb::DynamoDbStore;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{Finding, wire::Wire};
+use crate::{Finding, counts::Counts, faulty_wire::Wire};
 
 /// The world of one thread. It shares nothing with other threads, so that a run does not depend on
 /// concurrent runs.
@@ -29,9 +27,8 @@ impl World {
     ///
     /// # Errors
     /// When the runtime cannot be built.
-    pub fn new(tables: &[&str]) -> Result<Self, Finding> {
-        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
-        let runtime = runtime.map_err(|error| Finding { seed: 0, story: error.to_string() })?;
+    pub fn new(tables: &[&str]) -> Result<Self> {
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
         Ok(Self { runtime, wire: Wire::new(ledgerline_testing::database(tables)) })
     }
 
@@ -49,62 +46,52 @@ impl World {
     }
 }
 
-/// Runs the seeds `seed`, `seed` + 1 … on all cores, each core in worlds of its own. Passes the
-/// result of each run to `add`. After a finding, no thread begins another share.
+/// Runs the seeds `seed`, `seed` + 1 … on all cores, each core in worlds of its own. The result is
+/// the sum of all counts. After a finding, no thread begins another share.
 ///
 /// # Errors
 /// The finding with the lowest seed.
-pub fn each_seed<W, T: Send>(
+pub fn each_seed<W, T: Into<Counts>>(
     seed: u64,
     runs: u64,
-    world: impl Fn() -> Result<W, Finding> + Sync,
-    run: impl Fn(&mut W, u64) -> Result<T, Finding> + Sync,
-    mut add: impl FnMut(T),
-) -> Result<(), Finding> {
-    /// The number of runs that a thread plays in one world.
+    world: impl Fn() -> Result<W> + Sync,
+    run: impl Fn(&mut W, u64) -> Result<T> + Sync,
+) -> Result<Counts, Finding> {
+    /// The number of runs that a thread plays in one world. The emulated database becomes slower
+    /// with each item in it.
     const SHARE: u64 = 50;
-    let threads =
-        thread::available_parallelism().map_or(1, |cores| cores.get() as u64).min(runs.max(1));
-    let next = Mutex::new(0_u64);
+    let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
-    let results = thread::scope(|scope| {
-        let work = || -> Result<Vec<T>, Finding> {
-            let mut counted = Vec::new();
-            while !stop.load(Ordering::Relaxed) {
-                let first = {
-                    let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
-                    let first = *next;
-                    *next += SHARE;
-                    first
-                };
-                if first >= runs {
-                    break;
-                }
-                // Each share has a new world, because the emulated database becomes slower with
-                // each item in it.
-                let mut world = world()?;
-                for run_number in first..(first + SHARE).min(runs) {
-                    match run(&mut world, seed.wrapping_add(run_number)) {
-                        Ok(count) => counted.push(count),
-                        Err(finding) => {
-                            stop.store(true, Ordering::Relaxed);
-                            return Err(finding);
-                        }
-                    }
-                }
+    let work = || -> Result<Counts, Finding> {
+        let mut sum = Counts::default();
+        while !stop.load(Ordering::Relaxed) {
+            let first = next.fetch_add(SHARE, Ordering::Relaxed);
+            if first >= runs {
+                break;
             }
-            Ok(counted)
-        };
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+            let mut world = world().map_err(|error| Finding::new(seed, &error))?;
+            for seed in (first..(first + SHARE).min(runs)).map(|run| seed.wrapping_add(run)) {
+                let counts = run(&mut world, seed).map_err(|error| {
+                    stop.store(true, Ordering::Relaxed);
+                    Finding::new(seed, &error)
+                })?;
+                sum.merge(counts.into());
+            }
+        }
+        Ok(sum)
+    };
+    let threads = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let results: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads.min(runs)).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(thread::ScopedJoinHandle::join).collect()
     });
-    let mut findings = Vec::new();
+    let (mut sum, mut findings) = (Counts::default(), Vec::new());
     for result in results {
         match result {
-            Ok(Ok(counted)) => counted.into_iter().for_each(&mut add),
+            Ok(Ok(counts)) => sum.merge(counts),
             Ok(Err(finding)) => findings.push(finding),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }
-    findings.into_iter().min_by_key(|finding| finding.seed).map_or(Ok(()), Err)
+    findings.into_iter().min_by_key(|finding| finding.seed).map_or(Ok(sum), Err)
 }

@@ -21,7 +21,7 @@ use ledgerline::{
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_proofs::{
-    wire::{Fault, Plan, Wire},
+    faulty_wire::{Fault, Plan, Wire},
     world::World,
 };
 
@@ -245,12 +245,13 @@ async fn send(sqs: &aws_sdk_sqs::Client, url: &str, text: &str) {
 }
 
 fn assert_order_without_duplicates(received: Vec<(String, String)>, text: &str) {
-    let of = |group: &str| -> Vec<_> {
+    let bodies = |group: &str| -> Vec<_> {
         let group = format!("{group}{text}");
-        received.iter().filter(|(of, _)| *of == group).map(|(_, body)| body.as_str()).collect()
+        let received = received.iter().filter(|(other, _)| *other == group);
+        received.map(|(_, body)| body.as_str()).collect()
     };
-    assert_eq!(of("a"), ["1 in call 0", "2 in call 0"]);
-    assert_eq!(of("b"), ["3 in call 0"]);
+    assert_eq!(bodies("a"), ["1 in call 0", "2 in call 0"]);
+    assert_eq!(bodies("b"), ["3 in call 0"]);
 }
 
 /// Asserts that the call is answered with 200, and that the answer names the failed entry by its

@@ -1,37 +1,7 @@
 //! The short form of every proof. `cargo run --profile fast -p ledgerline-proofs` is the long one.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
-
-use ledgerline_proofs::{Effort, Finding, PROOFS, tank};
-
 fn short(number: u8) {
-    ledgerline_proofs::test(number, &tank::application());
-}
-
-#[test]
-fn the_proofs_are_numbered_from_1_to_11() {
-    assert!(PROOFS.iter().map(|proof| proof.number).eq(1..=11));
-}
-
-#[test]
-fn one_command_repeats_a_finding() {
-    let effort = Effort { seed: 7, long: false, runs: None };
-    let finding = |seed| Finding { seed, story: String::new() };
-    let again = |seed| PROOFS[8].again(&finding(seed), &tank::application(), &effort);
-    let command = "Again: cargo run --profile fast -p ledgerline-proofs -- --only 9 --seed";
-    assert_eq!(again(9), format!("{command} 9 --runs 1 --short"));
-    // A finding with the first seed may be about all runs, for example that no run had a fault.
-    assert_eq!(again(7), format!("{command} 7 --short"));
-    let command = "cargo test -p ledgerline-proofs --test proofs moved";
-    assert_eq!(
-        effort.again(&finding(9), "moved"),
-        format!("Again: LEDGERLINE_SEED=9 PROOFS_RUNS=1 {command}")
-    );
+    ledgerline_proofs::test(number, &ledgerline_proofs::tanks());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::{Result, ensure};
 use bank::{
     All,
     account::{self, Account, Booking},
@@ -15,10 +16,10 @@ use ledgerline::{Aggregate, Commit, Consistency, EventLog, load, spec::valid};
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::{process_manager::ProcessManager, queue::QueueRunner, wire::Message};
 use ledgerline_proofs::{
-    Effort, Finding,
+    Effort,
     application::{Application, History},
     case::{Case, Done, manager},
-    wire::{Plan, Wire},
+    faulty_wire::{Plan, Wire},
     world::{World, each_seed},
 };
 use tokio::time::sleep;
@@ -146,9 +147,9 @@ fn transferred(name: &str, amount: i64, received: bool) -> Case {
 
 #[test]
 fn two_instances_at_once_move_the_money_once() {
-    let effort = Effort::of_tests();
+    let effort = Effort::from_environment();
     let world = || World::new(&["CommitsTable", "RequestsTable", "TransferPositionsTable"]);
-    let found = each_seed(effort.seed, effort.runs(500, 2_000), world, transfer, |()| ());
+    let found = each_seed(effort.seed, effort.runs(500, 2_000), world, transfer);
     if let Err(finding) = found {
         panic!("{finding}\n{}", effort.again(&finding, "two_instances_at_once"));
     }
@@ -156,9 +157,8 @@ fn two_instances_at_once_move_the_money_once() {
 
 /// Delivers the commits of a transfer to two instances of its process manager at once. The money
 /// moves once, or not at all, and none of it is lost.
-fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
+fn transfer(world: &mut World, seed: u64) -> Result<()> {
     world.runtime.block_on(async {
-        let finding = |story: String| Finding { seed, story };
         let mut rng = Rng::with_seed(seed);
         fastrand::seed(seed);
         let quiet = Wire::new(world.wire.services().database().clone());
@@ -173,7 +173,7 @@ fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
         log.extend(requested(&id, amount));
         let stream = log[log.len() - 1].stream.clone();
         for commit in &log {
-            store.append(commit, None).await.map_err(|error| finding(error.to_string()))?;
+            store.append(commit, None).await?;
         }
         world.wire.follow([Plan::Slow, Plan::Random(200)][rng.usize(0..2)].clone(), rng.u64(..));
         let instances = [transfers_at(&world.wire), transfers_at(&world.wire)];
@@ -186,8 +186,7 @@ fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
             }
             for version in 1.. {
                 let Ok(Some(commit)) = store.get(&stream, version).await else { break };
-                let body = serde_json::to_string(&Message::Commit(Box::new(commit)));
-                let body = body.map_err(|error| finding(error.to_string()))?;
+                let body = serde_json::to_string(&Message::Commit(Box::new(commit)))?;
                 let pause = Duration::from_millis(rng.u64(0..300));
                 let second = async {
                     sleep(pause).await;
@@ -197,15 +196,13 @@ fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
                 let _ = tokio::join!(instances[0].message(&body), second);
             }
         }
-        let ended = load::<Transfer>(&store, &stream, None, Consistency::Strong).await;
-        let status =
-            transfers::Status::of(&ended.map_err(|error| finding(error.to_string()))?.state);
+        let ended = load::<Transfer>(&store, &stream, None, Consistency::Strong).await?;
+        let status = transfers::Status::of(&ended.state);
         let mut balances = Vec::new();
         for (account, _) in &accounts {
-            let stream = Account::stream(account).map_err(|error| finding(error.to_string()))?;
-            let loaded = load::<Account>(&store, &stream, None, Consistency::Strong).await;
-            let state = loaded.map_err(|error| finding(error.to_string()))?.state;
-            balances.push(state.total_balance());
+            let stream = Account::stream(account)?;
+            let loaded = load::<Account>(&store, &stream, None, Consistency::Strong).await?;
+            balances.push(loaded.state.total_balance());
         }
         use transfers::Status;
         let expected = match (amount <= 40, received) {
@@ -214,11 +211,10 @@ fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
             (false, true) => (Status::Refused, vec![40, 1]),
             (false, false) => (Status::Refused, vec![40, 0]),
         };
-        if (status, balances.clone()) != (Some(expected.0), expected.1.clone()) {
-            return Err(finding(format!(
-                "{amount} moved: {status:?}, {balances:?}, not {expected:?}"
-            )));
-        }
+        ensure!(
+            status == Some(expected.0) && balances == expected.1,
+            "{amount} moved: {status:?}, {balances:?}, not {expected:?}"
+        );
         Ok(())
     })
 }

@@ -10,7 +10,7 @@ use std::{
 use clap::Parser;
 use comfy_table::{ContentArrangement, Table};
 
-use crate::{Effort, PROOFS, tank};
+use crate::{Effort, PROOFS, tanks};
 
 /// Try to lose an event, and to apply one twice.
 #[derive(Debug, Parser)]
@@ -38,14 +38,14 @@ pub fn main() -> ExitCode {
     let mut table = Table::new();
     table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(["#", "What is tried", "How often", "Seed", "Found", "Took"]);
-    let application = tank::application();
+    let application = tanks();
     let mut stories = Vec::new();
     let began = Instant::now();
     for proof in
         PROOFS.iter().filter(|proof| args.only.is_empty() || args.only.contains(&proof.number))
     {
         let began = Instant::now();
-        let result = (proof.run)(&effort, &application);
+        let result = proof.run(&effort, &application);
         let took = seconds(began.elapsed());
         let (often, seed, found) = match &result {
             Ok(tried) => {

@@ -1,21 +1,20 @@
-//! A model of the whole pipeline. It is small enough to visit all of its states: one or two streams
-//! of three commands, two writers for each stream, and a fault at any step.
-//!
-//! The rules are the invariants of the model. Without any one guard, an invariant must be violated.
-//! A guard that no invariant needs would show that the model is too weak.
+//! A model of the whole pipeline: one or two streams of three commands, two writers for each
+//! stream, and a fault at any step.
 
-use std::thread;
+use anyhow::Result;
+use stateright::{Model, Property};
 
-use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
-
-use crate::{Application, Effort, Finding, Tried};
+use crate::{
+    Application, Effort, Tried,
+    exploration::{Guarded, need_all_guards, visit_all_states},
+};
 
 /// The number of commands of a stream: two of the first writer, and one of the second writer.
 const COMMANDS: usize = 3;
 
 /// A guard that protects the pipeline. The model can leave one out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Guard {
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Guard {
     /// Rule 2: an append succeeds only at the version after the last.
     AppendCondition,
     /// Rule 4: a writer that finds the version taken checks whether its own command took it.
@@ -39,96 +38,31 @@ pub enum Guard {
     DeadLetters,
 }
 
-const GUARDS: [Guard; 10] = [
-    Guard::AppendCondition,
-    Guard::OwnCommand,
-    Guard::StrongRefusal,
-    Guard::Skip,
-    Guard::GapRepair,
-    Guard::NewerOnly,
-    Guard::OneWrite,
-    Guard::LastRow,
-    Guard::FailedEntries,
-    Guard::DeadLetters,
-];
-
-/// Visits all states of the model. Then, for each guard, visits the model without it until an
-/// invariant is violated.
-///
-/// # Errors
-/// When an invariant is violated with all guards, or holds without one of them.
-pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
-    let finding = |story: String| Finding { seed: effort.seed, story };
+/// Visits all states of the model, and the model without each guard.
+pub(crate) fn proof(effort: &Effort, _: &Application) -> Result<Tried> {
     // Two streams with many faults have more states than a laptop visits in minutes.
     let sizes: &[(usize, u8)] = if effort.long { &[(2, 1), (1, 3)] } else { &[(1, 2)] };
+    let models = sizes.iter().map(|(streams, faults)| Pipeline {
+        without: None,
+        streams: *streams,
+        faults: *faults,
+    });
     let (mut states, mut visited) = (0, Vec::new());
-    for (streams, faults) in sizes.iter().copied() {
-        let (unique, transitions) =
-            exhaust(Pipeline { without: None, streams, faults }).map_err(finding)?;
+    for model in models.clone() {
+        let (unique, transitions) = visit_all_states(&model)?;
         states += unique;
+        let Pipeline { streams, faults, .. } = model;
         visited.push(format!(
             "{streams} of {COMMANDS} commits and up to {faults} faults: {unique} states, {transitions} transitions"
         ));
     }
-    let mut found = Vec::new();
-    for guard in GUARDS {
-        let (streams, faults) = sizes[0];
-        let without = Pipeline { without: Some(guard), streams, faults };
-        found.push(
-            fall(without)
-                .ok_or_else(|| finding(format!("nothing goes wrong without {guard:?}")))?,
-        );
-    }
-    let beside = format!("streams: {}; {}", visited.join(", "), found.join("; "));
+    let violations =
+        models.take(1).map(|model| need_all_guards(&model)).collect::<Result<String>>();
+    let beside = format!("streams: {}; {}", visited.join(", "), violations?);
     Ok(Tried::new(states as u64, "states, all there are", beside))
 }
 
-/// Visits all states. The result is the number of states, and the number of transitions to them.
-fn exhaust(whole: Pipeline) -> Result<(usize, usize), String> {
-    // Two states that differ only in the order of the streams count as one.
-    let either_way = |state: &State| {
-        let mut state = state.clone();
-        state.streams.sort_unstable();
-        state
-    };
-    let checker = whole.checker().threads(threads()).symmetry_fn(either_way).spawn_dfs().join();
-    for property in checker.model().properties() {
-        let found = checker.discovery(property.name);
-        match (property.expectation, found) {
-            (Expectation::Sometimes, None) => return Err(format!("never: {}", property.name)),
-            (Expectation::Sometimes, Some(_)) | (_, None) => {}
-            (_, Some(path)) => return Err(format!("{}: {:?}", property.name, path.into_actions())),
-        }
-    }
-    Ok((checker.unique_state_count(), checker.state_count()))
-}
-
-/// The first invariant that is violated without a guard, and the number of steps to the violation;
-/// `None` if all hold.
-fn fall(without: Pipeline) -> Option<String> {
-    let guard = without.without?;
-    let checker = without
-        .checker()
-        .threads(threads())
-        .finish_when(HasDiscoveries::AnyFailures)
-        .spawn_bfs()
-        .join();
-    checker.model().properties().iter().find_map(|property| {
-        let path = checker
-            .discovery(property.name)
-            .filter(|_| property.expectation == Expectation::Always)?;
-        Some(format!(
-            "without {guard:?}: {}, after {} steps",
-            property.name,
-            path.into_actions().len()
-        ))
-    })
-}
-
-pub(crate) fn threads() -> usize {
-    thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
+#[derive(Clone)]
 struct Pipeline {
     without: Option<Guard>,
     streams: usize,
@@ -137,7 +71,7 @@ struct Pipeline {
 }
 
 /// One of the two writers of a stream.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Writer {
     /// The remaining commands of the writer, the next one first.
     commands: Vec<u8>,
@@ -146,7 +80,7 @@ struct Writer {
 }
 
 /// A stream, and everything behind it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Stream {
     /// The commands in the log, by version.
     log: Vec<u8>,
@@ -181,42 +115,131 @@ struct State {
     faults_left: u8,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
+/// A step of one stream.
+#[derive(Debug, Clone, PartialEq)]
+struct Step {
+    stream: usize,
+    action: Action,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Action {
     /// A writer decides and appends.
-    Append(usize, usize),
+    Append(usize),
     /// The same, but the reply is lost.
-    AppendReplyLost(usize, usize),
+    AppendReplyLost(usize),
     /// The fanout passes a record on. It may be any record, because the records of different items
     /// have no order (rule 7).
-    PassOn(usize, u8),
+    PassOn(u8),
     /// The fanout crashes between the bus and the queue.
-    PassOnHalf(usize, u8),
+    PassOnHalf(u8),
     /// The fanout crashes before it acknowledges the record.
-    PassOnAgain(usize, u8),
+    PassOnAgain(u8),
     /// The queue refuses the entry, and the call is answered with success.
-    QueueRefuses(usize, u8),
+    QueueRefuses(u8),
     /// The deduplication window ends.
-    Forget(usize),
+    Forget,
     /// The bus delivers any one of its entries.
-    Project(usize, u8),
+    Project(u8),
     /// The bus delivers an entry, and will redeliver it.
-    ProjectAgain(usize, u8),
+    ProjectAgain(u8),
     /// The queue delivers its first message.
-    Consume(usize),
+    Consume,
     /// The queue delivers its first message, and will redeliver it.
-    ConsumeAgain(usize),
+    ConsumeAgain,
     /// The projector crashes after its first write.
-    ConsumeHalf(usize),
+    ConsumeHalf,
     /// The first message exceeds its attempts and leaves the queue.
-    GiveUp(usize),
+    GiveUp,
     /// An operator redrives the dead letters.
-    Redrive(usize),
+    Redrive,
+}
+
+impl Action {
+    fn is_fault(&self) -> bool {
+        use Action::{Append, Consume, PassOn, Project, Redrive};
+        !matches!(self, Append(_) | PassOn(_) | Project(_) | Consume | Redrive)
+    }
+}
+
+impl Guarded for Pipeline {
+    type Guard = Guard;
+    const GUARDS: &'static [Guard] = &[
+        Guard::AppendCondition,
+        Guard::OwnCommand,
+        Guard::StrongRefusal,
+        Guard::Skip,
+        Guard::GapRepair,
+        Guard::NewerOnly,
+        Guard::OneWrite,
+        Guard::LastRow,
+        Guard::FailedEntries,
+        Guard::DeadLetters,
+    ];
+
+    fn without(self, guard: Guard) -> Self {
+        Self { without: Some(guard), ..self }
+    }
+
+    /// Two states that differ only in the order of the streams count as one.
+    fn representative(state: &State) -> State {
+        let mut state = state.clone();
+        state.streams.sort_unstable();
+        state
+    }
 }
 
 impl Pipeline {
     fn has(&self, guard: Guard) -> bool {
         self.without != Some(guard)
+    }
+
+    fn act(&self, stream: &mut Stream, action: Action) {
+        match action {
+            Action::Append(writer) => self.append(stream, writer, false),
+            Action::AppendReplyLost(writer) => self.append(stream, writer, true),
+            Action::PassOn(version) => {
+                self.send(stream, version);
+                remove(&mut stream.pending, version);
+            }
+            Action::PassOnAgain(version) => self.send(stream, version),
+            Action::PassOnHalf(version) => insert(&mut stream.entries, version),
+            Action::QueueRefuses(version) => {
+                insert(&mut stream.entries, version);
+                if !self.has(Guard::FailedEntries) {
+                    remove(&mut stream.pending, version);
+                }
+            }
+            Action::Forget => {
+                // Any record may be redelivered: the stream retains records for a day, longer than
+                // the deduplication window.
+                stream.known.clear();
+                for version in 1..=stream.log.len() as u8 {
+                    insert(&mut stream.pending, version);
+                }
+            }
+            Action::Project(version) => {
+                remove(&mut stream.entries, version);
+                self.project(stream, version);
+            }
+            Action::ProjectAgain(version) => self.project(stream, version),
+            Action::Consume => {
+                let version = stream.queue.remove(0);
+                self.consume(stream, version, false);
+            }
+            Action::ConsumeAgain => self.consume(stream, stream.queue[0], false),
+            Action::ConsumeHalf => self.consume(stream, stream.queue[0], true),
+            Action::GiveUp => {
+                let version = stream.queue.remove(0);
+                if self.has(Guard::DeadLetters) {
+                    insert(&mut stream.dead, version);
+                }
+            }
+            Action::Redrive => {
+                let dead = std::mem::take(&mut stream.dead);
+                stream.queue.extend(dead);
+            }
+        }
     }
 
     fn append(&self, stream: &mut Stream, number: usize, reply_lost: bool) {
@@ -260,7 +283,9 @@ impl Pipeline {
         }
     }
 
+    /// Sends a version to the bus and to the queue.
     fn send(&self, stream: &mut Stream, version: u8) {
+        insert(&mut stream.entries, version);
         if !stream.known.contains(&version) {
             insert(&mut stream.known, version);
             stream.queue.push(version);
@@ -317,6 +342,32 @@ impl Pipeline {
     }
 }
 
+impl Stream {
+    /// The actions that are possible next, faults included.
+    fn actions(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for (number, _) in
+            self.writers.iter().enumerate().filter(|(_, writer)| !writer.commands.is_empty())
+        {
+            actions.extend([Action::Append(number), Action::AppendReplyLost(number)]);
+        }
+        for version in self.pending.iter().copied() {
+            actions.extend([Action::PassOn(version), Action::PassOnHalf(version)]);
+            actions.extend([Action::PassOnAgain(version), Action::QueueRefuses(version)]);
+        }
+        for version in self.entries.iter().copied() {
+            actions.extend([Action::Project(version), Action::ProjectAgain(version)]);
+        }
+        if !self.queue.is_empty() {
+            actions.extend([Action::Consume, Action::ConsumeAgain]);
+            actions.extend([Action::ConsumeHalf, Action::GiveUp]);
+        }
+        actions.extend((!self.known.is_empty()).then_some(Action::Forget));
+        actions.extend((!self.dead.is_empty()).then_some(Action::Redrive));
+        actions
+    }
+}
+
 /// Inserts into a sorted list without duplicates, so that equal sets are equal states.
 fn insert(set: &mut Vec<u8>, version: u8) {
     if let Err(place) = set.binary_search(&version) {
@@ -333,132 +384,23 @@ impl Model for Pipeline {
     type Action = Step;
 
     fn init_states(&self) -> Vec<State> {
-        let stream = Stream {
-            log: Vec::new(),
-            writers: [vec![0, 1], vec![2]].map(|commands| Writer { commands, believes: 0 }),
-            acknowledged: [None; COMMANDS],
-            refused_wrongly: false,
-            pending: Vec::new(),
-            entries: Vec::new(),
-            queue: Vec::new(),
-            known: Vec::new(),
-            dead: Vec::new(),
-            shown: 0,
-            went_back: false,
-            applied: Vec::new(),
-            position: 0,
-            inserted: Vec::new(),
-            booked: 0,
-        };
+        let writers = [vec![0, 1], vec![2]].map(|commands| Writer { commands, believes: 0 });
+        let stream = Stream { writers, ..Stream::default() };
         vec![State { streams: vec![stream; self.streams], faults_left: self.faults }]
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
-        let faults = state.faults_left > 0;
-        for (s, stream) in state.streams.iter().enumerate() {
-            for (w, _) in
-                stream.writers.iter().enumerate().filter(|(_, writer)| !writer.commands.is_empty())
-            {
-                steps.push(Step::Append(s, w));
-                steps.extend(faults.then_some(Step::AppendReplyLost(s, w)));
-            }
-            for version in stream.pending.iter().copied() {
-                steps.push(Step::PassOn(s, version));
-                if faults {
-                    steps.extend([Step::PassOnHalf(s, version), Step::PassOnAgain(s, version)]);
-                    steps.push(Step::QueueRefuses(s, version));
-                }
-            }
-            for version in stream.entries.iter().copied() {
-                steps.push(Step::Project(s, version));
-                steps.extend(faults.then_some(Step::ProjectAgain(s, version)));
-            }
-            if !stream.queue.is_empty() {
-                steps.push(Step::Consume(s));
-                if faults {
-                    steps.extend([Step::ConsumeAgain(s), Step::ConsumeHalf(s), Step::GiveUp(s)]);
-                }
-            }
-            steps.extend((faults && !stream.known.is_empty()).then_some(Step::Forget(s)));
-            steps.extend((!stream.dead.is_empty()).then_some(Step::Redrive(s)));
+        for (number, stream) in state.streams.iter().enumerate() {
+            let actions = stream.actions().into_iter();
+            let possible = actions.filter(|action| state.faults_left > 0 || !action.is_fault());
+            steps.extend(possible.map(|action| Step { stream: number, action }));
         }
     }
 
     fn next_state(&self, state: &State, step: Step) -> Option<State> {
         let mut next = state.clone();
-        let (fault, s) = match step {
-            Step::Append(s, _)
-            | Step::PassOn(s, _)
-            | Step::Project(s, _)
-            | Step::Consume(s)
-            | Step::Redrive(s) => (false, s),
-            Step::AppendReplyLost(s, _)
-            | Step::PassOnHalf(s, _)
-            | Step::PassOnAgain(s, _)
-            | Step::QueueRefuses(s, _)
-            | Step::Forget(s)
-            | Step::ProjectAgain(s, _)
-            | Step::ConsumeAgain(s)
-            | Step::ConsumeHalf(s)
-            | Step::GiveUp(s) => (true, s),
-        };
-        next.faults_left -= u8::from(fault);
-        let stream = &mut next.streams[s];
-        match step {
-            Step::Append(_, writer) => self.append(stream, writer, false),
-            Step::AppendReplyLost(_, writer) => self.append(stream, writer, true),
-            Step::PassOn(_, version) => {
-                insert(&mut stream.entries, version);
-                self.send(stream, version);
-                remove(&mut stream.pending, version);
-            }
-            Step::PassOnHalf(_, version) => insert(&mut stream.entries, version),
-            Step::PassOnAgain(_, version) => {
-                insert(&mut stream.entries, version);
-                self.send(stream, version);
-            }
-            Step::QueueRefuses(_, version) => {
-                insert(&mut stream.entries, version);
-                if !self.has(Guard::FailedEntries) {
-                    remove(&mut stream.pending, version);
-                }
-            }
-            Step::Forget(_) => {
-                // Any record may be redelivered: the stream retains records for a day, longer than
-                // the deduplication window.
-                stream.known.clear();
-                for version in 1..=stream.log.len() as u8 {
-                    insert(&mut stream.pending, version);
-                }
-            }
-            Step::Project(_, version) => {
-                remove(&mut stream.entries, version);
-                self.project(stream, version);
-            }
-            Step::ProjectAgain(_, version) => self.project(stream, version),
-            Step::Consume(_) => {
-                let version = stream.queue.remove(0);
-                self.consume(stream, version, false);
-            }
-            Step::ConsumeAgain(_) => {
-                let version = stream.queue[0];
-                self.consume(stream, version, false);
-            }
-            Step::ConsumeHalf(_) => {
-                let version = stream.queue[0];
-                self.consume(stream, version, true);
-            }
-            Step::GiveUp(_) => {
-                let version = stream.queue.remove(0);
-                if self.has(Guard::DeadLetters) {
-                    insert(&mut stream.dead, version);
-                }
-            }
-            Step::Redrive(_) => {
-                let dead = std::mem::take(&mut stream.dead);
-                stream.queue.extend(dead);
-            }
-        }
+        next.faults_left -= u8::from(step.action.is_fault());
+        self.act(&mut next.streams[step.stream], step.action);
         Some(next).filter(|next| next != state)
     }
 

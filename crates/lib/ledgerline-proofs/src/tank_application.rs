@@ -1,46 +1,44 @@
 //! The application on which the proofs try ledgerline: tanks, with a command function and with
 //! views in tables.
 
-use std::num::NonZeroUsize;
-
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use fastrand::Rng;
 use ledgerline::{
-    Cache, Commit, StateTable, StateView,
+    Commit, StateTable, StateView,
     spec::valid,
     testing::tank::{self, Amount, Command, State, Tank, Tanks},
 };
-use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_lambda::{
-    commands::Commands,
-    http::{HttpRequest, Response, Routes},
-};
+use ledgerline_lambda::http::{HttpRequest, Response};
 use ledgerline_tank::{
-    ANSWERS, EVENTS,
-    commands::tanks,
+    ANSWERS, EVENTS, commands,
     views::{FILLS_VIEW, LEVELS_VIEW},
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
-    application::{Application, History, RETENTION_SECONDS},
+    application::{Application, History},
     files::Files,
     subscriptions,
 };
 
-/// The application of tanks.
+/// The application of tanks, on which the proofs try ledgerline.
 #[must_use]
-pub fn application() -> Application {
+pub fn tanks() -> Application {
     let shapes = Files::Embedded(&[("tank.json", tank::SHAPES)]);
-    Application::of::<Tanks>("tanks", shapes, [Files::Embedded(&EVENTS), Files::Embedded(&ANSWERS)])
-        .of_ledgerline()
-        .aggregate::<Tank>(history, |state| state.level().to_string())
-        .commands("tank-commands", tanks)
-        .state_projector("LevelsTable", LEVELS_VIEW)
-        .state_projector("SitesTable", SITES)
-        .log_projector("FillsTable", FILLS_VIEW)
-        .case(&[], subscriptions::case)
+    Application::from_files::<Tanks>(
+        "tanks",
+        shapes,
+        Files::Embedded(&EVENTS),
+        Files::Embedded(&ANSWERS),
+    )
+    .builtin()
+    .aggregate::<Tank>(history, |state| state.level().to_string())
+    .commands("tank-commands", commands::tanks)
+    .state_projector("LevelsTable", LEVELS_VIEW)
+    .state_projector("SitesTable", SITES)
+    .log_projector("FillsTable", FILLS_VIEW)
+    .case(&[], subscriptions::case)
 }
 
 // --- Histories -----------------------------------------------------------------------------------
@@ -63,33 +61,24 @@ pub(crate) fn history(name: &str, rng: &mut Rng) -> History<Tank> {
 }
 
 /// The commits of a tank that is installed and filled to this level, each with its state.
-#[must_use]
-pub fn filled(id: &str, level: i64) -> Vec<Commit> {
+pub(crate) fn filled(id: &str, level: i64) -> Vec<Commit> {
     let commands = vec![install(), Command::Fill(Amount { amount: valid(level), note: None })];
     History::<Tank> { id: id.to_owned(), actor: "ada".into(), commands }.commits_with_states()
 }
 
-// --- The function that takes commands ------------------------------------------------------------
-
-/// A cold instance of the command function.
-#[must_use]
-pub fn instance(store: &DynamoDbStore) -> Commands<Tank, DynamoDbStore> {
-    let cache = Cache::new(NonZeroUsize::MIN.saturating_add(99));
-    let retention = RETENTION_SECONDS;
-    Commands { store: store.clone(), cache, retention, source_addresses: false, routes: tanks() }
-}
+// --- Requests ------------------------------------------------------------------------------------
 
 /// A request to the command function.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sent {
+pub(crate) struct Sent {
     /// The method and the path, with `{id}` for the tank.
-    pub route: &'static str,
+    pub(crate) route: &'static str,
     /// The id of the tank.
-    pub tank: String,
+    pub(crate) tank: String,
     /// The body, as JSON.
-    pub body: Value,
+    pub(crate) body: Value,
     /// The Idempotency-Key.
-    pub key: Option<String>,
+    pub(crate) key: Option<String>,
 }
 
 impl Sent {
@@ -116,19 +105,10 @@ impl Sent {
         });
         serde_json::from_value::<ApiGatewayV2httpRequest>(event).map(HttpRequest::from)
     }
-
-    /// Sends the request to this instance.
-    pub async fn to(&self, instance: &Commands<Tank, DynamoDbStore>) -> Response {
-        match self.request() {
-            Ok(request) => instance.handle(&request).await.unwrap_or_else(Response::from),
-            Err(error) => Response::json(http::StatusCode::BAD_REQUEST, error.to_string().into()),
-        }
-    }
 }
 
 /// The answer as a client reads it, without the header that marks a stored response.
-#[must_use]
-pub fn seen(response: &Response) -> String {
+pub(crate) fn seen(response: &Response) -> String {
     let headers: Vec<_> = response
         .headers
         .iter()
@@ -142,7 +122,7 @@ pub fn seen(response: &Response) -> String {
 // --- Views ---------------------------------------------------------------------------------------
 
 /// A view with the site of each tank.
-pub const SITES: StateView<Tank, Site> = StateView {
+pub(crate) const SITES: StateView<Tank, Site> = StateView {
     table: StateTable { variable: "SITES_TABLE", key: "tankId", indexes: &[] },
     row: site,
 };
@@ -150,7 +130,7 @@ pub const SITES: StateView<Tank, Site> = StateView {
 /// A row of the view of sites.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Site {
+pub(crate) struct Site {
     tank_id: String,
     site: String,
     version: u64,

@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::{Result, ensure};
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_dynamodb::config::{
     AsyncSleep, Credentials, SharedAsyncSleep, SharedCredentialsProvider, Sleep,
@@ -31,8 +32,8 @@ use serde_json::Value;
 use tokio::{sync::Notify, time::sleep};
 
 use crate::{
-    roles::Role,
-    services::{Answer, Services, answer},
+    emulated_services::{Answer, Services, answer},
+    role::Role,
 };
 
 /// A fault of a request.
@@ -156,15 +157,16 @@ impl Wire {
 
     /// The same wire for a function with this role: the database denies all requests that the role
     /// does not allow.
-    #[must_use]
-    pub fn under(&self, role: &Arc<Role>) -> Self {
+    pub(crate) fn under(&self, role: &Arc<Role>) -> Self {
         Self { inner: Arc::clone(&self.inner), role: Some(Arc::clone(role)) }
     }
 
-    /// The requests that a role denied since the previous call, as text.
-    #[must_use]
-    pub fn take_denied(&self) -> Vec<String> {
-        std::mem::take(&mut self.lock().denied)
+    /// Reports a missing grant by its name. Otherwise the only symptom would be a call that always
+    /// fails.
+    pub(crate) fn ensure_nothing_denied(&self) -> Result<()> {
+        let denied = std::mem::take(&mut self.lock().denied);
+        ensure!(denied.is_empty(), "{}", denied.join("; "));
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -184,7 +186,7 @@ impl Wire {
         state.rng = Rng::with_seed(seed);
     }
 
-    /// Ends all faults, except crashes by [`Self::ends_at`].
+    /// Ends all faults, except crashes by [`Self::crash_at`].
     pub fn calm(&self) {
         self.lock().plan = Plan::Calm;
     }
@@ -192,7 +194,7 @@ impl Wire {
     /// Makes callers crash, from this call on, in a call that passes on `text` to the bus, a queue
     /// or a function. The call may be applied or not. Dead letters can still be written, because
     /// they are sent with `SendMessage`, not in a batch.
-    pub fn ends_at(&self, text: Option<String>) {
+    pub fn crash_at(&self, text: Option<String>) {
         self.lock().deadly = text;
     }
 
@@ -208,7 +210,7 @@ impl Wire {
         std::mem::take(&mut self.lock().faults)
     }
 
-    /// Waits for the crash of [`Plan::Crash`], or for a crash by [`Self::ends_at`].
+    /// Waits for the crash of [`Plan::Crash`], or for a crash by [`Self::crash_at`].
     pub async fn crashed(&self) {
         self.inner.crashed.notified().await;
     }
@@ -268,9 +270,9 @@ impl Wire {
             Plan::Calm | Plan::Crash { .. } => None,
             Plan::Slow => state.rng.bool().then_some(Fault::Slow),
             Plan::Script(faults) => faults.pop_front().flatten(),
-            Plan::Random(of_a_thousand) => {
-                let of_a_thousand = *of_a_thousand;
-                (state.rng.u32(0..1_000) < of_a_thousand)
+            Plan::Random(permille) => {
+                let permille = *permille;
+                (state.rng.u32(0..1_000) < permille)
                     .then(|| FAULTS[state.rng.usize(0..FAULTS.len())])
             }
         };

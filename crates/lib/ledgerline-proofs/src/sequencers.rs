@@ -17,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::{Context, Result, bail, ensure};
 use fastrand::Rng;
 use futures::{StreamExt, stream::FuturesUnordered};
 use jiff::Timestamp;
@@ -34,68 +35,47 @@ use tokio::{
 };
 
 use crate::{
-    Application, Effort, Finding, Tried, order_model,
-    wire::{Plan, Wire},
+    Application, Effort, Tried,
+    counts::Counts,
+    faulty_wire::{Plan, Wire},
+    sequencer_model,
     world::{World, each_seed},
 };
 
 /// The number of concurrent sequencers.
 const SEQUENCERS: usize = 4;
-/// The number of deliveries of a batch after which the run fails.
-const DELIVERIES: u32 = 200;
+/// The number of attempts after which the run fails.
+const ATTEMPTS: u32 = 200;
 
-/// The counts of a run.
-#[derive(Debug, Clone, Copy, Default)]
-struct Tally {
-    commits: u64,
-    segments: u64,
-    /// Deliveries that failed or timed out, and were retried.
-    again: u64,
-    /// Records that never arrived.
-    lost: u64,
-    /// Entries without a commit that became void.
-    void: u64,
-    /// Commits that later took the version of a void entry.
-    late: u64,
-    faults: u64,
-}
+const COMMITS: &str = "commits";
+const SEGMENTS: &str = "segments";
+const FAULTS: &str = "faults";
+/// Deliveries that failed or timed out, and were retried.
+const RETRIES: &str = "retried deliveries";
+/// Records that never arrived.
+const LOST: &str = "records lost and found by their heads";
+/// Entries without a commit that became void.
+const VOID: &str = "void entries";
+/// Commits that later took the version of a void entry.
+const LATE: &str = "commits at the version of a void entry";
 
-/// Plays histories of sequencers.
-///
-/// # Errors
-/// When the order has a hole, lacks a commit, is not that of versions in a stream, or has a
-/// consequence before its cause. Also when two readers see different orders.
-pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
+/// Plays histories of sequencers. Fails if the order has a hole, lacks a commit, is not that of
+/// versions in a stream, or has a consequence before its cause. Also fails if two readers see
+/// different orders.
+pub(crate) fn proof(effort: &Effort, _: &Application) -> Result<Tried> {
     let runs = effort.runs(1_000, 100_000);
-    let (states, without) = order_model::exhaust(effort)?;
-    let mut sum = Tally::default();
-    let world = || World::new(&["CommitsTable", "RequestsTable"]);
+    let (states, without) = sequencer_model::explore(effort)?;
     let play = |world: &mut World, seed| {
         let wire = world.wire.clone();
         let store = world.store();
-        let played = world.runtime.block_on(History::new(wire, store, seed).play());
-        played.map_err(|story| Finding { seed, story })
+        world.runtime.block_on(History::new(wire, store, seed).play())
     };
-    each_seed(effort.seed, runs, world, play, |tally: Tally| {
-        sum.commits += tally.commits;
-        sum.segments += tally.segments;
-        sum.again += tally.again;
-        sum.lost += tally.lost;
-        sum.void += tally.void;
-        sum.late += tally.late;
-        sum.faults += tally.faults;
-    })?;
-    if runs >= 100 && [sum.again, sum.lost, sum.void, sum.late, sum.faults].contains(&0) {
-        return Err(Finding {
-            seed: effort.seed,
-            story: format!("something was not tried: {sum:?}"),
-        });
+    let world = || World::new(&["CommitsTable", "RequestsTable"]);
+    let counts = each_seed(effort.seed, runs, world, play)?;
+    if runs >= 100 {
+        counts.ensure_tried(&[RETRIES, LOST, VOID, LATE, FAULTS])?;
     }
-    let beside = format!(
-        "{} commits in {} segments, {} faults, {} deliveries that came again, {} records lost and found by their heads, {} entries void, of which {} were taken by commits later; \
-         a model of {states} states, all there are; {without}",
-        sum.commits, sum.segments, sum.faults, sum.again, sum.lost, sum.void, sum.late
-    );
+    let beside = format!("{counts}; a model of {states} states, all there are; {without}");
     Ok(Tried::new(runs, "histories", beside))
 }
 
@@ -155,12 +135,31 @@ impl History {
         }
     }
 
-    async fn play(self) -> Result<Tally, String> {
-        let mut rng = Rng::with_seed(self.seed);
-        let mut tally = Tally {
-            commits: self.log.values().map(|commits| commits.len() as u64).sum(),
-            ..Tally::default()
-        };
+    /// A cold sequencer.
+    fn sequencer(&self) -> Sequencer {
+        Sequencer::new(self.partition, DynamoDbStore::HOST.pause)
+    }
+
+    async fn append(
+        &self,
+        sequencer: &mut Sequencer,
+        name: &str,
+        batch: Vec<Candidate>,
+    ) -> Result<()> {
+        let at = Timestamp::UNIX_EPOCH;
+        sequencer.append(&self.store, &self.stored, name, batch, at).await?;
+        Ok(())
+    }
+
+    async fn void(&self, sequencer: &mut Sequencer, entry: Entry) -> Result<(), VoidError> {
+        let named = NamedEntry { segment: 1, entry };
+        sequencer.void(&self.store, &self.stored, named, "void", Timestamp::UNIX_EPOCH).await
+    }
+
+    /// The records of each shard, in the order in which they arrive, and the number of lost ones.
+    /// The streams of a shard are interleaved, each in its own order.
+    fn shards(&self, rng: &mut Rng) -> (Vec<Vec<&Commit>>, usize) {
+        let mut lost = 0;
         let mut shards = vec![Vec::new(); rng.usize(1..4)];
         for commits in self.log.values() {
             let shard = rng.usize(0..shards.len());
@@ -170,34 +169,33 @@ impl History {
                     records.swap(place - 1, place);
                 }
             }
-            let before = records.len();
             records.retain(|_| rng.u32(0..12) > 0);
-            tally.lost += (before - records.len()) as u64;
+            lost += commits.len() - records.len();
             shards[shard].push(records);
         }
-        // The streams of a shard are interleaved, each in its own order.
-        let shards: Vec<Vec<&Commit>> = shards
-            .into_iter()
-            .map(|mut streams| {
-                let mut mixed = Vec::new();
+        let interleaved = shards.into_iter().map(|mut streams| {
+            let mut mixed = Vec::new();
+            streams.retain(|records| !records.is_empty());
+            while !streams.is_empty() {
+                let place = rng.usize(0..streams.len());
+                mixed.push(streams[place].remove(0));
                 streams.retain(|records| !records.is_empty());
-                while !streams.is_empty() {
-                    let place = rng.usize(0..streams.len());
-                    mixed.push(streams[place].remove(0));
-                    streams.retain(|records| !records.is_empty());
-                }
-                mixed
-            })
-            .collect();
+            }
+            mixed
+        });
+        (interleaved.collect(), lost)
+    }
+
+    async fn play(self) -> Result<Counts> {
+        let mut rng = Rng::with_seed(self.seed);
+        let mut counts = Counts::default();
+        let (shards, lost) = self.shards(&mut rng);
         for commit in self.log.values().flatten() {
-            self.stored.append(commit, None).await.map_err(|error| error.to_string())?;
+            self.stored.append(commit, None).await?;
+            counts.add(COMMITS, 1);
         }
-        let wrong: Vec<_> =
-            self.wrong.iter().cloned().chain(self.right()).map(Candidate::proven).collect();
-        let faulty = Sequencer::new(self.partition, DynamoDbStore::HOST.pause)
-            .append(&self.store, &self.stored, "faulty", wrong, Timestamp::UNIX_EPOCH)
-            .await;
-        faulty.map_err(|error| error.to_string())?;
+        let wrong = self.wrong.iter().cloned().chain(self.right()).map(Candidate::proven);
+        self.append(&mut self.sequencer(), "faulty", wrong.collect()).await?;
         self.wire.follow(Plan::Random(rng.u32(0..400)), self.seed);
         let again: Mutex<u64> = Mutex::new(0);
         let work: FuturesUnordered<_> = shards
@@ -207,46 +205,38 @@ impl History {
                 self.deliver(shard, Rng::with_seed(self.seed ^ (number as u64 + 1)), &again)
             })
             .collect();
-        let (done, looked, voided) = tokio::join!(
+        let (done, read, voided) = tokio::join!(
             work.collect::<Vec<_>>(),
-            self.look_meanwhile(Rng::with_seed(!self.seed)),
-            self.void_meanwhile(Rng::with_seed(self.seed ^ 0xff))
+            self.read_concurrently(Rng::with_seed(!self.seed)),
+            self.void_concurrently(Rng::with_seed(self.seed ^ 0xff))
         );
-        done.into_iter().collect::<Result<Vec<_>, _>>()?;
+        done.into_iter().collect::<Result<Vec<_>>>()?;
         voided?;
         let late = self.take_void_versions(&mut rng).await?;
-        tally.late = late.len() as u64;
         self.wire.calm();
         // The wire applies late requests within this time.
         sleep(Duration::from_secs(120)).await;
         // Comparing the heads of all streams with `$all` finds the commits whose records were lost.
         let heads: Vec<_> = self.log.values().filter_map(|commits| commits.last()).collect();
-        let mut last = Sequencer::new(self.partition, DynamoDbStore::HOST.pause);
-        let appended = last
-            .append(&self.store, &self.stored, "heads", candidates(heads), Timestamp::UNIX_EPOCH)
-            .await;
-        appended.map_err(|error| error.to_string())?;
+        self.append(&mut self.sequencer(), "heads", candidates(heads)).await?;
         let whole = self.read().await?;
-        self.check(&whole, &looked?, &shards.concat())?;
+        self.check(&whole, &read?, &shards.concat())?;
         self.check_voids(&whole, &late).await?;
-        tally.void = self.wrong.iter().collect::<BTreeSet<_>>().len() as u64;
-        tally.segments = whole.len() as u64;
-        tally.again = again.into_inner();
-        tally.faults = self.wire.take_faults().values().sum();
-        Ok(tally)
+        counts.add(LOST, lost as u64);
+        counts.add(LATE, late.len() as u64);
+        counts.add(VOID, self.wrong.iter().collect::<BTreeSet<_>>().len() as u64);
+        counts.add(SEGMENTS, whole.len() as u64);
+        counts.add(RETRIES, again.into_inner());
+        counts.add(FAULTS, self.wire.take_faults().values().sum());
+        Ok(counts)
     }
 
     /// Hands the records of a shard to sequencers, one batch at a time, as Lambda does.
-    async fn deliver(
-        &self,
-        shard: &[&Commit],
-        mut rng: Rng,
-        again: &Mutex<u64>,
-    ) -> Result<(), String> {
+    async fn deliver(&self, shard: &[&Commit], mut rng: Rng, again: &Mutex<u64>) -> Result<()> {
         let mut done = 0;
-        let mut tries = 0;
+        let mut attempts = 0;
         let mut last = String::new();
-        while tries < DELIVERIES {
+        while attempts < ATTEMPTS {
             if done == shard.len() {
                 return Ok(());
             }
@@ -262,14 +252,13 @@ impl History {
             // An instance processes one batch at a time. It may have paused for long, or be new.
             let mut sequencer = self.sequencers[rng.usize(0..SEQUENCERS)].lock().await;
             if rng.u32(0..8) == 0 {
-                *sequencer = Sequencer::new(self.partition, DynamoDbStore::HOST.pause);
+                *sequencer = self.sequencer();
             }
             if rng.u32(0..16) == 0 {
                 sleep(Duration::from_secs(rng.u64(1..60))).await;
             }
             let name = format!("{done}-{end}");
-            let append =
-                sequencer.append(&self.store, &self.stored, &name, batch, Timestamp::UNIX_EPOCH);
+            let append = self.append(&mut sequencer, &name, batch);
             // Some functions time out in the middle of a call, whether the call is applied or not.
             let time = if rng.u32(0..4) == 0 {
                 Duration::from_millis(rng.u64(1..200))
@@ -278,15 +267,15 @@ impl History {
             };
             let appended = timeout(time, append).await;
             if let Ok(Ok(_)) = appended {
-                (done, tries) = (end, 0);
+                (done, attempts) = (end, 0);
             } else {
-                tries += 1;
+                attempts += 1;
                 last = appended
                     .as_ref()
                     .map_or_else(ToString::to_string, |result| format!("{result:?}"));
                 *again.lock().await += 1;
                 if appended.is_err() {
-                    *sequencer = Sequencer::new(self.partition, DynamoDbStore::HOST.pause);
+                    *sequencer = self.sequencer();
                 }
                 drop(sequencer);
                 sleep(Duration::from_millis(rng.u64(1..500))).await;
@@ -296,7 +285,7 @@ impl History {
                 done = done.saturating_sub(rng.usize(1..6));
             }
         }
-        Err(format!("a batch is never done: {last}"))
+        bail!("a batch is never done: {last}")
     }
 
     /// The entry of a commit that exists, which the faulty program appends with the wrong ones. The
@@ -309,91 +298,51 @@ impl History {
 
     /// Voids the wrong entries while sequencers work, and checks that the entry of an existing
     /// commit cannot be voided.
-    async fn void_meanwhile(&self, mut rng: Rng) -> Result<(), String> {
+    async fn void_concurrently(&self, mut rng: Rng) -> Result<()> {
         for entry in &self.wrong {
-            let mut tries = 0;
+            let mut attempts = 0;
             loop {
                 sleep(Duration::from_millis(rng.u64(1..2_000))).await;
                 let mut sequencer = self.sequencers[rng.usize(0..SEQUENCERS)].lock().await;
-                let void = sequencer.void(
-                    &self.store,
-                    &self.stored,
-                    NamedEntry { segment: 1, entry: entry.clone() },
-                    "void",
-                    Timestamp::UNIX_EPOCH,
-                );
+                let void = self.void(&mut sequencer, entry.clone());
                 match timeout(Duration::from_secs(30), void).await {
                     Ok(Ok(())) => break,
-                    Ok(Err(VoidError::Exists)) => {
-                        return Err(format!("{entry:?} is said to exist"));
-                    }
+                    Ok(Err(VoidError::Exists)) => bail!("{entry:?} is said to exist"),
                     Ok(Err(_)) => {}
-                    Err(_) => {
-                        *sequencer = Sequencer::new(self.partition, DynamoDbStore::HOST.pause)
-                    }
+                    Err(_) => *sequencer = self.sequencer(),
                 }
-                tries += 1;
-                if tries > DELIVERIES {
-                    return Err("an entry is never void".into());
-                }
+                attempts += 1;
+                ensure!(attempts <= ATTEMPTS, "an entry is never void");
             }
         }
-        let right = self
-            .log
-            .values()
-            .flatten()
-            .next()
-            .map(|commit| Entry { stream: commit.stream.clone(), version: commit.version });
-        if let Some(right) = right {
-            let void = Sequencer::new(self.partition, DynamoDbStore::HOST.pause)
-                .void(
-                    &self.store,
-                    &self.stored,
-                    NamedEntry { segment: 1, entry: right },
-                    "void",
-                    Timestamp::UNIX_EPOCH,
-                )
-                .await;
-            if void.is_ok() {
-                return Err("the entry of a commit that exists is void".into());
-            }
+        if let Some(first) = self.log.values().flatten().next() {
+            let right = Entry { stream: first.stream.clone(), version: first.version };
+            let void = self.void(&mut self.sequencer(), right).await;
+            ensure!(void.is_err(), "the entry of a commit that exists is void");
         }
         Ok(())
     }
 
     /// Appends commits at versions whose entries are void, and sequences their records. Some of the
     /// sequencers have not read the void entries yet.
-    async fn take_void_versions(&self, rng: &mut Rng) -> Result<Vec<Commit>, String> {
+    async fn take_void_versions(&self, rng: &mut Rng) -> Result<Vec<Commit>> {
         let mut late: Vec<Commit> = Vec::new();
         for Entry { stream, version } in self.wrong.iter().collect::<BTreeSet<_>>() {
             let like = self.log.values().flatten().next();
             let Some(like) = like.filter(|_| rng.bool()) else { continue };
-            let commit = Commit {
-                stream: stream.clone(),
-                version: *version,
-                meta: Meta::default(),
-                ..like.clone()
-            };
-            self.stored.append(&commit, None).await.map_err(|error| error.to_string())?;
-            let mut tries = 0;
+            let (stream, version) = (stream.clone(), *version);
+            let commit = Commit { stream, version, meta: Meta::default(), ..like.clone() };
+            self.stored.append(&commit, None).await?;
+            let mut attempts = 0;
             loop {
-                let batch = candidates([&commit]);
                 let mut sequencer = self.sequencers[rng.usize(0..SEQUENCERS)].lock().await;
-                let append = sequencer.append(
-                    &self.store,
-                    &self.stored,
-                    "late",
-                    batch,
-                    Timestamp::UNIX_EPOCH,
-                );
+                let append = self.append(&mut sequencer, "late", candidates([&commit]));
                 if matches!(timeout(Duration::from_secs(30), append).await, Ok(Ok(_))) {
                     break;
                 }
-                *sequencer = Sequencer::new(self.partition, DynamoDbStore::HOST.pause);
-                tries += 1;
-                if tries > DELIVERIES {
-                    return Err("a late commit is never in the order".into());
-                }
+                *sequencer = self.sequencer();
+                attempts += 1;
+                ensure!(attempts <= ATTEMPTS, "a late commit is never in the order");
                 drop(sequencer);
                 sleep(Duration::from_millis(rng.u64(1..500))).await;
             }
@@ -404,18 +353,15 @@ impl History {
 
     /// Checks the void entries. No claimed entry without a commit may be in `$all`. Each wrong
     /// entry must be void, once. A reader must skip the void entries and no others.
-    async fn check_voids(&self, whole: &[Segment], late: &[Commit]) -> Result<(), String> {
+    async fn check_voids(&self, whole: &[Segment], late: &[Commit]) -> Result<()> {
         let voided_at =
             |entry: &Entry| whole.iter().find(|segment| segment.voids.last() == Some(entry));
         for Commit { stream, version, .. } in late {
             let entry = Entry { stream: stream.clone(), version: *version };
             let after = voided_at(&entry).map_or(0, |segment| segment.number);
-            if !whole
-                .iter()
-                .any(|segment| segment.number > after && segment.entries.contains(&entry))
-            {
-                return Err(format!("{entry:?} took a void version, and has no entry of its own"));
-            }
+            let mut later = whole.iter().filter(|segment| segment.number > after);
+            let is_named = later.any(|segment| segment.entries.contains(&entry));
+            ensure!(is_named, "{entry:?} took a void version, and has no entry of its own");
         }
         let wrong: BTreeSet<_> = self.wrong.iter().cloned().collect();
         let exists = |entry: &Entry| {
@@ -428,46 +374,39 @@ impl History {
             commits.is_some_and(|commits| (1..=commits.len() as u64).contains(&entry.version))
         };
         let named = whole.iter().flat_map(|segment| &segment.entries);
-        if let Some(entry) = named.clone().find(|entry| !exists(entry) && !wrong.contains(entry)) {
-            return Err(format!("{entry:?} was only claimed, and is in the order"));
-        }
+        let claimed = named.clone().find(|entry| !exists(entry) && !wrong.contains(entry));
+        ensure!(claimed.is_none(), "{claimed:?} was only claimed, and is in the order");
         let newly: Vec<_> = whole.iter().filter_map(|segment| segment.voids.last()).collect();
-        let void =
-            void_entries(&self.store, self.partition).await.map_err(|error| error.to_string())?;
-        if void != wrong || newly.len() != wrong.len() {
-            return Err(format!("void are {void:?} by {newly:?}, and should be {wrong:?}"));
-        }
+        let void = void_entries(&self.store, self.partition).await?;
+        ensure!(
+            void == wrong && newly.len() == wrong.len(),
+            "void are {void:?} by {newly:?}, and should be {wrong:?}"
+        );
         // The reader reads partition 0, and each run has another partition.
         let sequence = MemoryStore::default();
         let log = MemoryStore::default();
-        let [from, to] =
-            [self.partition, 0].map(|partition| StreamId::try_from(format!("$all-{partition}")));
-        let (from, to) =
-            (from.map_err(|error| error.to_string())?, to.map_err(|error| error.to_string())?);
-        let segments = self
-            .store
-            .read_forwards(&from, 0, u64::MAX)
-            .await
-            .map_err(|error| error.to_string())?;
-        for segment in segments.commits {
+        let from = StreamId::try_from(format!("$all-{}", self.partition))?;
+        let to = StreamId::try_from("$all-0".to_owned())?;
+        for segment in self.store.read_forwards(&from, 0, u64::MAX).await?.commits {
             let moved = Commit { stream: to.clone(), ..segment };
-            sequence.append(&moved, None).await.map_err(|error| error.to_string())?;
+            sequence.append(&moved, None).await?;
         }
         for commit in self.log.values().flatten().chain(late) {
-            log.append(commit, None).await.map_err(|error| error.to_string())?;
+            log.append(commit, None).await?;
         }
         let reader =
             Subscription { sequence, log, partitions: 1, filter: Filter::default(), limit: 10_000 };
-        let page = reader.next(&Cursor::beginning(1)).await.map_err(|error| error.to_string())?;
+        let page = reader.next(&Cursor::beginning(1)).await?;
         let read: BTreeSet<_> = page.delivered.iter().map(|delivered| &delivered.entry).collect();
-        if !page.complete || read != named.filter(|entry| exists(entry)).collect() {
-            return Err("a reader passes over something else than the void entries".into());
-        }
+        ensure!(
+            page.complete && read == named.filter(|entry| exists(entry)).collect(),
+            "a reader passes over something else than the void entries"
+        );
         Ok(())
     }
 
     /// Reads `$all` at random times while sequencers work, and checks that segments do not change.
-    async fn look_meanwhile(&self, mut rng: Rng) -> Result<Vec<Segment>, String> {
+    async fn read_concurrently(&self, mut rng: Rng) -> Result<Vec<Segment>> {
         let mut seen: Vec<Segment> = Vec::new();
         for _ in 0..20 {
             sleep(Duration::from_millis(rng.u64(1..2_000))).await;
@@ -478,13 +417,10 @@ impl History {
             for segment in read {
                 let place = usize::try_from(segment.number - 1).unwrap_or(usize::MAX);
                 match seen.get(place) {
-                    Some(known) if *known != segment => {
-                        return Err(format!(
-                            "segment {} is another one than before",
-                            segment.number
-                        ));
+                    Some(known) => {
+                        let number = segment.number;
+                        ensure!(*known == segment, "segment {number} is another one than before");
                     }
-                    Some(_) => {}
                     None => seen.push(segment),
                 }
             }
@@ -492,13 +428,11 @@ impl History {
         Ok(seen)
     }
 
-    async fn read(&self) -> Result<Vec<Segment>, String> {
+    async fn read(&self) -> Result<Vec<Segment>> {
         let mut whole = Vec::new();
         loop {
             let after = whole.len() as u64;
-            let (read, complete) = segments(&self.store, self.partition, after)
-                .await
-                .map_err(|error| error.to_string())?;
+            let (read, complete) = segments(&self.store, self.partition, after).await?;
             whole.extend(read);
             if complete {
                 return Ok(whole);
@@ -506,21 +440,16 @@ impl History {
         }
     }
 
-    fn check(
-        &self,
-        whole: &[Segment],
-        looked: &[Segment],
-        arrived: &[&Commit],
-    ) -> Result<(), String> {
-        if whole.get(..looked.len()) != Some(looked) {
-            return Err("what was read meanwhile is not the beginning of it all".into());
-        }
+    fn check(&self, whole: &[Segment], read: &[Segment], arrived: &[&Commit]) -> Result<()> {
+        ensure!(
+            whole.get(..read.len()) == Some(read),
+            "the segments that a concurrent reader saw are not the beginning of `$all`"
+        );
         let void: BTreeSet<_> = self.wrong.iter().collect();
         let entries: BTreeSet<_> = whole.iter().flat_map(|segment| &segment.entries).collect();
-        if let Some(Commit { stream, version, .. }) = arrived.iter().find(|commit| {
-            !entries.contains(&Entry { stream: commit.stream.clone(), version: commit.version })
-        }) {
-            return Err(format!("{stream} {version} arrived, and no entry names it"));
+        for Commit { stream, version, .. } in arrived {
+            let entry = Entry { stream: stream.clone(), version: *version };
+            ensure!(entries.contains(&entry), "{stream} {version} arrived, and no entry names it");
         }
         let named: BTreeSet<_> = self
             .log
@@ -532,9 +461,8 @@ impl History {
         for entry in
             whole.iter().flat_map(|segment| &segment.entries).filter(|entry| !void.contains(entry))
         {
-            let Some(commits) = self.log.get(&entry.stream) else {
-                return Err(format!("{} is no stream of this run", entry.stream));
-            };
+            let commits = self.log.get(&entry.stream);
+            let commits = commits.with_context(|| format!("{entry:?} is of no stream"))?;
             let position = positions.get(&entry.stream).copied().unwrap_or_default();
             for commit in commits.iter().skip(usize::try_from(position).unwrap_or_default()) {
                 if commit.version > entry.version {
@@ -551,11 +479,12 @@ impl History {
                         .iter()
                         .find(|(known, _)| known.as_str() == stream)
                         .map_or(0, |(_, at)| *at);
-                    if version.parse().is_ok_and(|version: u64| reached < version) {
-                        let stream = &commit.stream;
-                        let at = commit.version;
-                        return Err(format!("{stream} {at} stands before its cause {cause:?}"));
-                    }
+                    ensure!(
+                        version.parse().is_ok_and(|version: u64| reached >= version),
+                        "{} {} stands before its cause {cause:?}",
+                        commit.stream,
+                        commit.version
+                    );
                 }
                 positions.insert(&commit.stream, commit.version);
             }
@@ -564,11 +493,8 @@ impl History {
             .log
             .iter()
             .all(|(stream, commits)| positions.get(stream) == Some(&(commits.len() as u64)));
-        if complete {
-            Ok(())
-        } else {
-            Err(format!("not every stream was reached to its end: {positions:?}"))
-        }
+        ensure!(complete, "not every stream was reached to its end: {positions:?}");
+        Ok(())
     }
 }
 

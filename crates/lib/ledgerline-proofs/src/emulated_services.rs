@@ -12,15 +12,15 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 /// The deduplication window of a FIFO queue.
-pub const DEDUPLICATION: Duration = Duration::from_secs(300);
+pub(crate) const DEDUPLICATION: Duration = Duration::from_secs(300);
 
 /// The answer of a service to a request.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub(crate) struct Answer {
     /// The HTTP status.
-    pub status: u16,
+    pub(crate) status: u16,
     /// The body, as JSON.
-    pub body: String,
+    pub(crate) body: String,
 }
 
 /// A message that a queue accepted.
@@ -35,7 +35,7 @@ pub struct Queued {
 }
 
 /// Decides about each entry of a batch call in turn: `true` refuses the entry.
-pub type Refuse = Box<dyn FnMut(&Value) -> bool + Send>;
+pub(crate) type Refuse = Box<dyn FnMut(&Value) -> bool + Send>;
 
 /// Everything that the services accepted and no test has taken yet, and the number of mails.
 #[derive(Default)]
@@ -72,7 +72,7 @@ impl Services {
 
     /// Refuses, from this call on, the entries of `PutEvents` and `SendMessageBatch` for which
     /// `refuse` returns `true`. `None` refuses no entry.
-    pub fn refuse(&self, refuse: Option<Refuse>) {
+    pub(crate) fn refuse(&self, refuse: Option<Refuse>) {
         self.messages().refuse = refuse;
     }
 
@@ -83,8 +83,7 @@ impl Services {
     }
 
     /// The states with which functions were invoked since the previous call.
-    #[must_use]
-    pub fn take_states(&self) -> Vec<Value> {
+    pub(crate) fn take_states(&self) -> Vec<Value> {
         std::mem::take(&mut self.messages().states)
     }
 
@@ -95,8 +94,7 @@ impl Services {
     }
 
     /// The number of mails that were sent.
-    #[must_use]
-    pub fn mails(&self) -> u64 {
+    pub(crate) fn mails(&self) -> u64 {
         self.messages().mails
     }
 
@@ -247,7 +245,7 @@ fn dynamodb(database: &Database, operation: &str, body: &Value) -> Answer {
 /// Answers that AWS documents and the emulator never gives by itself. `tests/conformance.rs` checks
 /// that the store understands them. At a real endpoint, it also checks that the store understands
 /// every answer to a race.
-pub mod answer {
+pub(crate) mod answer {
     use serde_json::{Value, json};
 
     use super::Answer;
@@ -283,8 +281,7 @@ pub mod answer {
     }
 
     /// The answer that another transaction is writing the same item.
-    #[must_use]
-    pub fn conflict(operation: &str, body: &Value) -> Answer {
+    pub(crate) fn conflict(operation: &str, body: &Value) -> Answer {
         let message = "Transaction is ongoing for the item";
         match items(operation, body) {
             Some(items) => cancelled(items, "TransactionConflict", message),
@@ -292,13 +289,12 @@ pub mod answer {
         }
     }
 
-    /// The answer that the table has no capacity left. For a transaction, `of_an_item` puts the
+    /// The answer that the table has no capacity left. For a transaction, `for_an_item` puts the
     /// reason into the cancellation of one of its items.
-    #[must_use]
-    pub fn throttled(operation: &str, body: &Value, of_an_item: bool) -> Answer {
+    pub(crate) fn throttled(operation: &str, body: &Value, for_an_item: bool) -> Answer {
         let message = "The level of configured provisioned throughput for the table was exceeded. Consider increasing \
              your provisioning level with the UpdateTable API.";
-        match items(operation, body).filter(|_| of_an_item) {
+        match items(operation, body).filter(|_| for_an_item) {
             Some(items) => cancelled(items, "ThrottlingError", message),
             None => {
                 let reason = json!({
@@ -312,14 +308,12 @@ pub mod answer {
     }
 
     /// The answer that the caller's role does not allow the request.
-    #[must_use]
-    pub fn denied(why: &str) -> Answer {
+    pub(crate) fn denied(why: &str) -> Answer {
         error(400, "AccessDeniedException", json!({ "Message": why }))
     }
 
     /// The answer of a service that failed.
-    #[must_use]
-    pub fn failed() -> Answer {
+    pub(crate) fn failed() -> Answer {
         error(500, "InternalServerError", json!({ "message": "Internal server error" }))
     }
 }

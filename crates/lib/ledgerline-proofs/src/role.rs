@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 const FUNCTION: &str = "FUNCTION";
 
 /// The grants of a function on its tables.
-pub struct Role(Iam);
+pub(crate) struct Role(Iam);
 
 impl fmt::Debug for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -25,12 +25,8 @@ impl fmt::Debug for Role {
 
 impl Role {
     /// The role of a function with this manifest, and with no other grant.
-    ///
-    /// # Panics
-    /// When the policy of the manifest is invalid: a mistake in this program.
-    #[must_use]
     #[expect(clippy::expect_used, reason = "the policy is made here")]
-    pub fn of(manifest: &Manifest) -> Arc<Self> {
+    pub(crate) fn new(manifest: &Manifest) -> Arc<Self> {
         let policies = BTreeMap::from([(FUNCTION.to_owned(), vec![policy(manifest)])]);
         let tables = manifest.tables.iter();
         let tables = tables.map(|table| (name(&table.variable), table.partition.to_string()));

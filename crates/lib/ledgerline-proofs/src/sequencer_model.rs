@@ -1,11 +1,12 @@
-//! A model of the sequencers. It is small enough to visit all of its states: two shards of three
-//! records, two sequencers, and a fault at any step.
-//!
-//! Without any one guard, an invariant must be violated.
+//! A model of the sequencers: two shards of three records, two sequencers, and a fault at any step.
 
-use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
+use anyhow::Result;
+use stateright::{Model, Property};
 
-use crate::{Effort, Finding};
+use crate::{
+    Effort,
+    exploration::{Guarded, need_all_guards, visit_all_states},
+};
 
 /// The number of records of a shard.
 const RECORDS: u8 = 3;
@@ -13,7 +14,7 @@ const RECORDS: u8 = 3;
 const BATCH: u8 = 2;
 
 /// A guard that protects `$all`. The model can leave one out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Guard {
     /// Rule 2: a segment is appended only at the number after the last.
     AppendCondition,
@@ -26,58 +27,28 @@ enum Guard {
     AcknowledgeLast,
 }
 
-const GUARDS: [Guard; 4] =
-    [Guard::AppendCondition, Guard::LeaveOut, Guard::Look, Guard::AcknowledgeLast];
-
-/// Visits all states. Then, for each guard, visits the model without it until an invariant is
-/// violated. The result is the number of states, and the violations without the guards.
-///
-/// # Errors
-/// When an invariant is violated with all guards, or holds without one of them.
-pub(crate) fn exhaust(effort: &Effort) -> Result<(u64, String), Finding> {
-    let finding = |story: String| Finding { seed: effort.seed, story };
-    let faults = if effort.long { 3 } else { 1 };
-    let checker = Order { without: None, faults }
-        .checker()
-        .threads(crate::model::threads())
-        .spawn_dfs()
-        .join();
-    for property in checker.model().properties() {
-        match (property.expectation, checker.discovery(property.name)) {
-            (Expectation::Sometimes, None) => {
-                return Err(finding(format!("never: {}", property.name)));
-            }
-            (Expectation::Sometimes, Some(_)) | (_, None) => {}
-            (_, Some(path)) => {
-                return Err(finding(format!("{}: {:?}", property.name, path.into_actions())));
-            }
-        }
-    }
-    let mut found = Vec::new();
-    for guard in GUARDS {
-        let without = Order { without: Some(guard), faults };
-        let checker = without.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-        let violated = checker.model().properties().into_iter().find_map(|property| {
-            let path = checker
-                .discovery(property.name)
-                .filter(|_| property.expectation == Expectation::Always)?;
-            Some(format!(
-                "without {guard:?}: {}, after {} steps",
-                property.name,
-                path.into_actions().len()
-            ))
-        });
-        found.push(
-            violated.ok_or_else(|| finding(format!("nothing goes wrong without {guard:?}")))?,
-        );
-    }
-    Ok((checker.unique_state_count() as u64, found.join("; ")))
+/// Visits all states of the model, and the model without each guard. The result is the number of
+/// states, and the violations without the guards.
+pub(crate) fn explore(effort: &Effort) -> Result<(usize, String)> {
+    let model = Order { without: None, faults: if effort.long { 3 } else { 1 } };
+    Ok((visit_all_states(&model)?.0, need_all_guards(&model)?))
 }
 
+#[derive(Clone)]
 struct Order {
     without: Option<Guard>,
     /// The number of faults that may happen in one run.
     faults: u8,
+}
+
+impl Guarded for Order {
+    type Guard = Guard;
+    const GUARDS: &'static [Guard] =
+        &[Guard::AppendCondition, Guard::LeaveOut, Guard::Look, Guard::AcknowledgeLast];
+
+    fn without(self, guard: Guard) -> Self {
+        Self { without: Some(guard), ..self }
+    }
 }
 
 /// A record: its shard, and its place in the shard.

@@ -1,0 +1,47 @@
+//! Counts of what a proof tried.
+
+use std::{collections::BTreeMap, fmt};
+
+use anyhow::{Result, ensure};
+
+/// The counts of a run or of all runs of a proof, by their units, such as "commits".
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Counts(BTreeMap<&'static str, u64>);
+
+impl Counts {
+    /// Adds to the count of a unit.
+    pub fn add(&mut self, unit: &'static str, count: u64) {
+        *self.0.entry(unit).or_default() += count;
+    }
+
+    /// Adds the counts of another run.
+    pub(crate) fn merge(&mut self, other: Self) {
+        other.0.into_iter().for_each(|(unit, count)| self.add(unit, count));
+    }
+
+    /// The count of a unit.
+    pub(crate) fn count(&self, unit: &str) -> u64 {
+        self.0.get(unit).copied().unwrap_or_default()
+    }
+
+    /// Checks that none of these counts is 0. A proof that did not meet a fault proves nothing about
+    /// it.
+    pub(crate) fn ensure_tried(&self, units: &[&str]) -> Result<()> {
+        let missing: Vec<_> = units.iter().filter(|unit| self.count(unit) == 0).collect();
+        ensure!(missing.is_empty(), "{missing:?} were not tried: {self}");
+        Ok(())
+    }
+}
+
+impl From<()> for Counts {
+    fn from((): ()) -> Self {
+        Self::default()
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts: Vec<_> = self.0.iter().map(|(unit, count)| format!("{count} {unit}")).collect();
+        f.write_str(&counts.join(", "))
+    }
+}
