@@ -20,7 +20,7 @@ use std::{
 
 use cargo_metadata::{MetadataCommand, Package};
 use ledgerline::manifest::Manifests;
-use ledgerline_sam::{template::Source, wire};
+use ledgerline_sam::{generate, manifests, template::Source};
 
 struct Copy {
     root: PathBuf,
@@ -128,12 +128,12 @@ fn delete(root: &Path, application: &str) {
             others.map(|line| format!("{line}\n")).collect()
         });
     }
-    let mut manifests = wire::read_file(&root.join("template.yaml")).unwrap();
+    let mut manifests = manifests::read_file(&root.join("template.yaml")).unwrap();
     manifests.retain(|function, _| !functions.contains(function));
     edit(&root.join("template.yaml"), |template| {
         wired(&without(template, application), &manifests)
     });
-    fs::write(root.join(wire::FILE), wire::text(&manifests)).unwrap();
+    fs::write(root.join(manifests::FILE), manifests::to_json(&manifests)).unwrap();
 }
 
 /// The names of the functions of the application in this folder.
@@ -150,7 +150,7 @@ fn wired(template: &str, manifests: &Manifests) -> String {
     let mut template = template.to_owned();
     loop {
         let source = Source::parse(&template, Path::new("template.yaml")).unwrap();
-        let error = match wire::wire(&source, manifests) {
+        let error = match generate::write_blocks(&source, manifests) {
             Ok(wired) => return wired.source.text().to_owned(),
             Err(error) => error.to_string(),
         };
@@ -332,7 +332,7 @@ fn the_template_is_valid_without_any_one_application() {
         assert_eq!(nobodys, Vec::<&String>::new());
         source.template(&Default::default(), "http://127.0.0.1").unwrap().functions.len()
     };
-    let manifests = wire::read_file(&root.join("template.yaml")).unwrap();
+    let manifests = manifests::read_file(&root.join("template.yaml")).unwrap();
     for application in fs::read_dir(root.join("crates/apps")).unwrap() {
         let application = application.unwrap();
         let name = application.file_name().into_string().unwrap();

@@ -36,7 +36,7 @@ pub(crate) struct Request {
 
 impl AccessLog {
     /// Returns the access log of the template's HTTP API, if the API has one.
-    pub(crate) fn of(template: &Value) -> Option<Self> {
+    pub(crate) fn from_template(template: &Value) -> Option<Self> {
         let mut resources = template["Resources"].as_object()?.values();
         let api = resources.find(|resource| resource["Type"] == "AWS::Serverless::HttpApi")?;
         let settings = &api["Properties"]["AccessLogSettings"];
@@ -78,7 +78,7 @@ mod tests {
 
     fn log(settings: &Value) -> Option<AccessLog> {
         let api = json!({ "Type": "AWS::Serverless::HttpApi", "Properties": { "AccessLogSettings": settings } });
-        AccessLog::of(
+        AccessLog::from_template(
             &json!({ "Resources": { "Logs": { "Type": "AWS::Logs::LogGroup" }, "Api": api } }),
         )
     }

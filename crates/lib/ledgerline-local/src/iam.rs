@@ -188,7 +188,7 @@ impl Iam {
         let acts = self.acts(target, &request);
         if is_function
             && let Some((act, answer)) =
-                acts.iter().find_map(|act| Some((act, self.outages.of(&act.resource)?)))
+                acts.iter().find_map(|act| Some((act, self.outages.failure(&act.resource)?)))
         {
             return Some(self.failed(act, answer));
         }

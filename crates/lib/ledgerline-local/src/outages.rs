@@ -48,7 +48,7 @@ impl Outages {
     }
 
     /// Returns the answer of the resource during an outage; `None` without an outage.
-    pub(crate) fn of(&self, resource: &str) -> Option<Failing> {
+    pub(crate) fn failure(&self, resource: &str) -> Option<Failing> {
         // An index fails with its table.
         let resource = resource.split_once("/index/").map_or(resource, |(table, _)| table);
         // A caller names a function with an alias or without one.
@@ -75,27 +75,27 @@ mod tests {
         let begin =
             |seconds, answer| outages.begin(Outage { of: "BalancesTable".into(), seconds, answer });
         let table = "arn:aws:dynamodb:us-east-1:000000000000:table/ledgerline-BalancesTable";
-        assert_eq!(outages.of(table), None);
+        assert_eq!(outages.failure(table), None);
         begin(0, Failing::Failed);
-        assert_eq!(outages.of(table), None);
+        assert_eq!(outages.failure(table), None);
         begin(60, Failing::Throttled);
         let index = format!("{table}/index/ofOpener");
         assert_eq!(
-            [table, &index].map(|resource| outages.of(resource)),
+            [table, &index].map(|resource| outages.failure(resource)),
             [Some(Failing::Throttled); 2]
         );
         outages.begin(Outage { of: "MailFunction".into(), seconds: 60, answer: Failing::Failed });
         let function = "arn:aws:lambda:us-east-1:000000000000:function:ledgerline-MailFunction";
         let alias = format!("{function}:live");
         assert_eq!(
-            [function, &alias].map(|resource| outages.of(resource)),
+            [function, &alias].map(|resource| outages.failure(resource)),
             [Some(Failing::Failed); 2]
         );
         outages.begin(Outage { of: ":live".into(), seconds: 60, answer: Failing::Throttled });
         let other = function.replace("Mail", "Other");
-        assert_eq!(outages.of(&other), None);
-        assert_eq!(outages.of(&format!("{other}:live")), Some(Failing::Throttled));
-        assert_eq!(outages.of("arn:aws:sqs:us-east-1:000000000000:Transactions.fifo"), None);
+        assert_eq!(outages.failure(&other), None);
+        assert_eq!(outages.failure(&format!("{other}:live")), Some(Failing::Throttled));
+        assert_eq!(outages.failure("arn:aws:sqs:us-east-1:000000000000:Transactions.fifo"), None);
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Stack {
         }
         let text =
             std::fs::read_to_string(&options.template).context("the template cannot be read")?;
-        let mut template = template::of(&source, &options.parameters, &sqs.url)?;
+        let mut template = template::resolve(&source, &options.parameters, &sqs.url)?;
 
         let binaries: Vec<_> =
             template.functions.iter().map(|function| function.binary.as_str()).collect();
@@ -262,7 +262,7 @@ impl Stack {
                 .collect();
             (ids, Arc::clone(function))
         });
-        let access = AccessLog::of(&source.json()).map(Arc::new);
+        let access = AccessLog::from_template(&source.json()).map(Arc::new);
         let stack = source.stack().to_owned();
         let gateway = Gateway {
             dynamodb: dynamodb.url.clone(),
@@ -384,7 +384,7 @@ fn streams(
             let (delivered, watched) = watch::channel(String::new());
             let mapping = stream::Mapping {
                 database: dynamodb.database.clone(),
-                stream: Stream::of(&dynamodb.database, &table.name)?,
+                stream: Stream::find(&dynamodb.database, &table.name)?,
                 filters: Filters::parse(&source.filter_criteria)?,
                 source: source.clone(),
                 function: Arc::clone(function),

@@ -143,7 +143,7 @@ impl Stream {
     ///
     /// # Errors
     /// When the table has no stream.
-    pub(crate) fn of(database: &Database, table: &str) -> Result<Self> {
+    pub(crate) fn find(database: &Database, table: &str) -> Result<Self> {
         // `DescribeTable` would count the table's items, and `ListStreams` does not.
         let streams = database.list_streams(serde_json::from_value(json!({ "TableName": table }))?);
         let streams = streams.map_err(|error| anyhow!("{error}"))?.streams;
@@ -214,7 +214,7 @@ mod tests {
             "StreamSpecification": { "StreamEnabled": true, "StreamViewType": "NEW_IMAGE" },
         });
         database.create_table(serde_json::from_value(create).unwrap()).unwrap();
-        let stream = Stream::of(&database, "commits").unwrap();
+        let stream = Stream::find(&database, "commits").unwrap();
         (database, stream)
     }
 
@@ -345,7 +345,7 @@ mod tests {
                 for version in round * 100..round * 100 + WRITES {
                     write(&database, version..=version);
                     position = kept(&database, &stream, &position).pop().unwrap().1;
-                    assert_eq!(Stream::of(&database, "commits").unwrap().arn, stream.arn);
+                    assert_eq!(Stream::find(&database, "commits").unwrap().arn, stream.arn);
                 }
             })
         };

@@ -21,7 +21,7 @@ use clap::Args;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use ledgerline::StreamId;
-use ledgerline_sam::grants::{referred, resources};
+use ledgerline_sam::lookup::{logical_id, resources};
 use serde_json::{Value, json};
 
 use crate::{
@@ -666,7 +666,7 @@ async fn queues(deployment: &Deployment) -> Result<Vec<Queue>> {
     let mut found = Vec::new();
     let mut sources = BTreeMap::new();
     for (id, queue) in resources(&template, &["AWS::SQS::Queue"]) {
-        let target = referred(&queue["Properties"]["RedrivePolicy"]["deadLetterTargetArn"]);
+        let target = logical_id(&queue["Properties"]["RedrivePolicy"]["deadLetterTargetArn"]);
         sources.extend(target.map(|target| (target.to_owned(), id.to_owned())));
     }
     for (id, _) in

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 use ledgerline::manifest::Manifests;
-use ledgerline_sam::{template::Source, wire};
+use ledgerline_sam::{manifests, template::Source};
 use serde_json::Value;
 
 use crate::{Stack, deployment::Deployment};
@@ -47,13 +47,13 @@ pub(crate) async fn template(deployment: &Deployment) -> Result<Value> {
 
 fn of_file(path: &Path) -> Result<Manifests> {
     let place = || format!("--manifest {}", path.display());
-    wire::read(&fs::read_to_string(path).with_context(place)?).with_context(place)
+    manifests::read(&fs::read_to_string(path).with_context(place)?).with_context(place)
 }
 
 /// Returns the manifests in a deployed template.
 pub(crate) fn of_stack(template: &Value) -> Result<Manifests> {
     let hint = "name the manifest.json of the deployed commit with --manifest FILE";
-    let manifests = wire::in_template(template);
+    let manifests = manifests::in_template(template);
     match manifests.with_context(|| format!("the stack's manifests cannot be read: {hint}"))? {
         Some(manifests) => Ok(manifests),
         None => bail!("the template of the stack has no manifests: {hint}"),
@@ -66,10 +66,10 @@ pub(crate) fn of_stack(template: &Value) -> Result<Manifests> {
 /// # Errors
 /// When the workspace's `manifest.json` cannot be read.
 pub(crate) fn differing(deployed: &Manifests, template: &Path) -> Result<Vec<String>> {
-    if !template.with_file_name(wire::FILE).exists() {
+    if !template.with_file_name(manifests::FILE).exists() {
         return Ok(Vec::new());
     }
-    Ok(wire::differing(&wire::read_file(template)?, deployed))
+    Ok(manifests::changed_functions(&manifests::read_file(template)?, deployed))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use ledgerline::{
     manifest::Manifests,
     shapes::unreadable,
 };
-use ledgerline_sam::grants::{list, resources};
+use ledgerline_sam::lookup::{list, resources};
 use serde_json::{Value, json};
 
 use crate::{

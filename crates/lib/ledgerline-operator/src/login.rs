@@ -17,7 +17,7 @@ use base64::{
 };
 use clap::Args;
 use http::Request;
-use ledgerline_sam::grants::list;
+use ledgerline_sam::lookup::list;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::{net::TcpListener, sync::mpsc, time::timeout};

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, bail};
 use ledgerline::manifest::{Action, SubscriberKind};
 use ledgerline_dynamodb::reconcile;
-use ledgerline_sam::grants::{referred, resources};
+use ledgerline_sam::lookup::{logical_id, resources};
 
 use crate::{
     Stack,
@@ -54,7 +54,7 @@ pub(crate) async fn subscribers(deployment: &Deployment, stack: &Stack) -> Resul
             .flat_map(|events| events.values());
         let queue = events
             .filter(|event| event["Type"] == "SQS")
-            .find_map(|event| referred(&event["Properties"]["Queue"]));
+            .find_map(|event| logical_id(&event["Properties"]["Queue"]));
         let of_log = reconcile::Subscriber {
             id: id.to_owned(),
             kind: subscriber.kind,

@@ -20,10 +20,11 @@ use ledgerline::manifest::{Manifest, Manifests};
 use serde_json::Value;
 
 use crate::{
-    functions::{Template, binary},
-    grants::{self, list, resources},
+    functions::Template,
+    generate, grants,
+    lookup::{binary, list, resources},
+    manifests,
     template::Source,
-    wire,
 };
 
 /// Runs functions to get their manifests. The keys are the names of the functions, and the values
@@ -101,8 +102,8 @@ pub fn wiring(source: &Source, manifests: &Manifests) -> Vec<String> {
 /// The rest of the check reads that template, so it does not report the consequences of a stale
 /// block.
 fn wired(source: &Source, manifests: &Manifests) -> (Vec<String>, Source) {
-    match wire::wire(source, manifests) {
-        Ok(wire::Wired { source: wired, stale }) => {
+    match generate::write_blocks(source, manifests) {
+        Ok(generate::Rewrite { source: wired, stale }) => {
             let problem = |(line, name): (usize, String)| {
                 let place = source.line(line);
                 format!("{place}: the generated block `{name}` differs from the manifests: {WIRE}")
@@ -118,7 +119,7 @@ const WIRE: &str = "run `cargo xtask wire`";
 
 fn compared(source: &Source, manifests: &Manifests) -> Vec<String> {
     let json = source.json();
-    let template = Template::of(source, &json, manifests);
+    let template = Template::new(source, &json, manifests);
     let binaries =
         resources(&json, &["AWS::Serverless::Function"]).map(|(_, function)| binary(function));
     let binaries: BTreeSet<_> = binaries.filter(|binary| !binary.is_empty()).collect();
@@ -144,7 +145,7 @@ fn deployed(source: &Source, json: &Value, manifests: &Manifests) -> Option<Stri
         return None;
     }
     let is_same =
-        wire::in_template(json).is_ok_and(|deployed| deployed.as_ref() == Some(manifests));
+        manifests::in_template(json).is_ok_and(|deployed| deployed.as_ref() == Some(manifests));
     let place = source.place(&["Metadata", "Ledgerline", "Manifests"]);
     (!is_same).then(|| {
         format!("{place}: the manifests in Metadata.Ledgerline differ from manifest.json: {WIRE}")
@@ -156,7 +157,7 @@ fn deployed(source: &Source, json: &Value, manifests: &Manifests) -> Option<Stri
 fn urls(source: &Source, template: &Template<'_>) -> Vec<String> {
     const URLS: &str = "Urls";
     let Some(written) = source.names_of_loop(URLS) else { return Vec::new() };
-    let wanted = wire::names(template, URLS).unwrap_or_default();
+    let wanted = generate::names(template, URLS).unwrap_or_default();
     let place = source.place(&["Resources"]);
     let missing = wanted.iter().filter(|name| !written.contains(name));
     let missing = missing.map(|name| format!("{place}: the loop {URLS} lacks {name}"));
@@ -202,7 +203,7 @@ mod tests {
     use crate::tests::{BY_HAND, TANKS};
 
     fn tanks() -> Manifests {
-        wire::read_file(
+        manifests::read_file(
             &Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledgerline-tank/template.yaml"),
         )
         .unwrap()
@@ -234,7 +235,7 @@ mod tests {
         {
             let action = format!("dynamodb:{action}").leak();
             let manifests = calling(action, "COMMITS_TABLE");
-            let wired = wire::wire(&TANKS, &manifests).unwrap().source;
+            let wired = generate::write_blocks(&TANKS, &manifests).unwrap().source;
             let found = forbidden_rights(&wired).join("\n");
             assert!(
                 found.contains(&format!("rule 3: FanoutFunction may {action} on CommitsTable")),
@@ -273,7 +274,7 @@ mod tests {
         let mut manifests = tanks();
         let tanks = manifests["tank-commands"].clone();
         manifests.get_mut("haul-commands").unwrap().tables = tanks.tables;
-        let wired = wire::wire(&TANKS, &manifests).unwrap().source;
+        let wired = generate::write_blocks(&TANKS, &manifests).unwrap().source;
         assert!(wired.text().contains("# <generated Commands>\n    - - tank\n    # </generated>"));
     }
 
@@ -287,8 +288,9 @@ mod tests {
             own,
             1,
         );
-        let wired =
-            wire::wire(&TANKS.rewritten(&text, Vec::new()).unwrap(), &tanks()).unwrap().source;
+        let wired = generate::write_blocks(&TANKS.rewritten(&text, Vec::new()).unwrap(), &tanks())
+            .unwrap()
+            .source;
         assert!(wired.text().contains("# <generated Commands>\n    - - tank\n    # </generated>"));
     }
 
@@ -297,7 +299,7 @@ mod tests {
         let mut manifests = tanks();
         let queries = manifests.get_mut("tank-queries").unwrap();
         *queries = Manifest::new(Events::Http(queries.endpoints().to_vec()));
-        let wired = wire::wire(&TANKS, &manifests).unwrap().source;
+        let wired = generate::write_blocks(&TANKS, &manifests).unwrap().source;
         let role = "      ManagedPolicyArns: [!Ref LogsAndTraces]\n  # </generated>\n";
         assert_eq!(wired.text().matches(role).count(), 1);
     }
@@ -306,7 +308,7 @@ mod tests {
     fn grants_of_a_role_that_needs_no_statement_are_refused_with_a_remedy() {
         let mut manifests = tanks();
         *manifests.get_mut("tank-fanout").unwrap() = Manifest::new(Events::Schedule);
-        let error = wire::wire(&BY_HAND, &manifests).unwrap_err().to_string();
+        let error = generate::write_blocks(&BY_HAND, &manifests).unwrap_err().to_string();
         assert!(error.contains("`FanoutRole` needs no statement: delete the policy"), "{error}");
     }
 

@@ -5,9 +5,9 @@ use ledgerline::manifest::{Manifest, Manifests, Name};
 use serde_json::Value;
 
 use crate::{
-    grants::{referred, resources},
+    blocks::has_role,
+    lookup::{binary, logical_id, resources, variable},
     template::Source,
-    wire,
 };
 
 /// A template, and its functions with their manifests.
@@ -26,7 +26,7 @@ pub(crate) struct Function<'a> {
 }
 
 impl<'t> Template<'t> {
-    pub(crate) fn of(source: &'t Source, json: &'t Value, manifests: &'t Manifests) -> Self {
+    pub(crate) fn new(source: &'t Source, json: &'t Value, manifests: &'t Manifests) -> Self {
         let mut functions = Vec::new();
         for (id, resource) in resources(json, &["AWS::Serverless::Function"]) {
             // The check reports a missing manifest separately.
@@ -47,14 +47,14 @@ impl<'t> Template<'t> {
     /// Whether a resource has its own text in the template, by hand or in a generated block. The
     /// resources of a loop have none.
     pub(crate) fn is_written(&self, id: &str) -> bool {
-        self.source.is_written(id) || wire::has_role(self.source.text(), id)
+        self.source.is_written(id) || has_role(self.source.text(), id)
     }
 
     /// The line that declares a subscriber to the reconciler. It has the function, its table as the
     /// template names it, the table's keys, and the categories that it consumes.
     pub(crate) fn subscriber_line(&self, function: &Function<'_>) -> Option<String> {
         let subscriber = function.manifest.subscriber.as_ref()?;
-        let id = named(self, function, &subscriber.table)?;
+        let id = table_of_variable(self, function, &subscriber.table)?;
         let table = function.manifest.table_of(&subscriber.table)?;
         let sort = table.sort.as_deref().unwrap_or("-");
         let of: Vec<_> = function.manifest.categories().into_iter().collect();
@@ -85,45 +85,23 @@ impl<'t> Function<'t> {
     }
 }
 
-/// The value of a variable of a function with these properties: its own, or the one in `Globals`.
-pub(crate) fn variable<'t>(
-    template: &'t Value,
-    function: &'t Value,
-    name: &str,
-) -> Option<&'t Value> {
-    [function, &template["Globals"]["Function"]]
-        .into_iter()
-        .find_map(|node| node["Environment"]["Variables"].get(name))
-}
-
-/// The logical ids that an `Fn::Sub` refers to.
-pub(crate) fn substituted(value: &Value) -> impl Iterator<Item = &str> {
-    let text = value["Fn::Sub"].as_str().unwrap_or_default();
-    text.split("${").skip(1).filter_map(|rest| rest.split('}').next())
-}
-
 /// Joins names with commas, for a message.
-pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
+pub(crate) fn join_names<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
     names.into_iter().map(|name| &**name).collect::<Vec<_>>().join(", ")
-}
-
-/// The name of a function's binary.
-pub(crate) fn binary(function: &Value) -> &str {
-    function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default()
 }
 
 /// The logical id of the table that a function's variable names. If the variable is missing, the
 /// table follows from the variable's name. So one run reports both the missing variable and the
 /// missing right.
-pub(crate) fn named<'t>(
+pub(crate) fn table_of_variable<'t>(
     template: &Template<'t>,
     function: &Function<'t>,
     variable: &str,
 ) -> Option<&'t str> {
     match template.variable(function, variable) {
-        Some(value) => referred(value),
+        Some(value) => logical_id(value),
         None => {
-            let id = camel(variable);
+            let id = table_id(variable);
             let mut tables = resources(template.json, &["AWS::DynamoDB::Table"]);
             tables.find_map(|(known, _)| (known == id).then_some(known))
         }
@@ -131,11 +109,11 @@ pub(crate) fn named<'t>(
 }
 
 /// The logical id of the table that belongs to a variable's name: `FillsTable` for `FILLS_TABLE`.
-pub(crate) fn camel(variable: &str) -> String {
-    variable.split('_').map(capital).collect()
+pub(crate) fn table_id(variable: &str) -> String {
+    variable.split('_').map(capitalize).collect()
 }
 
-pub(crate) fn capital(word: &str) -> String {
+pub(crate) fn capitalize(word: &str) -> String {
     let mut rest = word.chars();
     rest.next().into_iter().chain(rest.flat_map(char::to_lowercase)).collect()
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::functions::variable;
+use crate::lookup::{list, resources};
 
 /// The actions that change or remove an item. No caller may change or remove a commit (rule 3).
 const CHANGES: [&str; 6] = [
@@ -227,43 +227,6 @@ fn functions(template: &Value) -> impl Iterator<Item = (&str, &Value)> {
     resources(template, &["AWS::Serverless::Function", "AWS::Lambda::Function"])
 }
 
-/// The prefix of every scope: the identifier of the template's resource server. With another
-/// identity provider, the template has no such server, and the prefix is that of the first scope of
-/// a route.
-#[must_use]
-pub fn scope_prefix(template: &Value) -> Option<&str> {
-    let mut servers = resources(template, &["AWS::Cognito::UserPoolResourceServer"]);
-    let functions = resources(template, &["AWS::Serverless::Function"]);
-    let events = functions.flat_map(|(_, function)| {
-        function["Properties"]["Events"].as_object().into_iter().flatten()
-    });
-    let mut scopes = events
-        .filter_map(|(_, event)| event["Properties"]["Auth"]["AuthorizationScopes"][0].as_str());
-    servers
-        .find_map(|(_, server)| server["Properties"]["Identifier"].as_str())
-        .or_else(|| scopes.find_map(|scope| Some(scope.rsplit_once('/')?.0)))
-}
-
-/// The prefix of the `source` of every entry on the bus.
-#[must_use]
-pub fn event_source(template: &Value) -> Option<&str> {
-    let mut functions = resources(template, &["AWS::Serverless::Function"]);
-    functions.find_map(|(_, function)| {
-        variable(template, &function["Properties"], "EVENT_SOURCE")?.as_str()
-    })
-}
-
-/// Iterates over the resources of these types and their logical ids.
-pub fn resources<'t>(
-    template: &'t Value,
-    types: &'t [&'t str],
-) -> impl Iterator<Item = (&'t str, &'t Value)> {
-    let resources = template["Resources"].as_object().into_iter().flatten();
-    resources
-        .filter(|(_, resource)| resource["Type"].as_str().is_some_and(|kind| types.contains(&kind)))
-        .map(|(id, resource)| (id.as_str(), resource))
-}
-
 /// The statements of a role: its own and those of the template's managed policies.
 pub(crate) fn statements<'t>(
     template: &'t Value,
@@ -285,24 +248,6 @@ pub(crate) fn statements<'t>(
         }
     }
     documents.into_iter().flat_map(|document| list(&document["Statement"])).collect()
-}
-
-/// The values of a field that has one value or a list of them, as in policies.
-#[must_use]
-pub fn list(value: &Value) -> Vec<&Value> {
-    match value.as_array() {
-        Some(values) => values.iter().collect(),
-        None if value.is_null() => Vec::new(),
-        None => vec![value],
-    }
-}
-
-/// The logical id that a value refers to, by `Ref` or by an attribute.
-#[must_use]
-pub fn referred(value: &Value) -> Option<&str> {
-    let attribute = &value["Fn::GetAtt"];
-    let whole = attribute.as_str().and_then(|path| path.split('.').next());
-    value["Ref"].as_str().or(attribute[0].as_str()).or(whole)
 }
 
 /// The short name of a table of which only these partition keys are allowed.

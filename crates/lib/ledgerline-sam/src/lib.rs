@@ -1,18 +1,21 @@
 #![doc = include_str!("../README.md")]
 
+mod blocks;
 pub mod build;
 mod cargo;
 pub mod check;
 mod for_each;
 mod functions;
+pub mod generate;
 pub mod grants;
+pub mod lookup;
+pub mod manifests;
 pub mod policy;
 pub mod progress;
 mod properties;
 mod rights;
-pub mod samples;
+pub mod sample_events;
 pub mod template;
-pub mod wire;
 mod yaml;
 
 #[cfg(test)]

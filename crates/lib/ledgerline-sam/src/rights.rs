@@ -7,8 +7,9 @@ use ledgerline::manifest::Source;
 use serde_json::Value;
 
 use crate::{
-    functions::{Function, Template, named, substituted},
-    grants::{self, referred},
+    functions::{Function, Template, table_of_variable},
+    grants,
+    lookup::{logical_id, substitutions},
 };
 
 /// The actions of an event source mapping on its queue.
@@ -26,10 +27,10 @@ type Right = (String, Option<String>);
 /// The rights that a function needs.
 pub(crate) fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Right> {
     let mut rights = BTreeSet::new();
-    of_platform(template, function, &mut rights);
-    of_source(function, &mut rights);
-    of_tables(template, function, &mut rights);
-    of_calls(template, function, &mut rights);
+    add_platform(template, function, &mut rights);
+    add_source(function, &mut rights);
+    add_tables(template, function, &mut rights);
+    add_calls(template, function, &mut rights);
     rights
 }
 
@@ -39,13 +40,13 @@ fn add(rights: &mut BTreeSet<Right>, action: &str, resource: &str) {
 
 /// Adds the rights to write logs and traces, and to send to the dead-letter queue of asynchronous
 /// invocations.
-fn of_platform(template: &Template<'_>, function: &Function<'_>, rights: &mut BTreeSet<Right>) {
+fn add_platform(template: &Template<'_>, function: &Function<'_>, rights: &mut BTreeSet<Right>) {
     let globals = &template.json["Globals"]["Function"];
     let property = |name: &str| -> &Value {
         let own = &function.properties[name];
         if own.is_null() { &globals[name] } else { own }
     };
-    if let Some(group) = referred(&property("LoggingConfig")["LogGroup"]) {
+    if let Some(group) = logical_id(&property("LoggingConfig")["LogGroup"]) {
         ["logs:CreateLogStream", "logs:PutLogEvents"]
             .into_iter()
             .for_each(|action| add(rights, action, group));
@@ -63,18 +64,18 @@ fn of_platform(template: &Template<'_>, function: &Function<'_>, rights: &mut BT
 }
 
 /// Adds the rights on the queue or the stream that Lambda reads for the function.
-fn of_source(function: &Function<'_>, rights: &mut BTreeSet<Right>) {
+fn add_source(function: &Function<'_>, rights: &mut BTreeSet<Right>) {
     match &function.manifest.source {
         // The queue of a state projector contains states to retry.
         Source::Queue(_) | Source::States { .. } => {
             for (_, properties) in function.events("SQS") {
-                let queue = referred(&properties["Queue"]).unwrap_or_default();
+                let queue = logical_id(&properties["Queue"]).unwrap_or_default();
                 RECEIVING.into_iter().for_each(|action| add(rights, action, queue));
             }
         }
         Source::Stream => {
             for (_, properties) in function.events("DynamoDB") {
-                let table = referred(&properties["Stream"]).unwrap_or_default();
+                let table = logical_id(&properties["Stream"]).unwrap_or_default();
                 let stream = format!("{table}.StreamArn");
                 for action in
                     ["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"]
@@ -92,9 +93,9 @@ fn of_source(function: &Function<'_>, rights: &mut BTreeSet<Right>) {
 }
 
 /// Adds the rights on tables, narrowed to partition keys, and on their indexes.
-fn of_tables<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut BTreeSet<Right>) {
+fn add_tables<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut BTreeSet<Right>) {
     for table in &function.manifest.tables {
-        let Some(id) = named(template, function, &table.variable) else { continue };
+        let Some(id) = table_of_variable(template, function, &table.variable) else { continue };
         for (action, keys) in &table.actions {
             let narrowed = || grants::with_keys(id, keys.iter().map(|key| &**key));
             add(rights, action.as_str(), &if keys.is_empty() { id.to_owned() } else { narrowed() });
@@ -106,14 +107,14 @@ fn of_tables<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut 
 }
 
 /// Adds the rights to make other calls, on the resources that their variables name.
-fn of_calls<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut BTreeSet<Right>) {
+fn add_calls<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut BTreeSet<Right>) {
     for call in &function.manifest.calls {
         let Some(value) = template.variable(function, &call.variable) else { continue };
         // An empty text has no lines, so the function makes no call.
         if value["Fn::Sub"].as_str().or(value.as_str()).is_some_and(|text| text.trim().is_empty()) {
             continue;
         }
-        let named: Vec<_> = referred(value).into_iter().chain(substituted(value)).collect();
+        let named: Vec<_> = logical_id(value).into_iter().chain(substitutions(value)).collect();
         if named.is_empty() {
             // The value is a text, or a condition chooses it, so the resource is not known here.
             rights.insert((call.action.to_string(), None));
@@ -133,5 +134,5 @@ fn of_calls<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut B
 
 /// The dead-letter queue of events or records.
 fn destination(properties: Option<&Value>) -> Option<&str> {
-    referred(properties?.pointer("/DestinationConfig/OnFailure/Destination")?)
+    logical_id(properties?.pointer("/DestinationConfig/OnFailure/Destination")?)
 }

@@ -116,7 +116,7 @@ impl Source {
     /// As those of [`Source::read`].
     pub fn parse(text: &str, path: &Path) -> Result<Self, TemplateError> {
         let stack = stack_name(path).unwrap_or_else(|| STACK.to_owned());
-        Self::of(text, path, stack, Vec::new())
+        Self::from_text(text, path, stack, Vec::new())
     }
 
     /// Returns the template with another text. `origins` has the line of the file for each line of
@@ -125,10 +125,10 @@ impl Source {
     /// # Errors
     /// As those of [`Source::read`].
     pub(crate) fn rewritten(&self, text: &str, origins: Vec<usize>) -> Result<Self, TemplateError> {
-        Self::of(text, &self.path, self.stack.clone(), origins)
+        Self::from_text(text, &self.path, self.stack.clone(), origins)
     }
 
-    fn of(
+    fn from_text(
         text: &str,
         path: &Path,
         stack: String,
@@ -270,11 +270,11 @@ pub fn load(
     overrides: &BTreeMap<String, String>,
     sqs_url: &str,
 ) -> Result<Template, TemplateError> {
-    of(&Source::read(path)?, overrides, sqs_url)
+    resolve(&Source::read(path)?, overrides, sqs_url)
 }
 
 /// Resolves a template that must have functions, as [`Source::template`] does.
-pub fn of(
+pub fn resolve(
     source: &Source,
     overrides: &BTreeMap<String, String>,
     sqs_url: &str,

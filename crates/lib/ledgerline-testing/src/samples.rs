@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{LocalStack, workspace};
-use ledgerline_sam::samples::{Sample, has, samples};
+use ledgerline_sam::sample_events::{Sample, has, samples};
 
 /// Sends every sample event of the workspace to its function, and compares the responses with those
 /// in `tests/answers`. The failure names all events with another response.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{Api, LocalStack, workspace};
-use ledgerline_sam::{grants::scope_prefix, template::Source};
+use ledgerline_sam::{lookup::scope_prefix, template::Source};
 
 /// The target of a test: a local stack of the test's own, or the deployment at `BASE_URL`.
 #[derive(Debug)]

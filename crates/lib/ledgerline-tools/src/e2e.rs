@@ -16,7 +16,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use ledgerline_sam::{
     build::{self, cargo},
-    samples::{Sample, has, samples},
+    sample_events::{Sample, has, samples},
     template::{Source, WEB_APP},
 };
 use serde::{Deserialize, de::DeserializeOwned};

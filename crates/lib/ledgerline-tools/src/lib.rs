@@ -22,7 +22,9 @@ use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, PackageId};
 use clap::Parser;
 use ledgerline::{Aggregate, Aggregates, Visitor, manifest::Manifests};
-use ledgerline_sam::{build::cargo, check, grants::resources, samples::EVENTS, template::Source};
+use ledgerline_sam::{
+    build::cargo, check, lookup::resources, sample_events::EVENTS, template::Source,
+};
 
 /// Check this workspace, and create parts in it.
 #[derive(Debug, Parser)]
@@ -241,7 +243,7 @@ fn check<L: Aggregates>(template: &Path) -> Result<()> {
     let is_written = resources(&source.json(), &["AWS::Serverless::Function"]).next().is_some();
     problems.extend(if is_written {
         let root = metadata.workspace_root.as_std_path();
-        let manifests = ledgerline_sam::wire::read_file(template)?;
+        let manifests = ledgerline_sam::manifests::read_file(template)?;
         let runbook = root.join("docs/runbook.md");
         let runbook =
             fs::read_to_string(&runbook).with_context(|| runbook.display().to_string())?;
@@ -309,7 +311,7 @@ fn shape_problems<L: Aggregates>(root: &Path) -> Result<Vec<String>> {
 /// sample event shows a route.
 #[must_use]
 pub fn sample_problems(source: &Source, manifests: &Manifests, root: &Path) -> Vec<String> {
-    let samples = match ledgerline_sam::samples::of(source, root) {
+    let samples = match ledgerline_sam::sample_events::samples_for(source, root) {
         Ok(samples) => samples,
         Err(error) => return vec![format!("rule 13: {error:#}")],
     };

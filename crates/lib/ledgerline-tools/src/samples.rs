@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use ledgerline_sam::{
     build::cargo,
-    samples::{Sample, has, samples},
+    sample_events::{Sample, has, samples},
 };
 use serde_json::Value;
 

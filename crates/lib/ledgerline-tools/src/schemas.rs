@@ -23,7 +23,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use ledgerline::Aggregates;
-use ledgerline_sam::{template::Source, wire};
+use ledgerline_sam::{manifests, template::Source};
 use serde_json::Value;
 
 use self::stored::Stored;
@@ -71,7 +71,7 @@ pub(crate) fn run<L: Aggregates>(
         None => read(&folder.join(RELEASED))?,
     };
     let source = Source::read(template)?;
-    let manifests = wire::read_file(template)?;
+    let manifests = manifests::read_file(template)?;
     let Stored { documents, mut problems } = stored::of::<L>(root, &read(folder)?)?;
     let operations = operations::of(&manifests)?;
     let types = Types { operations, aggregates: types::aggregates::<L>(), documents };

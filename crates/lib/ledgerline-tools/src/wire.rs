@@ -6,9 +6,9 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result, bail};
 use ledgerline::manifest::Manifests;
 use ledgerline_sam::{
-    check,
+    check, generate,
+    manifests::{self, FILE},
     template::Source,
-    wire::{self, FILE},
 };
 
 use crate::new;
@@ -32,7 +32,7 @@ pub(crate) fn run(template: &Path, mode: Mode) -> Result<()> {
         Err(_) if mode != Mode::Check => {
             let text =
                 fs::read_to_string(template).with_context(|| template.display().to_string())?;
-            Source::parse(&wire::emptied(&text, template)?, template)?
+            Source::parse(&generate::empty_blocks(&text, template)?, template)?
         }
         source => source?,
     };
@@ -69,8 +69,8 @@ pub(crate) fn write(
 ) -> Result<Vec<String>> {
     let mut written = Vec::new();
     let file = template.with_file_name(FILE);
-    let wired = wire::wire(source, manifests)?;
-    let text = wire::text(manifests);
+    let wired = generate::write_blocks(source, manifests)?;
+    let text = manifests::to_json(manifests);
     if fs::read_to_string(&file).ok().as_ref() != Some(&text) {
         fs::write(&file, text).with_context(|| file.display().to_string())?;
         written.push(file.display().to_string());
@@ -86,7 +86,7 @@ pub(crate) fn write(
 }
 
 fn compare(template: &Path, source: &Source, manifests: &Manifests) -> Result<()> {
-    let differing = wire::differing(manifests, &wire::read_file(template)?);
+    let differing = manifests::changed_functions(manifests, &manifests::read_file(template)?);
     let file = template.with_file_name(FILE);
     if !differing.is_empty() {
         bail!(
@@ -96,10 +96,10 @@ fn compare(template: &Path, source: &Source, manifests: &Manifests) -> Result<()
         );
     }
     let written = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-    if written != wire::text(manifests) {
+    if written != manifests::to_json(manifests) {
         bail!("{} is not as `cargo xtask wire` writes it; run the command", file.display());
     }
-    if let Some((line, name)) = wire::wire(source, manifests)?.stale.first() {
+    if let Some((line, name)) = generate::write_blocks(source, manifests)?.stale.first() {
         bail!(
             "{}:{line}: the generated block `{name}` is stale; run `cargo xtask wire`",
             template.display()

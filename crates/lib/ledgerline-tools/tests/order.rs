@@ -5,7 +5,7 @@
 
 mod by_hand;
 
-use ledgerline_sam::{check, template::Source, wire};
+use ledgerline_sam::{check, manifests, template::Source};
 use ledgerline_testing::workspace;
 
 use self::by_hand::{by_hand, unwrapped};
@@ -140,7 +140,7 @@ fn slips_in_the_wiring_of_all_and_of_a_subscription_are_reported() {
     let path = root.join("template.yaml");
     let template = unwrapped(&std::fs::read_to_string(&path).unwrap());
     let runbook = std::fs::read_to_string(root.join("../../../docs/runbook.md")).unwrap();
-    let manifests = wire::read_file(&path).unwrap();
+    let manifests = manifests::read_file(&path).unwrap();
     let said = |template: &str| {
         let source = Source::parse(&by_hand(template), &path).unwrap();
         check::problems(&source, &manifests, &runbook)

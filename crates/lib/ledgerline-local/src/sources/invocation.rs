@@ -76,7 +76,7 @@ impl Invocations {
     /// Returns the error with which Lambda refuses an event for the function with this ARN; `None`
     /// if Lambda accepts the event.
     fn refusal(&self, arn: &str) -> Option<&'static str> {
-        self.outages.of(arn).map(|answer| match answer {
+        self.outages.failure(arn).map(|answer| match answer {
             Failing::Failed => "ERROR_FROM_TARGET",
             Failing::Throttled => "THROTTLING",
         })

@@ -132,7 +132,7 @@ impl Mapping {
         if let Err(error) = &result {
             self.hops.line("stream", &format!("{} failed: {error}", self.function.name()));
         }
-        let outcome = Outcome::of(&self.source, result.as_deref().ok(), records);
+        let outcome = Outcome::from_answer(&self.source, result.as_deref().ok(), records);
         match outcome.done(records.len()) {
             0 => {}
             1 => self
@@ -194,7 +194,7 @@ enum Outcome {
 
 impl Outcome {
     /// Returns the outcome of the function's answer, which is `None` if the invocation failed.
-    fn of(source: &StreamSource, answer: Option<&[u8]>, records: &[Value]) -> Self {
+    fn from_answer(source: &StreamSource, answer: Option<&[u8]>, records: &[Value]) -> Self {
         let Some(answer) = answer else { return Self::Failed };
         if source.function_response_types.is_empty() {
             return Self::Done;
@@ -434,8 +434,11 @@ mod tests {
     fn the_lowest_failure_is_the_checkpoint() {
         let source = source(r#", "FunctionResponseTypes": ["ReportBatchItemFailures"]"#);
         let answer = br#"{"batchItemFailures":[{"itemIdentifier":"3"},{"itemIdentifier":"1"}]}"#;
-        assert_eq!(Outcome::of(&source, Some(answer), &records(5)), Outcome::FailedFrom(1));
-        assert_eq!(Outcome::of(&source, Some(b"null"), &records(5)), Outcome::Done);
-        assert_eq!(Outcome::of(&source, None, &records(5)), Outcome::Failed);
+        assert_eq!(
+            Outcome::from_answer(&source, Some(answer), &records(5)),
+            Outcome::FailedFrom(1)
+        );
+        assert_eq!(Outcome::from_answer(&source, Some(b"null"), &records(5)), Outcome::Done);
+        assert_eq!(Outcome::from_answer(&source, None, &records(5)), Outcome::Failed);
     }
 }

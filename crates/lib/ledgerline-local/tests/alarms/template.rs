@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use ledgerline_sam::{grants::resources, template::Source};
+use ledgerline_sam::{lookup::resources, template::Source};
 use ledgerline_testing::workspace;
 use serde_json::{Map, Value};
 

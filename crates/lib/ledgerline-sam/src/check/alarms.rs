@@ -5,7 +5,7 @@ use ledgerline::manifest::Manifests;
 use serde_json::Value;
 
 use crate::{
-    grants::{list, resources},
+    lookup::{list, resources},
     template::Source,
 };
 

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::{
-    grants::{COMMITS, SEQUENCE, list, referred, resources},
+    grants::{COMMITS, SEQUENCE},
+    lookup::{list, logical_id, resources},
     template::Source,
 };
 
@@ -129,7 +130,7 @@ impl Template<'_> {
             let takes_states = views.contains(&format!("${{{id}}}"))
                 || events(function, "EventBridgeRule").next().is_some();
             let taken: Vec<_> = events(function, "SQS")
-                .filter_map(|(_, properties)| referred(&properties["Queue"]))
+                .filter_map(|(_, properties)| logical_id(&properties["Queue"]))
                 .collect();
             for (name, properties) in events(function, "SQS") {
                 if takes_states {
@@ -140,7 +141,7 @@ impl Template<'_> {
                 } else {
                     self.partial(id, name, properties);
                 }
-                self.queue(referred(&properties["Queue"]), function, !takes_states);
+                self.queue(logical_id(&properties["Queue"]), function, !takes_states);
                 if properties["ScalingConfig"]["MaximumConcurrency"].is_null() {
                     let message = "it may use all of the account's concurrency: write ScalingConfig: { MaximumConcurrency: !Ref QueueConcurrency }";
                     self.wrong(id, &["Events", name, "Properties"], message);
@@ -159,7 +160,7 @@ impl Template<'_> {
                 let letters =
                     &function["Properties"]["Environment"]["Variables"]["DEAD_LETTER_QUEUE"];
                 let given_up = &properties["DestinationConfig"]["OnFailure"]["Destination"];
-                if referred(letters) != referred(given_up) {
+                if logical_id(letters) != logical_id(given_up) {
                     let keys = ["Environment", "Variables", "DEAD_LETTER_QUEUE"];
                     self.wrong(
                         id,
@@ -170,7 +171,7 @@ impl Template<'_> {
             }
             for (name, properties) in events(function, "EventBridgeRule") {
                 let keys = ["Events", name, "Properties", "DeadLetterConfig"];
-                match referred(&properties["DeadLetterConfig"]["Arn"]) {
+                match logical_id(&properties["DeadLetterConfig"]["Arn"]) {
                     Some(queue) if taken.contains(&queue) => self.policy(queue, properties),
                     Some(_) | None => {
                         let message = "events that EventBridge cannot deliver are lost: write DeadLetterConfig: { Arn: !GetAtt <name>RetryQueue.Arn }, and an SQS event with that queue";
@@ -181,7 +182,7 @@ impl Template<'_> {
             if takes_states {
                 let destination =
                     &property(self.json, function, "EventInvokeConfig")["DestinationConfig"];
-                if !referred(&destination["OnFailure"]["Destination"])
+                if !logical_id(&destination["OnFailure"]["Destination"])
                     .is_some_and(|queue| taken.contains(&queue))
                 {
                     let message = "events at which it always fails are lost: write EventInvokeConfig: { DestinationConfig: { OnFailure: { Type: SQS, Destination: !GetAtt <name>RetryQueue.Arn } } }, and an SQS event with that queue";
@@ -213,7 +214,7 @@ impl Template<'_> {
     fn bounded_stream(&mut self, id: &str, name: &str, properties: &Value) {
         let keys = |key: &'static str| ["Events", name, "Properties", key];
         if !self.is_dead_letter_queue(
-            referred(&properties["DestinationConfig"]["OnFailure"]["Destination"]),
+            logical_id(&properties["DestinationConfig"]["OnFailure"]["Destination"]),
             false,
         ) {
             let message = "records that Lambda gives up are lost: write DestinationConfig: { OnFailure: { Type: SQS, … } }";
@@ -272,7 +273,7 @@ impl Template<'_> {
             }
         }
         let redrive = &properties["RedrivePolicy"];
-        if !self.is_dead_letter_queue(referred(&redrive["deadLetterTargetArn"]), commits) {
+        if !self.is_dead_letter_queue(logical_id(&redrive["deadLetterTargetArn"]), commits) {
             let (what, stops, kind, too) = match commits {
                 true => ("a commit", "stops its stream for ever", "a", " too"),
                 false => ("an event", "is retried for two weeks and lost", "no", ""),
@@ -325,7 +326,7 @@ impl Template<'_> {
             .filter(|(_, policy)| {
                 list(&policy["Properties"]["Queues"])
                     .iter()
-                    .any(|known| referred(known) == Some(queue))
+                    .any(|known| logical_id(known) == Some(queue))
             })
             .flat_map(|(_, policy)| list(&policy["Properties"]["PolicyDocument"]["Statement"]));
         let allows = |statement: &Value| {
@@ -333,7 +334,7 @@ impl Template<'_> {
             statement["Effect"] == "Allow"
                 && statement["Principal"]["Service"] == "events.amazonaws.com"
                 && list(&statement["Action"]).iter().any(|action| *action == "sqs:SendMessage")
-                && referred(&statement["Resource"]) == Some(queue)
+                && logical_id(&statement["Resource"]) == Some(queue)
                 && of
                     .as_str()
                     .is_some_and(|of| !name.is_empty() && of.ends_with(&format!("/{name}")))

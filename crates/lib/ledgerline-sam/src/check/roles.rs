@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::{
     functions::Template,
-    grants::{self, referred, resources},
+    grants,
+    lookup::{list, logical_id, resources},
     rights::rights,
 };
 
@@ -15,7 +16,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     let granted = grants::read(template.json).granted;
     let mut problems = unused(template);
     for function in &template.functions {
-        let role = referred(&function.properties["Role"]).unwrap_or(function.id);
+        let role = logical_id(&function.properties["Role"]).unwrap_or(function.id);
         let place = template.source.place(&["Resources", role, "Properties", "Policies"]);
         let needed = rights(template, function);
         let granted: BTreeSet<(&str, &str)> = granted
@@ -39,7 +40,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
         // Rights that no manifest declares, such as those on a customer managed key that encrypts a
         // table.
         let besides = &template.json["Resources"][role]["Metadata"]["Ledgerline"]["Besides"];
-        for action in grants::list(besides).into_iter().filter_map(Value::as_str) {
+        for action in list(besides).into_iter().filter_map(Value::as_str) {
             if !granted.iter().any(|(granted, _)| *granted == action) {
                 problems.push(format!(
                     "{place}: {role}: Besides names {action}, which the role does not allow: write the role by hand, with \
@@ -48,7 +49,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
             }
         }
         for (action, on) in granted {
-            if grants::list(besides).iter().any(|besides| besides.as_str() == Some(action)) {
+            if list(besides).iter().any(|besides| besides.as_str() == Some(action)) {
                 continue;
             }
             let is_needed = needed.iter().any(|(needed, resource)| {
@@ -73,7 +74,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
 fn unused(template: &Template<'_>) -> Vec<String> {
     let functions = template.functions.iter();
     let had: BTreeSet<_> =
-        functions.filter_map(|function| referred(&function.properties["Role"])).collect();
+        functions.filter_map(|function| logical_id(&function.properties["Role"])).collect();
     let unused = resources(template.json, &["AWS::IAM::Role"]).filter(|(id, role)| {
         let trusted = &role["Properties"]["AssumeRolePolicyDocument"];
         !had.contains(id) && trusted.to_string().contains("lambda.amazonaws.com")

@@ -8,15 +8,18 @@ use ledgerline::{
 };
 use serde_json::Value;
 
-use crate::functions::{Function, Template, listed};
-use crate::grants::{COMMITS, event_source, list, referred, scope_prefix};
-use crate::wire::{invoked, sent, wanted_by_rules};
+use crate::functions::{Function, Template, join_names};
+use crate::generate::{invocation_line, queue_line, types_in_rules};
+use crate::{
+    grants::COMMITS,
+    lookup::{event_source, list, logical_id, scope_prefix},
+};
 
 /// Finds differences between the sources of events and those that the functions need.
 pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
-    let queues = LogQueues::of(template);
-    let views = Invoked::of(template, "STATE_VIEWS");
-    let subscriptions = Invoked::of(template, "SUBSCRIPTIONS");
+    let queues = LogQueues::new(template);
+    let views = Invoked::new(template, "STATE_VIEWS");
+    let subscriptions = Invoked::new(template, "SUBSCRIPTIONS");
     let mut problems = [
         queues.problems(template),
         views.problems(template, "a state view", |source| matches!(source, Source::States { .. })),
@@ -36,7 +39,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
                     Some(found) => found,
                     None => rule(template, function, &source, events),
                 };
-                found.extend(queues.of_retries(template, function));
+                found.extend(queues.retry_problems(template, function));
                 if events.contains(REPLAYED) {
                     let message = format!(
                         "its aggregate has an event with the reserved name {REPLAYED}: rename the event"
@@ -85,7 +88,7 @@ fn routes<'t>(
         let place = ["Events", name, "Properties"];
         match endpoints.iter().find(|endpoint| endpoint.route == route) {
             None => {
-                let known = listed(endpoints.iter().map(|endpoint| &endpoint.route));
+                let known = join_names(endpoints.iter().map(|endpoint| &endpoint.route));
                 let message = format!("its code has no route {route}; choose one of: {known}");
                 problems.push(template.problem(function.id, &place, &message));
             }
@@ -129,7 +132,7 @@ fn rule<'t>(
     if rules.is_empty() {
         let message = format!(
             "the fanout sends it no states: add the line {} to STATE_VIEWS of the fanout",
-            invoked(function)
+            invocation_line(function)
         );
         problems.push(template.problem(function.id, &["Events"], &message));
     } else if rules.len() != 1 {
@@ -148,7 +151,7 @@ fn rule<'t>(
             .into_iter()
             .filter_map(|name| Some(name.as_str()?.to_owned().into()))
             .collect();
-        let missing = listed(events.difference(&named));
+        let missing = join_names(events.difference(&named));
         if !missing.is_empty() {
             let message =
                 format!("the rule does not match {missing}: add the types to detail-type");
@@ -159,10 +162,12 @@ fn rule<'t>(
             ));
         }
         // A rule may match `Replayed`, which is no event of an aggregate.
-        let unknown = listed(named.difference(events).filter(|event| **event != REPLAYED));
+        let unknown = join_names(named.difference(events).filter(|event| **event != REPLAYED));
         if !unknown.is_empty() {
-            let message =
-                format!("its aggregate has no events {unknown}; choose from: {}", listed(events));
+            let message = format!(
+                "its aggregate has no events {unknown}; choose from: {}",
+                join_names(events)
+            );
             problems.push(template.problem(
                 function.id,
                 &place(&["Pattern", "detail-type"]),
@@ -177,7 +182,7 @@ fn rule<'t>(
             problems.push(template.problem(function.id, &place(&["Pattern"]), &message));
         }
         problems.extend(unsent(template, function));
-        if referred(&properties["EventBusName"])
+        if logical_id(&properties["EventBusName"])
             .is_none_or(|bus| template.kind(bus) != "AWS::Events::EventBus")
         {
             let message =
@@ -204,14 +209,14 @@ fn unsent<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
         value["Fn::Sub"].as_str().or(value.as_str()).or(parameter.as_str()).unwrap_or_default();
     let sent: BTreeSet<_> =
         text.split_whitespace().map(|name| Name::Owned(name.to_owned())).collect();
-    let missing = wanted_by_rules(function);
+    let missing = types_in_rules(function);
     let missing: Vec<_> = missing.difference(&sent).filter(|_| !sent.contains("*")).collect();
     if missing.is_empty() {
         return Vec::new();
     }
     let message = format!(
         "the fanout does not send {} to the bus, but a rule of {} matches them: add the types to BUS_EVENTS",
-        listed(missing),
+        join_names(missing),
         function.id
     );
     vec![template.problem(fanout.id, &["Environment", "Variables", BUS_EVENTS], &message)]
@@ -290,7 +295,7 @@ struct Invoked<'a> {
 }
 
 impl<'a> Invoked<'a> {
-    fn of(template: &Template<'a>, variable: &'static str) -> Self {
+    fn new(template: &Template<'a>, variable: &'static str) -> Self {
         let (by, lines) = lines(template, variable);
         // A line is `${Function}:alias category`: the alias follows the function's name.
         let view = |line: &'a str| {
@@ -343,7 +348,7 @@ impl<'a> Invoked<'a> {
         categories: &BTreeSet<Name>,
     ) -> Vec<String> {
         let mut problems = Vec::new();
-        let line = invoked(function);
+        let line = invocation_line(function);
         let known = self.functions.get(function.id);
         if known.is_none_or(|(alias, wanted)| *alias != ":live" || wanted != categories) {
             let message = format!("the sequencer does not invoke {}: write {line}", function.id);
@@ -366,7 +371,7 @@ impl<'a> Invoked<'a> {
     ) -> Option<Vec<String>> {
         let (alias, categories) = self.functions.get(function.id)?;
         let mut problems = Vec::new();
-        let line = invoked(function);
+        let line = invocation_line(function);
         if categories.iter().ne([category]) || *alias != ":live" {
             let message = format!("{} needs the states of {category}: write {line}", function.id);
             problems.push(template.problem(self.by, &self.lines(), &message));
@@ -405,7 +410,7 @@ struct LogQueues<'a> {
 const LINES: [&str; 3] = ["Environment", "Variables", "LOG_QUEUES"];
 
 impl<'a> LogQueues<'a> {
-    fn of(template: &Template<'a>) -> Self {
+    fn new(template: &Template<'a>) -> Self {
         let (fanout, lines) = lines(template, "LOG_QUEUES");
         let queue = |line: &'a str| {
             let (queue, categories) = line.trim().strip_prefix("${")?.split_once('}')?;
@@ -423,7 +428,7 @@ impl<'a> LogQueues<'a> {
             .functions
             .iter()
             .flat_map(|function| function.events("SQS"))
-            .filter_map(|(_, properties)| referred(&properties["Queue"]))
+            .filter_map(|(_, properties)| logical_id(&properties["Queue"]))
             .collect();
         let left = self.queues.keys().filter(|queue| !taken.contains(**queue));
         left.map(|queue| {
@@ -435,11 +440,11 @@ impl<'a> LogQueues<'a> {
 
     /// Finds problems with the queue from which a function retries failed states. The queue must
     /// get no commits, and no other function may read it.
-    fn of_retries(&self, template: &Template<'a>, function: &Function<'a>) -> Vec<String> {
+    fn retry_problems(&self, template: &Template<'a>, function: &Function<'a>) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, properties) in function.events("SQS") {
             let place = ["Events", name, "Properties", "Queue"];
-            match referred(&properties["Queue"])
+            match logical_id(&properties["Queue"])
                 .filter(|queue| template.kind(queue) == "AWS::SQS::Queue")
             {
                 None => {
@@ -472,7 +477,7 @@ impl<'a> LogQueues<'a> {
             other.id != function.id
                 && other
                     .events("SQS")
-                    .any(|(_, properties)| referred(&properties["Queue"]) == Some(queue))
+                    .any(|(_, properties)| logical_id(&properties["Queue"]) == Some(queue))
         });
         others
             .map(|other| {
@@ -498,14 +503,14 @@ impl<'a> LogQueues<'a> {
             return vec![template.problem(function.id, &["Events"], &message)];
         };
         let place = ["Events", *name, "Properties", "Queue"];
-        let Some(queue) = referred(&properties["Queue"])
+        let Some(queue) = logical_id(&properties["Queue"])
             .filter(|queue| template.kind(queue) == "AWS::SQS::Queue")
         else {
             let message = "it reads no queue of the template: write Queue: !GetAtt <name>Queue.Arn";
             return vec![template.problem(function.id, &place, message)];
         };
         let mut problems = Self::others(template, function, queue, &place);
-        let line = sent(queue, function);
+        let line = queue_line(queue, function);
         match self.queues.get(queue) {
             None => {
                 let message = format!(
@@ -517,9 +522,9 @@ impl<'a> LogQueues<'a> {
             Some(sent) if sent != categories => {
                 let message = format!(
                     "{queue} gets the commits of {}, but {} applies those of {}: write {line}",
-                    listed(sent),
+                    join_names(sent),
                     function.id,
-                    listed(categories)
+                    join_names(categories)
                 );
                 problems.push(template.problem(self.fanout, &LINES, &message));
             }

@@ -8,8 +8,11 @@ use ledgerline::{
 };
 use serde_json::Value;
 
-use crate::functions::{Function, Template, camel, listed};
-use crate::grants::{OPERATIONS, list, resources};
+use crate::functions::{Function, Template, join_names, table_id};
+use crate::{
+    grants::OPERATIONS,
+    lookup::{list, resources},
+};
 
 /// The variable with the namespace of metrics, which every function must have. Without it, a
 /// function uses a default namespace, in which no metric has an alarm.
@@ -120,11 +123,11 @@ fn variables<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String
     let unread: Vec<_> = own.iter().filter(|name| !is_read(name)).collect();
     let mut problems = Vec::new();
     if !missing.is_empty() {
-        let message = format!("the variable {} is missing", listed(missing));
+        let message = format!("the variable {} is missing", join_names(missing));
         problems.push(template.problem(function.id, &place, &message));
     }
     if !unread.is_empty() {
-        let message = format!("it does not read the variable {}", listed(unread));
+        let message = format!("it does not read the variable {}", join_names(unread));
         problems.push(template.problem(function.id, &place, &message));
     }
     problems
@@ -138,17 +141,18 @@ fn table_of<'t>(
     value: &'t Value,
 ) -> Result<&'t str, String> {
     let place = ["Environment", "Variables", &table.variable];
-    let camel = camel(&table.variable);
+    let table_id = table_id(&table.variable);
     match value["Ref"].as_str().filter(|id| template.kind(id) == "AWS::DynamoDB::Table") {
         None => {
             let message =
-                format!("{} names no table of the template: write !Ref {camel}", table.variable);
+                format!("{} names no table of the template: write !Ref {table_id}", table.variable);
             Err(template.problem(function.id, &place, &message))
         }
         // The id of a table may have more words, such as the owner of the positions in it, or a
         // number for a second table.
-        Some(id) if !id.contains(&camel) => {
-            let message = format!("{} names {id}: the table must be named {camel}", table.variable);
+        Some(id) if !id.contains(&table_id) => {
+            let message =
+                format!("{} names {id}: the table must be named {table_id}", table.variable);
             Err(template.problem(function.id, &place, &message))
         }
         Some(id) => Ok(id),

@@ -13,7 +13,7 @@ use super::{
     intrinsics::{Scope, is_no_value, resource_type, stream_arn},
 };
 use crate::{
-    grants::list,
+    lookup::list,
     properties,
     yaml::{Kind, Node},
 };

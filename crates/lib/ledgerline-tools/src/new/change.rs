@@ -8,9 +8,9 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use ledgerline_sam::{
-    samples::{ANSWERS, EVENTS},
+    manifests::FILE,
+    sample_events::{ANSWERS, EVENTS},
     template::Source,
-    wire::FILE,
 };
 
 use super::{

@@ -2,7 +2,7 @@
 //! template. Paths and texts here are those of the starter.
 
 use anyhow::{Context, Result, bail};
-use ledgerline_sam::{grants::scope_prefix, template::Source};
+use ledgerline_sam::{lookup::scope_prefix, template::Source};
 use serde_json::Value;
 
 use super::{

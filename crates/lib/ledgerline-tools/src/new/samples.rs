@@ -10,8 +10,8 @@ use std::{
 use anyhow::{Context, Result};
 use ledgerline::manifest::{Endpoint, Manifest, Manifests, Scope, Source};
 use ledgerline_sam::{
-    grants::{event_source, resources, scope_prefix},
-    samples::{ANSWERS, EVENTS, Step},
+    lookup::{event_source, resources, scope_prefix},
+    sample_events::{ANSWERS, EVENTS, Step},
     template,
 };
 use serde::Serialize;

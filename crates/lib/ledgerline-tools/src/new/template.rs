@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use ledgerline_sam::wire;
+use ledgerline_sam::generate;
 
 use super::starter;
 
@@ -22,7 +22,7 @@ pub(super) const AFTER_CLIENTS: &str = "  # --- What every function may do -";
 
 /// Returns the template of the starter with empty generated blocks.
 fn ours() -> Result<String> {
-    Ok(wire::emptied(starter::file(TEMPLATE)?, Path::new(TEMPLATE))?)
+    Ok(generate::empty_blocks(starter::file(TEMPLATE)?, Path::new(TEMPLATE))?)
 }
 
 /// Returns a section of the starter's template, by its heading.

@@ -93,8 +93,9 @@ fn small(folder: &Path, names: &Names) -> Result<()> {
     let manifests: Manifests = serde_json::from_str(starter::file("manifest.json")?)?;
     let manifests: Manifests =
         manifests.into_iter().filter(|(name, _)| FUNCTIONS.contains(&name.as_str())).collect();
-    let manifests =
-        ledgerline_sam::wire::read(&names.rename(&ledgerline_sam::wire::text(&manifests)))?;
+    let manifests = ledgerline_sam::manifests::read(
+        &names.rename(&ledgerline_sam::manifests::to_json(&manifests)),
+    )?;
     let template = folder.join(TEMPLATE);
     wire::write(&template, &Source::read(&template)?, &manifests)?;
     let mut types: Types = serde_json::from_str(&names.rename(starter::file(CONTRACT)?))?;
@@ -235,7 +236,7 @@ pub(crate) mod tests {
         lay_down(&|change| parts::subscription(change, facts));
         lay_down(&parts::operators);
         let manifests =
-            ledgerline_sam::wire::read(starter::file("manifest.json").unwrap()).unwrap();
+            ledgerline_sam::manifests::read(starter::file("manifest.json").unwrap()).unwrap();
         let template = folder.join(TEMPLATE);
         wire::write(&template, &Source::read(&template).unwrap(), &manifests).unwrap();
         finish(folder).unwrap();

@@ -5,7 +5,7 @@ use ledgerline::{
     manifest::{Manifest, Manifests, Source as Events},
     schemas,
 };
-use ledgerline_sam::{grants::event_source, template::Source};
+use ledgerline_sam::{lookup::event_source, template::Source};
 use serde_json::{Map, Value, json};
 
 use super::{Documents, stored::path, types::AggregateType};

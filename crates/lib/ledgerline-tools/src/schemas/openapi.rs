@@ -8,8 +8,8 @@ use std::{
 use anyhow::{Result, bail};
 use ledgerline::api::{Occurs, Operation, OperationKind, Operations};
 use ledgerline_sam::{
-    grants::scope_prefix,
-    samples::{self, Sample},
+    lookup::scope_prefix,
+    sample_events::{self, Sample},
     template::Source,
 };
 use serde_json::{Map, Value, json};
@@ -32,7 +32,7 @@ pub(super) fn document(
     let writer = Writer {
         scopes: scope_prefix(&template).unwrap_or("ledgerline").to_owned(),
         problems: environment["PROBLEM_TYPES"].as_str().unwrap_or("urn:problem:").to_owned(),
-        samples: samples::of(source, root)?,
+        samples: sample_events::samples_for(source, root)?,
     };
     let mut schemas = schemas(operations)?;
     let mut paths = BTreeMap::<&str, Map<String, Value>>::new();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Template, events};
 use crate::{
-    grants::{list, resources},
+    lookup::{list, resources},
     policy,
 };
 

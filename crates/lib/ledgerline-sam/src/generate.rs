@@ -15,30 +15,25 @@
 //!
 //! No block is mandatory. The check compares a part that is written by hand with the manifests.
 
-mod grants;
-mod json;
 mod lists;
 mod routes;
+mod statements;
 
 use std::path::Path;
 
 use ledgerline::manifest::Manifests;
 
-pub use self::json::{differing, in_template, read, text};
-pub(crate) use self::lists::{invoked, names, sent, wanted_by_rules};
+pub(crate) use self::lists::{invocation_line, names, queue_line, types_in_rules};
 use crate::{
+    blocks::{Block, blocks, is_role},
     functions::Template,
+    manifests::as_metadata,
     template::{Source, TemplateError},
 };
 
-/// The prefix of the line that begins a block.
-const BEGIN: &str = "# <generated ";
-/// The line that ends a block.
-const END: &str = "# </generated>";
-
 /// A template whose blocks follow from the manifests.
 #[derive(Debug)]
-pub struct Wired {
+pub struct Rewrite {
     /// The template.
     pub source: Source,
     /// The line and the name of each block that was stale in the given text.
@@ -50,50 +45,31 @@ pub struct Wired {
 /// # Errors
 /// With the line, when a block has no end or an unknown name, or when the template cannot be read.
 /// Also when a list or the grants of a role would be empty.
-pub fn wire(source: &Source, manifests: &Manifests) -> Result<Wired, TemplateError> {
+pub fn write_blocks(source: &Source, manifests: &Manifests) -> Result<Rewrite, TemplateError> {
     // The variables of the fanout follow from the patterns of rules, and its grants from its
     // variables.
     let is_pattern = |name: &str| name == "Pattern";
     let is_of_roles = |name: &str| name == "grants" || is_role(name);
     let is_other = |name: &str| !is_pattern(name) && !is_of_roles(name);
     let passes: [&dyn Fn(&str) -> bool; 3] = [&is_pattern, &is_other, &is_of_roles];
-    let mut wired = Wired { source: source.clone(), stale: Vec::new() };
+    let mut rewrite = Rewrite { source: source.clone(), stale: Vec::new() };
     for is_wanted in passes {
-        let Wired { source, stale } = written(&wired.source, manifests, is_wanted)?;
-        wired.stale.extend(stale);
-        wired.source = source;
+        let Rewrite { source, stale } = write_pass(&rewrite.source, manifests, is_wanted)?;
+        rewrite.stale.extend(stale);
+        rewrite.source = source;
     }
-    wired.stale.sort_unstable();
-    Ok(wired)
-}
-
-/// Whether a block of this name holds a role.
-fn is_role(name: &str) -> bool {
-    name.ends_with("Role")
-}
-
-/// Whether a block of this text holds the role with this logical id.
-pub(crate) fn has_role(text: &str, role: &str) -> bool {
-    is_role(role) && text.lines().any(|line| line.trim() == format!("{BEGIN}{role}>"))
-}
-
-/// The logical id of the resource that contains the last of these lines.
-fn resource_around<'t>(before: &[&'t str]) -> &'t str {
-    let id = |line: &&'t str| {
-        let id = line.strip_prefix("  ")?.split(':').next()?;
-        (!id.is_empty() && id.chars().all(|c| c.is_ascii_alphanumeric())).then_some(id)
-    };
-    before.iter().rev().find_map(id).unwrap_or_default()
+    rewrite.stale.sort_unstable();
+    Ok(rewrite)
 }
 
 /// Writes the blocks for whose names `is_wanted` is true.
-fn written(
+fn write_pass(
     source: &Source,
     manifests: &Manifests,
     is_wanted: impl Fn(&str) -> bool,
-) -> Result<Wired, TemplateError> {
+) -> Result<Rewrite, TemplateError> {
     let json = source.json();
-    let template = Template::of(source, &json, manifests);
+    let template = Template::new(source, &json, manifests);
     let lines: Vec<_> = source.text().lines().collect();
     let mut stale = Vec::new();
     let mut written = Vec::new();
@@ -127,65 +103,15 @@ fn written(
     written.extend(lines[at..].iter().map(|line| (*line).to_owned()));
     let line_end = if source.text().contains("\r\n") { "\r\n" } else { "\n" };
     let source = source.rewritten(&(written.join(line_end) + line_end), origins)?;
-    Ok(Wired { source, stale })
-}
-
-/// A block of a text: its name, and the places of its two lines, from 0.
-struct Block<'t> {
-    name: &'t str,
-    begins: usize,
-    ends: usize,
-}
-
-/// The blocks of a text, in their order.
-///
-/// Each begin must have its own end. Otherwise the block would overwrite the text up to the next
-/// end. For the same reason, a comment that looks like a marker must be one.
-fn blocks<'t>(lines: &[&'t str]) -> Result<Vec<Block<'t>>, (usize, String)> {
-    let mut blocks = Vec::new();
-    let mut open: Option<(&str, usize)> = None;
-    for (at, line) in lines.iter().enumerate() {
-        let line = line.trim();
-        let begin = line.strip_prefix(BEGIN).and_then(|name| name.strip_suffix('>'));
-        match (begin, line == END, open) {
-            (Some(_), _, Some((name, begins))) => return Err((begins + 1, no_end(name))),
-            (Some(name), _, None) => open = Some((name, at)),
-            (None, true, Some((name, begins))) => {
-                blocks.push(Block { name, begins, ends: at });
-                open = None;
-            }
-            (None, true, None) => {
-                return Err((at + 1, format!("`{END}` ends no generated block: delete it")));
-            }
-            (None, false, _) if is_almost_a_marker(line) => {
-                let message = format!("`{line}` is no marker: write `{BEGIN}NAME>` or `{END}`");
-                return Err((at + 1, message));
-            }
-            (None, false, _) => {}
-        }
-    }
-    match open {
-        Some((name, begins)) => Err((begins + 1, no_end(name))),
-        None => Ok(blocks),
-    }
-}
-
-/// Whether a comment looks like a marker. The caller has already excluded the valid markers.
-fn is_almost_a_marker(line: &str) -> bool {
-    let plain: String = line.to_lowercase().split_whitespace().collect();
-    plain.starts_with("#<generated") || plain.starts_with("#</generated")
-}
-
-fn no_end(name: &str) -> String {
-    format!("the generated block `{name}` has no end: write `{END}` below it")
+    Ok(Rewrite { source, stale })
 }
 
 /// Returns the text of a template with placeholders in its generated blocks. A merge may leave text
 /// in a block that is no YAML. `cargo xtask wire` overwrites the blocks anyway.
 ///
 /// # Errors
-/// With the line, as those of [`wire`].
-pub fn emptied(text: &str, path: &Path) -> Result<String, TemplateError> {
+/// With the line, as those of [`write_blocks`].
+pub fn empty_blocks(text: &str, path: &Path) -> Result<String, TemplateError> {
     let lines: Vec<_> = text.lines().collect();
     let wrong = |(line, message)| TemplateError::Wrong { path: path.to_owned(), line, message };
     let mut emptied = Vec::new();
@@ -216,12 +142,12 @@ fn content(
         return lists::as_list(name, &names);
     }
     match name {
-        "grants" => grants::statements(template, before),
+        "grants" => statements::statements(template, before),
         "routes" => routes::events(template, before),
         "Pattern" => routes::pattern(template, before),
-        "Manifests" => Ok(json::as_metadata(manifests)),
-        _ if let Some(function) = grants::function_of(template, name) => {
-            Ok(grants::role(template, name, function))
+        "Manifests" => Ok(as_metadata(manifests)),
+        _ if let Some(function) = statements::function_of(template, name) => {
+            Ok(statements::role(template, name, function))
         }
         _ if is_role(name) => {
             Err(format!("`{name}` is the role of no function: delete its generated block"))
@@ -233,26 +159,13 @@ fn content(
     }
 }
 
-/// Reads the manifests beside a template: `manifest.json`.
-///
-/// # Errors
-/// When the file is missing, or contains no valid manifests.
-pub fn read_file(template: &Path) -> anyhow::Result<Manifests> {
-    let path = template.with_file_name(FILE);
-    let text = std::fs::read_to_string(&path).map_err(|error| {
-        anyhow::anyhow!("cannot read {}: {error}; write it with `cargo xtask wire`", path.display())
-    })?;
-    read(&text).map_err(|error| anyhow::anyhow!("{}: {error:#}", path.display()))
-}
-
-/// The name of the file with the manifests, beside the template.
-pub const FILE: &str = "manifest.json";
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
+        blocks::{BEGIN, END},
         check,
+        manifests::{in_template, read, read_file, to_json},
         tests::{BY_HAND, TANKS},
     };
 
@@ -274,9 +187,9 @@ mod tests {
 
     #[test]
     fn the_blocks_of_the_tanks_match_their_manifests() {
-        let wired = wire(&TANKS, &manifests()).unwrap();
-        assert_eq!(wired.stale, []);
-        assert_eq!(wired.source.text(), TANKS.text());
+        let rewrite = write_blocks(&TANKS, &manifests()).unwrap();
+        assert_eq!(rewrite.stale, []);
+        assert_eq!(rewrite.source.text(), TANKS.text());
     }
 
     #[test]
@@ -284,10 +197,10 @@ mod tests {
         let blocks = TANKS.text().lines().filter(|line| line.trim().starts_with(BEGIN));
         for block in blocks {
             let stale = with(&format!("{block}\n"), &format!("{block}\n# by hand\n"));
-            let wired = wire(&stale, &manifests()).unwrap();
+            let rewrite = write_blocks(&stale, &manifests()).unwrap();
             let name = block.trim().trim_start_matches(BEGIN).trim_end_matches('>');
-            assert_eq!(wired.stale, [(line(&stale, block), name.to_owned())]);
-            assert_eq!(wired.source.text(), TANKS.text());
+            assert_eq!(rewrite.stale, [(line(&stale, block), name.to_owned())]);
+            assert_eq!(rewrite.source.text(), TANKS.text());
         }
     }
 
@@ -350,7 +263,7 @@ mod tests {
         ] {
             let source =
                 BY_HAND.rewritten(&BY_HAND.text().replacen(text, other, 1), Vec::new()).unwrap();
-            let error = wire(&source, &manifests()).unwrap_err().to_string();
+            let error = write_blocks(&source, &manifests()).unwrap_err().to_string();
             assert!(error.contains("template.yaml:") && error.contains(expected), "{error}");
         }
     }
@@ -361,7 +274,7 @@ mod tests {
         let text = TANKS.text();
         let refused = |text: &str| {
             let source = TANKS.rewritten(text, Vec::new()).unwrap();
-            wire(&source, &manifests()).unwrap_err().to_string()
+            write_blocks(&source, &manifests()).unwrap_err().to_string()
         };
         for (at, _) in text.match_indices(END) {
             let begin = text[..at].rfind(BEGIN).unwrap();
@@ -399,9 +312,10 @@ mod tests {
         ] {
             let text = TANKS.text().replacen(block, &format!("{block}{conflict}"), 1);
             assert!(TANKS.rewritten(&text, Vec::new()).is_err(), "{block}");
-            let text = emptied(&text, Path::new("template.yaml")).unwrap();
-            let wired = wire(&TANKS.rewritten(&text, Vec::new()).unwrap(), &manifests()).unwrap();
-            assert_eq!(wired.source.text(), TANKS.text(), "{block}");
+            let text = empty_blocks(&text, Path::new("template.yaml")).unwrap();
+            let rewrite =
+                write_blocks(&TANKS.rewritten(&text, Vec::new()).unwrap(), &manifests()).unwrap();
+            assert_eq!(rewrite.source.text(), TANKS.text(), "{block}");
         }
     }
 
@@ -409,8 +323,9 @@ mod tests {
     fn a_template_keeps_its_line_ends() {
         let text =
             TANKS.text().replacen("            ${HaulQueue} haul\n", "", 1).replace('\n', "\r\n");
-        let wired = wire(&TANKS.rewritten(&text, Vec::new()).unwrap(), &manifests()).unwrap();
-        assert_eq!(wired.source.text(), TANKS.text().replace('\n', "\r\n"));
+        let rewrite =
+            write_blocks(&TANKS.rewritten(&text, Vec::new()).unwrap(), &manifests()).unwrap();
+        assert_eq!(rewrite.source.text(), TANKS.text().replace('\n', "\r\n"));
     }
 
     /// The check reports another value, an invalid manifest, an unknown function, and a misspelled
@@ -447,14 +362,14 @@ mod tests {
         manifests.retain(|_, manifest| {
             !matches!(manifest.source, ledgerline::manifest::Source::States { .. })
         });
-        let error = wire(&TANKS, &manifests).unwrap_err().to_string();
+        let error = write_blocks(&TANKS, &manifests).unwrap_err().to_string();
         assert!(error.ends_with("belongs in the loop `StateViews`: delete the loop"), "{error}");
     }
 
     #[test]
     fn manifests_are_read_as_they_were_written() {
         let manifests = manifests();
-        assert_eq!(read(&text(&manifests)).unwrap(), manifests);
+        assert_eq!(read(&to_json(&manifests)).unwrap(), manifests);
         assert_eq!(in_template(&TANKS.json()).unwrap(), Some(manifests));
     }
 

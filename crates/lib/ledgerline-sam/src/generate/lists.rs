@@ -6,7 +6,7 @@ use ledgerline::manifest::{Action, Name, Scope, Source, SubscriberKind};
 
 use crate::{
     functions::{Function, Template},
-    grants::{list, referred},
+    lookup::{list, logical_id},
 };
 
 /// The variables that are generated blocks.
@@ -29,7 +29,7 @@ pub(super) fn variable(template: &Template<'_>, name: &str) -> Option<Vec<String
         "FOLLOWERS" => |template, function| template.subscriber_line(function),
         _ => return None,
     };
-    Some(sorted(template.functions.iter().filter_map(|function| line(template, function))))
+    Some(sort(template.functions.iter().filter_map(|function| line(template, function))))
 }
 
 /// The types of events that the fanout puts on the bus: those of the parameter, and those of the
@@ -37,12 +37,12 @@ pub(super) fn variable(template: &Template<'_>, name: &str) -> Option<Vec<String
 fn bus_events(template: &Template<'_>) -> Vec<String> {
     let of_parameter =
         template.json["Parameters"]["BusEvents"].is_object().then(|| "${BusEvents}".to_owned());
-    let of_rules = template.functions.iter().flat_map(wanted_by_rules).collect::<BTreeSet<_>>();
+    let of_rules = template.functions.iter().flat_map(types_in_rules).collect::<BTreeSet<_>>();
     of_parameter.into_iter().chain(of_rules.into_iter().map(Name::into_owned)).collect()
 }
 
 /// The types of events in the patterns of a function's rules.
-pub(crate) fn wanted_by_rules(function: &Function<'_>) -> BTreeSet<Name> {
+pub(crate) fn types_in_rules(function: &Function<'_>) -> BTreeSet<Name> {
     let mut wanted = BTreeSet::new();
     for (_, properties) in function.events("EventBridgeRule") {
         let types = list(&properties["Pattern"]["detail-type"]);
@@ -56,30 +56,30 @@ fn state_view(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
     let Source::States { .. } = &function.manifest.source else { return None };
     // A rule of the bus invokes this function, so the fanout does not.
     let has_rule = function.events("EventBridgeRule").next().is_some();
-    (!has_rule).then(|| invoked(function))
+    (!has_rule).then(|| invocation_line(function))
 }
 
 /// The line of a queue: the queue, and the categories whose commits the fanout sends to it.
 fn log_queue(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
     let Source::Queue(_) = &function.manifest.source else { return None };
-    Some(sent(queue(function)?, function))
+    Some(queue_line(queue(function)?, function))
 }
 
 /// The line of a function that the sequencer invokes: the function, and the categories that it
 /// consumes.
 fn subscription(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
     let Source::Sequence(_) = &function.manifest.source else { return None };
-    Some(invoked(function))
+    Some(invocation_line(function))
 }
 
 /// The line that makes the fanout or the sequencer invoke a function: its alias, and the categories
 /// whose states or commits it gets.
-pub(crate) fn invoked(function: &Function<'_>) -> String {
+pub(crate) fn invocation_line(function: &Function<'_>) -> String {
     format!("${{{}}}:live {}", function.id, categories(function))
 }
 
 /// The line that makes the fanout send commits to the queue of a function.
-pub(crate) fn sent(queue: &str, function: &Function<'_>) -> String {
+pub(crate) fn queue_line(queue: &str, function: &Function<'_>) -> String {
     format!("${{{queue}}} {}", categories(function))
 }
 
@@ -89,40 +89,40 @@ fn categories(function: &Function<'_>) -> String {
 
 /// The queue that a function receives from.
 fn queue<'t>(function: &Function<'t>) -> Option<&'t str> {
-    function.events("SQS").find_map(|(_, properties)| referred(&properties["Queue"]))
+    function.events("SQS").find_map(|(_, properties)| logical_id(&properties["Queue"]))
 }
 
 /// The names in the list of a loop; `None` if there is no such loop.
 pub(crate) fn names(template: &Template<'_>, name: &str) -> Option<Vec<String>> {
-    let named: fn(&Template<'_>, &Function<'_>) -> Option<String> = match name {
+    let name_in_list: fn(&Template<'_>, &Function<'_>) -> Option<String> = match name {
         "Urls" => has_url,
-        "Commands" => appends_to,
+        "Commands" => only_category,
         "StateViews" => |template, function| {
             let is_one = is(function, SubscriberKind::StateProjector)
                 && has_role_of_loop(template, function);
-            is_one.then(|| without(function.id, "ProjectorFunction")).flatten()
+            is_one.then(|| strip_suffix(function.id, "ProjectorFunction")).flatten()
         },
         "LogViews" => |template, function| {
             let is_one =
                 is(function, SubscriberKind::LogProjector) && has_role_of_loop(template, function);
-            is_one.then(|| without(function.id, "ProjectorFunction")).flatten()
+            is_one.then(|| strip_suffix(function.id, "ProjectorFunction")).flatten()
         },
         "Queues" => |_, function| {
             let Source::Queue(_) = function.manifest.source else { return None };
-            without(queue(function)?, "Queue")
+            strip_suffix(queue(function)?, "Queue")
         },
         "Rules" => has_rule,
         _ => return None,
     };
-    Some(sorted(template.functions.iter().filter_map(|function| named(template, function))))
+    Some(sort(template.functions.iter().filter_map(|function| name_in_list(template, function))))
 }
 
 /// The name of a function that a rule of the bus invokes. The loop creates an alarm and the policy
 /// of its retry queue. The rule sends events that it cannot deliver to that queue.
 fn has_rule(template: &Template<'_>, function: &Function<'_>) -> Option<String> {
     function.events("EventBridgeRule").next()?;
-    let name =
-        without(function.id, "ProjectorFunction").or_else(|| without(function.id, "Function"))?;
+    let name = strip_suffix(function.id, "ProjectorFunction")
+        .or_else(|| strip_suffix(function.id, "Function"))?;
     (!template.is_written(&format!("{name}RetryQueuePolicy"))).then_some(name)
 }
 
@@ -131,11 +131,11 @@ fn has_rule(template: &Template<'_>, function: &Function<'_>) -> Option<String> 
 fn has_url(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
     let endpoints = function.manifest.endpoints();
     let is_open = !endpoints.is_empty() && endpoints.iter().all(|it| it.scope != Scope::Events);
-    is_open.then(|| without(function.id, "Function")).flatten()
+    is_open.then(|| strip_suffix(function.id, "Function")).flatten()
 }
 
 /// The only category to whose streams a command function appends, if a loop creates its role.
-fn appends_to(template: &Template<'_>, function: &Function<'_>) -> Option<String> {
+fn only_category(template: &Template<'_>, function: &Function<'_>) -> Option<String> {
     let Source::Http(_) = &function.manifest.source else { return None };
     let keys = function.manifest.table_of("COMMITS_TABLE")?.actions.get(&Action::PartiQLInsert)?;
     let category = keys.iter().next()?.strip_suffix("-*")?;
@@ -145,18 +145,18 @@ fn appends_to(template: &Template<'_>, function: &Function<'_>) -> Option<String
 /// Whether a loop creates the role of a function. Every other role has its own text in the
 /// template.
 fn has_role_of_loop(template: &Template<'_>, function: &Function<'_>) -> bool {
-    !template.is_written(referred(&function.properties["Role"]).unwrap_or_default())
+    !template.is_written(logical_id(&function.properties["Role"]).unwrap_or_default())
 }
 
 fn is(function: &Function<'_>, kind: SubscriberKind) -> bool {
     function.manifest.subscriber.as_ref().is_some_and(|subscriber| subscriber.kind == kind)
 }
 
-fn without(id: &str, suffix: &str) -> Option<String> {
+fn strip_suffix(id: &str, suffix: &str) -> Option<String> {
     id.strip_suffix(suffix).map(ToOwned::to_owned)
 }
 
-fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {
+fn sort(names: impl Iterator<Item = String>) -> Vec<String> {
     let mut names: Vec<_> = names.collect();
     names.sort_unstable();
     names.dedup();

@@ -59,7 +59,7 @@ const VARYING: char = '…';
 /// When a file cannot be read, or an event and its answers do not match. Also when the steps of a
 /// function are not numbered 1, 2, 3 and so on.
 pub fn samples(root: &Path) -> Result<Vec<Sample>> {
-    of(&Source::read(&root.join("template.yaml"))?, root)
+    samples_for(&Source::read(&root.join("template.yaml"))?, root)
 }
 
 /// Reads the samples of the functions of this template. `root` is the folder with their events and
@@ -67,8 +67,8 @@ pub fn samples(root: &Path) -> Result<Vec<Sample>> {
 ///
 /// # Errors
 /// As those of [`samples`].
-pub fn of(source: &Source, root: &Path) -> Result<Vec<Sample>> {
-    let template = template::of(source, &BTreeMap::new(), "http://127.0.0.1")?;
+pub fn samples_for(source: &Source, root: &Path) -> Result<Vec<Sample>> {
+    let template = template::resolve(source, &BTreeMap::new(), "http://127.0.0.1")?;
     let mut functions: Vec<_> = template.functions.iter().collect();
     // The order is commands, the fanout, the functions behind it, queries, so that later events
     // find the writes of earlier ones.
@@ -88,13 +88,13 @@ pub fn of(source: &Source, root: &Path) -> Result<Vec<Sample>> {
     }
     let mut samples = Vec::new();
     for function in functions {
-        samples.extend(of_function(root, &function.id, &function.binary)?);
+        samples.extend(samples_of_function(root, &function.id, &function.binary)?);
     }
     Ok(samples)
 }
 
 /// The samples of one function, in the order of their steps.
-fn of_function(root: &Path, id: &str, binary: &str) -> Result<Vec<Sample>> {
+fn samples_of_function(root: &Path, id: &str, binary: &str) -> Result<Vec<Sample>> {
     let [events, answers] = [EVENTS, ANSWERS].map(|folder| format!("{folder}/{binary}"));
     let cases = names(&root.join(&events))?;
     let answered = names(&root.join(&answers))?;
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn events_are_sent_in_the_order_of_the_steps_in_all_files() {
         let root = folder(&FILES);
-        let samples = of_function(root.path(), "TanksFunction", "tanks").unwrap();
+        let samples = samples_of_function(root.path(), "TanksFunction", "tanks").unwrap();
         let sent: Vec<_> = samples.iter().map(|sample| (&*sample.path, &*sample.about)).collect();
         let [draw, fill, scrap] = ["tanks/draw.json", "tanks/fill.json", "tanks/scrap.json"];
         assert_eq!(
@@ -302,20 +302,20 @@ mod tests {
         ] {
             let changed: BTreeMap<_, _> = FILES.into_iter().chain([(path, text)]).collect();
             let root = folder(&Vec::from_iter(changed));
-            let error = of_function(root.path(), "TanksFunction", "tanks").unwrap_err();
+            let error = samples_of_function(root.path(), "TanksFunction", "tanks").unwrap_err();
             assert!(format!("{error:#}").contains(said), "{said}\n{error:#}");
         }
         let nothing = folder(&[]);
-        let error = of_function(nothing.path(), "TanksFunction", "tanks").unwrap_err();
+        let error = samples_of_function(nothing.path(), "TanksFunction", "tanks").unwrap_err();
         assert!(error.to_string().starts_with("`events/tanks` has no event; write"), "{error:#}");
     }
 
     #[test]
     fn answers_of_an_unknown_function_are_an_error() {
         let tanks = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledgerline-tank");
-        assert!(of(&TANKS, &tanks).unwrap().len() > 20);
+        assert!(samples_for(&TANKS, &tanks).unwrap().len() > 20);
         let root = folder(&FILES);
-        let error = of(&TANKS, root.path()).unwrap_err().to_string();
+        let error = samples_for(&TANKS, root.path()).unwrap_err().to_string();
         assert_eq!(
             error,
             "`tests/answers/tanks` has answers of no function in the template; delete it"

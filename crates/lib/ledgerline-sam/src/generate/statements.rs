@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::resource_around;
 use crate::{
-    functions::{Function, Template, binary},
-    grants::referred,
+    blocks::resource_around,
+    functions::{Function, Template},
+    lookup::{binary, logical_id},
     rights::rights,
 };
 
@@ -17,7 +17,10 @@ pub(super) fn function_of<'a, 't>(
     template: &'a Template<'t>,
     role: &str,
 ) -> Option<&'a Function<'t>> {
-    template.functions.iter().find(|function| referred(&function.properties["Role"]) == Some(role))
+    template
+        .functions
+        .iter()
+        .find(|function| logical_id(&function.properties["Role"]) == Some(role))
 }
 
 /// The lines of a whole role.
@@ -72,7 +75,7 @@ fn grants(template: &Template<'_>, function: &Function<'_>) -> Vec<String> {
         else {
             continue;
         };
-        let id = narrowed(&resource).0.split(['.', '/', ':']).next().unwrap_or_default();
+        let id = split_keys(&resource).0.split(['.', '/', ':']).next().unwrap_or_default();
         // A grant on a resource of another type is written by hand, because its ARN has another
         // form.
         if ARNS.contains(&template.kind(id)) {
@@ -81,7 +84,7 @@ fn grants(template: &Template<'_>, function: &Function<'_>) -> Vec<String> {
     }
     let mut grants = BTreeMap::<(BTreeSet<String>, Vec<&str>), Vec<&str>>::new();
     for (resource, actions) in &resources {
-        let (resource, keys) = narrowed(resource);
+        let (resource, keys) = split_keys(resource);
         grants.entry((actions.clone(), keys)).or_default().push(resource);
     }
     let mut grants: Vec<_> = grants.into_iter().collect();
@@ -91,7 +94,7 @@ fn grants(template: &Template<'_>, function: &Function<'_>) -> Vec<String> {
 
 /// Splits a short name into a table and the partition keys to which a right on it is narrowed:
 /// `CommitsTable (item-*)`.
-fn narrowed(resource: &str) -> (&str, Vec<&str>) {
+fn split_keys(resource: &str) -> (&str, Vec<&str>) {
     match resource.strip_suffix(')').and_then(|resource| resource.split_once(" (")) {
         Some((table, keys)) => (table, keys.split(", ").collect()),
         None => (resource, Vec::new()),

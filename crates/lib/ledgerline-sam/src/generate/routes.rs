@@ -8,10 +8,10 @@ use ledgerline::{
     manifest::{Endpoint, Source},
 };
 
-use super::resource_around;
 use crate::{
-    functions::{Template, capital},
-    grants::{event_source, scope_prefix},
+    blocks::resource_around,
+    functions::{Template, capitalize},
+    lookup::{event_source, scope_prefix},
 };
 
 /// The events of the function that contains the last of these lines: one for each route.
@@ -75,7 +75,7 @@ fn name(route: &str) -> String {
     let words = route.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let upper = |word: &str| match word.chars().any(char::is_lowercase) {
         true => word[..1].to_uppercase() + &word[1..],
-        false => capital(word),
+        false => capitalize(word),
     };
     words.map(upper).collect()
 }

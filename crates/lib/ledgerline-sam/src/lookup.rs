@@ -1,0 +1,80 @@
+//! Finds values in the JSON of a template.
+
+use serde_json::Value;
+
+/// The prefix of every scope: the identifier of the template's resource server. With another
+/// identity provider, the template has no such server, and the prefix is that of the first scope of
+/// a route.
+#[must_use]
+pub fn scope_prefix(template: &Value) -> Option<&str> {
+    let mut servers = resources(template, &["AWS::Cognito::UserPoolResourceServer"]);
+    let functions = resources(template, &["AWS::Serverless::Function"]);
+    let events = functions.flat_map(|(_, function)| {
+        function["Properties"]["Events"].as_object().into_iter().flatten()
+    });
+    let mut scopes = events
+        .filter_map(|(_, event)| event["Properties"]["Auth"]["AuthorizationScopes"][0].as_str());
+    servers
+        .find_map(|(_, server)| server["Properties"]["Identifier"].as_str())
+        .or_else(|| scopes.find_map(|scope| Some(scope.rsplit_once('/')?.0)))
+}
+
+/// The prefix of the `source` of every entry on the bus.
+#[must_use]
+pub fn event_source(template: &Value) -> Option<&str> {
+    let mut functions = resources(template, &["AWS::Serverless::Function"]);
+    functions.find_map(|(_, function)| {
+        variable(template, &function["Properties"], "EVENT_SOURCE")?.as_str()
+    })
+}
+
+/// Iterates over the resources of these types and their logical ids.
+pub fn resources<'t>(
+    template: &'t Value,
+    types: &'t [&'t str],
+) -> impl Iterator<Item = (&'t str, &'t Value)> {
+    let resources = template["Resources"].as_object().into_iter().flatten();
+    resources
+        .filter(|(_, resource)| resource["Type"].as_str().is_some_and(|kind| types.contains(&kind)))
+        .map(|(id, resource)| (id.as_str(), resource))
+}
+
+/// The values of a field that has one value or a list of them, as in policies.
+#[must_use]
+pub fn list(value: &Value) -> Vec<&Value> {
+    match value.as_array() {
+        Some(values) => values.iter().collect(),
+        None if value.is_null() => Vec::new(),
+        None => vec![value],
+    }
+}
+
+/// The logical id that a value refers to, by `Ref` or by an attribute.
+#[must_use]
+pub fn logical_id(value: &Value) -> Option<&str> {
+    let attribute = &value["Fn::GetAtt"];
+    let whole = attribute.as_str().and_then(|path| path.split('.').next());
+    value["Ref"].as_str().or(attribute[0].as_str()).or(whole)
+}
+
+/// The value of a variable of a function with these properties: its own, or the one in `Globals`.
+pub(crate) fn variable<'t>(
+    template: &'t Value,
+    function: &'t Value,
+    name: &str,
+) -> Option<&'t Value> {
+    [function, &template["Globals"]["Function"]]
+        .into_iter()
+        .find_map(|node| node["Environment"]["Variables"].get(name))
+}
+
+/// The logical ids that an `Fn::Sub` refers to.
+pub(crate) fn substitutions(value: &Value) -> impl Iterator<Item = &str> {
+    let text = value["Fn::Sub"].as_str().unwrap_or_default();
+    text.split("${").skip(1).filter_map(|rest| rest.split('}').next())
+}
+
+/// The name of a function's binary.
+pub(crate) fn binary(function: &Value) -> &str {
+    function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default()
+}
