@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures::future::join_all;
 use ledgerline_testing::{
@@ -219,30 +217,12 @@ async fn functions_killed_in_the_middle_of_a_batch_lose_and_duplicate_no_commit(
         ids.push(install(&stack, 1).await);
     }
     for function in ["tank-fanout", "levels-projector", "readings-projector"] {
-        let cut_off = AtomicBool::new(false);
-        let fills = join_all(ids.iter().map(async |id| {
-            while !cut_off.load(Ordering::Relaxed) {
-                let answer = fill(&stack, id, 1).await;
+        let fills = async || {
+            for answer in join_all(ids.iter().map(|id| fill(&stack, id, 1))).await {
                 assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
             }
-        }));
-        let kill = async {
-            let mut line = 0;
-            while !stack.was_cut_off(function) {
-                eventually("the function works on a batch", async || {
-                    stack.worked_since(function, line).then_some(())
-                })
-                .await;
-                line = stack.kill_instances(function);
-                eventually("the stack sees that the process is gone", async || {
-                    (stack.was_cut_off(function) || stack.worked_since(function, line))
-                        .then_some(())
-                })
-                .await;
-            }
-            cut_off.store(true, Ordering::Relaxed);
         };
-        tokio::join!(fills, kill);
+        stack.cut_off_during(function, fills).await;
     }
     for id in &ids {
         settled(&stack, id).await;
@@ -256,31 +236,20 @@ async fn a_process_manager_killed_in_the_middle_moves_every_litre_once() {
     let stack = LocalStack::start(None).await;
     let from = install(&stack, 100_000).await;
     let to = install(&stack, 0).await;
-    let cut_off = AtomicBool::new(false);
-    let requests = async {
-        let mut requested = 0_usize;
-        while !cut_off.load(Ordering::Relaxed) {
-            // Of three hauls, one completes, and one returns from a tank that does not exist. One
-            // is refused, because it needs more than the tank contains.
-            let unknown = uuid::Uuid::new_v4().to_string();
-            let (to, amount) = match requested % 3 {
-                0 => (&to, 10),
-                1 => (&unknown, 10),
-                _ => (&to, 1_000_000),
-            };
-            haul(&stack, &from, to, amount).await;
-            requested += 1;
-        }
-        requested
+    let mut requested = 0_usize;
+    let request = async || {
+        // Of three hauls, one completes, and one returns from a tank that does not exist. One is
+        // refused, because it needs more than the tank contains.
+        let unknown = uuid::Uuid::new_v4().to_string();
+        let (to, amount) = match requested % 3 {
+            0 => (&to, 10),
+            1 => (&unknown, 10),
+            _ => (&to, 1_000_000),
+        };
+        haul(&stack, &from, to, amount).await;
+        requested += 1;
     };
-    let kill = async {
-        while !stack.was_cut_off("haul") {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            stack.kill_instances("haul");
-        }
-        cut_off.store(true, Ordering::Relaxed);
-    };
-    let (requested, ()) = tokio::join!(requests, kill);
+    stack.cut_off_during("haul", request).await;
     let ended = litres_moved_once(&stack).await;
     let number = |phase: &str| ended.get(phase).copied().unwrap_or_default();
     let expected = [requested.div_ceil(3), (requested + 1) / 3, requested / 3];

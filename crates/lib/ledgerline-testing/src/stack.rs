@@ -255,6 +255,30 @@ impl LocalStack {
         self.lines.lock().unwrap().iter().any(|line| line.contains(&marker))
     }
 
+    /// Repeats some work until a killed instance of a function has cut off an invocation.
+    pub async fn cut_off_during(&self, function: &str, mut work: impl AsyncFnMut()) {
+        let repeat = async {
+            while !self.was_cut_off(function) {
+                work().await;
+            }
+        };
+        let kill = async {
+            let mut line = 0;
+            while !self.was_cut_off(function) {
+                eventually("the function works on a batch", async || {
+                    self.worked_since(function, line).then_some(())
+                })
+                .await;
+                line = self.kill_instances(function);
+                eventually("the stack sees that the process is gone", async || {
+                    (self.was_cut_off(function) || self.worked_since(function, line)).then_some(())
+                })
+                .await;
+            }
+        };
+        tokio::join!(repeat, kill);
+    }
+
     /// Kills the stack, as a power cut would.
     pub fn kill(mut self) {
         self.process.kill().unwrap();

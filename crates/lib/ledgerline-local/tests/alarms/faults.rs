@@ -1,7 +1,5 @@
 //! Faults that the tests act out on a local stack.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use aws_sdk_dynamodb::types::AttributeValue;
 use aws_sdk_sqs::types::QueueAttributeName;
 use futures::future::join_all;
@@ -14,8 +12,6 @@ use ledgerline_testing::{
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use uuid::Uuid;
-
-use crate::observed::{gives_up_into, set_queue};
 
 /// The seconds of an outage that lasts longer than a test, until the stack ends.
 const LASTING: u32 = 3_600;
@@ -57,41 +53,21 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Returns the time after which the fault's alarm sees the fault, if nothing repairs it. Only
-    /// alarms on ages need this time.
-    pub(crate) fn seen_after(self) -> SignedDuration {
-        if self == Self::FunctionThrottled {
-            SignedDuration::from_mins(2)
-        } else if matches!(self, Self::CommitsWait | Self::SequencerDown) {
-            SignedDuration::from_mins(6)
-        } else {
-            SignedDuration::ZERO
-        }
-    }
-
     /// Acts the fault out.
     pub(crate) async fn act(self, stack: &LocalStack) {
+        let begun = Timestamp::now();
         match self {
             Self::FanoutKilled => fanout_killed(stack).await,
             Self::RowLost => row_lost(stack).await,
             Self::HaulStuck => haul_stuck(stack).await,
             Self::PoisonPill => stack.damage("tank-00000000-0000-4000-8000-000000000000").await,
             Self::StatesWait => {
-                set_queue(stack, "tanks-LevelsRetryQueue", VISIBILITY, &json!(1)).await;
+                redeliver_at_once(stack, "tanks-LevelsRetryQueue").await;
                 stack.begin_outage("LevelsTable", "failed", LASTING).await;
                 install(stack, 1).await;
             }
             Self::RequestsFail => requests_fail(stack).await,
-            Self::StatesGivenUp => {
-                let policy = gives_up_into("tanks-LevelsDeadLetterQueue");
-                set_queue(
-                    stack,
-                    "tanks-LevelsRetryQueue",
-                    QueueAttributeName::RedrivePolicy,
-                    &policy,
-                )
-                .await;
-            }
+            Self::StatesGivenUp => give_up(stack, "Levels", "RetryQueue", "").await,
             Self::RetryQueueGone => {
                 delete_queue(stack, "tanks-LevelsRetryQueue").await;
                 install(stack, 1).await;
@@ -103,25 +79,36 @@ impl Fault {
             }
             Self::CallerThrottled => caller_throttled(stack).await,
             Self::CommitsWait => commits_wait(stack).await,
-            Self::CommitsGivenUp => commits_given_up(stack).await,
-            Self::SequencerDown => sequencer_down(stack).await,
+            Self::CommitsGivenUp => {
+                for consumer in CONSUMERS {
+                    give_up(stack, consumer, "Queue", ".fifo").await;
+                }
+            }
+            Self::SequencerDown => {
+                stack.begin_outage("SequenceTable", "failed", LASTING).await;
+                install(stack, 0).await;
+                wait_for_failure(stack, "tank-sequencer", begun).await;
+                // The subscription notices at its next invocation.
+                let answer = stack.invoke("StockSubscriptionFunction", &json!({})).await;
+                assert!(!answer["errorType"].is_null(), "{answer}");
+            }
             Self::FunctionThrottled => {
-                let begun = Timestamp::now();
                 stack.begin_outage("LevelsProjectorFunction", "throttled", LASTING).await;
                 install(stack, 0).await;
-                failed(stack, "tank-fanout", begun).await;
+                wait_for_failure(stack, "tank-fanout", begun).await;
             }
             Self::LogThrottled => {
                 stack.begin_outage("CommitsTable", "throttled", LASTING).await;
-                let refused =
-                    stack.post("/tanks", json!({ "site": "North", "liquid": "water" })).await;
+                let tank = json!({ "site": "North", "liquid": "water" });
+                let refused = stack.post("/tanks", tank).await;
                 assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE, "{refused:?}");
             }
         }
     }
 }
 
-const VISIBILITY: QueueAttributeName = QueueAttributeName::VisibilityTimeout;
+/// The consumers of whole commits, as the names of their queues begin.
+const CONSUMERS: [&str; 3] = ["Fills", "Haul", "Readings"];
 
 /// Sends commands, a race, a haul and queries, and waits until no work is left.
 pub(crate) async fn traffic(stack: &LocalStack) {
@@ -142,29 +129,8 @@ pub(crate) async fn traffic(stack: &LocalStack) {
 /// Kills the fanout until one of its invocations was interrupted, while commits are appended.
 async fn fanout_killed(stack: &LocalStack) {
     let id = install(stack, 1).await;
-    let cut_off = AtomicBool::new(false);
-    let fills = async {
-        while !cut_off.load(Ordering::Relaxed) {
-            assert_eq!(fill(stack, &id, 1).await.status, StatusCode::OK);
-        }
-    };
-    let kill = async {
-        let mut line = 0;
-        while !stack.was_cut_off("tank-fanout") {
-            eventually("the fanout works", async || {
-                stack.worked_since("tank-fanout", line).then_some(())
-            })
-            .await;
-            line = stack.kill_instances("tank-fanout");
-            eventually("the instance is gone", async || {
-                (stack.was_cut_off("tank-fanout") || stack.worked_since("tank-fanout", line))
-                    .then_some(())
-            })
-            .await;
-        }
-        cut_off.store(true, Ordering::Relaxed);
-    };
-    tokio::join!(fills, kill);
+    let fill = async || assert_eq!(fill(stack, &id, 1).await.status, StatusCode::OK);
+    stack.cut_off_during("tank-fanout", fill).await;
     settled(stack, &id).await;
 }
 
@@ -248,8 +214,8 @@ async fn caller_throttled(stack: &LocalStack) {
 
 /// Sends commits to consumers whose tables are down.
 async fn commits_wait(stack: &LocalStack) {
-    for consumer in ["Fills", "Haul", "Readings"] {
-        set_queue(stack, &format!("tanks-{consumer}Queue.fifo"), VISIBILITY, &json!(1)).await;
+    for consumer in CONSUMERS {
+        redeliver_at_once(stack, &format!("tanks-{consumer}Queue.fifo")).await;
     }
     for table in ["FillsTable", "HaulPositionsTable", "ReadingsTable"] {
         stack.begin_outage(table, "failed", LASTING).await;
@@ -258,32 +224,33 @@ async fn commits_wait(stack: &LocalStack) {
     let id = install(stack, 1).await;
     haul(stack, &id, &Uuid::new_v4().to_string(), 1).await;
     for consumer in ["fills-projector", "haul", "readings-projector"] {
-        failed(stack, consumer, begun).await;
+        wait_for_failure(stack, consumer, begun).await;
     }
 }
 
-/// Makes the queues of commits give up a message after one receive.
-async fn commits_given_up(stack: &LocalStack) {
-    for consumer in ["Fills", "Haul", "Readings"] {
-        let policy = gives_up_into(&format!("tanks-{consumer}DeadLetterQueue.fifo"));
-        let queue = format!("tanks-{consumer}Queue.fifo");
-        set_queue(stack, &queue, QueueAttributeName::RedrivePolicy, &policy).await;
-    }
+/// Makes a queue redeliver messages after a second.
+async fn redeliver_at_once(stack: &LocalStack, queue: &str) {
+    set(stack, queue, QueueAttributeName::VisibilityTimeout, "1").await;
 }
 
-/// Makes the table of `$all` fail, and wakes the subscription.
-async fn sequencer_down(stack: &LocalStack) {
-    let begun = Timestamp::now();
-    stack.begin_outage("SequenceTable", "failed", LASTING).await;
-    install(stack, 0).await;
-    failed(stack, "tank-sequencer", begun).await;
-    let answer = stack.invoke("StockSubscriptionFunction", &json!({})).await;
-    assert!(!answer["errorType"].is_null(), "{answer}");
+/// Makes a queue of a consumer give up a message after one receive, and not within an hour and a
+/// half.
+async fn give_up(stack: &LocalStack, consumer: &str, queue: &str, end: &str) {
+    let dead_letters =
+        format!("arn:aws:sqs:us-east-1:000000000000:tanks-{consumer}DeadLetterQueue{end}");
+    let policy = json!({ "deadLetterTargetArn": dead_letters, "maxReceiveCount": 1 }).to_string();
+    let queue = format!("tanks-{consumer}{queue}{end}");
+    set(stack, &queue, QueueAttributeName::RedrivePolicy, &policy).await;
+}
+
+async fn set(stack: &LocalStack, name: &str, attribute: QueueAttributeName, value: &str) {
+    let (sqs, url) = queue(stack, name).await.unwrap();
+    sqs.set_queue_attributes().queue_url(url).attributes(attribute, value).send().await.unwrap();
 }
 
 /// Waits until a function logs a failure. Otherwise, a later measurement might find the age of a
 /// commit that the function is about to finish.
-async fn failed(stack: &LocalStack, function: &str, since: Timestamp) {
+async fn wait_for_failure(stack: &LocalStack, function: &str, since: Timestamp) {
     let pattern = r#"{ $.level = "WARN" || $.level = "ERROR" }"#;
     eventually(&format!("{function} fails"), async || {
         let lines = stack.lines_of("FunctionLogs", pattern, since).await;
@@ -295,8 +262,14 @@ async fn failed(stack: &LocalStack, function: &str, since: Timestamp) {
     .await;
 }
 
-async fn delete_queue(stack: &LocalStack, queue: &str) {
-    let sqs = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
-    let url = sqs.get_queue_url().queue_name(queue).send().await.unwrap().queue_url.unwrap();
+async fn delete_queue(stack: &LocalStack, name: &str) {
+    let (sqs, url) = queue(stack, name).await.unwrap();
     sqs.delete_queue().queue_url(url).send().await.unwrap();
+}
+
+/// Returns a client of SQS and the URL of a queue; `None` if the queue does not exist.
+pub(crate) async fn queue(stack: &LocalStack, name: &str) -> Option<(aws_sdk_sqs::Client, String)> {
+    let sqs = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
+    let url = sqs.get_queue_url().queue_name(name).send().await.ok()?.queue_url?;
+    Some((sqs, url))
 }

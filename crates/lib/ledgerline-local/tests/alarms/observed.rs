@@ -1,55 +1,92 @@
-//! The values of metrics, from the output of a local stack.
+//! The alarms of a template, and the values of their metrics on a local stack.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use aws_sdk_sqs::types::QueueAttributeName;
-use jiff::{SignedDuration, Timestamp, tz::TimeZone};
-use ledgerline::Commit;
-use ledgerline_testing::{LocalStack, tank::whole_log};
-use serde_json::{Value, json};
-
-use crate::{
-    formula::{self, Metric},
-    template::Template,
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
 };
 
-/// The categories of the streams in the log.
-const CATEGORIES: [&str; 2] = ["haul", "tank"];
+use aws_sdk_sqs::types::QueueAttributeName;
+use jiff::{SignedDuration, Timestamp};
+use ledgerline_sam::{lookup::resources, template::Source};
+use ledgerline_testing::{LocalStack, tank::whole_log, workspace};
+use serde_json::{Map, Value, json};
 
-/// The actions that write a table.
-const WRITES: [&str; 5] =
-    ["BatchWriteItem", "DeleteItem", "PartiQLInsert", "PutItem", "UpdateItem"];
+use crate::{
+    faults::queue,
+    formula::{self, Datapoints, datapoint},
+};
+
+/// The path of the template that the tests run.
+pub(crate) fn path() -> PathBuf {
+    workspace().join("template.yaml")
+}
+
+/// A template with expanded loops.
+#[derive(Debug)]
+pub(crate) struct Template {
+    json: Value,
+    stack: String,
+    /// The names of resources on the local stack, by logical id. The name of a function is that of
+    /// its binary, which is the dimension of its metrics here and the stream of its log.
+    names: BTreeMap<String, String>,
+}
+
+impl Template {
+    /// Reads the template of the workspace, with one text in place of another.
+    pub(crate) fn read(from: &str, to: &str) -> Self {
+        let text = std::fs::read_to_string(path()).unwrap();
+        assert!(text.contains(from), "the template does not have {from}");
+        let source = Source::parse(&text.replace(from, to), &path()).unwrap();
+        let template = source.template(&BTreeMap::new(), "http://sqs").unwrap();
+        // The physical id of a queue is its URL, which ends with its name.
+        let last = |physical: &str| physical.rsplit('/').next().unwrap_or_default().to_owned();
+        let resources = template.resources.into_iter();
+        let names = resources.map(|found| (found.id, last(&found.physical)));
+        let functions = template.functions.into_iter();
+        let names = names.chain(functions.map(|function| (function.id, function.binary))).collect();
+        Self { json: source.json(), stack: source.stack().to_owned(), names }
+    }
+
+    /// Returns the names of all alarms.
+    pub(crate) fn alarms(&self) -> BTreeSet<&str> {
+        resources(&self.json, &["AWS::CloudWatch::Alarm"]).map(|(id, _)| id).collect()
+    }
+
+    fn name<'a>(&'a self, id: &'a str) -> &'a str {
+        self.names.get(id).map_or(id, String::as_str)
+    }
+
+    /// Returns a value with names instead of references. The name of a resource also stands for its
+    /// ARN.
+    fn resolve(&self, value: &Value) -> Value {
+        if let Some(text) = value["Fn::Sub"].as_str() {
+            return text.replace("${AWS::StackName}", &self.stack).into();
+        }
+        let attribute = &value["Fn::GetAtt"];
+        let id = value["Ref"].as_str().or(attribute[0].as_str()).or(attribute.as_str());
+        if let Some(id) = id {
+            return self.name(id.split('.').next().unwrap_or_default()).into();
+        }
+        match value {
+            Value::Object(fields) => {
+                let fields = fields.iter().map(|(name, value)| (name.clone(), self.resolve(value)));
+                fields.collect::<Map<_, _>>().into()
+            }
+            Value::Array(values) => values.iter().map(|value| self.resolve(value)).collect(),
+            other => other.clone(),
+        }
+    }
+}
 
 /// A stack, as CloudWatch sees it.
 #[derive(Debug)]
 pub(crate) struct Observed<'a> {
     pub(crate) stack: &'a LocalStack,
-    /// The time that is added to each measured age. A lasting fault reaches the age that its alarm
-    /// needs after this time, and no test waits so long.
-    pub(crate) later: SignedDuration,
+    /// The age of whatever waits. A lasting fault reaches it later, and no test waits so long.
+    pub(crate) age: SignedDuration,
 }
 
-impl<'a> Observed<'a> {
-    pub(crate) fn new(stack: &'a LocalStack) -> Self {
-        Self { stack, later: SignedDuration::ZERO }
-    }
-
-    /// Returns the same stack this much later, if nothing changes.
-    pub(crate) fn later(self, later: SignedDuration) -> Self {
-        Self { later, ..self }
-    }
-
-    /// Whether an alarm of a template rings.
-    pub(crate) async fn rings(&self, template: &Template, alarm: &str) -> bool {
-        let alarm = template.properties(alarm);
-        let mut datapoints = BTreeMap::new();
-        for (id, metric) in formula::metrics(&alarm) {
-            let values = self.values(template, &metric).await;
-            datapoints.insert(id, metric.datapoint(&values));
-        }
-        formula::rings(&alarm, &datapoints)
-    }
-
+impl Observed<'_> {
     /// Returns all alarms of a template that ring.
     pub(crate) async fn ringing(&self, template: &Template) -> BTreeSet<String> {
         let mut ringing = BTreeSet::new();
@@ -61,232 +98,177 @@ impl<'a> Observed<'a> {
         ringing
     }
 
-    async fn values(&self, template: &Template, metric: &Metric) -> Vec<f64> {
-        match metric.namespace.as_str() {
-            "AWS/ApiGateway" => self.api(template, metric).await,
-            "AWS/DynamoDB" => self.table(metric),
-            "AWS/Lambda" => self.function(metric).await,
-            "AWS/SQS" => self.queue(template, metric).await,
-            // The local stack is in no account, and has no quota.
-            "AWS/Usage" => Vec::new(),
-            aws if aws.starts_with("AWS/") => {
-                panic!("{aws} has no values here: take them from the stack")
-            }
-            _ => {
-                let mut values = self.filtered(template, metric).await;
-                values.extend(self.embedded(metric).await);
-                values
-            }
+    /// Whether an alarm of a template rings.
+    pub(crate) async fn rings(&self, template: &Template, alarm: &str) -> bool {
+        let alarm = template.resolve(&template.json["Resources"][alarm]["Properties"]);
+        let parts = alarm["Metrics"].as_array().cloned().unwrap_or_else(|| {
+            let stat =
+                json!({ "Metric": alarm, "Stat": alarm["Statistic"], "Period": alarm["Period"] });
+            vec![json!({ "Id": "", "MetricStat": stat })]
+        });
+        let mut datapoints = Datapoints::new();
+        for part in parts.iter().filter(|part| part["MetricStat"].is_object()) {
+            let stat = &part["MetricStat"];
+            let since =
+                Timestamp::now() - SignedDuration::from_secs(stat["Period"].as_i64().unwrap());
+            let values = self.values(template, &stat["Metric"], since).await;
+            datapoints.insert(text(&part["Id"]), datapoint(&text(&stat["Stat"]), &values));
         }
+        let mut returned = parts.iter().filter(|part| part["ReturnData"] != false);
+        let one = returned.next().unwrap();
+        assert_eq!(returned.next(), None, "an alarm is on one value");
+        formula::rings(&alarm, one, &datapoints)
     }
 
-    /// Returns the beginning of the period that ends at this moment.
-    fn since(metric: &Metric) -> Timestamp {
-        Timestamp::now() - SignedDuration::from_secs(metric.period)
+    /// Returns the values of a metric.
+    async fn values(&self, template: &Template, metric: &Value, since: Timestamp) -> Vec<f64> {
+        let (namespace, name) = (text(&metric["Namespace"]), text(&metric["MetricName"]));
+        let dimension = &metric["Dimensions"][0];
+        let of = dimension["Value"].as_str().unwrap_or_default();
+        let lines = async |group, pattern| self.stack.lines_of(group, pattern, since).await;
+        match (&*namespace, &*name, dimension["Name"].as_str()) {
+            // Without a request, both are 0, and the share has no datapoint.
+            ("AWS/ApiGateway", "Count", Some("ApiId")) if of == template.name("HttpApi") => {
+                vec![lines("AccessLogs", "{ $.status >= 100 }").await.len() as f64]
+            }
+            ("AWS/ApiGateway", "5xx", Some("ApiId")) if of == template.name("HttpApi") => {
+                vec![lines("AccessLogs", "{ $.status >= 500 }").await.len() as f64]
+            }
+            ("AWS/DynamoDB", "WriteThrottleEvents", Some("TableName")) => self.hops(|_, text| {
+                text.split_once(" on ").is_some_and(|(action, on)| {
+                    WRITES.contains(&action) && on.ends_with(&format!(":table/{of}"))
+                })
+            }),
+            ("AWS/Lambda", "Throttles", None) => self.hops(|hop, text| {
+                hop == "throttled" && text.starts_with("lambda:InvokeFunction on ")
+            }),
+            ("AWS/Lambda", "Errors", Some("FunctionName")) => {
+                let reports = r#"{ $.type = "platform.report" && $.record.status != "success" }"#;
+                let lines = lines("FunctionLogs", reports).await;
+                lines.iter().filter(|(function, _)| function == of).map(|_| 1.0).collect()
+            }
+            ("AWS/Lambda", "DestinationDeliveryFailures", Some("FunctionName")) => {
+                let lost = format!("the queue did not accept the dead letter of {of}: ");
+                self.hops(|_, text| text.starts_with(&lost))
+            }
+            ("AWS/Lambda", "IteratorAge", Some("FunctionName")) => {
+                let waits = self.has_unread_commits(of).await;
+                waits.then(|| self.age.as_millis_f64()).into_iter().collect()
+            }
+            ("AWS/SQS", "ApproximateNumberOfMessagesVisible", Some("QueueName")) => {
+                self.messages(of).await.map(|(visible, _)| visible).into_iter().collect()
+            }
+            ("AWS/SQS", "ApproximateNumberOfMessagesNotVisible", Some("QueueName")) => {
+                self.messages(of).await.map(|(_, hidden)| hidden).into_iter().collect()
+            }
+            ("AWS/SQS", "ApproximateAgeOfOldestMessage", Some("QueueName")) => {
+                let waits =
+                    self.messages(of).await.is_some_and(|(visible, hidden)| visible + hidden > 0.0);
+                waits.then(|| self.age.as_secs_f64()).into_iter().collect()
+            }
+            // The local stack is in no account, and has no quota.
+            ("AWS/Usage", ..) => Vec::new(),
+            ("AWS/ApiGateway" | "AWS/DynamoDB" | "AWS/Lambda" | "AWS/SQS", ..) => {
+                panic!("the stack has no values of {metric}")
+            }
+            _ => [self.filtered(template, metric, since).await, self.embedded(metric, since).await]
+                .concat(),
+        }
     }
 
     /// Returns one value for each log line that a metric filter of the template counts for the
     /// metric.
-    async fn filtered(&self, template: &Template, metric: &Metric) -> Vec<f64> {
+    async fn filtered(&self, template: &Template, metric: &Value, since: Timestamp) -> Vec<f64> {
         let mut values = Vec::new();
-        for filter in template.filters() {
+        for (_, filter) in resources(&template.json, &["AWS::Logs::MetricFilter"]) {
+            let filter = template.resolve(&filter["Properties"]);
             let counted = &filter["MetricTransformations"][0];
-            let is_of_it = counted["MetricNamespace"] == metric.namespace.as_str()
-                && counted["MetricName"] == metric.name.as_str()
-                && metric.dimensions.is_empty();
-            if !is_of_it {
-                continue;
+            let is_counted = counted["MetricNamespace"] == metric["Namespace"]
+                && counted["MetricName"] == metric["MetricName"]
+                && metric["Dimensions"].is_null();
+            if is_counted {
+                let (group, pattern) =
+                    (text(&filter["LogGroupName"]), text(&filter["FilterPattern"]));
+                let lines = self.stack.lines_of(&group, &pattern, since).await;
+                let value: f64 = text(&counted["MetricValue"]).parse().unwrap();
+                values.extend(lines.iter().map(|_| value));
             }
-            let text = |value: &Value| value.as_str().unwrap().to_owned();
-            let (group, pattern) = (text(&filter["LogGroupName"]), text(&filter["FilterPattern"]));
-            let lines = self.stack.lines_of(&group, &pattern, Self::since(metric)).await;
-            let value: f64 = text(&counted["MetricValue"]).parse().unwrap();
-            values.extend(lines.iter().map(|_| value));
         }
         values
     }
 
     /// Returns the values that functions logged in the embedded metric format.
-    async fn embedded(&self, metric: &Metric) -> Vec<f64> {
-        let lines = self.stack.lines_of("FunctionLogs", "\"_aws\"", Self::since(metric)).await;
-        let names: BTreeSet<_> = metric.dimensions.keys().map(String::as_str).collect();
-        let is_of_it = |line: &Value| {
-            let directives = line["_aws"]["CloudWatchMetrics"].as_array().into_iter().flatten();
-            let mut of_it = directives.filter(|directive| {
-                let named = directive["Metrics"].as_array().into_iter().flatten();
-                let sets = directive["Dimensions"].as_array().into_iter().flatten();
-                let mut sets =
-                    sets.map(|set| set.as_array().into_iter().flatten().filter_map(Value::as_str));
-                directive["Namespace"] == metric.namespace.as_str()
-                    && named.into_iter().any(|one| one["Name"] == metric.name.as_str())
-                    && sets.any(|set| set.collect::<BTreeSet<_>>() == names)
-            });
-            of_it.next().is_some()
-                && metric.dimensions.iter().all(|(name, value)| line[name] == value.as_str())
+    async fn embedded(&self, metric: &Value, since: Timestamp) -> Vec<f64> {
+        let dimensions: BTreeMap<_, _> = list(&metric["Dimensions"])
+            .map(|dimension| (text(&dimension["Name"]), &dimension["Value"]))
+            .collect();
+        let name = text(&metric["MetricName"]);
+        let is_measured = |line: &Value| {
+            let is_declared = |directive: &Value| {
+                directive["Namespace"] == metric["Namespace"]
+                    && list(&directive["Metrics"]).any(|one| one["Name"] == *name)
+                    && list(&directive["Dimensions"])
+                        .any(|set| list(set).map(text).eq(dimensions.keys().cloned()))
+            };
+            list(&line["_aws"]["CloudWatchMetrics"]).any(is_declared)
+                && dimensions.iter().all(|(name, value)| line[name] == **value)
         };
-        let values = lines.iter().filter(|(_, line)| is_of_it(line)).flat_map(|(_, line)| {
-            let value = &line[&metric.name];
-            value.as_array().cloned().unwrap_or_else(|| vec![value.clone()])
-        });
-        values.filter_map(|value| value.as_f64()).collect()
+        let lines = self.stack.lines_of("FunctionLogs", "\"_aws\"", since).await;
+        let lines = lines.iter().filter(|(_, line)| is_measured(line));
+        let values = lines.map(|(_, line)| &line[&name]);
+        values
+            .flat_map(|value| value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice))
+            .filter_map(Value::as_f64)
+            .collect()
     }
 
-    /// Returns the values of `AWS/ApiGateway`, which counts requests and server errors: the lines
-    /// of the access log.
-    async fn api(&self, template: &Template, metric: &Metric) -> Vec<f64> {
-        assert_eq!(
-            metric.dimensions,
-            [("ApiId".to_owned(), template.name("HttpApi").to_owned())].into()
-        );
-        let pattern = match metric.name.as_str() {
-            "Count" => "{ $.status >= 100 }",
-            "5xx" => "{ $.status >= 500 }",
-            other => panic!("the API does not emit {other}"),
-        };
-        let lines = self.stack.lines_of("AccessLogs", pattern, Self::since(metric)).await;
-        // Without a request, both are 0, and the share has no datapoint.
-        std::iter::once(0.0).chain(lines.iter().map(|_| 1.0)).collect()
+    /// Returns a 1 for each hop that the stack printed with such a name and text.
+    fn hops(&self, is_counted: impl Fn(&str, &str) -> bool) -> Vec<f64> {
+        let hops = self.stack.hops().into_iter();
+        hops.filter(|(_, name, text)| is_counted(name, text)).map(|_| 1.0).collect()
     }
 
-    /// Returns the values of `AWS/DynamoDB`, which counts the throttled events of a write. The
-    /// stack prints each such event.
-    fn table(&self, metric: &Metric) -> Vec<f64> {
-        assert_eq!(metric.name, "WriteThrottleEvents");
-        let table = format!(":table/{}", metric.dimensions["TableName"]);
-        let is_write =
-            |action: &str| WRITES.iter().any(|write| action == format!("dynamodb:{write}"));
-        self.counted(metric, "throttled", |text| {
-            text.split_once(" on ")
-                .is_some_and(|(action, on)| is_write(action) && on.ends_with(&table))
-        })
-    }
-
-    /// Returns the values of `AWS/Lambda`. Failures are the reports of a function. The stack prints
-    /// throttles, and dead letters that the queue did not accept. The iterator age is the age of
-    /// the oldest commit that the function has not finished: Lambda reads the stream in order, and
-    /// so does the local stack.
-    async fn function(&self, metric: &Metric) -> Vec<f64> {
-        let function = metric.dimensions.get("FunctionName");
-        match (metric.name.as_str(), function) {
-            ("Throttles", None) => self
-                .counted(metric, "throttled", |text| text.starts_with("lambda:InvokeFunction on ")),
-            ("Errors", Some(function)) => {
-                let reports = r#"{ $.type = "platform.report" && $.record.status != "success" }"#;
-                let lines = self.stack.lines_of("FunctionLogs", reports, Self::since(metric)).await;
-                lines.iter().filter(|(stream, _)| stream == function).map(|_| 1.0).collect()
-            }
-            ("DestinationDeliveryFailures", Some(function)) => {
-                let lost = format!("the queue did not accept the dead letter of {function}: ");
-                let of = |hop| self.counted(metric, hop, |text| text.starts_with(&lost));
-                [of("invoke"), of("stream")].concat()
-            }
-            ("IteratorAge", Some(function)) => {
-                let log = self.log(&CATEGORIES.map(ToOwned::to_owned)).await;
-                let oldest = log.get(self.finished(function));
-                oldest.map(|commit| self.age(commit).as_millis_f64()).into_iter().collect()
-            }
-            (other, _) => panic!("Lambda's {other} has no values here: take them from the stack"),
-        }
-    }
-
-    /// Returns the number of commits of the stream that a function has finished.
-    fn finished(&self, function: &str) -> usize {
+    /// Whether the log has commits that this reader of its stream has not finished.
+    async fn has_unread_commits(&self, function: &str) -> bool {
         let hops = self.stack.hops().into_iter().filter(|(_, hop, _)| hop == function);
         // The stack prints one line for each batch: with the name of a single commit, or with the
         // number of several.
-        let commits = hops.map(|(_, _, text)| {
+        let finished = hops.map(|(_, _, text)| {
             text.split_once(" commits in ").and_then(|(number, _)| number.parse().ok()).unwrap_or(1)
         });
-        commits.sum()
-    }
-
-    /// Returns the values of `AWS/SQS`. Numbers of messages are attributes of the queue. If the
-    /// queue has messages, the age of the oldest one is that of the oldest commit that the consumer
-    /// has not applied.
-    async fn queue(&self, template: &Template, metric: &Metric) -> Vec<f64> {
-        let queue = &metric.dimensions["QueueName"];
-        let Some((visible, hidden)) = self.messages(queue).await else { return Vec::new() };
-        match metric.name.as_str() {
-            "ApproximateNumberOfMessagesVisible" => vec![visible],
-            "ApproximateNumberOfMessagesNotVisible" => vec![hidden],
-            "ApproximateAgeOfOldestMessage" if visible + hidden > 0.0 => {
-                let (consumer, categories) = template.consumer(queue);
-                let by = format!(" by {consumer} in ");
-                let hops = self.stack.hops();
-                let is_applied = |commit: &Commit| {
-                    let applied = format!("{} v{}{by}", commit.stream, commit.version);
-                    hops.iter()
-                        .any(|(_, hop, text)| hop == "projector" && text.starts_with(&applied))
-                };
-                let log = self.log(&categories).await;
-                let oldest = log.iter().find(|commit| !is_applied(commit));
-                oldest.map(|commit| self.age(commit).as_secs_f64()).into_iter().collect()
-            }
-            "ApproximateAgeOfOldestMessage" => vec![0.0],
-            other => panic!("a queue does not emit {other}"),
-        }
+        let finished: usize = finished.sum();
+        let [hauls, tanks] = ["haul", "tank"].map(|category| whole_log(self.stack, category));
+        finished < hauls.await.len() + tanks.await.len()
     }
 
     /// Returns the number of messages in a queue that wait, and the number in progress; `None` if
     /// the queue does not exist.
-    async fn messages(&self, queue: &str) -> Option<(f64, f64)> {
-        let sqs = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&self.stack.aws_url()));
-        let url = sqs.get_queue_url().queue_name(queue).send().await.ok()?.queue_url?;
-        let get =
-            sqs.get_queue_attributes().queue_url(url).attribute_names(QueueAttributeName::All);
-        let attributes = get.send().await.ok()?.attributes?;
-        let number = |name| attributes[&name].parse::<f64>().unwrap();
+    async fn messages(&self, name: &str) -> Option<(f64, f64)> {
+        let (sqs, url) = queue(self.stack, name).await?;
+        let get = sqs.get_queue_attributes().queue_url(url);
+        let get = get.attribute_names(QueueAttributeName::All).send().await;
+        let attributes = get.ok()?.attributes?;
+        let number = |name| attributes[&name].parse().unwrap();
         Some((
             number(QueueAttributeName::ApproximateNumberOfMessages),
             number(QueueAttributeName::ApproximateNumberOfMessagesNotVisible),
         ))
     }
-
-    /// Returns the commits of these categories, the oldest first.
-    async fn log(&self, categories: &[String]) -> Vec<Commit> {
-        let mut commits = Vec::new();
-        for category in categories {
-            commits.extend(whole_log(self.stack, category).await);
-        }
-        commits.sort_by_key(|commit| commit.at);
-        commits
-    }
-
-    fn age(&self, commit: &Commit) -> SignedDuration {
-        Timestamp::now().duration_since(commit.at) + self.later
-    }
-
-    /// Returns a 1 for each hop of this name in the last period whose text is of the metric.
-    fn counted(&self, metric: &Metric, hop: &str, is_of_it: impl Fn(&str) -> bool) -> Vec<f64> {
-        let now = Timestamp::now().to_zoned(TimeZone::UTC).time();
-        let is_of_period = |time| {
-            let ago = now.duration_since(time).as_secs();
-            // A hop has no date: at midnight, the last minute is of another day.
-            ago.rem_euclid(86_400) <= metric.period
-        };
-        let hops = self.stack.hops().into_iter();
-        let counted =
-            hops.filter(|(time, name, text)| name == hop && is_of_period(*time) && is_of_it(text));
-        counted.map(|_| 1.0).collect()
-    }
 }
 
-/// Sets an attribute of a queue. With it, the queue redelivers a message, or gives the message up,
-/// within seconds and not within an hour and a half.
-pub(crate) async fn set_queue(
-    stack: &LocalStack,
-    queue: &str,
-    name: QueueAttributeName,
-    value: &Value,
-) {
-    let sqs = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
-    let url = sqs.get_queue_url().queue_name(queue).send().await.unwrap().queue_url.unwrap();
-    let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
-    sqs.set_queue_attributes().queue_url(url).attributes(name, text).send().await.unwrap();
+/// The actions that write a table.
+const WRITES: [&str; 5] = [
+    "dynamodb:BatchWriteItem",
+    "dynamodb:DeleteItem",
+    "dynamodb:PartiQLInsert",
+    "dynamodb:PutItem",
+    "dynamodb:UpdateItem",
+];
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()
 }
 
-/// Returns the redrive policy with which a queue gives up a message after one receive.
-pub(crate) fn gives_up_into(dead_letter_queue: &str) -> Value {
-    let arn = format!("arn:aws:sqs:us-east-1:000000000000:{dead_letter_queue}");
-    json!({ "deadLetterTargetArn": arn, "maxReceiveCount": 1 })
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
 }
