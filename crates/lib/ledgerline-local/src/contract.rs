@@ -30,7 +30,7 @@ pub(crate) fn router(folder: PathBuf, title: String) -> Router {
         api_definition: OpenApiSource::Uri(DOCUMENT.to_owned()),
         title: Some(title),
     });
-    page.layer(middleware::from_fn(without_query)).route(DOCUMENT, document)
+    page.layer(middleware::from_fn(drop_query)).route(DOCUMENT, document)
 }
 
 /// Returns the document. Each request reads the file, because an edit may change the file. The
@@ -47,7 +47,7 @@ async fn document(path: &std::path::Path) -> Response {
 
 /// Removes the query of a request. The page repeats its own address in its HTML, and a query could
 /// put a script there.
-async fn without_query(mut request: Request, next: Next) -> Response {
+async fn drop_query(mut request: Request, next: Next) -> Response {
     *request.uri_mut() = request.uri().path().parse().unwrap_or(Uri::from_static(PAGE));
     next.run(request).await
 }

@@ -94,7 +94,7 @@ async fn operation(
         let group = operations::log_group(&body);
         let access = gateway.access.as_ref().filter(|access| access.group == group);
         let logs = access.map_or(&*gateway.logs, |access| &access.logs);
-        return operated(logs.filter(&body));
+        return operation_answer(logs.filter(&body));
     }
     // The JSON protocols of AWS name the operation in a header.
     let service = target.split_once('.').map_or(target, |(service, _)| service);
@@ -120,7 +120,9 @@ async fn operation(
         return answer(status, refusal);
     }
     if target == "AmazonSQS.StartMessageMoveTask" {
-        return operated(operations::move_messages(&gateway.sqs, &gateway.queues, &body).await);
+        return operation_answer(
+            operations::move_messages(&gateway.sqs, &gateway.queues, &body).await,
+        );
     }
     if service == "AWSEvents" {
         return gateway.events.answer(&headers, body).await;
@@ -154,7 +156,7 @@ async fn to_database(gateway: &Gateway, headers: &HeaderMap, body: Bytes) -> Res
     }
 }
 
-fn operated(done: anyhow::Result<serde_json::Value>) -> Response<Body> {
+fn operation_answer(done: anyhow::Result<serde_json::Value>) -> Response<Body> {
     match done {
         Ok(done) => answer(StatusCode::OK, done),
         Err(error) => answer(
@@ -192,7 +194,7 @@ async fn send_mail(
     body: Bytes,
 ) -> Response<Body> {
     if let Some((status, refusal)) = gateway.iam.refusal(&headers, "SES.SendEmail", &body) {
-        return refused(status, refusal);
+        return refuse(status, refusal);
     }
     let mail: SendEmail = match serde_json::from_slice(&body) {
         Ok(mail) => mail,
@@ -243,7 +245,7 @@ async fn invoke(
     if let Some((status, refusal)) =
         gateway.iam.refusal(&headers, "Lambda.Invoke", asked.as_bytes())
     {
-        return refused(status, refusal);
+        return refuse(status, refusal);
     }
     let kind = headers.get("x-amz-invocation-type").map(HeaderValue::as_bytes);
     let limit =
@@ -288,7 +290,7 @@ fn too_large(limit: usize) -> Response<Body> {
 
 /// Returns a refusal or an outage in the form of Lambda and SES, which have a URL for each
 /// operation.
-fn refused(status: StatusCode, refusal: serde_json::Value) -> Response<Body> {
+fn refuse(status: StatusCode, refusal: serde_json::Value) -> Response<Body> {
     if status.is_server_error() {
         return answer(status, refusal);
     }

@@ -173,7 +173,7 @@ impl Instances {
     /// Returns the place of the next invocation for the instance: the oldest invocation about a
     /// subject that the instance owns. Without such an invocation, returns the place of the oldest
     /// of all. The oldest of all also comes first once it has waited longer than [`PATIENCE`].
-    fn place_for(&self, instance: u64) -> Option<usize> {
+    fn next_place(&self, instance: u64) -> Option<usize> {
         let oldest = self.waiting.front()?;
         if oldest.since.elapsed() > PATIENCE {
             return Some(0);
@@ -202,7 +202,7 @@ impl Instances {
 ///
 /// # Errors
 /// When the instance ends before it asks for work, or an invocation fails.
-pub async fn invoked(
+pub async fn invoke_program(
     program: &std::path::Path,
     environment: BTreeMap<String, String>,
     payloads: impl IntoIterator<Item = Vec<u8>>,
@@ -313,7 +313,7 @@ impl Function {
     ///
     /// # Errors
     /// When the instance ends before it asks for work.
-    pub async fn warm_up(self: &Arc<Self>) -> Result<()> {
+    pub(crate) async fn warm_up(self: &Arc<Self>) -> Result<()> {
         let instance = self.start_instance(&mut lock(&self.instances));
         loop {
             match lock(&self.instances).running.get(&instance) {
@@ -345,11 +345,11 @@ impl Function {
 
     /// Stores the time at which a client of the HTTP API calls this function, and waits while the
     /// function's binary is being rebuilt.
-    pub(crate) async fn requested(&self) {
+    pub(crate) async fn note_request(&self) {
         if let Some(host) = self.host.upgrade() {
             self.requested.store(host.started.elapsed().as_millis() as u64, Ordering::Relaxed);
         }
-        self.not_held().await;
+        self.wait_for_release().await;
     }
 
     /// Returns the time of the last HTTP request, which is comparable between the functions of a
@@ -358,7 +358,7 @@ impl Function {
         self.requested.load(Ordering::Relaxed)
     }
 
-    async fn not_held(&self) {
+    async fn wait_for_release(&self) {
         // The wait cannot fail, because the sender lives as long as the function, which is borrowed
         // here.
         let _ = self.held.subscribe().wait_for(|held| !held).await;
@@ -425,7 +425,7 @@ impl Function {
         subject: Option<String>,
         payload: Vec<u8>,
     ) -> std::result::Result<Bytes, InvokeError> {
-        self.not_held().await;
+        self.wait_for_release().await;
         let (reply, answer) = oneshot::channel();
         {
             let mut instances = lock(&self.instances);
@@ -589,7 +589,7 @@ impl Function {
     }
 
     /// Returns the next invocation for an instance; `None` if the instance is gone or ending.
-    async fn next_for(self: &Arc<Self>, instance: u64) -> Option<Taken> {
+    async fn next_invocation(self: &Arc<Self>, instance: u64) -> Option<Taken> {
         loop {
             // The notification is enabled before the check, so that work that arrives in between is
             // not missed.
@@ -599,7 +599,7 @@ impl Function {
                 let mut instances = lock(&self.instances);
                 // Removes abandoned invocations, whose callers are gone.
                 instances.waiting.retain(|invocation| !invocation.reply.is_closed());
-                let place = instances.place_for(instance);
+                let place = instances.next_place(instance);
                 let Instances { waiting, running } = &mut *instances;
                 let Some(this) = running.get_mut(&instance) else {
                     self.work.notify_one();
@@ -683,7 +683,7 @@ async fn next(
     let Some(function) = host.function(&function) else {
         return StatusCode::NOT_FOUND.into_response();
     };
-    let Some(Taken { id, payload, arn }) = function.next_for(instance).await else {
+    let Some(Taken { id, payload, arn }) = function.next_invocation(instance).await else {
         return StatusCode::GONE.into_response();
     };
     let deadline =

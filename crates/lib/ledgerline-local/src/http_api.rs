@@ -88,7 +88,7 @@ fn is_long_poll(uri: &Uri) -> bool {
     pairs.any(|pair| pair.strip_prefix(WAIT).is_some_and(|seconds| seconds != "0"))
 }
 
-fn without_wait(uri: &Uri) -> Uri {
+fn drop_wait(uri: &Uri) -> Uri {
     let pairs = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.starts_with(WAIT));
     let uri_without = format!("{}?{}", uri.path(), pairs.collect::<Vec<_>>().join("&"));
     uri_without.parse().unwrap_or_else(|_| uri.clone())
@@ -186,7 +186,7 @@ async fn answer(
     let long_poll = is_long_poll(&parts.uri).then(|| route.function.long_poll());
     // Without a permit, the function answers the request at once, like a request without `wait`.
     let uri =
-        if matches!(long_poll, Some(None)) { without_wait(&parts.uri) } else { parts.uri.clone() };
+        if matches!(long_poll, Some(None)) { drop_wait(&parts.uri) } else { parts.uri.clone() };
     let mut event = event(route, &parameters, &parts.method, &uri, &parts.headers, &body, client);
     event["requestContext"]["requestId"] = json!(seen.id);
     if let Some(authorizer) = authorizer {
@@ -195,7 +195,7 @@ async fn answer(
     }
     // The wait for a rebuild is not part of the gateway's timeout, so that a slow build fails no
     // request.
-    route.function.requested().await;
+    route.function.note_request().await;
     let started = Instant::now();
     let subject = first_parameter(&route.path).and_then(|name| parameters.get(name)).cloned();
     let invoked = route.function.invoke_about(subject, event.to_string().into_bytes());
@@ -348,8 +348,8 @@ mod tests {
         let uri = |query: &str| format!("/events?{query}").parse::<Uri>().unwrap();
         let is_one = |query: &str| is_long_poll(&uri(query));
         assert!(is_one("after=x&wait=20") && !is_one("after=wait") && !is_one("wait=0"));
-        assert_eq!(without_wait(&uri("after=x&wait=20&limit=1")), uri("after=x&limit=1"));
-        assert_eq!(without_wait(&uri("wait=20")).query(), Some(""));
+        assert_eq!(drop_wait(&uri("after=x&wait=20&limit=1")), uri("after=x&limit=1"));
+        assert_eq!(drop_wait(&uri("wait=20")).query(), Some(""));
     }
 
     #[test]

@@ -125,7 +125,7 @@ impl Iam {
     ///
     /// # Errors
     /// When a policy cannot be read.
-    pub fn of(
+    pub fn from_policies(
         roles: BTreeMap<String, Vec<Value>>,
         tables: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self> {
@@ -149,11 +149,11 @@ impl Iam {
     /// Returns the reason why the caller with this access key may not send a request, in the words
     /// of AWS; `None` if the caller may.
     #[must_use]
-    pub fn denied(&self, key: &str, target: &str, request: &Value) -> Option<String> {
-        self.denied_of(key, self.acts(target, request))
+    pub fn denial(&self, key: &str, target: &str, request: &Value) -> Option<String> {
+        self.denial_of_acts(key, self.acts(target, request))
     }
 
-    fn denied_of(&self, key: &str, acts: Vec<Act>) -> Option<String> {
+    fn denial_of_acts(&self, key: &str, acts: Vec<Act>) -> Option<String> {
         // Every other client has the credentials of an administrator.
         let caller = self.callers.get(key);
         let denied = acts.into_iter().find_map(|act| Some((self.decide(key, caller, &act)?, act)));
@@ -190,16 +190,20 @@ impl Iam {
             && let Some((act, answer)) =
                 acts.iter().find_map(|act| Some((act, self.outages.failure(&act.resource)?)))
         {
-            return Some(self.failed(act, answer));
+            return Some(self.outage_error(act, answer));
         }
-        let message = self.denied_of(key, acts)?;
+        let message = self.denial_of_acts(key, acts)?;
         self.hops.always("denied", &message);
         let denied = json!({ "__type": "com.amazon.coral.service#AccessDeniedException", "Message": message, "message": message });
         Some((StatusCode::BAD_REQUEST, denied))
     }
 
     /// Returns the answer of a resource that has an outage.
-    fn failed(&self, Act { action, resource, .. }: &Act, answer: Failing) -> (StatusCode, Value) {
+    fn outage_error(
+        &self,
+        Act { action, resource, .. }: &Act,
+        answer: Failing,
+    ) -> (StatusCode, Value) {
         let message = format!("{action} on {resource} fails: an outage on request");
         if answer == Failing::Failed {
             let failed = json!({ "__type": "InternalServerError", "message": message });
@@ -224,11 +228,11 @@ impl Iam {
             key.to_owned(),
             Act { action: act.action.clone(), resource: act.resource.clone(), context },
         );
-        if let Some(decided) = self.decided().get(&asked) {
+        if let Some(decided) = self.decisions().get(&asked) {
             return *decided;
         }
         let because = self.evaluate(key, caller, act);
-        let mut decided = self.decided();
+        let mut decided = self.decisions();
         if decided.len() >= MAX_DECIDED {
             decided.clear();
         }
@@ -236,7 +240,7 @@ impl Iam {
         because
     }
 
-    fn decided(&self) -> MutexGuard<'_, Decided> {
+    fn decisions(&self) -> MutexGuard<'_, Decided> {
         self.decided.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -325,13 +329,13 @@ impl Iam {
     fn dynamodb(&self, operation: &str, request: &Value) -> Vec<Act> {
         let table = &request["TableName"];
         let one =
-            |action| vec![self.on_table(action, table, None, self.key_of(table, &request["Key"]))];
+            |action| vec![self.table_act(action, table, None, self.key_of(table, &request["Key"]))];
         match operation {
             "GetItem" => one("dynamodb:GetItem"),
             "UpdateItem" => one("dynamodb:UpdateItem"),
             "DeleteItem" => one("dynamodb:DeleteItem"),
             "PutItem" => {
-                vec![self.on_table(
+                vec![self.table_act(
                     "dynamodb:PutItem",
                     table,
                     None,
@@ -340,10 +344,15 @@ impl Iam {
             }
             "Query" => {
                 let index = request["IndexName"].as_str();
-                vec![self.on_table("dynamodb:Query", table, index, self.queried(table, request))]
+                vec![self.table_act(
+                    "dynamodb:Query",
+                    table,
+                    index,
+                    self.queried_keys(table, request),
+                )]
             }
             "Scan" => {
-                vec![self.on_table("dynamodb:Scan", table, request["IndexName"].as_str(), None)]
+                vec![self.table_act("dynamodb:Scan", table, request["IndexName"].as_str(), None)]
             }
             "BatchGetItem" | "BatchWriteItem" => {
                 let action = if operation == "BatchGetItem" {
@@ -364,7 +373,7 @@ impl Iam {
                         .filter_map(|key| self.key_of(&table, key))
                         .flatten()
                         .collect();
-                    self.on_table(action, &table, None, Some(keys))
+                    self.table_act(action, &table, None, Some(keys))
                 };
                 tables.map(on_table).collect()
             }
@@ -376,7 +385,9 @@ impl Iam {
                     .filter_map(|(kind, item)| self.part(kind, item))
                     .collect()
             }
-            "ExecuteStatement" => self.statement(request).unwrap_or_else(|| self.unread(request)),
+            "ExecuteStatement" => {
+                self.statement(request).unwrap_or_else(|| self.unparsed_acts(request))
+            }
             "BatchExecuteStatement" | "ExecuteTransaction" => {
                 let list = if operation == "ExecuteTransaction" {
                     "TransactStatements"
@@ -385,13 +396,13 @@ impl Iam {
                 };
                 let statements = request[list].as_array().into_iter().flatten();
                 let acts = statements.map(|statement| {
-                    self.statement(statement).unwrap_or_else(|| self.unread(statement))
+                    self.statement(statement).unwrap_or_else(|| self.unparsed_acts(statement))
                 });
                 acts.flatten().collect()
             }
             // The other operations are about tables, not items. Functions use none of these
             // operations, and are denied each one that no role names.
-            _ => vec![self.on_table(&format!("dynamodb:{operation}"), table, None, None)],
+            _ => vec![self.table_act(&format!("dynamodb:{operation}"), table, None, None)],
         }
     }
 
@@ -406,7 +417,7 @@ impl Iam {
             _ => return None,
         };
         let table = &item["TableName"];
-        Some(self.on_table(action, table, None, self.key_of(table, &item[key])))
+        Some(self.table_act(action, table, None, self.key_of(table, &item[key])))
     }
 
     /// Returns the acts of a PartiQL statement, such as `INSERT INTO "table" VALUE {'key': ?, …}`;
@@ -437,24 +448,24 @@ impl Iam {
                 after.trim_start().starts_with('?').then(|| &statement["Parameters"][place])?;
             Some(vec![scalar(value)?])
         });
-        Some(vec![self.on_table(action, &table, index, key)])
+        Some(vec![self.table_act(action, &table, index, key)])
     }
 
     /// Returns the acts of a statement that cannot be parsed: every change of each table whose name
     /// the statement contains. So no spelling avoids a policy.
-    fn unread(&self, statement: &Value) -> Vec<Act> {
+    fn unparsed_acts(&self, statement: &Value) -> Vec<Act> {
         let text = statement["Statement"].as_str().unwrap_or_default();
         let tables = self.tables.keys().filter(|table| text.contains(table.as_str()));
         let changes =
             ["dynamodb:PartiQLUpdate", "dynamodb:PartiQLDelete", "dynamodb:PartiQLInsert"];
         tables
             .flat_map(|table| {
-                changes.map(|action| self.on_table(action, &json!(table), None, None))
+                changes.map(|action| self.table_act(action, &json!(table), None, None))
             })
             .collect()
     }
 
-    fn on_table(
+    fn table_act(
         &self,
         action: &str,
         table: &Value,
@@ -481,7 +492,7 @@ impl Iam {
 
     /// Returns the value of the partition key in the condition of a query. An index has a partition
     /// key of its own, so any attribute counts in a query of an index.
-    fn queried(&self, table: &Value, request: &Value) -> Option<Vec<String>> {
+    fn queried_keys(&self, table: &Value, request: &Value) -> Option<Vec<String>> {
         let guarded = self.tables.get(table.as_str()?)?;
         let names = request["ExpressionAttributeNames"].as_object();
         let condition = request["KeyConditionExpression"].as_str()?.replace('=', " = ");

@@ -3,6 +3,7 @@
 mod access_log;
 mod checkpoint;
 mod cli;
+mod connections;
 mod contract;
 mod cors;
 mod descriptors;

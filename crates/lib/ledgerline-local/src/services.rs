@@ -271,7 +271,7 @@ impl Sqs {
     ///
     /// # Errors
     /// When an attribute is wrong.
-    pub async fn create_queues(&self, queues: &[Queue]) -> Result<()> {
+    pub(crate) async fn create_queues(&self, queues: &[Queue]) -> Result<()> {
         let mut queues: Vec<_> = queues.iter().collect();
         queues.sort_by_key(|queue| queue.attributes.contains_key("RedrivePolicy"));
         for queue in queues {

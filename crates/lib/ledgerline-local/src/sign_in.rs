@@ -117,7 +117,7 @@ struct Code {
 /// The parameters of a request to sign in.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-struct Asked {
+struct AuthorizeRequest {
     response_type: String,
     client_id: String,
     redirect_uri: String,
@@ -130,12 +130,12 @@ struct Asked {
 
 /// The form of the page.
 #[derive(Debug, Deserialize)]
-struct Entered {
+struct SignInForm {
     user: String,
     #[serde(default)]
     groups: String,
     #[serde(flatten)]
-    asked: Asked,
+    request: AuthorizeRequest,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -168,7 +168,7 @@ struct Logout {
 pub(crate) fn router(tokens: Arc<Tokens>, clients: Vec<Client>) -> Router {
     let state = Arc::new(SignIn { tokens, clients, grants: Mutex::default() });
     Router::new()
-        .route(AUTHORIZE, get(page).post(entered))
+        .route(AUTHORIZE, get(show_form).post(submit_form))
         .route("/oauth2/token", post(token))
         .route("/oauth2/revoke", post(revoke))
         .route("/logout", get(logout))
@@ -178,45 +178,45 @@ pub(crate) fn router(tokens: Arc<Tokens>, clients: Vec<Client>) -> Router {
 }
 
 /// Shows the form, or redirects a browser with a session to the client with a code.
-async fn page(
+async fn show_form(
     State(sign_in): State<Arc<SignIn>>,
     headers: HeaderMap,
-    Query(asked): Query<Asked>,
+    Query(request): Query<AuthorizeRequest>,
 ) -> Response {
-    let client = match sign_in.client(&asked) {
+    let client = match sign_in.client(&request) {
         Ok(client) => client,
-        Err(refused) => return *refused,
+        Err(page) => return *page,
     };
-    if let Err(error) = check(client, &asked) {
-        return back(&asked, &[("error", error)]);
+    if let Err(error) = check(client, &request) {
+        return redirect(&request, &[("error", error)]);
     }
     let session = session(&headers).and_then(|id| sign_in.grants().sessions.get(id).cloned());
     match session {
-        Some(user) => sign_in.granted(client, asked, user),
-        None => secured(Html(form(&asked)).into_response()),
+        Some(user) => sign_in.redirect_with_code(client, request, user),
+        None => secure(Html(form(&request)).into_response()),
     }
 }
 
 /// Signs a user in, and redirects the browser to the client with a code.
-async fn entered(
+async fn submit_form(
     State(sign_in): State<Arc<SignIn>>,
     headers: HeaderMap,
-    Form(Entered { user, groups, asked }): Form<Entered>,
+    Form(SignInForm { user, groups, request }): Form<SignInForm>,
 ) -> Response {
     // A page of another origin must not sign a browser in as a user of its choice.
     if !is_of_this_origin(&headers) {
-        return refused(StatusCode::FORBIDDEN, "the form comes from a page of another origin");
+        return error_page(StatusCode::FORBIDDEN, "the form comes from a page of another origin");
     }
-    let client = match sign_in.client(&asked) {
+    let client = match sign_in.client(&request) {
         Ok(client) => client,
-        Err(refused) => return *refused,
+        Err(page) => return *page,
     };
-    if let Err(error) = check(client, &asked) {
-        return back(&asked, &[("error", error)]);
+    if let Err(error) = check(client, &request) {
+        return redirect(&request, &[("error", error)]);
     }
     let name = user.trim().to_owned();
     if name.is_empty() || name.len() > 128 || name.chars().any(char::is_control) {
-        return refused(
+        return error_page(
             StatusCode::BAD_REQUEST,
             "a name has 1 to 128 bytes, and no control characters",
         );
@@ -224,7 +224,7 @@ async fn entered(
     let groups = groups.split(' ').filter(|group| !group.is_empty()).map(ToOwned::to_owned);
     let user = User { name, groups: groups.collect() };
     let session = sign_in.grants().sessions.add(user.clone());
-    let mut response = sign_in.granted(client, asked, user);
+    let mut response = sign_in.redirect_with_code(client, request, user);
     set_cookie(&mut response, &format!("{COOKIE}={session}; Path=/; HttpOnly; SameSite=Lax"));
     response
 }
@@ -248,9 +248,9 @@ async fn token(
     Form(mut request): Form<TokenRequest>,
 ) -> Response {
     if request.client_id.is_empty() {
-        request.client_id = client_of(&headers).unwrap_or_default();
+        request.client_id = basic_client(&headers).unwrap_or_default();
     }
-    let mut response = match sign_in.tokens_for(&request) {
+    let mut response = match sign_in.tokens(&request) {
         Ok(tokens) => Json(tokens).into_response(),
         Err(error) => (StatusCode::BAD_REQUEST, Json(json!({ "error": error }))).into_response(),
     };
@@ -273,7 +273,7 @@ async fn logout(
     });
     if !is_known {
         let why = "the client has no such logout_uri: add it to LogoutURLs in the template";
-        return refused(StatusCode::BAD_REQUEST, why);
+        return error_page(StatusCode::BAD_REQUEST, why);
     }
     if let Some(id) = session(&headers) {
         sign_in.grants().sessions.remove(id);
@@ -284,12 +284,12 @@ async fn logout(
 }
 
 async fn keys(State(sign_in): State<Arc<SignIn>>) -> Response {
-    readable(Json(sign_in.tokens.key_set()))
+    allow_any_origin(Json(sign_in.tokens.key_set()))
 }
 
 async fn configuration(State(sign_in): State<Arc<SignIn>>) -> Response {
     let issuer = sign_in.tokens.issuer();
-    readable(Json(json!({
+    allow_any_origin(Json(json!({
         "issuer": issuer,
         "authorization_endpoint": format!("{issuer}{AUTHORIZE}"),
         "token_endpoint": format!("{issuer}/oauth2/token"),
@@ -309,37 +309,42 @@ impl SignIn {
 
     /// Returns the client of a request. An unknown client or address gets an error page, because a
     /// redirect could send the browser to any address.
-    fn client(&self, asked: &Asked) -> Result<&Client, Box<Response>> {
-        let client = self.clients.iter().find(|client| client.id == asked.client_id);
+    fn client(&self, request: &AuthorizeRequest) -> Result<&Client, Box<Response>> {
+        let client = self.clients.iter().find(|client| client.id == request.client_id);
         let Some(client) = client else {
             let why = "the template has no client with this `client_id`: use the logical id of \
                 a user pool client";
-            return Err(Box::new(refused(StatusCode::BAD_REQUEST, why)));
+            return Err(Box::new(error_page(StatusCode::BAD_REQUEST, why)));
         };
-        let uri = &asked.redirect_uri;
+        let uri = &request.redirect_uri;
         if client.callbacks.contains(uri) || is_app(uri) {
             return Ok(client);
         }
         let why = "the client has no such redirect_uri: add it to CallbackURLs in the template";
-        Err(Box::new(refused(StatusCode::BAD_REQUEST, why)))
+        Err(Box::new(error_page(StatusCode::BAD_REQUEST, why)))
     }
 
     /// Redirects the browser to the client, with a code for this user.
-    fn granted(&self, client: &Client, asked: Asked, user: User) -> Response {
+    fn redirect_with_code(
+        &self,
+        client: &Client,
+        request: AuthorizeRequest,
+        user: User,
+    ) -> Response {
         let scope =
-            if asked.scope.is_empty() { client.scopes.join(" ") } else { asked.scope.clone() };
-        let grant = Grant { client: client.id.clone(), scope, user, nonce: asked.nonce.clone() };
+            if request.scope.is_empty() { client.scopes.join(" ") } else { request.scope.clone() };
+        let grant = Grant { client: client.id.clone(), scope, user, nonce: request.nonce.clone() };
         let code = self.grants().codes.add(Code {
             grant,
-            redirect_uri: asked.redirect_uri.clone(),
-            challenge: asked.code_challenge.clone().unwrap_or_default(),
+            redirect_uri: request.redirect_uri.clone(),
+            challenge: request.code_challenge.clone().unwrap_or_default(),
             expires: Instant::now() + CODE,
         });
-        back(&asked, &[("code", &code)])
+        redirect(&request, &[("code", &code)])
     }
 
     /// Returns the tokens for a request, or the code of an error (RFC 6749, 5.2).
-    fn tokens_for(&self, request: &TokenRequest) -> Result<Value, &'static str> {
+    fn tokens(&self, request: &TokenRequest) -> Result<Value, &'static str> {
         let client = self.clients.iter().find(|client| client.id == request.client_id);
         let client = client.ok_or("invalid_client")?;
         match request.grant_type.as_str() {
@@ -356,30 +361,30 @@ impl SignIn {
                     return Err("invalid_grant");
                 }
                 let refresh = self.grants().refresh.add(code.grant.clone());
-                let mut tokens = self.of_user(client, &code.grant)?;
+                let mut tokens = self.user_tokens(client, &code.grant)?;
                 tokens["refresh_token"] = json!(refresh);
                 Ok(tokens)
             }
             "refresh_token" => {
                 let grant = self.grants().refresh.get(&request.refresh_token).cloned();
                 let grant = grant.filter(|grant| grant.client == client.id);
-                self.of_user(client, &grant.ok_or("invalid_grant")?)
+                self.user_tokens(client, &grant.ok_or("invalid_grant")?)
             }
             "client_credentials"
                 if client.flows.iter().any(|flow| flow == "client_credentials") =>
             {
-                let scope = allowed(client, &request.scope).ok_or("invalid_scope")?;
+                let scope = requested_scope(client, &request.scope).ok_or("invalid_scope")?;
                 let claims = json!({
                     "sub": client.id, "client_id": client.id, "token_use": "access", "scope": scope,
                 });
-                self.signed(client, claims)
-                    .map(|token| answer(client, json!({ "access_token": token })))
+                self.sign(client, claims)
+                    .map(|token| add_type(client, json!({ "access_token": token })))
             }
             _ => Err("unsupported_grant_type"),
         }
     }
 
-    fn of_user(&self, client: &Client, grant: &Grant) -> Result<Value, &'static str> {
+    fn user_tokens(&self, client: &Client, grant: &Grant) -> Result<Value, &'static str> {
         let Grant { scope, user, nonce, .. } = grant;
         let mut access = json!({
             "sub": user.name, "username": user.name, "client_id": client.id,
@@ -395,22 +400,22 @@ impl SignIn {
         if let Some(nonce) = nonce {
             identity["nonce"] = json!(nonce);
         }
-        let access = self.signed(client, access)?;
+        let access = self.sign(client, access)?;
         let mut tokens = json!({ "access_token": access });
         if scope.split(' ').any(|scope| scope == "openid") {
-            tokens["id_token"] = json!(self.signed(client, identity)?);
+            tokens["id_token"] = json!(self.sign(client, identity)?);
         }
-        Ok(answer(client, tokens))
+        Ok(add_type(client, tokens))
     }
 
-    fn signed(&self, client: &Client, claims: Value) -> Result<String, &'static str> {
+    fn sign(&self, client: &Client, claims: Value) -> Result<String, &'static str> {
         self.tokens
             .sign(claims, Timestamp::now(), client.access_seconds)
             .map_err(|_| "server_error")
     }
 }
 
-fn answer(client: &Client, mut tokens: Value) -> Value {
+fn add_type(client: &Client, mut tokens: Value) -> Value {
     tokens["token_type"] = json!("Bearer");
     tokens["expires_in"] = json!(client.access_seconds);
     tokens
@@ -418,21 +423,21 @@ fn answer(client: &Client, mut tokens: Value) -> Value {
 
 /// Checks the request of a known client and address, and returns the code of an error (RFC 6749,
 /// 4.1.2.1).
-fn check(client: &Client, asked: &Asked) -> Result<(), &'static str> {
-    if asked.response_type != "code" || !client.flows.iter().any(|flow| flow == "code") {
+fn check(client: &Client, request: &AuthorizeRequest) -> Result<(), &'static str> {
+    if request.response_type != "code" || !client.flows.iter().any(|flow| flow == "code") {
         return Err("unsupported_response_type");
     }
     let is_hash = |challenge: &String| challenge.len() == 43;
-    let is_sha256 = asked.code_challenge_method.as_deref() == Some("S256");
-    if !is_sha256 || !asked.code_challenge.as_ref().is_some_and(is_hash) {
+    let is_sha256 = request.code_challenge_method.as_deref() == Some("S256");
+    if !is_sha256 || !request.code_challenge.as_ref().is_some_and(is_hash) {
         return Err("invalid_request");
     }
-    allowed(client, &asked.scope).map(|_| ()).ok_or("invalid_scope")
+    requested_scope(client, &request.scope).map(|_| ()).ok_or("invalid_scope")
 }
 
 /// Returns the scopes that a client gets: those that it asks for, or all that it may have. Returns
 /// `None` if it asks for another one.
-fn allowed(client: &Client, scope: &str) -> Option<String> {
+fn requested_scope(client: &Client, scope: &str) -> Option<String> {
     if scope.is_empty() {
         return Some(client.scopes.join(" "));
     }
@@ -450,39 +455,39 @@ fn is_app(uri: &str) -> bool {
 }
 
 /// Redirects the browser to the client, with these parameters and the client's state.
-fn back(asked: &Asked, parameters: &[(&str, &str)]) -> Response {
+fn redirect(request: &AuthorizeRequest, parameters: &[(&str, &str)]) -> Response {
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.extend_pairs(parameters);
-    if let Some(state) = &asked.state {
+    if let Some(state) = &request.state {
         query.append_pair("state", state);
     }
-    let separator = if asked.redirect_uri.contains('?') { '&' } else { '?' };
-    Redirect::to(&format!("{}{separator}{}", asked.redirect_uri, query.finish())).into_response()
+    let separator = if request.redirect_uri.contains('?') { '&' } else { '?' };
+    Redirect::to(&format!("{}{separator}{}", request.redirect_uri, query.finish())).into_response()
 }
 
 /// Returns the form, with the request in hidden fields.
-fn form(asked: &Asked) -> String {
+fn form(request: &AuthorizeRequest) -> String {
     let fields = [
-        ("response_type", Some(&asked.response_type)),
-        ("client_id", Some(&asked.client_id)),
-        ("redirect_uri", Some(&asked.redirect_uri)),
-        ("scope", Some(&asked.scope)),
-        ("state", asked.state.as_ref()),
-        ("code_challenge", asked.code_challenge.as_ref()),
-        ("code_challenge_method", asked.code_challenge_method.as_ref()),
-        ("nonce", asked.nonce.as_ref()),
+        ("response_type", Some(&request.response_type)),
+        ("client_id", Some(&request.client_id)),
+        ("redirect_uri", Some(&request.redirect_uri)),
+        ("scope", Some(&request.scope)),
+        ("state", request.state.as_ref()),
+        ("code_challenge", request.code_challenge.as_ref()),
+        ("code_challenge_method", request.code_challenge_method.as_ref()),
+        ("nonce", request.nonce.as_ref()),
     ];
     let hidden: String = fields
         .into_iter()
         .filter_map(|(name, value)| {
-            let value = escaped(value?);
+            let value = escape(value?);
             Some(format!("<input type=\"hidden\" name=\"{name}\" value=\"{value}\">\n"))
         })
         .collect();
     FORM.replace("<!-- request -->", &hidden)
 }
 
-fn escaped(text: &str) -> String {
+fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
@@ -498,7 +503,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// Adds the headers of a page that runs no script and that no page may frame.
-fn secured(mut response: Response) -> Response {
+fn secure(mut response: Response) -> Response {
     const POLICY: &str =
         "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'";
     let headers = response.headers_mut();
@@ -509,17 +514,17 @@ fn secured(mut response: Response) -> Response {
     response
 }
 
-fn refused(status: StatusCode, why: &'static str) -> Response {
-    secured((status, why).into_response())
+fn error_page(status: StatusCode, why: &'static str) -> Response {
+    secure((status, why).into_response())
 }
 
-fn readable(body: Json<Value>) -> Response {
+fn allow_any_origin(body: Json<Value>) -> Response {
     let any = [(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"))];
     (any, body).into_response()
 }
 
 /// Returns the id of a client that names itself by HTTP Basic. The local stack checks no secret.
-fn client_of(headers: &HeaderMap) -> Option<String> {
+fn basic_client(headers: &HeaderMap) -> Option<String> {
     let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Basic ")?;
     let text = String::from_utf8(BASE64_STANDARD.decode(text).ok()?).ok()?;
     text.split_once(':').map(|(id, _)| id.to_owned())

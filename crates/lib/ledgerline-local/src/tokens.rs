@@ -60,18 +60,18 @@ impl Tokens {
         claims["exp"] = json!(now.as_second() + seconds);
         claims["jti"] = json!(Uuid::new_v4());
         let header = json!({ "alg": "ES256", "kid": self.id, "typ": "JWT" });
-        let [header, claims] = [header, claims].map(|part| encoded(part.to_string()));
+        let [header, claims] = [header, claims].map(|part| encode(part.to_string()));
         let signed = format!("{header}.{claims}");
         let signature = self.key.sign(&self.random, signed.as_bytes());
         let signature = signature.map_err(|_| anyhow!("a token cannot be signed"))?;
-        Ok(format!("{signed}.{}", encoded(signature)))
+        Ok(format!("{signed}.{}", encode(signature)))
     }
 
     /// Returns the claims of a token that this stack signed and that has not expired. Returns
     /// `None` for every other token.
     pub(crate) fn claims(&self, token: &str, now: Timestamp) -> Option<Map<String, Value>> {
         let [header, claims, signature] = token.split('.').collect::<Vec<_>>().try_into().ok()?;
-        let fields = |part: &str| serde_json::from_slice::<Map<_, _>>(&decoded(part)?).ok();
+        let fields = |part: &str| serde_json::from_slice::<Map<_, _>>(&decode(part)?).ok();
         let header = fields(header)?;
         // Another algorithm, such as `none`, would make the signature void.
         if header.get("alg")? != "ES256" || *header.get("kid")? != *self.id {
@@ -79,7 +79,7 @@ impl Tokens {
         }
         let signed = &token[..token.len() - signature.len() - 1];
         let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.key.public_key().as_ref());
-        key.verify(signed.as_bytes(), &decoded(signature)?).ok()?;
+        key.verify(signed.as_bytes(), &decode(signature)?).ok()?;
         let claims = fields(claims)?;
         let is_valid = *claims.get("iss")? == *self.issuer
             && claims.get("exp")?.as_i64()? > now.as_second()
@@ -93,16 +93,16 @@ impl Tokens {
         let (x, y) = self.key.public_key().as_ref()[1..].split_at(32);
         json!({ "keys": [{
             "kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": self.id,
-            "x": encoded(x), "y": encoded(y),
+            "x": encode(x), "y": encode(y),
         }] })
     }
 }
 
-fn encoded(bytes: impl AsRef<[u8]>) -> String {
+fn encode(bytes: impl AsRef<[u8]>) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(bytes)
 }
 
-fn decoded(text: &str) -> Option<Vec<u8>> {
+fn decode(text: &str) -> Option<Vec<u8>> {
     BASE64_URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok()
 }
 
@@ -139,13 +139,13 @@ mod tests {
         let others = tokens();
         let token = ours.sign(json!({ "sub": "ada" }), at(NOW), 60).unwrap();
         let [header, claims, signature] = token.split('.').collect::<Vec<_>>().try_into().unwrap();
-        let mut eve: Value = serde_json::from_slice(&decoded(claims).unwrap()).unwrap();
+        let mut eve: Value = serde_json::from_slice(&decode(claims).unwrap()).unwrap();
         eve["sub"] = json!("eve");
-        let eve = encoded(eve.to_string());
-        let none = encoded(json!({ "alg": "none", "kid": ours.id }).to_string());
+        let eve = encode(eve.to_string());
+        let none = encode(json!({ "alg": "none", "kid": ours.id }).to_string());
         for forged in [
             format!("{header}.{eve}.{signature}"),
-            format!("{header}.{claims}.{}", encoded([0; 64])),
+            format!("{header}.{claims}.{}", encode([0; 64])),
             format!("{header}.{claims}."),
             format!("{none}.{claims}."),
             format!("{none}.{eve}.{signature}"),
@@ -167,10 +167,10 @@ mod tests {
         let tokens = tokens();
         let token = tokens.sign(json!({}), at(NOW), 60).unwrap();
         let key = &tokens.key_set()["keys"][0];
-        let coordinate = |name: &str| decoded(key[name].as_str().unwrap()).unwrap();
+        let coordinate = |name: &str| decode(key[name].as_str().unwrap()).unwrap();
         let point = [vec![4], coordinate("x"), coordinate("y")].concat();
         let (signed, signature) = token.rsplit_once('.').unwrap();
         let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point);
-        assert!(key.verify(signed.as_bytes(), &decoded(signature).unwrap()).is_ok());
+        assert!(key.verify(signed.as_bytes(), &decode(signature).unwrap()).is_ok());
     }
 }

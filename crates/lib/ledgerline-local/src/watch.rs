@@ -84,7 +84,7 @@ impl Watch {
                     .always("watch", &format!("{replaced} functions replaced after {took:.1} s"));
                 // The template is read only at the start. If an edit needs a change of the
                 // template, the change is printed, and has to wait until the next start.
-                match self.unwired() {
+                match self.wiring_problems() {
                     Ok(problems) => {
                         problems.iter().for_each(|problem| self.hops.always("wiring", problem))
                     }
@@ -98,12 +98,12 @@ impl Watch {
     }
 
     /// Returns the differences between the current functions and the template.
-    fn unwired(&self) -> Result<Vec<String>> {
+    fn wiring_problems(&self) -> Result<Vec<String>> {
         Ok(check::wiring(&self.source, &check::manifests(&self.programs)?))
     }
 
     fn sources(&self) -> Sources {
-        sources_of(&self.root)
+        read_sources(&self.root)
     }
 
     /// Builds all functions. The function of the last request is first, because its caller waits.
@@ -134,7 +134,7 @@ fn binary(function: &Function) -> String {
     function.program().file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn sources_of(root: &Path) -> Sources {
+fn read_sources(root: &Path) -> Sources {
     let mut sources = Sources::new();
     collect(&root.join("crates"), &mut sources);
     for file in ["Cargo.toml", "Cargo.lock", "template.yaml"] {
@@ -156,7 +156,7 @@ fn build_and_replace(
     let binaries: Vec<_> = binaries.iter().map(String::as_str).collect();
     let mut replaced = 0;
     build::build_each(build::profile(), root, &binaries, |Built { name, fresh, .. }| {
-        let is_current = difference(seen, &sources_of(root)).is_none();
+        let is_current = difference(seen, &read_sources(root)).is_none();
         for function in functions.iter().filter(|function| binary(function) == name) {
             if !fresh {
                 hops.line("watch", &format!("{} is replaced", function.name()));

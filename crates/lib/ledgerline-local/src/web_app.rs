@@ -50,7 +50,7 @@ pub(crate) fn router(
     Router::new()
         .nest(APP, files)
         .route("/app", get(async || Redirect::temporary(APP)))
-        .layer(middleware::from_fn_with_state(Arc::new(distribution), with_headers))
+        .layer(middleware::from_fn_with_state(Arc::new(distribution), add_headers))
 }
 
 /// Allows the pages of this origin to call the API in place of those of the distribution.
@@ -62,7 +62,7 @@ pub(crate) fn allow(cors: &mut Cors, distribution: &Distribution, own: &str) {
 }
 
 /// Adds the headers of the first behaviour whose pattern matches the path.
-async fn with_headers(
+async fn add_headers(
     State(distribution): State<Arc<Distribution>>,
     request: Request,
     next: Next,

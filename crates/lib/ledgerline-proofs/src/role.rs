@@ -30,12 +30,12 @@ impl Role {
         let policies = BTreeMap::from([(FUNCTION.to_owned(), vec![policy(manifest)])]);
         let tables = manifest.tables.iter();
         let tables = tables.map(|table| (name(&table.variable), table.partition.to_string()));
-        Arc::new(Self(Iam::of(policies, tables).expect("it is a policy")))
+        Arc::new(Self(Iam::from_policies(policies, tables).expect("it is a policy")))
     }
 
     /// The reason for which DynamoDB denies this request to the function; `None` if it allows it.
     pub(crate) fn denies(&self, operation: &str, request: &Value) -> Option<String> {
-        self.0.denied(FUNCTION, &format!("DynamoDB_20120810.{operation}"), request)
+        self.0.denial(FUNCTION, &format!("DynamoDB_20120810.{operation}"), request)
     }
 }
 

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use ledgerline_local::host::invoked;
+use ledgerline_local::host::invoke_program;
 use ledgerline_sam::build;
 use ledgerline_testing::{dynamodb, workspace};
 use tempfile::NamedTempFile;
@@ -89,7 +89,7 @@ async fn resident(prefix: &str, program: &Path, commands: usize) -> (u64, String
     let install = sample("install").unwrap();
     let fill = sample("fill").unwrap();
     let events = iter::once(install).chain(iter::repeat_n(fill, commands - 1));
-    let answers = invoked(&script, environment(&tls, None).unwrap(), events).await.unwrap();
+    let answers = invoke_program(&script, environment(&tls, None).unwrap(), events).await.unwrap();
     for answer in answers {
         assert!(matches!(answer["statusCode"].as_u64(), Some(200 | 201)), "{answer}");
     }

@@ -16,7 +16,7 @@ mod secured;
 
 use std::{env, time::Duration};
 
-use ledgerline_local::host::invoked;
+use ledgerline_local::host::invoke_program;
 use ledgerline_testing::{dynamodb, program};
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ async fn installed(slowness: Slowness, trusted: Option<&str>) -> anyhow::Result<
         Some(program) => program.into(),
         None => program("tank-commands"),
     };
-    Ok(invoked(&program, environment, [sample("install")?]).await?.remove(0))
+    Ok(invoke_program(&program, environment, [sample("install")?]).await?.remove(0))
 }
 
 const FAST: Duration = Duration::ZERO;

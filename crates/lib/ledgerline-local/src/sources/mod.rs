@@ -23,7 +23,7 @@ pub(crate) enum Reported {
 /// Reads a partial batch response as Lambda does: an empty answer is a success, and an empty,
 /// missing or unknown identifier fails the whole batch. Source: the developer guide, "Reporting
 /// batch item failures", for streams and for SQS alike.
-pub(crate) fn reported(answer: &[u8], sent: &HashSet<&str>) -> Reported {
+pub(crate) fn read_failures(answer: &[u8], sent: &HashSet<&str>) -> Reported {
     let Ok(answer) = serde_json::from_slice::<Value>(answer) else { return Reported::All };
     if answer["batchItemFailures"].is_null() {
         return Reported::None;
@@ -52,9 +52,9 @@ mod tests {
         for success in
             ["null", "{}", r#"{"batchItemFailures":null}"#, r#"{"batchItemFailures":[]}"#]
         {
-            assert_eq!(reported(success.as_bytes(), &sent), Reported::None, "{success}");
+            assert_eq!(read_failures(success.as_bytes(), &sent), Reported::None, "{success}");
         }
-        let one = reported(br#"{"batchItemFailures":[{"itemIdentifier":"2"}]}"#, &sent);
+        let one = read_failures(br#"{"batchItemFailures":[{"itemIdentifier":"2"}]}"#, &sent);
         assert_eq!(one, Reported::Some(HashSet::from(["2".into()])));
         for all in [
             "no json",
@@ -63,7 +63,7 @@ mod tests {
             r#"{"batchItemFailures":[{"itemIdentifier":"3"}]}"#,
             r#"{"batchItemFailures":[{"itemIdentifier":"1"},{}]}"#,
         ] {
-            assert_eq!(reported(all.as_bytes(), &sent), Reported::All, "{all}");
+            assert_eq!(read_failures(all.as_bytes(), &sent), Reported::All, "{all}");
         }
     }
 }

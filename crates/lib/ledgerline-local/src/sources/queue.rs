@@ -17,7 +17,7 @@ use rustack_sqs_model::{
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use super::{Reported, reported};
+use super::{Reported, read_failures};
 use ledgerline_sam::template::{QueueSource, REGION};
 
 use crate::{
@@ -80,7 +80,7 @@ impl Mapping {
             Ok(answer) => {
                 let sent =
                     messages.iter().filter_map(|message| message.message_id.as_deref()).collect();
-                reported(&answer, &sent)
+                read_failures(&answer, &sent)
             }
         };
         self.delete(messages, &failed, took).await

@@ -12,7 +12,7 @@ use dynoxide::Database;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, Notify, watch};
 
-use super::{Reported, reported};
+use super::{Reported, read_failures};
 use ledgerline_sam::template::{StartingPosition, StreamSource};
 
 use crate::{
@@ -200,7 +200,7 @@ impl Outcome {
             return Self::Done;
         }
         let sent: HashSet<&str> = records.iter().map(sequence_number).collect();
-        match reported(answer, &sent) {
+        match read_failures(answer, &sent) {
             Reported::None => Self::Done,
             Reported::All => Self::Failed,
             Reported::Some(failed) => records
@@ -253,7 +253,7 @@ impl<'a> Work<'a> {
             && outcome == Outcome::Failed
         {
             // A split is no retry, so it is not counted; the halves stay in order. If the function
-            // reported a part of a batch, the batch is split there and not halved.
+            // read_failures a part of a batch, the batch is split there and not halved.
             let (first, second) = rest.split_at(rest.len() / 2);
             self.batches.push_front((second.to_vec(), attempts));
             self.batches.push_front((first.to_vec(), attempts));
