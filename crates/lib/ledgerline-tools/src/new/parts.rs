@@ -365,7 +365,7 @@ pub(super) fn operators(change: &mut Change) -> Result<()> {
         order(change)?;
     }
     let sections = [template::section("Operators")?, template::section("Reconciling")?];
-    change.inserted(TEMPLATE, "  # --- Watching -", &sections.concat());
+    change.inserted(TEMPLATE, "  # --- Monitoring -", &sections.concat());
     let client = template::part("  # For `ledger login`:", &[template::AFTER_CLIENTS])?;
     client_and_scope(change, 1, &client)?;
     of_fanout(change, &["reconciler"])?;
@@ -385,7 +385,7 @@ fn order(change: &mut Change) -> Result<()> {
     }
     change.inserted(
         TEMPLATE,
-        "  # --- Watching -",
+        "  # --- Monitoring -",
         &template::section("$all: one order over all streams")?,
     );
     let client = template::part(template::CLIENTS, &["  # For `ledger login`:"])?;

@@ -18,7 +18,7 @@ const WIDTH: usize = 114;
 /// The line before the clients of operators and readers of events.
 pub(super) const CLIENTS: &str = "  # For programs that read the events of all callers.";
 /// The heading of the section after these clients.
-pub(super) const AFTER_CLIENTS: &str = "  # --- What every function may do -";
+pub(super) const AFTER_CLIENTS: &str = "  # --- Logs and traces -";
 
 /// Returns the template of the starter with empty generated blocks.
 fn ours() -> Result<String> {
@@ -142,7 +142,7 @@ pub(super) fn with_section(template: &str, application: &str, section: &str) -> 
 }
 
 /// The heading of the section with the loops.
-const ALIKE: &str = "  # --- What is alike -";
+const ALIKE: &str = "  # --- Loops -";
 
 /// Returns the template with this loop. A missing loop is added with an empty list, and `cargo
 /// xtask wire` writes the list. A template can lack a loop because linters reject empty lists, so
@@ -246,7 +246,7 @@ mod tests {
             "{after}"
         );
         let order =
-            ["What is alike", "Queues of commits", "Functions that take the commands", "=== depot"];
+            ["--- Loops", "Queues of commits", "Functions that take the commands", "=== depot"];
         let places: Vec<_> = order.map(|text| after.find(text).unwrap()).to_vec();
         assert!(places.is_sorted(), "{after}");
         assert!(after.contains(" } } }\n\n  # === depot"), "{after}");
@@ -294,7 +294,7 @@ mod tests {
     fn the_sections_for_operators_are_those_of_a_new_workspace() {
         let reconciling = section("Reconciling").unwrap();
         let operators = of_ours(&(section("Operators").unwrap() + &reconciling));
-        let ours = of_this_workspace("  # --- Operators -", "  # --- Watching -");
+        let ours = of_this_workspace("  # --- Operators -", "  # --- Monitoring -");
         let (_, operators) = operators.split_once("  # --- Operators -").unwrap();
         assert_eq!(by_hand(&ours), by_hand(operators));
     }
