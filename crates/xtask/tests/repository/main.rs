@@ -1,7 +1,8 @@
-//! Tests of the tracked files of this repository: words, links and reference pages.
+//! Tests of the tracked files of this repository: words, links, reference pages and imports.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+mod circles;
 mod links;
 mod parameters;
 mod prose;
