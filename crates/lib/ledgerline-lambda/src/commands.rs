@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 #[cfg(feature = "schema")]
-use crate::operations::{self, Kind};
+use crate::operations::{self, RouteKind};
 use crate::{
     Error, config,
     grants::{self, REQUESTS},
@@ -44,7 +44,7 @@ const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zer
 /// The time that a command may take, including retries. It is less than the function's timeout
 /// (rule 11), so that the client gets a response. A commit appended within this time stays in the
 /// log. A client that retries with the same Idempotency-Key gets its response.
-const PATIENCE: Duration = Duration::from_secs(8);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The function that builds the body of a success from the stream, and the state and the version
 /// after the command.
@@ -97,7 +97,7 @@ impl<A: Aggregate> Route<A> {
             let (id, command) = read(request, request.json()?)?;
             Ok((id, Some(command)))
         };
-        let route = Self::reading(key, Box::new(read), answer);
+        let route = Self::from_reader(key, Box::new(read), answer);
         Self { described: route.described.body::<Body>(), ..route }
     }
 
@@ -113,10 +113,10 @@ impl<A: Aggregate> Route<A> {
             let (id, command) = read(request)?;
             Ok((id, Some(command)))
         };
-        Self::reading(key, Box::new(read), answer)
+        Self::from_reader(key, Box::new(read), answer)
     }
 
-    fn reading<Answer: Serialize + JsonSchema + 'static>(
+    fn from_reader<Answer: Serialize + JsonSchema + 'static>(
         key: &'static str,
         read: Read<A>,
         answer: AnswerOf<A, Answer>,
@@ -242,7 +242,7 @@ pub fn republish_state<A: Aggregate, Answer: Serialize + JsonSchema + 'static>(
         let Replay { reason: _ } = request.json()?;
         Ok((request.path_value::<Id>("id")?.into_inner(), None))
     };
-    let route = Route::reading(key, Box::new(read), answer).operators_only();
+    let route = Route::from_reader(key, Box::new(read), answer).operators_only();
     Route { described: route.described.body::<Replay>().refusals(&[NOTHING_TO_REPLAY]), ..route }
 }
 
@@ -296,14 +296,14 @@ struct Replay {
 /// the optional `SOURCE_ADDRESSES`, or a variable of [`http::run`](crate::http::run).
 pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
     #[cfg(feature = "schema")]
-    if operations::asked() {
+    if operations::is_requested() {
         return operations::print(routes.iter().map(|route| {
             let creates = route.location.is_some();
-            let kind = Kind::Command { creates, if_match_required: route.if_match_required };
+            let kind = RouteKind::Command { creates, if_match_required: route.if_match_required };
             (route.key, route.scope, kind, &route.described)
         }));
     }
-    if let Some(streams) = snapshot_warmup::asked(std::env::args()) {
+    if let Some(streams) = snapshot_warmup::requested_streams(std::env::args()) {
         let store = store(dynamodb().await).await?.with_requests(config::text(REQUESTS.variable)?);
         return snapshot_warmup::build::<A>(&store, streams).await;
     }
@@ -361,8 +361,8 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
             if key.is_some() { Fingerprints::of(request)? } else { Fingerprints::default() };
         let answer = |answer: Result<(&A::State, u64), &Refusal>| {
             let answer = match answer {
-                Ok((state, version)) => Answer::success(route, &stream, state, version),
-                Err(refusal) => Answer::from(&Problem::from(refusal)),
+                Ok((state, version)) => StoredAnswer::success(route, &stream, state, version),
+                Err(refusal) => StoredAnswer::from(&Problem::from(refusal)),
             };
             serde_json::to_string(&answer).unwrap_or_default()
         };
@@ -390,7 +390,7 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         // would copy it, at a fifteenth of a command's instructions.
         let executed =
             Box::pin(execute(&self.store, &self.cache, &DynamoDbStore::HOST, &execution));
-        let Ok(outcome) = timeout(PATIENCE, executed).await else {
+        let Ok(outcome) = timeout(COMMAND_TIMEOUT, executed).await else {
             tracing::error!(%stream, outcome = "timed out", "command");
             metrics::command("timed out");
             return Err(Problem::unavailable());
@@ -398,9 +398,9 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         metrics::command(log(&stream, &outcome));
         match outcome {
             Ok(Outcome::Committed(loaded) | Outcome::Unchanged(loaded)) => {
-                Ok(Answer::success(route, &stream, &loaded.state, loaded.version).response())
+                Ok(StoredAnswer::success(route, &stream, &loaded.state, loaded.version).response())
             }
-            Ok(Outcome::Repeated(answer)) => repeated(&answer),
+            Ok(Outcome::Repeated(answer)) => read_stored(&answer),
             Err(error) => Err(problem(&error, precondition.as_ref())),
         }
     }
@@ -408,7 +408,7 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
 
 /// A response in the form in which an idempotency record stores it.
 #[derive(Debug, Serialize, Deserialize)]
-struct Answer {
+struct StoredAnswer {
     status: u16,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     location: Option<String>,
@@ -417,7 +417,7 @@ struct Answer {
     body: Value,
 }
 
-impl Answer {
+impl StoredAnswer {
     fn success<A: Aggregate>(
         route: &Route<A>,
         stream: &StreamId,
@@ -447,7 +447,7 @@ impl Answer {
     }
 }
 
-impl From<&Problem> for Answer {
+impl From<&Problem> for StoredAnswer {
     fn from(problem: &Problem) -> Self {
         Self {
             status: problem.status.as_u16(),
@@ -458,8 +458,8 @@ impl From<&Problem> for Answer {
     }
 }
 
-fn repeated(answer: &str) -> Result<Response, Problem> {
-    let Ok(answer) = serde_json::from_str::<Answer>(answer) else {
+fn read_stored(answer: &str) -> Result<Response, Problem> {
+    let Ok(answer) = serde_json::from_str::<StoredAnswer>(answer) else {
         tracing::error!("a stored response cannot be read");
         return Err(Problem::internal());
     };

@@ -101,7 +101,7 @@ pub(crate) fn lines_or(name: &'static str, default: &str) -> Result<Vec<String>,
 
 /// Returns the value of a variable of the SDK's clients, if it is set. Its name begins with `AWS_`,
 /// so every function may read it.
-pub(crate) fn of_the_sdk(name: &str) -> Option<String> {
+pub(crate) fn sdk_variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 

@@ -22,7 +22,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
 #[cfg(feature = "schema")]
-use crate::operations::{self, Described, Kind};
+use crate::operations::{self, Described, RouteKind};
 use crate::{
     Error, config, grants,
     http::{HttpRequest, MAX_ANSWER_BYTES, Problem, Response, Routes, as_json, encoded_bytes},
@@ -39,7 +39,7 @@ const MAX_LIMIT: usize = 1_000;
 const MAX_WAIT: u64 = 20;
 /// The pause between two reads while a request waits for a commit. Each read costs, in each
 /// partition, a read unit for each 4 KB of the newest batch.
-const PAUSE: Duration = Duration::from_millis(500);
+const POLL_PAUSE: Duration = Duration::from_millis(500);
 /// The largest number of values of a filter.
 const MAX_VALUES: usize = 50;
 
@@ -61,7 +61,7 @@ struct Names {
 }
 
 impl Names {
-    fn of<L: Aggregates>() -> Self {
+    fn new<L: Aggregates>() -> Self {
         let mut names = Self::default();
         L::visit(&mut names);
         names
@@ -98,9 +98,9 @@ impl Visitor for Names {
 /// cannot be read. When a variable of [`http::run`](crate::http::run) is missing or wrong.
 pub async fn run<L: Aggregates>() -> Result<(), Error> {
     #[cfg(feature = "schema")]
-    if operations::asked() {
-        let kind = Kind::Unconditional;
-        return operations::print([(ROUTE, Scope::Events, kind, &described(&Names::of::<L>()))]);
+    if operations::is_requested() {
+        let kind = RouteKind::Unconditional;
+        return operations::print([(ROUTE, Scope::Events, kind, &describe(&Names::new::<L>()))]);
     }
     let endpoint = Endpoint { route: ROUTE.into(), scope: Scope::Events };
     let manifest = grants::reader_of_sequence(Manifest::new(Source::Http(vec![endpoint])));
@@ -121,7 +121,7 @@ impl Events {
         log: DynamoDbStore,
         partitions: u16,
     ) -> Self {
-        Self { sequence, log, partitions, names: Names::of::<L>() }
+        Self { sequence, log, partitions, names: Names::new::<L>() }
     }
 }
 
@@ -135,7 +135,7 @@ enum After {
 
 impl After {
     /// Reads `after` from the request.
-    fn of(request: &HttpRequest, partitions: u16) -> Result<Self, Problem> {
+    fn from_request(request: &HttpRequest, partitions: u16) -> Result<Self, Problem> {
         match request.query("after")?.as_deref() {
             None | Some("beginning") => Ok(Self::Cursor(Cursor::beginning(partitions))),
             Some("now") => Ok(Self::Now),
@@ -145,7 +145,7 @@ impl After {
                     "after",
                     "the time cannot be read: write it like 2026-11-24T09:30:00Z, and a + as %2B",
                 )),
-                Err(_) => text.parse().map(Self::Cursor).map_err(|error| cursor(&error)),
+                Err(_) => text.parse().map(Self::Cursor).map_err(|error| cursor_problem(&error)),
             },
         }
     }
@@ -204,21 +204,24 @@ impl Routes for Events {
             filter: filter(request, &self.names)?,
             limit,
         };
-        let mut after = match After::of(request, self.partitions)? {
+        let mut after = match After::from_request(request, self.partitions)? {
             After::Cursor(cursor) => cursor,
-            After::Now => subscription.now().await.map_err(|error| failed(&error))?,
-            After::Time(time) => subscription.at(time).await.map_err(|error| failed(&error))?,
+            After::Now => subscription.now().await.map_err(|error| store_problem(&error))?,
+            After::Time(time) => {
+                subscription.at(time).await.map_err(|error| store_problem(&error))?
+            }
         };
         let deadline = Instant::now() + wait;
         loop {
-            let page = subscription.next(&after).await.map_err(|error| problem(&error))?;
+            let page =
+                subscription.next(&after).await.map_err(|error| subscription_problem(&error))?;
             let is_over = Instant::now() >= deadline;
             // If the filter left out all entries of a page, the read continues after it. So a wait
             // ends at a new commit.
             if !page.delivered.is_empty() || is_over {
                 return Ok(answer(page));
             }
-            let pause = if page.complete { PAUSE } else { Duration::ZERO };
+            let pause = if page.complete { POLL_PAUSE } else { Duration::ZERO };
             after = page.cursor;
             sleep_until(deadline.min(Instant::now() + pause)).await;
         }
@@ -229,7 +232,7 @@ fn answer(page: Page) -> Response {
     let Page { delivered, mut cursor, mut complete, entries: _ } = page;
     let (mut commits, mut bytes, mut last) = (Vec::new(), 0, None);
     for Delivered { entry, commit, at: _, cursor: place } in delivered {
-        let shown = commit.and_then(|commit| Shown::of(&commit)).unwrap_or_else(|reason| {
+        let shown = commit.and_then(|commit| ShownCommit::json(&commit)).unwrap_or_else(|reason| {
             let Entry { stream, version } = &entry;
             tracing::error!(%stream, version, reason, "a commit cannot be read");
             as_json(Unreadable { stream: stream.clone(), version: *version, unreadable: reason })
@@ -250,7 +253,7 @@ fn answer(page: Page) -> Response {
 /// Describes the route for the contract. The names of categories and event types are in its
 /// schemas, because the function refuses any other name.
 #[cfg(feature = "schema")]
-fn described(names: &Names) -> Described {
+fn describe(names: &Names) -> Described {
     use ledgerline::api::Occurs::{Optional, Several};
     use schemars::{SchemaGenerator, json_schema};
 
@@ -258,7 +261,7 @@ fn described(names: &Names) -> Described {
     let types: Vec<_> = names.types.iter().flat_map(|known| known.names()).collect();
     let page = |generator: &mut SchemaGenerator| {
         let (commit, unreadable) =
-            (generator.subschema_for::<Shown>(), generator.subschema_for::<Unreadable>());
+            (generator.subschema_for::<ShownCommit>(), generator.subschema_for::<Unreadable>());
         json_schema!({
             "type": "object",
             "description": "Commits of all streams, in one order.",
@@ -306,7 +309,7 @@ struct Unreadable {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Commit"))]
 #[serde(rename_all = "camelCase")]
-struct Shown {
+struct ShownCommit {
     stream: StreamId,
     version: u64,
     at: Timestamp,
@@ -328,9 +331,9 @@ struct ShownEvent {
     data: Value,
 }
 
-impl Shown {
+impl ShownCommit {
     /// Returns the commit, or the reason why it cannot be shown, without its content (rule 14).
-    fn of(commit: &Commit) -> Result<Value, String> {
+    fn json(commit: &Commit) -> Result<Value, String> {
         let event = |RecordedEvent { event_type, schema, data }: &RecordedEvent| {
             let data = serde_json::from_str(data).map_err(|_| "an event is no JSON".to_owned())?;
             Ok::<_, String>(ShownEvent { r#type: event_type.clone(), schema: *schema, data })
@@ -348,21 +351,21 @@ impl Shown {
     }
 }
 
-fn cursor(error: &CursorError) -> Problem {
+fn cursor_problem(error: &CursorError) -> Problem {
     Problem::field(
         "after",
         format!("{error}: send a cursor of an earlier answer, beginning, now, or a time"),
     )
 }
 
-fn problem(error: &SubscriptionError) -> Problem {
+fn subscription_problem(error: &SubscriptionError) -> Problem {
     match error {
-        SubscriptionError::Cursor(error) => cursor(error),
-        SubscriptionError::Store(error) => failed(error),
+        SubscriptionError::Cursor(error) => cursor_problem(error),
+        SubscriptionError::Store(error) => store_problem(error),
     }
 }
 
-fn failed(error: &StoreError) -> Problem {
+fn store_problem(error: &StoreError) -> Problem {
     match error {
         StoreError::Throttled(_) => Problem::unavailable(),
         StoreError::Unavailable(_) => {

@@ -24,14 +24,14 @@ const NOT_ROUTED: &str = "$default";
 /// Finds the route of a request to a function URL, as the HTTP API does: first an exact path, then
 /// one with parameters, which are decoded. Routes for operators are left out: the permission to
 /// call the function does not include their scope.
-pub(crate) fn with_route(
+pub(crate) fn find_route(
     endpoints: &[Endpoint],
     mut request: ApiGatewayV2httpRequest,
 ) -> ApiGatewayV2httpRequest {
     if request.route_key.as_deref() != Some(NOT_ROUTED) {
         return request;
     }
-    let asked = format!(
+    let requested = format!(
         "{} {}",
         request.request_context.http.method,
         request.raw_path.as_deref().unwrap_or("/")
@@ -40,7 +40,7 @@ pub(crate) fn with_route(
     let mut routes: Vec<_> = endpoints.map(|endpoint| &*endpoint.route).collect();
     routes.sort_by_key(|route| route.matches('{').count());
     if let Some((route, parameters)) =
-        routes.into_iter().find_map(|route| Some((route, parameters(route, &asked)?)))
+        routes.into_iter().find_map(|route| Some((route, parameters(route, &requested)?)))
     {
         request.route_key = Some(route.to_owned());
         request.path_parameters = parameters;
@@ -49,19 +49,19 @@ pub(crate) fn with_route(
 }
 
 /// Reads the parameters of the path, if this method and path are those of the route.
-fn parameters(route: &str, asked: &str) -> Option<HashMap<String, String>> {
-    if route.split('/').count() != asked.split('/').count() {
+fn parameters(route: &str, requested: &str) -> Option<HashMap<String, String>> {
+    if route.split('/').count() != requested.split('/').count() {
         return None;
     }
     let mut parameters = HashMap::new();
-    for (of_route, part) in route.split('/').zip(asked.split('/')) {
-        match of_route.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
+    for (expected, part) in route.split('/').zip(requested.split('/')) {
+        match expected.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
             Some(name) if !part.is_empty() => {
                 let value = percent_decode_str(part).decode_utf8().ok()?;
                 parameters.insert(name.to_owned(), value.into_owned());
             }
             Some(_) => return None,
-            None if of_route == part => {}
+            None if expected == part => {}
             None => return None,
         }
     }
@@ -84,7 +84,7 @@ mod tests {
         let of_operators =
             Endpoint { route: "POST /tanks/{id}/repairs".into(), scope: Scope::Operate };
         let endpoints = [&endpoints[..], &[of_operators]].concat();
-        let asked = |method: &str, path: &str, arn: &str| {
+        let requested = |method: &str, path: &str, arn: &str| {
             let event = json!({
                 "version": "2.0", "routeKey": "$default", "rawPath": path, "headers": {}, "isBase64Encoded": false,
                 "requestContext": {
@@ -92,17 +92,17 @@ mod tests {
                     "authorizer": { "iam": { "userArn": arn, "callerId": "AROA1:session" } },
                 },
             });
-            HttpRequest::from(with_route(&endpoints, serde_json::from_value(event).unwrap()))
+            HttpRequest::from(find_route(&endpoints, serde_json::from_value(event).unwrap()))
         };
         let role = "arn:aws:sts::123456789012:assumed-role/shop/session-7";
-        let fills = asked("POST", "/tanks/a%20b/fills", role);
+        let fills = requested("POST", "/tanks/a%20b/fills", role);
         assert_eq!(
             (fills.route(), fills.path_parameter("id").unwrap()),
             ("POST /tanks/{id}/fills", "a b")
         );
         assert_eq!(fills.actor().unwrap(), "arn:aws:sts::123456789012:assumed-role/shop");
         let user = "arn:aws:iam::123456789012:user/division/ada";
-        assert_eq!(asked("GET", "/tanks/7", user).actor().unwrap(), user);
+        assert_eq!(requested("GET", "/tanks/7", user).actor().unwrap(), user);
         for (method, path, route) in [
             ("GET", "/tanks/7", "GET /tanks/{id}"),
             ("GET", "/tanks/full", "GET /tanks/full"),
@@ -114,10 +114,10 @@ mod tests {
             ("GET", "/tanks/%ff", NOT_ROUTED),
             ("POST", "/tanks/7/repairs", NOT_ROUTED),
         ] {
-            assert_eq!(asked(method, path, user).route(), route, "{method} {path}");
+            assert_eq!(requested(method, path, user).route(), route, "{method} {path}");
         }
         assert_eq!(
-            asked("GET", "/tanks/7", "").actor().unwrap_err().status,
+            requested("GET", "/tanks/7", "").actor().unwrap_err().status,
             StatusCode::UNAUTHORIZED
         );
     }

@@ -59,10 +59,10 @@ const FUNCTION: &str = "AWS_LAMBDA_FUNCTION_NAME";
 /// # Errors
 /// When no function has this name, and the errors of the function.
 pub async fn run(handlers: &[&[Handler]]) -> Result<(), Error> {
-    named(handlers, &config::text(FUNCTION)?)?().await
+    find(handlers, &config::text(FUNCTION)?)?().await
 }
 
-fn named(handlers: &[&[Handler]], name: &str) -> Result<fn() -> Running, Error> {
+fn find(handlers: &[&[Handler]], name: &str) -> Result<fn() -> Running, Error> {
     let declared = name.replace('-', "_");
     let found = handlers.iter().copied().flatten().find(|(known, _)| *known == declared);
     found.map(|(_, start)| *start).ok_or_else(|| {
@@ -89,10 +89,10 @@ mod tests {
     #[tokio::test]
     async fn a_function_is_found_by_the_name_of_its_binary() {
         for (name, runs) in [("tank-commands", "commands"), ("tanks-projector", "projector")] {
-            let error = named(&[&[], HANDLERS], name).unwrap()().await.unwrap_err();
+            let error = find(&[&[], HANDLERS], name).unwrap()().await.unwrap_err();
             assert_eq!(error.to_string(), runs);
         }
-        let unknown = named(&[HANDLERS], "tank-queries").unwrap_err().to_string();
+        let unknown = find(&[HANDLERS], "tank-queries").unwrap_err().to_string();
         assert!(unknown.contains("`tank-queries` is no function of this program"), "{unknown}");
         assert!(unknown.ends_with("tank-commands, tanks-projector"), "{unknown}");
     }

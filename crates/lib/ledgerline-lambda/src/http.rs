@@ -18,7 +18,7 @@ pub use self::{problem::*, request::*, response::*};
 use crate::{
     Error,
     config::{self, ConfigError},
-    function_url::with_route,
+    function_url::find_route,
     operators::{self, Operators},
     rate_limit::{self, Limit},
     start::{handler, start},
@@ -51,12 +51,12 @@ fn serve(
     manifest: Manifest,
     build: LocalBoxFuture<'_, Result<Answers, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
-    let mut manifest = manifest.variable("PROBLEM_TYPES").optional(rate_limit::LIMIT);
+    let mut manifest = manifest.variable("PROBLEM_TYPES").optional(rate_limit::LIMIT_VARIABLE);
     let endpoints = manifest.endpoints().to_vec();
     let has_operators = endpoints.iter().any(|endpoint| endpoint.scope == Scope::Operate);
     manifest = match has_operators {
-        true => manifest.variable(operators::CLAIM),
-        false => manifest.optional(operators::CLAIM),
+        true => manifest.variable(operators::CLAIM_VARIABLE),
+        false => manifest.optional(operators::CLAIM_VARIABLE),
     };
     let build = async {
         let operators = Operators::from_env(&endpoints)?;
@@ -73,12 +73,12 @@ fn serve(
                 if request.request_context.authorizer.is_none() {
                     request.request_context.authorizer.clone_from(&developer);
                 }
-                let request = HttpRequest::from(with_route(&endpoints, request));
-                let taken = limit.as_ref().map_or(Ok(()), |limit| limit.take(&request));
-                let may = taken.and_then(|()| {
+                let request = HttpRequest::from(find_route(&endpoints, request));
+                let within_limit = limit.as_ref().map_or(Ok(()), |limit| limit.check(&request));
+                let allowed = within_limit.and_then(|()| {
                     operators.as_ref().map_or(Ok(()), |operators| operators.check(&request))
                 });
-                let answer = match may {
+                let answer = match allowed {
                     Ok(()) => answers(request),
                     Err(problem) => async { Response::from(problem) }.boxed_local(),
                 };

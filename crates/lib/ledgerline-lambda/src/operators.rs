@@ -13,7 +13,7 @@ use crate::{
 
 /// The variable with the name of the claim that lists a caller's groups: `cognito:groups` for a
 /// user pool.
-pub(crate) const CLAIM: &str = "OPERATORS_CLAIM";
+pub(crate) const CLAIM_VARIABLE: &str = "OPERATORS_CLAIM";
 
 /// The group of operators.
 const GROUP: &str = "operators";
@@ -39,7 +39,7 @@ impl Operators {
         if routes.is_empty() {
             Ok(None)
         } else {
-            Ok(Some(Self { routes, claim: config::text(CLAIM)? }))
+            Ok(Some(Self { routes, claim: config::text(CLAIM_VARIABLE)? }))
         }
     }
 
@@ -54,7 +54,7 @@ impl Operators {
     /// `403` when only operators may send the request, and the caller is not one.
     pub(crate) fn check(&self, request: &HttpRequest) -> Result<(), Problem> {
         let is_open = !self.routes.iter().any(|route| route == request.route());
-        if is_open || request.claim(&self.claim).is_some_and(|groups| names(groups, GROUP)) {
+        if is_open || request.claim(&self.claim).is_some_and(|groups| has_group(groups, GROUP)) {
             return Ok(());
         }
         let detail = format!(
@@ -71,7 +71,7 @@ impl Operators {
 /// In a user pool, names of groups have no spaces, but may have commas and brackets. So only a
 /// space may end a name: otherwise the group `x,operators` would count as `operators`. An issuer
 /// whose groups may have spaces must name the group in a claim of its own (docs/http.md).
-fn names(groups: &str, group: &str) -> bool {
+fn has_group(groups: &str, group: &str) -> bool {
     let listed = groups.strip_prefix('[').and_then(|groups| groups.strip_suffix(']'));
     listed.map_or(groups == group, |listed| listed.split(' ').any(|name| name == group))
 }

@@ -28,12 +28,12 @@ pub const POSITIONS: LogTable =
 /// The time for which the idempotency record of a command on behalf of an event is stored, in
 /// seconds: ten years. A message lives for weeks. But an operator can redeliver a commit at any
 /// time, and a redelivery must not move money again.
-const REMEMBERED_SECONDS: i64 = 3_650 * 86_400;
+const RETENTION_SECONDS: i64 = 3_650 * 86_400;
 
 /// The time that one command may take. It is less than the function's timeout of ten seconds. If a
 /// second command is as slow, the function times out. Its message is delivered again, and the first
 /// command has an idempotency record.
-const PATIENCE: Duration = Duration::from_secs(8);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Reacts to commits: sends commands, or calls another system.
 ///
@@ -107,7 +107,7 @@ pub trait Reaction {
 pub async fn run<R: Reaction + 'static>(
     build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
 ) -> Result<(), Error> {
-    queue::run(manifest::<R>(), async |sdk| manager(sdk, build).await).await
+    queue::run(manifest::<R>(), async |sdk| build_manager(sdk, build).await).await
 }
 
 /// Runs a process manager that a rule of the bus invokes with the events of this aggregate, in
@@ -120,10 +120,10 @@ pub async fn run<R: Reaction + 'static>(
 pub async fn run_on_bus<R: Reaction + 'static, A: Aggregate>(
     build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
 ) -> Result<(), Error> {
-    bus::run(manifest_on_bus::<R, A>(), async |sdk| manager(sdk, build).await).await
+    bus::run(manifest_on_bus::<R, A>(), async |sdk| build_manager(sdk, build).await).await
 }
 
-async fn manager<R: Reaction>(
+async fn build_manager<R: Reaction>(
     sdk: SdkConfig,
     build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
 ) -> Result<ProcessManager<R>, Error> {
@@ -140,7 +140,7 @@ async fn manager<R: Reaction>(
 #[must_use]
 pub fn manifest<R: Reaction>() -> Manifest {
     let categories = R::OF.iter().map(|of| Name::Borrowed(*of)).collect();
-    fed_by::<R>(Source::Queue(categories))
+    manifest_with_source::<R>(Source::Queue(categories))
 }
 
 /// The manifest of the function of this process manager, if it runs [on the bus](run_on_bus).
@@ -148,10 +148,10 @@ pub fn manifest<R: Reaction>() -> Manifest {
 pub fn manifest_on_bus<R: Reaction, A: Aggregate>() -> Manifest {
     let events =
         A::Event::TYPES.iter().flat_map(|known| known.names()).map(Name::Borrowed).collect();
-    fed_by::<R>(Source::States { category: A::CATEGORY.into(), events })
+    manifest_with_source::<R>(Source::States { category: A::CATEGORY.into(), events })
 }
 
-fn fed_by<R: Reaction>(source: Source) -> Manifest {
+fn manifest_with_source<R: Reaction>(source: Source) -> Manifest {
     let positions = Table::with(POSITIONS, [Action::GetItem, Action::PutItem]);
     let manifest = Manifest::new(source).subscriber(SubscriberKind::ProcessManager, positions);
     // The key of an idempotency record begins with the stream of the commit that the process
@@ -180,11 +180,11 @@ impl<R: Reaction> Consumer for ProcessManager<R> {
                 // The position is written after the reaction. A crash between the two repeats the
                 // reaction, and loses nothing.
                 let changes = Changes::new(POSITIONS);
-                let delivery =
+                let changes =
                     CommitChanges { stream: &commit.stream, version: commit.version, changes };
-                Ok(self.positions.deliver(delivery).await?)
+                Ok(self.positions.deliver(changes).await?)
             }
-            verdict @ (Delivery::Duplicate | Delivery::Gap) => Ok((verdict, position)),
+            delivery @ (Delivery::Duplicate | Delivery::Gap) => Ok((delivery, position)),
         }
     }
 }
@@ -239,7 +239,7 @@ impl<A: Aggregate> Due<'_, A> {
             key: &id,
             fingerprint: self.step,
             older_fingerprint: None,
-            retention: REMEMBERED_SECONDS,
+            retention: RETENTION_SECONDS,
             answer: &answer,
         };
         let execution = Execution {
@@ -247,9 +247,11 @@ impl<A: Aggregate> Due<'_, A> {
             ..Execution::new(self.stream, self.command, &context, &id, &meta)
         };
         // The future is on the heap, for the reason in the runner of commands.
-        let outcome =
-            timeout(PATIENCE, Box::pin(execute(store, cache, &DynamoDbStore::HOST, &execution)))
-                .await;
+        let outcome = timeout(
+            COMMAND_TIMEOUT,
+            Box::pin(execute(store, cache, &DynamoDbStore::HOST, &execution)),
+        )
+        .await;
         let answered = match outcome {
             Ok(Ok(Outcome::Committed(_) | Outcome::Unchanged(_))) => Ok(()),
             Ok(Ok(Outcome::Repeated(answer))) if answer == DONE => Ok(()),

@@ -24,10 +24,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use self::patience::TIMEOUT;
+use self::patience::TIMEOUT_VARIABLE;
 pub use self::patience::{Patience, Visibility};
 #[cfg(feature = "schema")]
-use crate::operations::{self, Kind};
+use crate::operations::{self, RouteKind};
 use crate::{
     Error, config, grants,
     http::{
@@ -79,11 +79,11 @@ impl Query {
         let answer = async move |views: &Views, request: &HttpRequest| {
             answer(views, request).await.map(Answer::into_response)
         };
-        let query = Self::responding(key, tables, answer);
+        let query = Self::from_response(key, tables, answer);
         Self { described: query.described.answer::<Body>(), ..query }
     }
 
-    fn responding(
+    fn from_response(
         key: &'static str,
         tables: impl IntoIterator<Item = Table>,
         answer: impl AsyncFn(&Views, &HttpRequest) -> Result<Response, Problem> + 'static,
@@ -117,17 +117,17 @@ impl Query {
     /// accepts with `400`. The type is for the contract; the route reads the parameter itself.
     #[must_use]
     pub fn parameter<V: JsonSchema>(self, name: &'static str) -> Self {
-        self.accepting::<V>(name, Occurs::Optional)
+        self.add_parameter::<V>(name, Occurs::Optional)
     }
 
     /// Lets the route accept this query parameter, as [`parameter`](Self::parameter) does. The
     /// contract says that a request must have it.
     #[must_use]
     pub fn required_parameter<V: JsonSchema>(self, name: &'static str) -> Self {
-        self.accepting::<V>(name, Occurs::Required)
+        self.add_parameter::<V>(name, Occurs::Required)
     }
 
-    fn accepting<V: JsonSchema>(mut self, name: &'static str, occurs: Occurs) -> Self {
+    fn add_parameter<V: JsonSchema>(mut self, name: &'static str, occurs: Occurs) -> Self {
         self.parameters.push(name);
         Self { described: self.described.query::<V>(name, occurs), ..self }
     }
@@ -330,14 +330,14 @@ pub fn page<Row: DeserializeOwned + 'static, Shown: Serialize + JsonSchema + 'st
         let rows = views.state_rows(table)?;
         let read = async |query: &PageQuery<'_>| rows.page::<Row>(&index, query).await;
         let page = page_that_fits(query, read, shown).await?;
-        Ok(Response::json(StatusCode::OK, named(name, page)))
+        Ok(Response::json(StatusCode::OK, page_body(name, page)))
     };
     let reads = match index.projection {
         Projection::All => None,
         Projection::KeysOnly => Some(Action::BatchGetItem),
     };
-    let query = Query::responding(key, [Table::with(table, reads).index(index)], answer).paged();
-    Query { described: query.described.answer_by(schema_of_named::<Shown>(name)), ..query }
+    let query = Query::from_response(key, [Table::with(table, reads).index(index)], answer).paged();
+    Query { described: query.described.answer_by(page_schema::<Shown>(name)), ..query }
 }
 
 /// Creates a route that answers with a page of a log view of one stream, the newest rows first:
@@ -372,11 +372,11 @@ where
         let rows = views.log_rows(table)?;
         let read = async |query: &PageQuery<'_>| rows.page::<Row>(query).await;
         let page = page_that_fits(query, read, shown).await?;
-        Ok(Response::of_version(version, named(name, page)))
+        Ok(Response::of_version(version, page_body(name, page)))
     };
     let tables = [Table::with(table, [Action::GetItem, Action::Query])];
-    let query = Query::responding(key, tables, answer).read_your_writes::<A>().paged();
-    Query { described: query.described.answer_by(schema_of_named::<Shown>(name)), ..query }
+    let query = Query::from_response(key, tables, answer).read_your_writes::<A>().paged();
+    Query { described: query.described.answer_by(page_schema::<Shown>(name)), ..query }
 }
 
 /// Reads a page, and returns it with its rows in the clients' form. A page of more than
@@ -447,18 +447,18 @@ impl Views {
         // This call opens the connection, so that the first request does not wait for it. If the
         // call fails, so will the first request.
         let all: Vec<_> = routes.iter().flat_map(|query| query.tables.clone()).collect();
-        let _ = views.look(&all).await;
+        let _ = views.refresh_generations(&all).await;
         Ok(views)
     }
 
     /// Reads the active generation of these views, if the cached copy is some seconds old. The
     /// active generation stays the same until the next read, which is for the next request.
-    async fn look(&self, tables: &[Table]) -> Result<(), TableError> {
+    async fn refresh_generations(&self, tables: &[Table]) -> Result<(), TableError> {
         // Two routes may read one table.
         let variables: BTreeSet<_> = tables.iter().map(|table| &table.variable).collect();
         let known = variables.into_iter().filter_map(|variable| self.tables.get(variable));
-        let look = known.map(ViewTable::recent_generations);
-        futures::future::try_join_all(look).await.map(|_| ())
+        let refreshed = known.map(ViewTable::recent_generations);
+        futures::future::try_join_all(refreshed).await.map(|_| ())
     }
 
     /// Returns the rows of a state view, at the active generation.
@@ -542,9 +542,9 @@ impl Views {
 /// [`http::run`](crate::http::run).
 pub async fn run(routes: Vec<Query>) -> Result<(), Error> {
     #[cfg(feature = "schema")]
-    if operations::asked() {
+    if operations::is_requested() {
         return operations::print(routes.iter().map(|query| {
-            let kind = Kind::Query { waits: query.waits.is_some() };
+            let kind = RouteKind::Query { waits: query.waits.is_some() };
             (query.key, query.scope, kind, &query.described)
         }));
     }
@@ -565,7 +565,7 @@ pub fn manifest(routes: &[Query]) -> Manifest {
     let waits: BTreeSet<_> = routes.iter().filter_map(|query| query.waits).collect();
     match waits.is_empty() {
         true => manifest,
-        false => manifest.table(grants::find_commits(&waits)).variable(TIMEOUT),
+        false => manifest.table(grants::find_commits(&waits)).variable(TIMEOUT_VARIABLE),
     }
 }
 
@@ -583,15 +583,15 @@ impl Routes for Queries {
         let query = self.routes.iter().find(|query| query.key == request.route());
         let query = query.ok_or_else(Problem::no_route)?;
         request.only_parameters(&query.parameters, &[])?;
-        self.views.look(&query.tables).await.map_err(problem)?;
-        conditional(request, (query.handle)(&self.views, request).await?)
+        self.views.refresh_generations(&query.tables).await.map_err(problem)?;
+        apply_conditions(request, (query.handle)(&self.views, request).await?)
     }
 }
 
 /// Applies the conditions of the request to the response (RFC 9110, 13.1.1 and 13.1.2). It is `304`
 /// when the client has just this representation, and `412` when it names another version. A version
 /// alone, as in the response to a command, is no representation: with If-None-Match it gets `200`.
-fn conditional(request: &HttpRequest, shown: Response) -> Result<Response, Problem> {
+fn apply_conditions(request: &HttpRequest, shown: Response) -> Result<Response, Problem> {
     if shown.status != StatusCode::OK {
         return Ok(shown);
     }
@@ -665,15 +665,15 @@ pub fn listed<Row, Shown>(page: Page<Row>, shown: impl Fn(Row) -> Shown) -> (Vec
 }
 
 /// Builds the body of a page: its rows under their name, and the rest.
-fn named(name: &str, page: Page<Value>) -> Value {
+fn page_body(name: &str, page: Page<Value>) -> Value {
     let (rows, end) = listed(page, |row| row);
     let mut body = as_json(end);
     body[name] = rows.into();
     body
 }
 
-/// Returns the function that makes the schema of [`named`].
-fn schema_of_named<Shown: JsonSchema>(
+/// Returns the function that makes the schema of [`page_body`].
+fn page_schema<Shown: JsonSchema>(
     name: &'static str,
 ) -> impl Fn(&mut SchemaGenerator) -> Schema + Send + Sync {
     move |generator| {
@@ -744,7 +744,7 @@ mod tests {
             let event =
                 serde_json::from_value::<aws_lambda_events::apigw::ApiGatewayV2httpRequest>(event);
             let shown = Response::of_version(2, body);
-            conditional(&event.unwrap().into(), shown)
+            apply_conditions(&event.unwrap().into(), shown)
         };
         let ask = |tags: &str, body: Value| ask_with("if-none-match", tags, body).unwrap();
         let wrong = json!({ "balance": 9 });
@@ -803,11 +803,11 @@ mod tests {
     fn an_unreadable_row_is_named_and_the_rest_of_the_page_is_shown() {
         let unreadable = UnreadableRow { key: "2".into(), reason: "missing field `room`".into() };
         let rows = vec![Ok(json!({ "id": 1 })), Err(unreadable), Ok(json!({ "id": 3 }))];
-        let body = named("rooms", Page { rows, cursor: Some("next".into()) });
+        let body = page_body("rooms", Page { rows, cursor: Some("next".into()) });
         let rooms = json!([{ "id": 1 }, { "id": 3 }]);
         assert_eq!(body, json!({ "rooms": rooms, "unreadable": ["2"], "cursor": "next" }));
         let whole = Page { rows: vec![Ok(json!({ "id": 1 }))], cursor: None };
-        assert_eq!(named("rooms", whole), json!({ "rooms": [{ "id": 1 }] }));
+        assert_eq!(page_body("rooms", whole), json!({ "rooms": [{ "id": 1 }] }));
     }
 
     #[test]
@@ -817,7 +817,7 @@ mod tests {
             id: u8,
         }
         let mut generator = SchemaGenerator::default();
-        let schema = schema_of_named::<Room>("rooms")(&mut generator).to_value();
+        let schema = page_schema::<Room>("rooms")(&mut generator).to_value();
         assert_eq!(schema["required"], json!(["rooms"]));
         assert_eq!(schema["properties"]["rooms"]["items"], json!({ "$ref": "#/$defs/Room" }));
         assert_eq!(schema["properties"]["cursor"]["type"], json!(["string", "null"]));

@@ -26,11 +26,11 @@ use crate::{
 
 /// The variable with the number of requests that an instance accepts from one caller in a second.
 /// There is no limit if it is 0 or missing.
-pub(crate) const LIMIT: &str = "CALLER_REQUESTS_PER_SECOND";
+pub(crate) const LIMIT_VARIABLE: &str = "CALLER_REQUESTS_PER_SECOND";
 
 /// The number of callers above which an instance deletes expired entries, so that its memory stays
 /// bounded (rule 11).
-const MANY: usize = 10_000;
+const MAX_CALLERS: usize = 10_000;
 
 /// The limit of requests in a second, with a count for each caller.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Limit {
 
     /// Reads the limit from `CALLER_REQUESTS_PER_SECOND`, if there is one.
     pub(crate) fn from_env() -> Result<Option<Self>, Error> {
-        Ok(NonZeroU32::new(config::parsed_or(LIMIT, 0)?).map(Self::new))
+        Ok(NonZeroU32::new(config::parsed_or(LIMIT_VARIABLE, 0)?).map(Self::new))
     }
 
     /// Counts a request for its caller. A request without a caller passes here, because the route
@@ -52,9 +52,9 @@ impl Limit {
     ///
     /// # Errors
     /// `429` when the caller sends too many requests.
-    pub(crate) fn take(&self, request: &HttpRequest) -> Result<(), Problem> {
+    pub(crate) fn check(&self, request: &HttpRequest) -> Result<(), Problem> {
         let Ok(actor) = request.actor() else { return Ok(()) };
-        if self.0.len() > MANY {
+        if self.0.len() > MAX_CALLERS {
             self.0.retain_recent();
         }
         self.0.check_key(&actor.to_owned()).map_err(|_| {
@@ -67,28 +67,28 @@ impl Limit {
 }
 
 /// The time for which a caller does not wait again after a wait that timed out.
-const VAIN: Duration = Duration::from_secs(10);
+const NO_WAIT_TIME: Duration = Duration::from_secs(10);
 
 /// The callers whose wait for a version timed out. Without this record, each of their requests
 /// would hold an instance for three seconds while a projector does not work.
 #[derive(Debug, Default)]
-pub(crate) struct InVain(Mutex<BTreeMap<String, Instant>>);
+pub(crate) struct RecentTimeouts(Mutex<BTreeMap<String, Instant>>);
 
-impl InVain {
+impl RecentTimeouts {
     fn callers(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a wait of the caller timed out within the last ten seconds.
-    pub(crate) fn did(&self, caller: &str) -> bool {
-        self.callers().get(caller).is_some_and(|waited| waited.elapsed() < VAIN)
+    pub(crate) fn contains(&self, caller: &str) -> bool {
+        self.callers().get(caller).is_some_and(|waited| waited.elapsed() < NO_WAIT_TIME)
     }
 
     /// Records that a wait of the caller timed out.
-    pub(crate) fn note(&self, caller: &str) {
+    pub(crate) fn add(&self, caller: &str) {
         let mut callers = self.callers();
-        if callers.len() > MANY {
-            callers.retain(|_, waited| waited.elapsed() < VAIN);
+        if callers.len() > MAX_CALLERS {
+            callers.retain(|_, waited| waited.elapsed() < NO_WAIT_TIME);
         }
         callers.insert(caller.to_owned(), Instant::now());
     }
@@ -118,7 +118,7 @@ mod tests {
         let greedy = request("greedy");
         let other = request("other");
         let began = std::time::Instant::now();
-        let answers: Vec<_> = (0..1_000).map(|_| limit.take(&greedy)).collect();
+        let answers: Vec<_> = (0..1_000).map(|_| limit.check(&greedy)).collect();
         let taken = answers.iter().filter(|answer| answer.is_ok()).count();
         let refilled = usize::try_from(began.elapsed().as_millis() * 3 / 1_000).unwrap();
         // The limit allows three requests at once. A slow machine gets one more for each third of a
@@ -126,16 +126,16 @@ mod tests {
         assert!((3..=4 + refilled).contains(&taken), "{taken}");
         let refused = answers.into_iter().find_map(Result::err).unwrap();
         assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
-        assert!(limit.take(&other).is_ok());
+        assert!(limit.check(&other).is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_caller_whose_wait_timed_out_does_not_wait_again_at_once() {
-        let vain = InVain::default();
-        assert!(!vain.did("ada"));
-        vain.note("ada");
-        assert!(vain.did("ada") && !vain.did("bob"));
-        tokio::time::sleep(VAIN).await;
-        assert!(!vain.did("ada"));
+        let timeouts = RecentTimeouts::default();
+        assert!(!timeouts.contains("ada"));
+        timeouts.add("ada");
+        assert!(timeouts.contains("ada") && !timeouts.contains("bob"));
+        tokio::time::sleep(NO_WAIT_TIME).await;
+        assert!(!timeouts.contains("ada"));
     }
 }

@@ -29,12 +29,12 @@ pub(crate) const FOLLOWERS: &str = "FOLLOWERS";
 
 /// The age up to which streams are compared. It is twice the time between two comparisons, so that
 /// a failed comparison leaves no stream out.
-const BACK: SignedDuration = SignedDuration::from_hours(48);
+const COMPARED_AGE: SignedDuration = SignedDuration::from_hours(48);
 /// The age from which commits are compared. Younger commits are in delivery or in a retry, and
 /// other alarms cover those.
-const YOUNG: SignedDuration = SignedDuration::from_mins(15);
+const DELIVERY_TIME: SignedDuration = SignedDuration::from_mins(15);
 /// The most differences that are logged. The metric counts all of them.
-const LOGGED: usize = 100;
+const MAX_LOGGED: usize = 100;
 
 /// The parts of the reconciler.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ pub async fn run() -> Result<(), Error> {
         let client = dynamodb().await;
         let lines = config::lines(FOLLOWERS)?;
         let subscribers =
-            lines.iter().map(|line| subscriber(&client, line)).collect::<Result<_, _>>()?;
+            lines.iter().map(|line| parse_subscriber(&client, line)).collect::<Result<_, _>>()?;
         let sequence = DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?);
         let log = crate::store(client).await?;
         let reconciler =
@@ -90,7 +90,7 @@ pub async fn run() -> Result<(), Error> {
 }
 
 /// Reads a line of `FOLLOWERS`.
-fn subscriber(
+fn parse_subscriber(
     client: &aws_sdk_dynamodb::Client,
     line: &str,
 ) -> Result<Subscriber, config::ConfigError> {
@@ -131,9 +131,9 @@ impl Reconciler {
             order: Some((&self.sequence, self.partitions)),
             with_order: false,
             subscribers: &subscribers,
-            since: Some(now - BACK),
-            until: now - YOUNG,
-            most: LOGGED,
+            since: Some(now - COMPARED_AGE),
+            until: now - DELIVERY_TIME,
+            most: MAX_LOGGED,
         };
         let found = comparison.run().await?;
         let Found { looked, missing, ahead, unreadable, .. } = &found;
@@ -166,19 +166,19 @@ mod tests {
     #[tokio::test]
     async fn a_line_names_a_function_its_table_with_its_keys_and_categories() {
         let client = dynamodb().await;
-        let of = |line: &str| subscriber(&client, line);
-        let state = of("LevelsFunction levels id - tank").unwrap();
+        let parse = |line: &str| parse_subscriber(&client, line);
+        let state = parse("LevelsFunction levels id - tank").unwrap();
         assert_eq!(
             (state.kind, state.table.keys().sort.as_deref(), &*state.of),
             (SubscriberKind::StateProjector, None, &["tank".to_owned()][..])
         );
-        let log = of("FillsFunction fills tankId entry tank site").unwrap();
+        let log = parse("FillsFunction fills tankId entry tank site").unwrap();
         assert_eq!(
             (log.kind, &*log.table.keys().partition, log.table.keys().sort.as_deref()),
             (SubscriberKind::LogProjector, "tankId", Some("entry"))
         );
         for wrong in ["LevelsFunction", "LevelsFunction levels id -", ""] {
-            assert!(of(wrong).unwrap_err().to_string().contains("FOLLOWERS"), "{wrong}");
+            assert!(parse(wrong).unwrap_err().to_string().contains("FOLLOWERS"), "{wrong}");
         }
     }
 }

@@ -36,7 +36,7 @@ use crate::{
     Error, config,
     fanout::{parse_receivers, throttle_reason},
     grants, metrics,
-    start::{connected, handler, sdk_config, start},
+    start::{connect, handler, sdk_config, start},
     stream::{Batch, Record, records, response},
 };
 
@@ -60,7 +60,7 @@ pub struct Sequencing {
 
 /// A request to the sequencer: to append the entries of records, or to make an entry void.
 #[derive(Debug, Deserialize)]
-struct Asked {
+struct Request {
     #[serde(rename = "Records", default)]
     records: Vec<Box<RawValue>>,
     void: Option<NamedEntry>,
@@ -78,7 +78,7 @@ pub enum Voided {
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Answer {
+enum SequencerAnswer {
     Records(DynamoDbEventResponse),
     Void(Voided),
 }
@@ -107,23 +107,23 @@ pub async fn run() -> Result<(), Error> {
         let sdk = sdk_config().await;
         let client = aws_sdk_dynamodb::Client::new(&sdk);
         let sequence =
-            connected(DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?))
+            connect(DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?))
                 .await?;
         let log = DynamoDbStore::new(client, config::text("COMMITS_TABLE")?);
         let subscriptions = Subscriptions { client: Lambda::new(&sdk), functions };
         subscriptions.connect().await;
         let sequencing = Sequencing::new(sequence, log, grants::partitions()?);
         let sequencing = Arc::new(Sequencing { subscriptions: Some(subscriptions), ..sequencing });
-        Ok(handler(move |LambdaEvent { payload: asked, context }: LambdaEvent<Asked>| {
+        Ok(handler(move |LambdaEvent { payload: request, context }: LambdaEvent<Request>| {
             let sequencing = Arc::clone(&sequencing);
             async move {
-                if let Some(void) = asked.void {
-                    return Ok(Answer::Void(sequencing.void(void).await?));
+                if let Some(void) = request.void {
+                    return Ok(SequencerAnswer::Void(sequencing.void(void).await?));
                 }
-                let records = records(Batch { records: asked.records });
+                let records = records(Batch { records: request.records });
                 let is_stream = context.invoked_function_arn.ends_with(LIVE);
                 let failed = sequencing.sequence(&records, is_stream).await;
-                Ok(Answer::Records(response(&records, failed)))
+                Ok(SequencerAnswer::Records(response(&records, failed)))
             }
         }))
     };
@@ -150,10 +150,10 @@ impl Subscriptions {
     /// Invokes the functions that apply commits of these categories. The schedule invokes a
     /// function whose invocation failed, so there is no retry.
     async fn wake(&self, categories: &BTreeSet<&str>) {
-        let wanting = self.functions.iter().filter(|(_, wanted)| {
+        let receivers = self.functions.iter().filter(|(_, wanted)| {
             wanted.iter().any(|category| categories.contains(category.as_str()))
         });
-        for (function, _) in wanting {
+        for (function, _) in receivers {
             let call = self.client.invoke().function_name(function).invocation_type(Event);
             if let Err(error) = call.payload(Blob::new(r#"{"source":"sequencer"}"#)).send().await {
                 let reason = throttle_reason(&error);
@@ -193,7 +193,7 @@ impl Sequencing {
         let at = written.map_or_else(Timestamp::now, |written| written.max(Timestamp::now()));
         let candidates: Vec<_> = records
             .iter()
-            .flat_map(|record| of_record(record, is_stream && record.run.is_none()))
+            .flat_map(|record| record_candidates(record, is_stream && record.run.is_none()))
             .collect();
         let streams: Vec<_> =
             candidates.iter().map(|candidate| candidate.entry.stream.clone()).collect();
@@ -262,7 +262,7 @@ impl Sequencing {
 }
 
 /// Returns the candidates of a record. The keys suffice if the record cannot be read as a commit.
-fn of_record(record: &Record, is_proven: bool) -> Vec<Candidate> {
+fn record_candidates(record: &Record, is_proven: bool) -> Vec<Candidate> {
     let candidates = match &record.commit {
         Ok(commit) => candidates([commit]),
         Err(unreadable) => {

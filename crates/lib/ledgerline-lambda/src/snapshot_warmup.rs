@@ -14,7 +14,9 @@ use crate::Error;
 const REPORT: Duration = Duration::from_secs(5);
 
 /// Returns the streams after `--build-snapshots`, if the program is called with it.
-pub(crate) fn asked(arguments: impl IntoIterator<Item = String>) -> Option<Vec<String>> {
+pub(crate) fn requested_streams(
+    arguments: impl IntoIterator<Item = String>,
+) -> Option<Vec<String>> {
     let mut arguments = arguments.into_iter().skip(1);
     (arguments.next()? == "--build-snapshots").then(|| arguments.collect())
 }
@@ -65,11 +67,12 @@ mod tests {
 
     #[test]
     fn only_a_program_with_the_argument_builds_snapshots() {
-        let asked = |arguments: &[&str]| asked(arguments.iter().map(ToString::to_string));
-        assert_eq!(asked(&["tank-commands"]), None);
-        assert_eq!(asked(&["tank-commands", "--manifest"]), None);
+        let requested =
+            |arguments: &[&str]| requested_streams(arguments.iter().map(ToString::to_string));
+        assert_eq!(requested(&["tank-commands"]), None);
+        assert_eq!(requested(&["tank-commands", "--manifest"]), None);
         assert_eq!(
-            asked(&["tank-commands", "--build-snapshots", "a-1", "a-2"]),
+            requested(&["tank-commands", "--build-snapshots", "a-1", "a-2"]),
             Some(vec!["a-1".into(), "a-2".into()])
         );
     }

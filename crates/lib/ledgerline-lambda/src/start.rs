@@ -68,7 +68,7 @@ where
         }
         // A function of the development binary that is not behind the HTTP API has no operations.
         #[cfg(feature = "schema")]
-        if crate::operations::asked() {
+        if crate::operations::is_requested() {
             return crate::operations::print([]);
         }
         config::declare(&manifest);
@@ -162,19 +162,19 @@ pub async fn sdk_config() -> SdkConfig {
         // Each body has a few MB at most, and the timeout of an attempt covers it. By default, the
         // SDK would measure its throughput as well.
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
-        .service_config(OfTheService);
-    sdk.set_endpoint_url(config::of_the_sdk("AWS_ENDPOINT_URL"));
+        .service_config(ServiceSettings);
+    sdk.set_endpoint_url(config::sdk_variable("AWS_ENDPOINT_URL"));
     sdk.build()
 }
 
 /// The settings of one service in the environment, such as `AWS_ENDPOINT_URL_DYNAMODB`.
 #[derive(Debug)]
-struct OfTheService;
+struct ServiceSettings;
 
-impl LoadServiceConfig for OfTheService {
+impl LoadServiceConfig for ServiceSettings {
     fn load_config(&self, key: ServiceConfigKey<'_>) -> Option<String> {
         let service = key.service_id().to_ascii_uppercase().replace(' ', "_");
-        config::of_the_sdk(&format!("{}_{service}", key.env()))
+        config::sdk_variable(&format!("{}_{service}", key.env()))
     }
 }
 
@@ -206,14 +206,14 @@ pub async fn dynamodb() -> aws_sdk_dynamodb::Client {
 /// # Errors
 /// When the variable is missing, or the table does not exist or may not be read.
 pub async fn store(client: aws_sdk_dynamodb::Client) -> Result<DynamoDbStore, Error> {
-    connected(DynamoDbStore::new(client, config::text("COMMITS_TABLE")?)).await
+    connect(DynamoDbStore::new(client, config::text("COMMITS_TABLE")?)).await
 }
 
 /// Opens the store's connection, if the table can be read.
 ///
 /// # Errors
 /// When the table does not exist or may not be read.
-pub(crate) async fn connected(store: DynamoDbStore) -> Result<DynamoDbStore, Error> {
+pub(crate) async fn connect(store: DynamoDbStore) -> Result<DynamoDbStore, Error> {
     if let Some(error) = store.connect().await? {
         tracing::warn!(error = %Causes(&error), "a table cannot be read yet");
     }
@@ -239,9 +239,9 @@ mod tests {
         let failure = Failure(error.into());
         // when the runtime logs it, and passes it to Lambda,
         let logged = format!("{failure:?}");
-        let told = Diagnostic::from(failure).error_message;
+        let diagnostic = Diagnostic::from(failure).error_message;
         // then both are the failure and its causes.
         let expected = "the store is unavailable: the answer cannot be read";
-        assert_eq!((&*logged, &*told), (expected, expected));
+        assert_eq!((&*logged, &*diagnostic), (expected, expected));
     }
 }

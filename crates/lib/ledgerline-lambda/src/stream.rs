@@ -112,7 +112,7 @@ pub trait Handler: 'static {
 /// changed items on as new commits.
 #[must_use]
 pub fn records(batch: Batch) -> Vec<Record> {
-    batch.records.iter().filter_map(|raw| record(raw.get())).collect()
+    batch.records.iter().filter_map(|raw| read_record(raw.get())).collect()
 }
 
 /// The fields of a stream record from which a commit is read. The type of `aws_lambda_events` reads
@@ -135,14 +135,14 @@ struct Change {
     new_image: Option<serde_dynamo::Item>,
 }
 
-fn record(raw: &str) -> Option<Record> {
+fn read_record(raw: &str) -> Option<Record> {
     let Ok(record) = serde_json::from_str::<StreamRecord>(raw) else {
         // The record is read a second time to find the name of the field. A reader that always
         // finds the name would make reading a record a third slower.
         let mut read = serde_json::Deserializer::from_str(raw);
         let field = serde_path_to_error::deserialize::<_, StreamRecord>(&mut read);
         let field = field.err().as_ref().map(field_or_root).unwrap_or_default();
-        return unreadable(raw, format!("the stream record has no valid field {field}"));
+        return unreadable_record(raw, format!("the stream record has no valid field {field}"));
     };
     if record.event_name != INSERT {
         return None;
@@ -151,17 +151,17 @@ fn record(raw: &str) -> Option<Record> {
     match commit_from_image(new_image.unwrap_or_default()) {
         Ok(commit) => Some(Record {
             sequence_number: sequence_number.unwrap_or_default(),
-            created: approximate_creation_date_time.and_then(created),
-            run: replay(record.event_source_arn.as_deref()),
+            created: approximate_creation_date_time.and_then(whole_seconds),
+            run: redelivery(record.event_source_arn.as_deref()),
             commit: Ok(commit),
         }),
-        Err(error) => unreadable(raw, error.to_string()),
+        Err(error) => unreadable_record(raw, error.to_string()),
     }
 }
 
 /// Returns the record with its readable fields, without a commit; `None` if its event is not an
 /// insertion.
-fn unreadable(raw: &str, reason: String) -> Option<Record> {
+fn unreadable_record(raw: &str, reason: String) -> Option<Record> {
     let raw: Value = serde_json::from_str(raw).unwrap_or_default();
     if raw["eventName"] != INSERT {
         return None;
@@ -169,8 +169,8 @@ fn unreadable(raw: &str, reason: String) -> Option<Record> {
     let text = |value: &Value| value.as_str().map(ToOwned::to_owned);
     let sequence_number = text(&raw["dynamodb"]["SequenceNumber"]).unwrap_or_default();
     let event_source_arn = text(&raw["eventSourceARN"]);
-    let run = replay(event_source_arn.as_deref());
-    let created = raw["dynamodb"]["ApproximateCreationDateTime"].as_f64().and_then(created);
+    let run = redelivery(event_source_arn.as_deref());
+    let created = raw["dynamodb"]["ApproximateCreationDateTime"].as_f64().and_then(whole_seconds);
     let commit = Err(Unreadable {
         reason,
         stream: text(&raw["dynamodb"]["Keys"]["stream"]["S"]),
@@ -186,12 +186,12 @@ fn unreadable(raw: &str, reason: String) -> Option<Record> {
 
 /// The time of a record, cut to whole seconds. A redelivered record has a 0 here.
 #[expect(clippy::cast_possible_truncation, reason = "seconds since 1970 are far below the limit")]
-fn created(seconds: f64) -> Option<i64> {
+fn whole_seconds(seconds: f64) -> Option<i64> {
     Some(seconds).filter(|seconds| *seconds > 0.0).map(|seconds| seconds as i64)
 }
 
 /// The name of the redelivery that a record belongs to, if any.
-fn replay(event_source_arn: Option<&str>) -> Option<String> {
+fn redelivery(event_source_arn: Option<&str>) -> Option<String> {
     event_source_arn?.strip_prefix("replay/").map(ToOwned::to_owned)
 }
 

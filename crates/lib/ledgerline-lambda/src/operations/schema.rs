@@ -92,7 +92,7 @@ fn kind(ProblemType { code, status }: ProblemType) -> ProblemKind {
 
 /// The kinds of routes, with the conditions that decide which problems they answer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum RouteKind {
     Command {
         creates: bool,
         if_match_required: bool,
@@ -104,7 +104,7 @@ pub(crate) enum Kind {
     Unconditional,
 }
 
-impl Kind {
+impl RouteKind {
     fn problems(self) -> Vec<ProblemType> {
         let all = [INVALID_REQUEST, UNAUTHENTICATED, TOO_MANY_REQUESTS, INTERNAL, UNAVAILABLE];
         let own: &[ProblemType] = match self {
@@ -127,7 +127,7 @@ impl Kind {
 }
 
 /// Whether the arguments of the process ask for the operations of its function.
-pub(crate) fn asked() -> bool {
+pub(crate) fn is_requested() -> bool {
     std::env::args().nth(1).as_deref() == Some("--operations")
 }
 
@@ -136,14 +136,14 @@ pub(crate) fn asked() -> bool {
 /// # Errors
 /// When standard output cannot be written.
 pub(crate) fn print<'a>(
-    routes: impl IntoIterator<Item = (&'a str, Scope, Kind, &'a Described)>,
+    routes: impl IntoIterator<Item = (&'a str, Scope, RouteKind, &'a Described)>,
 ) -> Result<(), Error> {
     let operations = serde_json::to_string(&operations(routes))?;
     Ok(writeln!(std::io::stdout(), "{operations}")?)
 }
 
 fn operations<'a>(
-    routes: impl IntoIterator<Item = (&'a str, Scope, Kind, &'a Described)>,
+    routes: impl IntoIterator<Item = (&'a str, Scope, RouteKind, &'a Described)>,
 ) -> Operations {
     let settings = || {
         SchemaSettings::draft2020_12().with(|settings| {
@@ -167,7 +167,7 @@ fn operations<'a>(
 fn operation(
     route: &str,
     scope: Scope,
-    kind_of: Kind,
+    route_kind: RouteKind,
     described: &Described,
     read: &mut SchemaGenerator,
     written: &mut SchemaGenerator,
@@ -191,7 +191,7 @@ fn operation(
         Parameter { name: (*name).to_owned(), schema, occurs: *occurs }
     });
     let operator = (scope == Scope::Operate).then_some(NOT_AN_OPERATOR);
-    let problems = kind_of.problems().into_iter().chain(operator).map(kind);
+    let problems = route_kind.problems().into_iter().chain(operator).map(kind);
     let mut listed: Vec<ProblemKind> = Vec::new();
     for problem in problems.chain(described.refusals.clone()) {
         if !listed.contains(&problem) {
@@ -201,12 +201,12 @@ fn operation(
     Operation {
         route: route.to_owned(),
         scope,
-        kind: match kind_of {
-            Kind::Command { creates, if_match_required } => {
+        kind: match route_kind {
+            RouteKind::Command { creates, if_match_required } => {
                 OperationKind::Command { creates, if_match_required }
             }
-            Kind::Query { .. } => OperationKind::Query { conditional: true },
-            Kind::Unconditional => OperationKind::Query { conditional: false },
+            RouteKind::Query { .. } => OperationKind::Query { conditional: true },
+            RouteKind::Unconditional => OperationKind::Query { conditional: false },
         },
         path,
         query: query.collect(),
@@ -237,7 +237,7 @@ mod tests {
         const TOO_LITTLE: Refusal = Refusal::refused("too-little", "there is less");
         let described =
             Described::default().body::<Body>().answer::<Body>().refusals(&[TOO_LITTLE]);
-        let kind = Kind::Command { creates: false, if_match_required: true };
+        let kind = RouteKind::Command { creates: false, if_match_required: true };
         let Operations { operations, schemas } =
             operations([("POST /tanks/{id}/fills", Scope::Operate, kind, &described)]);
         let operation = &operations[0];

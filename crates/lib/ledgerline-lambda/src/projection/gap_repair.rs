@@ -37,12 +37,12 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         &self,
         consumer: &C,
         commit: &Commit,
-        verdict: Delivery,
+        delivery: Delivery,
         position: u64,
     ) -> Result<Delivery, ApplyError> {
         let stream = &commit.stream;
         let version = commit.version;
-        match verdict {
+        match delivery {
             Delivery::Next => {
                 metrics::position_lag(0);
                 metrics::projection_lag(commit.at);
@@ -63,7 +63,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                 tracing::warn!(%stream, version, correlation_id, position, outcome = "gap repaired", "projection");
             }
         }
-        Ok(verdict)
+        Ok(delivery)
     }
 
     /// Applies every commit after the position up to the version, from the log (rule 7). It reads

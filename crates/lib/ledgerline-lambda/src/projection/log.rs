@@ -106,9 +106,9 @@ impl Consumer for LogProjector {
     async fn rebuild(
         &self,
         log: &DynamoDbStore,
-        asked: &RebuildRequest,
+        request: &RebuildRequest,
     ) -> Result<RebuildResponse, RebuildError> {
-        rebuild(self, log, asked).await
+        rebuild(self, log, request).await
     }
 }
 

@@ -22,8 +22,8 @@ use futures::{FutureExt, future::LocalBoxFuture};
 use jiff::{SignedDuration, Timestamp};
 use lambda_runtime::LambdaEvent;
 use ledgerline::{
-    Causes, Changes, Commit, EventLog, OrderedView, StoreError, StreamId, Write,
-    all::{CLOCK_SKEW, Cursor, Filter, Page, Subscription},
+    Causes, Changes, Commit, EventLog, LogTable, OrderedView, StoreError, StreamId, Write,
+    all::{CLOCK_SKEW, Cursor, Delivered, Entry, Filter, Page, Subscription},
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
 };
 use ledgerline_dynamodb::{
@@ -37,35 +37,35 @@ use tokio::time::Instant;
 pub use self::error::SubscribeError;
 use crate::{
     Error, config, grants, metrics,
-    rebuild::{Answer, RebuildError, RebuildRequest, RebuildResponse, is_outage},
+    rebuild::{RebuildError, RebuildRequest, RebuildResponse, ViewAnswer, is_outage},
     start::{Handle, dynamodb, handler, start},
 };
 
 /// The time for which one invocation begins new pages. The function has a minute: the rest is for
 /// the last page.
-const WORKING: Duration = Duration::from_secs(40);
+const WORK_TIME: Duration = Duration::from_secs(40);
 /// The time for which an invocation begins new pages of a generation that is not read, before it
 /// turns to the active one. Such a generation may be the whole log behind.
-const BESIDE: Duration = Duration::from_secs(10);
+const STANDBY_WORK_TIME: Duration = Duration::from_secs(10);
 /// The duration of the lease on the checkpoint. Each write renews the lease, so a killed instance
 /// blocks the others no longer than this.
-const HOLDING: SignedDuration = SignedDuration::from_secs(20);
+const LEASE: SignedDuration = SignedDuration::from_secs(20);
 /// The most commits of a page.
-const PAGE: usize = 100;
+const PAGE_COMMITS: usize = 100;
 /// The number of other categories' entries that are read without moving the checkpoint. So an idle
 /// subscription writes nothing.
 const MAX_IDLE_ENTRIES: usize = 500;
 /// The limit of a view's state, and of its memory of a stream, in bytes of JSON. Each page writes
 /// both with its rows, at one write unit per KB. The limit of an item is 400 KB.
-const MAX_KEPT: usize = 64 * 1024;
+const MAX_KEPT_BYTES: usize = 64 * 1024;
 /// The size from which a metric measures both, so that an operator can act before a commit fails.
-const MUCH_KEPT: usize = MAX_KEPT / 2;
+const LARGE_KEPT_BYTES: usize = MAX_KEPT_BYTES / 2;
 /// The bytes of rows after which a part of a page is written. A transaction may have 4 MB, and rows
 /// are larger in it than as JSON.
-const BYTES: usize = 1_000_000;
+const MAX_WRITE_BYTES: usize = 1_000_000;
 /// The age from which a commit that a subscription has not applied means that the subscription
 /// lags.
-const BEHIND: SignedDuration = SignedDuration::from_mins(5);
+const LAG_LIMIT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Runs a subscription.
 ///
@@ -115,12 +115,12 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
         Ok(handler(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
             let subscriber = Arc::clone(&subscriber);
             async move {
-                let Some(asked) = event.get_mut("rebuild") else {
-                    return Ok(Answer::Handled(subscriber.catch_up_all().await?));
+                let Some(request) = event.get_mut("rebuild") else {
+                    return Ok(ViewAnswer::Handled(subscriber.catch_up_all().await?));
                 };
-                let asked: RebuildRequest = serde_json::from_value(asked.take())?;
-                let is_done = subscriber.rebuild(&asked).await?;
-                Ok(Answer::Rebuilt(RebuildResponse { is_done, ..RebuildResponse::default() }))
+                let request: RebuildRequest = serde_json::from_value(request.take())?;
+                let is_done = subscriber.rebuild(&request).await?;
+                Ok(ViewAnswer::Rebuilt(RebuildResponse { is_done, ..RebuildResponse::default() }))
             }
         }))
     };
@@ -148,7 +148,7 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Kept for T {}
 /// This function has no type parameters, so it is compiled once for all subscriptions.
 fn serve(
     manifest: Manifest,
-    build: LocalBoxFuture<'_, Result<Handle<Value, Answer<()>>, Error>>,
+    build: LocalBoxFuture<'_, Result<Handle<Value, ViewAnswer<()>>, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
     start(manifest, build)
 }
@@ -185,9 +185,22 @@ struct Work<State> {
     state_bytes: usize,
 }
 
+/// A page while it is applied.
+struct PageRun<'a, State> {
+    checkpoint: &'a mut Checkpoint,
+    /// The cursor before which every entry is applied once the work is written.
+    cursor: String,
+    work: Work<State>,
+    /// The positions up to which the streams were applied.
+    known: BTreeMap<StreamId, StreamPosition>,
+    mode: &'a RetryMode,
+    /// The time at which the invocation ends.
+    until: Instant,
+}
+
 /// How a retry applies a page after one of its commits failed.
 #[derive(Debug, Default)]
-struct Care {
+struct RetryMode {
     /// Whether each commit has its own write, so that commits before the failed one are applied.
     one_by_one: bool,
     /// The failed commits that an operator has skipped.
@@ -195,9 +208,36 @@ struct Care {
 }
 
 impl<State> Work<State> {
+    /// Creates work that changes nothing yet, from a state of this size.
+    fn empty(table: LogTable, state: State, state_bytes: usize) -> Self {
+        let (positions, applied) = (BTreeMap::new(), Vec::new());
+        Self { state, state_bytes, changes: Changes::new(table), positions, applied }
+    }
+
+    /// Removes the changes after they are written, and keeps the state.
+    fn clear(&mut self, table: LogTable) {
+        self.changes = Changes::new(table);
+        self.positions.clear();
+        self.applied.clear();
+    }
+
+    /// Moves the position of a stream over a commit that an operator has skipped.
+    fn skip(
+        &mut self,
+        stream: &StreamId,
+        version: u64,
+        known: &BTreeMap<StreamId, StreamPosition>,
+    ) -> StreamPosition {
+        let memory = known.get(stream).and_then(|reached| reached.memory.clone());
+        let reached = StreamPosition { position: version, memory };
+        self.positions.insert(stream.clone(), reached.clone());
+        reached
+    }
+
     /// Whether the work is too much for one write.
     fn is_too_much(&self) -> bool {
-        self.changes.len() + self.positions.len() > MAX_CHANGES || self.changes.bytes() > BYTES
+        self.changes.len() + self.positions.len() > MAX_CHANGES
+            || self.changes.bytes() > MAX_WRITE_BYTES
     }
 }
 
@@ -215,13 +255,13 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         let categories: BTreeSet<_> =
             view.of.iter().map(|category| (*category).to_owned()).collect();
         let filter = Filter { categories, events: BTreeSet::new() };
-        let subscription = Subscription { sequence, log, partitions, filter, limit: PAGE };
+        let subscription = Subscription { sequence, log, partitions, filter, limit: PAGE_COMMITS };
         Self {
             view,
             table,
             subscription,
             holder: uuid::Uuid::new_v4().to_string(),
-            holding: HOLDING,
+            holding: LEASE,
             is_read: true,
             has_measured: AtomicBool::new(false),
             has_measured_kept: AtomicBool::new(false),
@@ -252,9 +292,12 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         }
         for number in numbers {
             if number == generations.active_at(now) {
-                self.at(number, true).catch_up().await?;
+                self.in_generation(number, true).catch_up().await?;
             } else {
-                let done = self.at(number, false).catch_up_until(Instant::now() + BESIDE).await;
+                let done = self
+                    .in_generation(number, false)
+                    .catch_up_until(Instant::now() + STANDBY_WORK_TIME)
+                    .await;
                 others = others.and(done.map(|_| ()));
             }
         }
@@ -266,15 +309,15 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     ///
     /// # Errors
     /// When the generation is not being built, and as those of [`catch_up`](Self::catch_up).
-    pub async fn rebuild(&self, asked: &RebuildRequest) -> Result<bool, SubscribeError> {
+    pub async fn rebuild(&self, request: &RebuildRequest) -> Result<bool, SubscribeError> {
         let generations = self.table.view().generations().await?;
-        if generations.in_phase(Phase::Building) != Some(asked.generation) {
-            return Err(RebuildError::NotBuilding(asked.generation).into());
+        if generations.in_phase(Phase::Building) != Some(request.generation) {
+            return Err(RebuildError::NotBuilding(request.generation).into());
         }
-        self.at(asked.generation, false).catch_up().await
+        self.in_generation(request.generation, false).catch_up().await
     }
 
-    fn at(&self, generation: u32, is_read: bool) -> Self {
+    fn in_generation(&self, generation: u32, is_read: bool) -> Self {
         Self {
             view: self.view,
             table: self.table.at(generation),
@@ -294,31 +337,31 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     /// When a table fails, or a commit cannot be applied. The commits applied before it stay
     /// applied.
     pub async fn catch_up(&self) -> Result<bool, SubscribeError> {
-        self.catch_up_until(Instant::now() + WORKING).await
+        self.catch_up_until(Instant::now() + WORK_TIME).await
     }
 
     async fn catch_up_until(&self, until: Instant) -> Result<bool, SubscribeError> {
-        self.try_to_catch_up(until).await.inspect_err(|_| self.note_behind())
+        self.apply_new_pages(until).await.inspect_err(|_| self.count_lag())
     }
 
-    fn note_behind(&self) {
+    fn count_lag(&self) {
         if self.is_read {
             metrics::subscription_lag();
         }
     }
 
-    async fn try_to_catch_up(&self, until: Instant) -> Result<bool, SubscribeError> {
+    async fn apply_new_pages(&self, until: Instant) -> Result<bool, SubscribeError> {
         loop {
             let seen = self.table.checkpoint().await?;
             if seen.is_held_by_another(&self.holder, Timestamp::now(), self.holding) {
                 return Ok(false);
             }
-            let page = self.page(&seen).await?;
+            let page = self.read_page(&seen).await?;
             if page.delivered.is_empty() && page.complete && page.entries < MAX_IDLE_ENTRIES {
                 return Ok(true);
             }
             if Instant::now() >= until {
-                self.note_how_far_behind(&page);
+                self.count_lag_if_old(&page);
                 return Ok(false);
             }
             let now = Timestamp::now();
@@ -326,7 +369,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             let Some(mut checkpoint) = taken.await? else { return Ok(false) };
             // Another instance may have applied the page before this instance took the lease.
             let page = Some(page).filter(|_| checkpoint.cursor == seen.cursor);
-            if let Err(error) = self.work(&mut checkpoint, page, until).await {
+            if let Err(error) = self.apply_pages(&mut checkpoint, page, until).await {
                 // The release leaves the cursor unchanged, because a lost reply hides where the
                 // cursor is. The next instance need not wait for the end of the lease.
                 if let Err(error) = self.table.give_back_checkpoint(&checkpoint).await {
@@ -338,14 +381,14 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     }
 
     /// Counts a lagging subscription, if the first commit that is left is old.
-    fn note_how_far_behind(&self, left: &Page) {
+    fn count_lag_if_old(&self, left: &Page) {
         let first = left.delivered.first().and_then(|delivered| delivered.commit.as_ref().ok());
-        if first.is_some_and(|commit| Timestamp::now().duration_since(commit.at) > BEHIND) {
-            self.note_behind();
+        if first.is_some_and(|commit| Timestamp::now().duration_since(commit.at) > LAG_LIMIT) {
+            self.count_lag();
         }
     }
 
-    async fn page(&self, checkpoint: &Checkpoint) -> Result<Page, SubscribeError> {
+    async fn read_page(&self, checkpoint: &Checkpoint) -> Result<Page, SubscribeError> {
         let after = match checkpoint.cursor.as_str() {
             "" => Cursor::beginning(self.subscription.partitions),
             cursor => cursor.parse()?,
@@ -355,28 +398,28 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
 
     /// Applies page after page from the checkpoint that this instance holds, and releases the lease
     /// with the last page.
-    async fn work(
+    async fn apply_pages(
         &self,
         checkpoint: &mut Checkpoint,
         mut first: Option<Page>,
         until: Instant,
     ) -> Result<(), SubscribeError> {
-        let mut care = Care::default();
+        let mut mode = RetryMode::default();
         loop {
             let page = match first.take() {
                 Some(page) => page,
-                None => self.page(checkpoint).await?,
+                None => self.read_page(checkpoint).await?,
             };
-            match self.apply(checkpoint, page, until, &care).await {
+            match self.apply_page(checkpoint, page, until, &mode).await {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 // The page has a row that can never be written.
-                Err(SubscribeError::Table(error)) if !care.one_by_one && !is_outage(&error) => {
-                    care.one_by_one = true;
+                Err(SubscribeError::Table(error)) if !mode.one_by_one && !is_outage(&error) => {
+                    mode.one_by_one = true;
                 }
                 Err(error) => {
                     let Some(commit) = error.commit() else { return Err(error) };
-                    if !self.is_skipped(&commit).await? || !care.skips.insert(commit) {
+                    if !self.is_skipped(&commit.0, commit.1).await? || !mode.skips.insert(commit) {
                         return Err(error);
                     }
                     tracing::warn!(error = %Causes(&error), "an operator has skipped the commit");
@@ -387,98 +430,116 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
 
     /// Whether an operator has skipped a commit. The check runs only for a commit that cannot be
     /// applied.
-    async fn is_skipped(
-        &self,
-        (stream, version): &(StreamId, u64),
-    ) -> Result<bool, SubscribeError> {
+    async fn is_skipped(&self, stream: &StreamId, version: u64) -> Result<bool, SubscribeError> {
         let generations = self.table.view().generations().await?;
-        Ok(generations.skips(stream, *version))
+        Ok(generations.skips(stream, version))
     }
 
     /// Applies a page, in as many writes as it needs. Returns whether there is more to do, and this
     /// instance still holds the lease.
-    async fn apply(
+    async fn apply_page(
         &self,
         checkpoint: &mut Checkpoint,
         page: Page,
         until: Instant,
-        care: &Care,
+        mode: &RetryMode,
     ) -> Result<bool, SubscribeError> {
-        let mut known = self.positions(&page).await?;
+        let known = self.load_positions(&page).await?;
         let state = match checkpoint.state.as_str() {
             "" => State::default(),
             state => serde_json::from_str(state).map_err(|_| SubscribeError::Kept)?,
         };
-        let mut work = self.nothing(state, checkpoint.state.len());
-        // After the work is written, entries before this cursor need not be read again.
-        let mut cursor = checkpoint.cursor.clone();
+        let work = Work::empty(self.view.table, state, checkpoint.state.len());
+        let cursor = checkpoint.cursor.clone();
+        let mut run = PageRun { checkpoint, cursor, work, known, mode, until };
         for delivered in page.delivered {
-            let stream = delivered.entry.stream.clone();
-            let version = delivered.entry.version;
-            // The latest time depends on the log and `$all` alone, so that a rebuild writes the
-            // same rows.
-            let latest = delivered.at.saturating_add(CLOCK_SKEW).unwrap_or(Timestamp::MAX);
-            loop {
-                let position = known.get(&stream).map_or(0, |reached| reached.position);
-                if position >= version {
-                    break;
-                }
-                if care.skips.contains(&(stream.clone(), position + 1)) {
-                    let memory = known.get(&stream).and_then(|reached| reached.memory.clone());
-                    let reached = StreamPosition { position: position + 1, memory };
-                    work.positions.insert(stream.clone(), reached.clone());
-                    known.insert(stream.clone(), reached);
-                    continue;
-                }
-                let due = match self.due((&stream, version), &delivered.commit, position).await {
-                    Ok(due) => due,
-                    Err(error) => return self.end_before(checkpoint, cursor, &work, error).await,
-                };
-                let is_part = due.last().is_some_and(|last| last.version < version);
-                for mut commit in due {
-                    commit.at = commit.at.min(latest);
-                    let mut with = work.clone();
-                    let mut added = self.add(&commit, &known, &mut with, care);
-                    let is_too_much = with.is_too_much() || care.one_by_one;
-                    if added.is_ok() && is_too_much && !work.positions.is_empty() {
-                        if !self.moved(checkpoint, cursor.clone(), &work, false).await? {
-                            return Ok(false);
-                        }
-                        with = self.nothing(work.state.clone(), work.state_bytes);
-                        work = with.clone();
-                        added = self.add(&commit, &known, &mut with, care);
-                    }
-                    match added {
-                        Ok(reached) => _ = known.insert(commit.stream.clone(), reached),
-                        Err(error) => {
-                            return self.end_before(checkpoint, cursor, &work, error).await;
-                        }
-                    }
-                    work = with;
-                }
-                // The stream has many commits to catch up with. The applied ones stay applied,
-                // whichever instance resumes the rest.
-                if is_part {
-                    let is_over = Instant::now() >= until;
-                    if !self.moved(checkpoint, cursor.clone(), &work, is_over).await? || is_over {
-                        return Ok(false);
-                    }
-                    work = self.nothing(work.state, work.state_bytes);
+            if !self.apply_delivered(&mut run, &delivered).await? {
+                return Ok(false);
+            }
+            run.cursor = delivered.cursor.to_string();
+        }
+        run.cursor = page.cursor.to_string();
+        let is_last = page.complete || Instant::now() >= until;
+        Ok(self.save(&mut run, is_last).await? && !is_last)
+    }
+
+    /// Applies the commits of a stream up to the delivered one. Returns whether the next delivered
+    /// commit can follow: there is time, and this instance still holds the lease.
+    async fn apply_delivered(
+        &self,
+        run: &mut PageRun<'_, State>,
+        delivered: &Delivered,
+    ) -> Result<bool, SubscribeError> {
+        let Entry { stream, version } = &delivered.entry;
+        // The latest time depends on the log and `$all` alone, so that a rebuild writes the same
+        // rows.
+        let latest = delivered.at.saturating_add(CLOCK_SKEW).unwrap_or(Timestamp::MAX);
+        loop {
+            let position = run.known.get(stream).map_or(0, |reached| reached.position);
+            if position >= *version {
+                return Ok(true);
+            }
+            if run.mode.skips.contains(&(stream.clone(), position + 1)) {
+                let reached = run.work.skip(stream, position + 1, &run.known);
+                run.known.insert(stream.clone(), reached);
+                continue;
+            }
+            let due = match self.due_commits(stream, *version, &delivered.commit, position).await {
+                Ok(due) => due,
+                Err(error) => return self.stop_before(run, error).await,
+            };
+            let is_part = due.last().is_some_and(|last| last.version < *version);
+            for mut commit in due {
+                commit.at = commit.at.min(latest);
+                if !self.add_to_run(run, &commit).await? {
+                    return Ok(false);
                 }
             }
-            cursor = delivered.cursor.to_string();
+            // The stream has many commits to catch up with. The applied ones stay applied,
+            // whichever instance resumes the rest.
+            if is_part {
+                let is_over = Instant::now() >= run.until;
+                if !self.save(run, is_over).await? || is_over {
+                    return Ok(false);
+                }
+                run.work.clear(self.view.table);
+            }
         }
-        let is_last = page.complete || Instant::now() >= until;
-        let is_moved = self.moved(checkpoint, page.cursor.to_string(), &work, is_last).await?;
-        Ok(is_moved && !is_last)
+    }
+
+    /// Adds a commit to the work of a page, and first writes the work if both are too much for one
+    /// write. Returns whether this instance still holds the lease.
+    async fn add_to_run(
+        &self,
+        run: &mut PageRun<'_, State>,
+        commit: &Commit,
+    ) -> Result<bool, SubscribeError> {
+        let mut with_commit = run.work.clone();
+        let mut added = self.add(commit, &run.known, &mut with_commit, run.mode);
+        let is_too_much = with_commit.is_too_much() || run.mode.one_by_one;
+        if added.is_ok() && is_too_much && !run.work.positions.is_empty() {
+            if !self.save(run, false).await? {
+                return Ok(false);
+            }
+            run.work.clear(self.view.table);
+            with_commit = run.work.clone();
+            added = self.add(commit, &run.known, &mut with_commit, run.mode);
+        }
+        match added {
+            Ok(reached) => _ = run.known.insert(commit.stream.clone(), reached),
+            Err(error) => return self.stop_before(run, error).await,
+        }
+        run.work = with_commit;
+        Ok(true)
     }
 
     /// Returns the next commits to apply after this position: the delivered one, or earlier commits
     /// of its stream. If one of them cannot be read, those before it are read one by one. So the
     /// error names the commit at fault, and nothing before it is lost.
-    async fn due(
+    async fn due_commits(
         &self,
-        (stream, version): (&StreamId, u64),
+        stream: &StreamId,
+        version: u64,
         delivered: &Result<Commit, String>,
         position: u64,
     ) -> Result<Vec<Commit>, SubscribeError> {
@@ -501,26 +562,14 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         }
     }
 
-    fn nothing(&self, state: State, state_bytes: usize) -> Work<State> {
-        Work {
-            state,
-            state_bytes,
-            changes: Changes::new(self.view.table),
-            positions: BTreeMap::new(),
-            applied: Vec::new(),
-        }
-    }
-
     /// Writes the work before a commit that cannot be applied, so that a retry does not repeat it.
-    async fn end_before(
+    async fn stop_before(
         &self,
-        checkpoint: &mut Checkpoint,
-        cursor: String,
-        work: &Work<State>,
+        run: &mut PageRun<'_, State>,
         error: SubscribeError,
     ) -> Result<bool, SubscribeError> {
-        if !work.positions.is_empty() {
-            self.moved(checkpoint, cursor, work, false).await?;
+        if !run.work.positions.is_empty() {
+            self.save(run, false).await?;
         }
         Err(error)
     }
@@ -531,13 +580,10 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         commit: &Commit,
         known: &BTreeMap<StreamId, StreamPosition>,
         work: &mut Work<State>,
-        care: &Care,
+        mode: &RetryMode,
     ) -> Result<StreamPosition, SubscribeError> {
-        if care.skips.contains(&(commit.stream.clone(), commit.version)) {
-            let memory = known.get(&commit.stream).and_then(|reached| reached.memory.clone());
-            let reached = StreamPosition { position: commit.version, memory };
-            work.positions.insert(commit.stream.clone(), reached.clone());
-            return Ok(reached);
+        if mode.skips.contains(&(commit.stream.clone(), commit.version)) {
+            return Ok(work.skip(&commit.stream, commit.version, known));
         }
         let failed = |source| SubscribeError::Changes {
             stream: commit.stream.clone(),
@@ -557,7 +603,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             ("state", state.len(), work.state_bytes),
             ("memory of the stream", memory.len(), before),
         ] {
-            if bytes > MAX_KEPT.max(before) {
+            if bytes > MAX_KEPT_BYTES.max(before) {
                 let stream = commit.stream.clone();
                 let version = commit.version;
                 return Err(SubscribeError::TooLarge { stream, version, what, bytes });
@@ -574,21 +620,21 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         Ok(reached)
     }
 
-    /// Writes the work, and moves the checkpoint to this cursor in the same write. Returns whether
-    /// this instance held the lease.
-    async fn moved(
+    /// Writes the work of a page, and moves the checkpoint to its cursor in the same write. Returns
+    /// whether this instance held the lease.
+    async fn save(
         &self,
-        checkpoint: &mut Checkpoint,
-        cursor: String,
-        work: &Work<State>,
+        run: &mut PageRun<'_, State>,
         is_last: bool,
     ) -> Result<bool, SubscribeError> {
+        let PageRun { work, cursor, .. } = &*run;
+        let cursor = cursor.clone();
         let state = serde_json::to_string(&work.state).map_err(|_| SubscribeError::Kept)?;
         let until = if is_last { Timestamp::UNIX_EPOCH } else { Timestamp::now() + self.holding };
-        self.note_what_is_kept(&state, work);
+        self.measure_kept_data(&state, work);
         let to = NextCheckpoint { cursor, state, until };
         let rows = OrderedRows { changes: &work.changes, positions: &work.positions };
-        let moved = self.table.move_checkpoint(checkpoint, to, rows).await;
+        let moved = self.table.move_checkpoint(run.checkpoint, to, rows).await;
         let moved = moved.map_err(|source| match work.applied.as_slice() {
             [(stream, version, _)] if !is_outage(&source) => {
                 SubscribeError::Refused { stream: stream.clone(), version: *version, source }
@@ -599,7 +645,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             tracing::warn!("another instance holds the lease on the checkpoint");
             return Ok(false);
         };
-        *checkpoint = moved;
+        *run.checkpoint = moved;
+        let work = &run.work;
         if !work.applied.is_empty() {
             tracing::info!(commits = work.applied.len(), "applied");
         }
@@ -615,11 +662,11 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     }
 
     /// Measures the kept data, if it is large.
-    fn note_what_is_kept(&self, state: &str, work: &Work<State>) {
+    fn measure_kept_data(&self, state: &str, work: &Work<State>) {
         let memories = work.positions.values().filter_map(|reached| reached.memory.as_ref());
         let most = memories.map(String::len).chain([state.len()]).max().unwrap_or(0);
         if self.is_read
-            && most >= MUCH_KEPT
+            && most >= LARGE_KEPT_BYTES
             && !self.has_measured_kept.swap(true, Ordering::Relaxed)
         {
             metrics::subscription_data(most);
@@ -627,7 +674,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     }
 
     /// The positions in the streams of a page.
-    async fn positions(
+    async fn load_positions(
         &self,
         page: &Page,
     ) -> Result<BTreeMap<StreamId, StreamPosition>, SubscribeError> {

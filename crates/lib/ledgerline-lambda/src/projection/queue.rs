@@ -22,21 +22,21 @@ use crate::{
     Error,
     commit_list::CommitList,
     grants, metrics,
-    rebuild::{Answer, RebuildError, RebuildRequest, RebuildResponse},
+    rebuild::{RebuildError, RebuildRequest, RebuildResponse, ViewAnswer},
     start::{Handle, handler, sdk_config, start, store},
     wire::{Message, Reference},
 };
 
 /// The receive count from which a message may be a poison pill. An outage of some minutes causes
 /// fewer receives, and the queue allows 90.
-const SUSPECTED: usize = 5;
+const SUSPECTED_RECEIVES: usize = 5;
 
 /// The time that an invocation has, if its context has no deadline in the future.
-const INVOCATION: Duration = Duration::from_secs(10);
+const INVOCATION_TIME: Duration = Duration::from_secs(10);
 /// The shortest time limit for applying a batch as a whole.
-const LEAST: Duration = Duration::from_secs(2);
+const MIN_BATCH_TIME: Duration = Duration::from_secs(2);
 /// The longest time limit for applying a batch as a whole.
-const MOST: Duration = Duration::from_secs(600);
+const MAX_BATCH_TIME: Duration = Duration::from_secs(600);
 
 /// Applies the commits of a queue, those of each stream one after the other.
 ///
@@ -44,10 +44,10 @@ const MOST: Duration = Duration::from_secs(600);
 /// use ledgerline::{Commit, position::Delivery};
 /// use ledgerline_lambda::queue::{ApplyError, Consumer};
 ///
-/// /// Takes every commit, and does nothing about it.
-/// struct Nothing;
+/// /// Accepts every commit, and changes nothing.
+/// struct Discard;
 ///
-/// impl Consumer for Nothing {
+/// impl Consumer for Discard {
 ///     async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
 ///         Ok((Delivery::Next, commit.version))
 ///     }
@@ -113,11 +113,11 @@ pub async fn run<C: Consumer + 'static>(
             let runner = Arc::clone(&runner);
             async move {
                 let left =
-                    context.deadline().duration_since(SystemTime::now()).unwrap_or(INVOCATION);
+                    context.deadline().duration_since(SystemTime::now()).unwrap_or(INVOCATION_TIME);
                 Ok(match event.rebuild {
-                    None => Answer::Handled(runner.batch_within(&event.records, left).await),
-                    Some(asked) => {
-                        Answer::Rebuilt(runner.consumer.rebuild(&runner.store, &asked).await?)
+                    None => ViewAnswer::Handled(runner.batch_within(&event.records, left).await),
+                    Some(request) => {
+                        ViewAnswer::Rebuilt(runner.consumer.rebuild(&runner.store, &request).await?)
                     }
                 })
             }
@@ -130,7 +130,7 @@ pub async fn run<C: Consumer + 'static>(
 /// queue.
 fn serve(
     manifest: Manifest,
-    build: LocalBoxFuture<'_, Result<Handle<Event, Answer<SqsBatchResponse>>, Error>>,
+    build: LocalBoxFuture<'_, Result<Handle<Event, ViewAnswer<SqsBatchResponse>>, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
     start(manifest, build)
 }
@@ -149,7 +149,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
     /// of the group are reported as failed too, without an attempt: they must not overtake it.
     /// Other groups continue.
     pub async fn batch(&self, messages: &[SqsMessage]) -> SqsBatchResponse {
-        self.batch_within(messages, INVOCATION).await
+        self.batch_within(messages, INVOCATION_TIME).await
     }
 
     /// Does the same as [`batch`](Self::batch), for an invocation that ends after this time.
@@ -158,89 +158,62 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
     /// applying the commits one by one. With a shorter limit, most batches would begin again
     /// halfway while a table is slow, and pay twice.
     async fn batch_within(&self, messages: &[SqsMessage], left: Duration) -> SqsBatchResponse {
-        let mut response = SqsBatchResponse::default();
-        let mut stopped = HashSet::new();
         let generations = match self.consumer.generations().await {
             Ok(generations) => generations,
             Err(error) => {
                 // Nothing is applied: a commit written into one generation alone might never reach
                 // the other one.
                 tracing::error!(error = %Causes(&error), "the generations cannot be read");
-                for message in messages {
-                    response.add_failure(message.message_id.as_deref().unwrap_or_default());
-                }
+                let mut response = SqsBatchResponse::default();
+                messages.iter().for_each(|message| response.add_failure(id(message)));
                 return response;
             }
         };
-        let mut applied = CommitList::default();
-        let mut skipped = CommitList::default();
-        let read: Vec<_> = messages.iter().map(read).collect();
-        let limit = (left * 2 / 3).clamp(LEAST, MOST);
-        let outcomes = self.outcomes(messages, &read, &generations, limit).await;
-        let mut read: Vec<_> = read.into_iter().map(Some).collect();
-        let tried = tried(messages);
-        let is_tried: HashSet<_> = tried.iter().copied().collect();
+        let bodies: Vec<_> = messages.iter().map(read_body).collect();
+        let limit = (left * 2 / 3).clamp(MIN_BATCH_TIME, MAX_BATCH_TIME);
+        let outcomes = self.apply_together(messages, &bodies, &generations, limit).await;
+        let mut bodies: Vec<_> = bodies.into_iter().map(Some).collect();
+        let mut report = BatchReport::default();
+        let order = attempt_order(messages);
         for (place, message) in messages.iter().enumerate() {
-            if !is_tried.contains(&place) {
-                response.add_failure(message.message_id.as_deref().unwrap_or_default());
+            if !order.contains(&place) {
+                report.response.add_failure(id(message));
             }
         }
-        for place in tried {
+        for place in order {
             let message = &messages[place];
-            let Some(read) = read[place].take() else { continue };
-            let id = message.message_id.as_deref().unwrap_or_default();
-            let group = group(message);
-            if comes_again(message) {
+            let Some(body) = bodies[place].take() else { continue };
+            if is_redelivery(message) {
                 metrics::retries(1);
             }
-            if stopped.contains(group) {
-                response.add_failure(id);
+            if report.stopped.contains(group(message)) {
+                report.response.add_failure(id(message));
                 continue;
             }
-            let correlation_id = match &read {
+            let correlation_id = match &body {
                 Ok(Message::Commit(commit)) => commit.meta.correlation_id.clone(),
                 Ok(Message::Reference(_)) | Err(_) => None,
             };
             // A panic at one message must not fail the whole batch.
-            let applied_message =
-                AssertUnwindSafe(self.apply_message(read, outcomes[place], &generations))
-                    .catch_unwind()
-                    .await;
-            let mut failed = |error: &str| {
-                tracing::error!(
-                    stream = group,
-                    message_id = id,
-                    correlation_id,
-                    error,
-                    "projection"
-                );
-                stopped.insert(group);
-                response.add_failure(id);
-            };
-            match applied_message {
-                Ok(Ok((Delivery::Next, commit))) => applied.add(&commit),
-                Ok(Ok((Delivery::Duplicate, commit))) => skipped.add(&commit),
-                // The repair of the gap has its own log line.
-                Ok(Ok((Delivery::Gap, _))) => {}
-                Ok(Err(error)) => failed(&Causes(&error).to_string()),
-                Err(_) => failed("panic"),
+            let applied = AssertUnwindSafe(self.apply_message(body, outcomes[place], &generations))
+                .catch_unwind()
+                .await;
+            match applied {
+                Ok(Ok((delivery, commit))) => report.add_applied(delivery, &commit),
+                Ok(Err(error)) => {
+                    report.add_failed(message, correlation_id, &Causes(&error).to_string())
+                }
+                Err(_) => report.add_failed(message, correlation_id, "panic"),
             }
         }
-        if applied.as_field().or(skipped.as_field()).is_some() {
-            tracing::info!(
-                applied = applied.as_field(),
-                skipped = skipped.as_field(),
-                "projection"
-            );
-        }
-        response
+        report.finish()
     }
 
     /// Applies commits of a batch together, if the consumer can do that. Returns the delivery and
     /// the position for each message whose commit needs no further call. The runner applies the
     /// other commits one by one, and all of them after a failure. So the log names the one commit
     /// at fault, and no other group waits for it.
-    async fn outcomes(
+    async fn apply_together(
         &self,
         messages: &[SqsMessage],
         read: &[Result<Message, String>],
@@ -256,31 +229,31 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         };
         // One of the commits may have crashed the function, so the commits before it must be
         // applied this time.
-        if messages.iter().any(comes_again) {
+        if messages.iter().any(is_redelivery) {
             return outcomes;
         }
         let mut places = Vec::new();
         let mut commits = Vec::new();
-        let mut waiting = HashSet::new();
+        let mut postponed = HashSet::new();
         for (place, (message, read)) in messages.iter().zip(read).enumerate() {
             match read {
-                Ok(Message::Commit(commit)) if !waiting.contains(group(message)) => {
+                Ok(Message::Commit(commit)) if !postponed.contains(group(message)) => {
                     places.push(place);
                     commits.push(&**commit);
                 }
                 // A later commit of a group never overtakes one that must be applied alone.
                 Ok(Message::Commit(_) | Message::Reference(_)) | Err(_) => {
-                    waiting.insert(group(message));
+                    postponed.insert(group(message));
                 }
             }
         }
         let all = AssertUnwindSafe(consumer.apply_batch(&commits)).catch_unwind();
         let failure = match tokio::time::timeout(limit, all).await {
-            Ok(Ok(Ok(verdicts))) => {
-                for (place, (verdict, position)) in places.into_iter().zip(verdicts) {
+            Ok(Ok(Ok(deliveries))) => {
+                for (place, (delivery, position)) in places.into_iter().zip(deliveries) {
                     // A commit before the gap may have to be applied alone.
                     outcomes[place] =
-                        Some((verdict, position)).filter(|_| verdict != Delivery::Gap);
+                        Some((delivery, position)).filter(|_| delivery != Delivery::Gap);
                 }
                 return outcomes;
             }
@@ -330,16 +303,54 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         for other in others {
             self.apply_to_standby(other, &commit).await?;
         }
-        let (verdict, position) = match applied {
+        let (delivery, position) = match applied {
             Some(applied) => applied,
             None => read.apply(&commit).await?,
         };
-        Ok((self.act_on(read, &commit, verdict, position).await?, commit))
+        Ok((self.act_on(read, &commit, delivery, position).await?, commit))
+    }
+}
+
+/// The results of a batch, message by message.
+#[derive(Default)]
+struct BatchReport<'m> {
+    response: SqsBatchResponse,
+    /// The groups of failed messages. Their later messages must not overtake the failed one.
+    stopped: HashSet<&'m str>,
+    applied: CommitList,
+    skipped: CommitList,
+}
+
+impl<'m> BatchReport<'m> {
+    fn add_applied(&mut self, delivery: Delivery, commit: &Commit) {
+        match delivery {
+            Delivery::Next => self.applied.add(commit),
+            Delivery::Duplicate => self.skipped.add(commit),
+            // The repair of the gap has its own log line.
+            Delivery::Gap => {}
+        }
+    }
+
+    fn add_failed(&mut self, message: &'m SqsMessage, correlation_id: Option<String>, error: &str) {
+        let stream = group(message);
+        let message_id = id(message);
+        tracing::error!(stream, message_id, correlation_id, error, "projection");
+        self.stopped.insert(stream);
+        self.response.add_failure(message_id);
+    }
+
+    /// Logs the commits in one line, and returns the response.
+    fn finish(self) -> SqsBatchResponse {
+        let (applied, skipped) = (self.applied.as_field(), self.skipped.as_field());
+        if applied.or(skipped).is_some() {
+            tracing::info!(applied, skipped, "projection");
+        }
+        self.response
     }
 }
 
 /// Reads the body of a message. A panic at one message must not fail the whole batch.
-fn read(message: &SqsMessage) -> Result<Message, String> {
+fn read_body(message: &SqsMessage) -> Result<Message, String> {
     let body = message.body.as_deref().unwrap_or_default();
     std::panic::catch_unwind(|| Message::read(body))
         .unwrap_or_else(|_| Err("the message makes its reader panic".to_owned()))
@@ -347,11 +358,14 @@ fn read(message: &SqsMessage) -> Result<Message, String> {
 
 /// The group of a message. A message without a group stands alone.
 fn group(message: &SqsMessage) -> &str {
-    let id = message.message_id.as_deref().unwrap_or_default();
-    message.attributes.get("MessageGroupId").map_or(id, String::as_str)
+    message.attributes.get("MessageGroupId").map_or(id(message), String::as_str)
 }
 
-fn comes_again(message: &SqsMessage) -> bool {
+fn id(message: &SqsMessage) -> &str {
+    message.message_id.as_deref().unwrap_or_default()
+}
+
+fn is_redelivery(message: &SqsMessage) -> bool {
     receives(message) > 1
 }
 
@@ -365,12 +379,12 @@ fn receives(message: &SqsMessage) -> usize {
 /// as failed, so that SQS delivers them again.
 ///
 /// A poison pill can crash or time out the function, which loses the response for the batch. So
-/// each receive of a batch begins with another group. From [`SUSPECTED`] receives on, the function
+/// each receive of a batch begins with another group. From [`SUSPECTED_RECEIVES`] receives on, the function
 /// leaves out half of the suspected groups, by a bit of a hash of the group's name. The next
 /// receive leaves out the other half, and the receives after that use another bit. So all groups
 /// but that of the poison pill leave the queue within some receives. Without a poison pill, as
 /// after an outage, all groups leave the queue within three.
-fn tried(messages: &[SqsMessage]) -> Vec<usize> {
+fn attempt_order(messages: &[SqsMessage]) -> Vec<usize> {
     let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
     for (place, message) in messages.iter().enumerate() {
         match groups.iter_mut().find(|(name, _)| *name == group(message)) {
@@ -380,7 +394,7 @@ fn tried(messages: &[SqsMessage]) -> Vec<usize> {
     }
     let receive = messages.iter().map(receives).max().unwrap_or(1);
     let is_suspected = |(_, places): &(&str, Vec<usize>)| {
-        places.iter().any(|place| receives(&messages[*place]) >= SUSPECTED)
+        places.iter().any(|place| receives(&messages[*place]) >= SUSPECTED_RECEIVES)
     };
     let (suspected, mut others): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_suspected);
     let first = (receive - 1).checked_rem(others.len()).unwrap_or(0);
@@ -412,11 +426,11 @@ mod tests {
     impl Consumer for Counter {
         async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
             let mut position = self.0.lock().unwrap();
-            let verdict = check(*position, commit.version);
-            if verdict == Delivery::Next {
+            let delivery = check(*position, commit.version);
+            if delivery == Delivery::Next {
                 *position = commit.version;
             }
-            Ok((verdict, *position))
+            Ok((delivery, *position))
         }
     }
 
@@ -447,7 +461,7 @@ mod tests {
             QueueRunner { store: MemoryStore::default(), consumer: Stuck(Counter(Mutex::new(0))) };
         // Without the limit, the test fails here instead of waiting for ever.
         let batch = [message(1), message(2)];
-        let response = tokio::time::timeout(INVOCATION, runner.batch(&batch)).await.unwrap();
+        let response = tokio::time::timeout(INVOCATION_TIME, runner.batch(&batch)).await.unwrap();
         assert_eq!(response.batch_item_failures.len(), 0);
         assert_eq!(*runner.consumer.0.0.lock().unwrap(), 2);
     }
@@ -516,7 +530,7 @@ mod tests {
         }
     }
 
-    fn received(place: usize, receives: usize) -> SqsMessage {
+    fn redelivered_message(place: usize, receives: usize) -> SqsMessage {
         let mut message = SqsMessage::default();
         message.message_id = Some(place.to_string());
         message.attributes = [("ApproximateReceiveCount".to_owned(), receives.to_string())].into();
@@ -525,18 +539,18 @@ mod tests {
 
     #[test]
     fn a_batch_is_processed_whole_before_its_fifth_receive() {
-        let tried = |receives: [usize; 3]| {
+        let order = |receives: [usize; 3]| {
             let messages: Vec<_> = receives
                 .into_iter()
                 .enumerate()
-                .map(|(place, receives)| received(place, receives))
+                .map(|(place, receives)| redelivered_message(place, receives))
                 .collect();
-            super::tried(&messages)
+            super::attempt_order(&messages)
         };
-        assert_eq!(tried([1, 1, 1]), [0, 1, 2]);
-        assert_eq!(tried([2, 1, 1]), [1, 2, 0]);
-        assert_eq!(tried([3, 3, 3]), [2, 0, 1]);
-        assert_eq!(tried([4, 4, 4]), [0, 1, 2]);
+        assert_eq!(order([1, 1, 1]), [0, 1, 2]);
+        assert_eq!(order([2, 1, 1]), [1, 2, 0]);
+        assert_eq!(order([3, 3, 3]), [2, 0, 1]);
+        assert_eq!(order([4, 4, 4]), [0, 1, 2]);
     }
 
     /// After an outage, every message has had many receives, and no message is a poison pill.
@@ -546,15 +560,15 @@ mod tests {
             let mut left: Vec<usize> = (0..8).collect();
             for receives in outage..outage + 3 {
                 let mut messages: Vec<_> =
-                    left.iter().map(|place| received(*place, receives)).collect();
-                messages.extend([received(8, 1), received(9, 1)]);
-                let tried = super::tried(&messages);
-                let is_tried = |place: usize| {
+                    left.iter().map(|place| redelivered_message(*place, receives)).collect();
+                messages.extend([redelivered_message(8, 1), redelivered_message(9, 1)]);
+                let order = super::attempt_order(&messages);
+                let is_attempted = |place: usize| {
                     let id = Some(place.to_string());
-                    tried.iter().any(|tried| messages[*tried].message_id == id)
+                    order.iter().any(|place| messages[*place].message_id == id)
                 };
-                assert!(is_tried(8) && is_tried(9), "new messages wait for nobody");
-                left.retain(|place| !is_tried(*place));
+                assert!(is_attempted(8) && is_attempted(9), "new messages do not wait");
+                left.retain(|place| !is_attempted(*place));
             }
             assert_eq!(left, [0; 0], "{outage}");
         }
@@ -590,7 +604,7 @@ mod tests {
     async fn a_log_that_went_backwards_is_an_error_and_no_commit_is_skipped() {
         let stream = StreamId::new("tank", "1").unwrap();
         let commit = |version| contract::commit(&stream, version);
-        let take = async |runner: &QueueRunner<MemoryStore, Counter>, version| {
+        let apply = async |runner: &QueueRunner<MemoryStore, Counter>, version| {
             let message = Message::Commit(Box::new(commit(version)));
             runner.apply_message(Ok(message), None, &[]).await
         };
@@ -600,7 +614,7 @@ mod tests {
             runner.store.append(&commit(version), None).await.unwrap();
         }
         for version in [3, 4] {
-            let error = take(&runner, version).await.unwrap_err();
+            let error = apply(&runner, version).await.unwrap_err();
             assert!(matches!(error, ApplyError::WentBack { position: 5, .. }), "{error}");
             assert!(error.to_string().contains("it was restored"), "{error}");
         }
@@ -609,7 +623,7 @@ mod tests {
             runner.store.append(&commit(version), None).await.unwrap();
         }
         for version in 1..=6 {
-            take(&runner, version).await.unwrap();
+            apply(&runner, version).await.unwrap();
         }
         assert_eq!(*runner.consumer.0.lock().unwrap(), 6);
     }

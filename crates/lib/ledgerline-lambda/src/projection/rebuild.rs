@@ -7,19 +7,21 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use futures::{StreamExt, stream};
+use futures::{StreamExt, TryFutureExt, stream};
 use ledgerline::{Causes, Commit, LoadError, StoreError, StreamId};
-use ledgerline_dynamodb::{DynamoDbStore, Phase, ScanPart, SegmentProgress, TableError, ViewTable};
+use ledgerline_dynamodb::{
+    DynamoDbStore, Phase, ScanPart, Scanned, SegmentProgress, TableError, ViewTable,
+};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 /// The time for which one invocation begins new pages. A log projector has ten seconds: the rest is
 /// for the last page.
-const WORKING: Duration = Duration::from_secs(5);
+const WORK_TIME: Duration = Duration::from_secs(5);
 /// The most commits that are read at once. They fit into the least memory that Lambda gives.
-const PAGE: i32 = 1_000;
+const PAGE_COMMITS: i32 = 1_000;
 /// The number of failures that a response names.
-const NAMED: usize = 20;
+const MAX_NAMED_FAILURES: usize = 20;
 
 /// A request of the operator's tool: to rebuild one part of a view, or some of its streams.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -64,12 +66,12 @@ pub struct RebuildResponse {
     /// keeps to the requested write units.
     pub pause: u64,
     /// Streams that could not be rebuilt, and why. The reasons contain no payload (rule 14).
-    pub failed: Vec<Failed>,
+    pub failed: Vec<FailedStream>,
 }
 
 /// A stream that could not be rebuilt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failed {
+pub struct FailedStream {
     /// The stream's name.
     pub stream: StreamId,
     /// The reason.
@@ -149,8 +151,8 @@ pub struct Progress {
 
 impl Progress {
     /// Adds the result of one stream: the write units used, or the error.
-    pub(crate) fn note(&mut self, stream: StreamId, made: Result<f64, RebuildError>) {
-        match made {
+    pub(crate) fn add(&mut self, stream: StreamId, result: Result<f64, RebuildError>) {
+        match result {
             Ok(units) => self.writes += units,
             Err(RebuildError::TimeIsOver { writes }) => {
                 self.writes += writes;
@@ -164,7 +166,7 @@ impl Progress {
 /// A view that can be rebuilt.
 pub(crate) trait Rebuild {
     /// The categories of the view's commits.
-    fn of(&self) -> Vec<&'static str>;
+    fn categories(&self) -> Vec<&'static str>;
 
     /// The view's table.
     fn view(&self) -> &ViewTable;
@@ -192,9 +194,9 @@ pub(crate) trait Rebuild {
 }
 
 /// The number of streams that are rebuilt at once.
-pub(crate) const AT_ONCE: usize = 16;
+pub(crate) const CONCURRENT_STREAMS: usize = 16;
 
-/// Rebuilds each of these streams from the log, [`AT_ONCE`] at a time, until the time is over.
+/// Rebuilds each of these streams from the log, [`CONCURRENT_STREAMS`] at a time, until the time is over.
 pub(crate) async fn rebuild_each(
     view: &impl Rebuild,
     generation: u32,
@@ -203,16 +205,16 @@ pub(crate) async fn rebuild_each(
     until: Instant,
 ) -> Progress {
     let rebuild_one = async |stream: StreamId| {
-        let made = if Instant::now() < until {
+        let result = if Instant::now() < until {
             view.rebuild_stream(generation, log, &stream, until).await
         } else {
             Err(RebuildError::TimeIsOver { writes: 0.0 })
         };
-        (stream, made)
+        (stream, result)
     };
-    let all = stream::iter(streams).map(rebuild_one).buffer_unordered(AT_ONCE);
-    all.fold(Progress::default(), async |mut all, (stream, made)| {
-        all.note(stream, made);
+    let all = stream::iter(streams).map(rebuild_one).buffer_unordered(CONCURRENT_STREAMS);
+    all.fold(Progress::default(), async |mut all, (stream, result)| {
+        all.add(stream, result);
         all
     })
     .await
@@ -226,76 +228,72 @@ pub(crate) async fn rebuild_each(
 pub(crate) async fn rebuild(
     view: &impl Rebuild,
     log: &DynamoDbStore,
-    asked: &RebuildRequest,
+    request: &RebuildRequest,
 ) -> Result<RebuildResponse, RebuildError> {
     let began = Instant::now();
-    let until = began + WORKING;
-    let generation = asked.generation;
+    let generation = request.generation;
     if view.view().generations().await?.in_phase(Phase::Building) != Some(generation) {
         return Err(RebuildError::NotBuilding(generation));
     }
-    let table = view.view().at(generation);
-    let mut failed = Vec::new();
-    if !asked.streams.is_empty() {
-        let made = rebuild_each(view, generation, log, asked.streams.iter().cloned(), until).await;
-        let rebuilt = RebuildResponse {
-            is_done: made.left.is_empty(),
-            writes: made.writes,
-            ..RebuildResponse::default()
-        };
-        return Ok(answer(rebuilt, made.failed));
+    if request.streams.is_empty() {
+        return rebuild_part(view, log, request, began).await;
     }
-    let RebuildRequest { part: number, parts, .. } = *asked;
+    let streams = request.streams.iter().cloned();
+    let progress = rebuild_each(view, generation, log, streams, began + WORK_TIME).await;
+    let response = RebuildResponse {
+        is_done: progress.left.is_empty(),
+        writes: progress.writes,
+        ..RebuildResponse::default()
+    };
+    Ok(with_failures(response, progress.failed))
+}
+
+async fn rebuild_part(
+    view: &impl Rebuild,
+    log: &DynamoDbStore,
+    request: &RebuildRequest,
+    began: Instant,
+) -> Result<RebuildResponse, RebuildError> {
+    let RebuildRequest { generation, part: number, parts, write_units, .. } = *request;
     if !(0..parts).contains(&number) {
         return Err(RebuildError::NoPart { part: number, parts });
     }
-    let of = view.of();
+    let until = began + WORK_TIME;
+    let reader = PartReader {
+        log,
+        part: ScanPart { part: number, parts },
+        categories: view.categories(),
+        limit: page_limit(write_units),
+    };
+    let table = view.view().at(generation);
     let name = SegmentProgress::name(number, parts);
-    let scanned = ScanPart { part: number, parts };
     let mut part = table.part(&name).await?;
     let written_before = part.writes;
-    // A page is written without a pause, so it may not be more than the work of one invocation.
-    #[expect(clippy::cast_possible_truncation, reason = "it is at most PAGE")]
-    let limit = asked
-        .write_units
-        .map_or(PAGE, |units| (units * WORKING.as_secs_f64()).clamp(1.0, f64::from(PAGE)) as i32);
+    let mut failed = Vec::new();
     let mut next = None;
     let mut pause = Duration::ZERO;
     while !part.is_done && Instant::now() < until && pause.is_zero() {
-        let page = match next.take() {
+        let Scanned { commits, after, units, damaged: _ } = match next.take() {
             Some(page) => page,
-            None => log.scan(scanned, part.after.as_ref(), &of, limit).await?,
+            None => reader.read(part.after.as_ref()).await?,
         };
-        let streams = by_stream(page.commits);
-        let ends: Vec<_> = streams.iter().filter_map(|commits| End::of(commits)).collect();
+        let streams = group_by_stream(commits);
+        let ends: Vec<_> = streams.iter().filter_map(|commits| StreamEnd::new(commits)).collect();
         // The next page is read while this one is written.
-        let read = async {
-            let is_wanted = page.after.is_some() && Instant::now() < until;
-            let read = log.scan(scanned, page.after.as_ref(), &of, limit);
-            Ok::<_, RebuildError>(if is_wanted { Some(read.await?) } else { None })
+        let read_next = async {
+            let is_wanted = after.is_some() && Instant::now() < until;
+            Ok(if is_wanted { Some(reader.read(after.as_ref()).await?) } else { None })
         };
-        let make = async { Ok(view.rebuild_page(generation, log, streams, until).await?) };
-        let (made, read) = futures::try_join!(make, read)?;
+        let write = view.rebuild_page(generation, log, streams, until).map_err(RebuildError::Table);
+        let (progress, read) = futures::try_join!(write, read_next)?;
         next = read;
-        failed.extend(made.failed);
-        // The streams before the first one that was left are done, and are not read again.
-        let done =
-            ends.iter().position(|end| made.left.contains(&end.stream)).unwrap_or(ends.len());
-        let is_whole = done == ends.len();
-        let reached = ends[..done].last().map(|end| (end.stream.clone(), end.version));
-        part = SegmentProgress {
-            is_done: is_whole && page.after.is_none(),
-            after: if is_whole { page.after } else { reached.or(part.after) },
-            commits: part.commits + ends[..done].iter().map(|end| end.commits).sum::<u64>(),
-            reads: part.reads + page.units,
-            writes: part.writes + made.writes,
-        };
+        let is_whole = !ends.iter().any(|end| progress.left.contains(&end.stream));
+        part.reads += units;
+        advance(&mut part, &ends, after, &progress);
+        failed.extend(progress.failed);
         table.put_part(&name, &part).await?;
-        if let Some(units) = asked.write_units {
-            // The caller waits, so that the operator does not pay for a sleeping function.
-            let due = Duration::try_from_secs_f64((part.writes - written_before) / units)
-                .unwrap_or_default();
-            pause = due.saturating_sub(began.elapsed());
+        if let Some(units) = write_units {
+            pause = due_pause(part.writes - written_before, units, began);
         }
         if !is_whole {
             break;
@@ -303,30 +301,82 @@ pub(crate) async fn rebuild(
     }
     let SegmentProgress { is_done, commits, reads, writes, after: _ } = part;
     let pause = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
-    Ok(answer(
-        RebuildResponse { is_done, commits, reads, writes, pause, failed: Vec::new() },
-        failed,
-    ))
+    let response = RebuildResponse { is_done, commits, reads, writes, pause, failed: Vec::new() };
+    Ok(with_failures(response, failed))
 }
 
-fn answer(rebuilt: RebuildResponse, failed: Vec<(StreamId, RebuildError)>) -> RebuildResponse {
+/// A reader of the pages of one part of the log.
+struct PartReader<'a> {
+    log: &'a DynamoDbStore,
+    part: ScanPart,
+    categories: Vec<&'static str>,
+    limit: i32,
+}
+
+impl PartReader<'_> {
+    async fn read(&self, after: Option<&(StreamId, u64)>) -> Result<Scanned, RebuildError> {
+        Ok(self.log.scan(self.part, after, &self.categories, self.limit).await?)
+    }
+}
+
+/// The most commits of a page. A page is written without a pause, so it may not be more than the
+/// work of one invocation.
+#[expect(clippy::cast_possible_truncation, reason = "it is at most PAGE_COMMITS")]
+fn page_limit(write_units: Option<f64>) -> i32 {
+    let limit = |units: f64| (units * WORK_TIME.as_secs_f64()).clamp(1.0, f64::from(PAGE_COMMITS));
+    write_units.map_or(PAGE_COMMITS, |units| limit(units) as i32)
+}
+
+/// Advances a part over the written streams of a page. The streams before the first one that was
+/// left are done, and are not read again.
+fn advance(
+    part: &mut SegmentProgress,
+    ends: &[StreamEnd],
+    after: Option<(StreamId, u64)>,
+    progress: &Progress,
+) {
+    let is_left = |end: &StreamEnd| progress.left.contains(&end.stream);
+    let done = ends.iter().position(is_left).unwrap_or(ends.len());
+    part.commits += ends[..done].iter().map(|end| end.commits).sum::<u64>();
+    part.writes += progress.writes;
+    if done == ends.len() {
+        part.is_done = after.is_none();
+        part.after = after;
+    } else if let Some(end) = ends[..done].last() {
+        part.after = Some((end.stream.clone(), end.version));
+    }
+}
+
+/// The pause after this many write units since the invocation began. The caller waits, so that the
+/// operator does not pay for a sleeping function.
+fn due_pause(written: f64, units_per_second: f64, began: Instant) -> Duration {
+    let due = Duration::try_from_secs_f64(written / units_per_second).unwrap_or_default();
+    due.saturating_sub(began.elapsed())
+}
+
+/// Adds the streams that could not be rebuilt to a response, and logs them.
+fn with_failures(
+    response: RebuildResponse,
+    failed: Vec<(StreamId, RebuildError)>,
+) -> RebuildResponse {
     for (stream, error) in &failed {
         tracing::error!(%stream, error = %Causes(error), "not rebuilt");
     }
-    let named = failed.into_iter().take(NAMED);
-    let named = named.map(|(stream, error)| Failed { stream, reason: Causes(&error).to_string() });
-    RebuildResponse { failed: named.collect(), ..rebuilt }
+    let named = failed.into_iter().take(MAX_NAMED_FAILURES);
+    let named =
+        named.map(|(stream, error)| FailedStream { stream, reason: Causes(&error).to_string() });
+    RebuildResponse { failed: named.collect(), ..response }
 }
 
 /// The end of a stream's commits in a page of the log.
-struct End {
+struct StreamEnd {
     stream: StreamId,
     version: u64,
     commits: u64,
 }
 
-impl End {
-    fn of(commits: &[Commit]) -> Option<Self> {
+impl StreamEnd {
+    fn new(commits: &[Commit]) -> Option<Self> {
         let last = commits.last()?;
         Some(Self {
             stream: last.stream.clone(),
@@ -337,7 +387,7 @@ impl End {
 }
 
 /// Groups consecutive commits of the same stream.
-fn by_stream(commits: Vec<Commit>) -> Vec<Vec<Commit>> {
+fn group_by_stream(commits: Vec<Commit>) -> Vec<Vec<Commit>> {
     let mut streams: Vec<Vec<Commit>> = Vec::new();
     for commit in commits {
         match streams.last_mut() {
@@ -351,7 +401,7 @@ fn by_stream(commits: Vec<Commit>) -> Vec<Vec<Commit>> {
 }
 
 /// Returns the first version that is missing between these commits of one stream.
-pub(crate) fn hole_in(commits: &[Commit]) -> Option<u64> {
+pub(crate) fn find_hole(commits: &[Commit]) -> Option<u64> {
     commits.windows(2).find_map(|pair| {
         let next = pair[0].version + 1;
         (pair[1].version != next).then_some(next)
@@ -362,7 +412,7 @@ pub(crate) fn hole_in(commits: &[Commit]) -> Option<u64> {
 /// view.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub(crate) enum Answer<Handled> {
+pub(crate) enum ViewAnswer<Handled> {
     /// The response to an event.
     Handled(Handled),
     /// The progress of the rebuild.

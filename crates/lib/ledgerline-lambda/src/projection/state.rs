@@ -27,8 +27,8 @@ use crate::{
     commit_list::CommitList,
     config, grants, metrics,
     rebuild::{
-        AT_ONCE, Answer, Progress, Rebuild, RebuildError, RebuildRequest, RebuildResponse, hole_in,
-        is_outage, rebuild,
+        CONCURRENT_STREAMS, Progress, Rebuild, RebuildError, RebuildRequest, RebuildResponse,
+        ViewAnswer, find_hole, is_outage, rebuild,
     },
     start::{Handle, dynamodb, handler, start},
     wire::{BusEntry, field_or_root},
@@ -82,12 +82,12 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(
         Ok(handler(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
             let projector = Arc::clone(&projector);
             async move {
-                if let Some(asked) = event.get_mut("rebuild") {
-                    let asked: RebuildRequest = serde_path_to_error::deserialize(asked.take())
-                        .map_err(|error| malformed(&error))?;
-                    return Ok(Answer::Rebuilt(projector.rebuild(&asked).await?));
+                if let Some(request) = event.get_mut("rebuild") {
+                    let request: RebuildRequest = serde_path_to_error::deserialize(request.take())
+                        .map_err(|error| field_error(&error))?;
+                    return Ok(ViewAnswer::Rebuilt(projector.rebuild(&request).await?));
                 }
-                projector.all(details(event)?).await.map(Answer::Handled)
+                projector.all(details(event)?).await.map(ViewAnswer::Handled)
             }
         }))
     };
@@ -111,7 +111,7 @@ pub fn manifest<A: Aggregate, Row>(view: &StateView<A, Row>) -> Manifest {
 /// This function has no type parameters, so it is compiled once for all state projectors.
 fn serve(
     manifest: Manifest,
-    build: LocalBoxFuture<'_, Result<Handle<Value, Answer<()>>, Error>>,
+    build: LocalBoxFuture<'_, Result<Handle<Value, ViewAnswer<()>>, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
     start(manifest, build)
 }
@@ -137,19 +137,19 @@ pub fn details(event: Value) -> Result<Vec<Value>, Error> {
     let invoked = |event: Value| {
         if event.get("states").is_some() {
             let invocation: Invocation =
-                serde_path_to_error::deserialize(event).map_err(|error| malformed(&error))?;
+                serde_path_to_error::deserialize(event).map_err(|error| field_error(&error))?;
             return Ok::<_, Error>(invocation.states);
         }
         let event: EventBridgeEvent<Value> =
-            serde_path_to_error::deserialize(event).map_err(|error| malformed(&error))?;
+            serde_path_to_error::deserialize(event).map_err(|error| field_error(&error))?;
         Ok(vec![event.detail])
     };
     if event.get("Records").is_none() {
         return invoked(event);
     }
     let messages: SqsEvent =
-        serde_path_to_error::deserialize(event).map_err(|error| malformed(&error))?;
-    let of_message = |message: aws_lambda_events::sqs::SqsMessage| {
+        serde_path_to_error::deserialize(event).map_err(|error| field_error(&error))?;
+    let message_details = |message: aws_lambda_events::sqs::SqsMessage| {
         let mut body: Value = serde_json::from_str(message.body.as_deref().unwrap_or_default())
             .map_err(|_| ProjectError::Malformed("body".to_owned()))?;
         let mut details = invoked(match body.get_mut("requestPayload") {
@@ -162,7 +162,8 @@ pub fn details(event: Value) -> Result<Vec<Value>, Error> {
         details.rotate_left(first.unwrap_or(0));
         Ok::<_, Error>(details)
     };
-    let details = messages.records.into_iter().map(of_message).collect::<Result<Vec<_>, _>>()?;
+    let details =
+        messages.records.into_iter().map(message_details).collect::<Result<Vec<_>, _>>()?;
     Ok(details.into_iter().flatten().collect())
 }
 
@@ -201,7 +202,7 @@ enum ProjectError {
     Table(#[from] TableError),
 }
 
-fn malformed(error: &serde_path_to_error::Error<serde_json::Error>) -> ProjectError {
+fn field_error(error: &serde_path_to_error::Error<serde_json::Error>) -> ProjectError {
     ProjectError::Malformed(field_or_root(error))
 }
 
@@ -234,7 +235,8 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
                 .and_then(|stream| StreamId::try_from(stream.to_owned()).ok());
             let correlation_id = detail["meta"]["correlationId"].as_str().map(ToOwned::to_owned);
             // A panic at one entry must not keep the others from their rows.
-            let projected = AssertUnwindSafe(self.write(detail, &generations)).catch_unwind().await;
+            let projected =
+                AssertUnwindSafe(self.project_entry(detail, &generations)).catch_unwind().await;
             match projected.unwrap_or(Err(ProjectError::Panic)) {
                 Ok(projected) => {
                     let line = if projected.written { &mut written } else { &mut older };
@@ -258,8 +260,8 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     ///
     /// # Errors
     /// When the generation is not being built, or the log or the table fails. Written rows stay.
-    pub async fn rebuild(&self, asked: &RebuildRequest) -> Result<RebuildResponse, RebuildError> {
-        rebuild(self, &self.log, asked).await
+    pub async fn rebuild(&self, request: &RebuildRequest) -> Result<RebuildResponse, RebuildError> {
+        rebuild(self, &self.log, request).await
     }
 
     /// Projects the detail of one entry.
@@ -270,19 +272,23 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         self.all(vec![detail]).await
     }
 
-    async fn write(&self, detail: Value, generations: &[u32]) -> Result<Projected, ProjectError> {
+    async fn project_entry(
+        &self,
+        detail: Value,
+        generations: &[u32],
+    ) -> Result<Projected, ProjectError> {
         let entry: BusEntry =
-            serde_path_to_error::deserialize(detail).map_err(|error| malformed(&error))?;
+            serde_path_to_error::deserialize(detail).map_err(|error| field_error(&error))?;
         let stream = &entry.stream;
         let version = entry.aggregate.last_known_version;
         let (shown, state) =
-            self.state(stream, version, entry.aggregate_schema, entry.aggregate.state).await?;
+            self.read_state(stream, version, entry.aggregate_schema, entry.aggregate.state).await?;
         let row = (self.view.row)(stream.id(), shown, state);
         let mut overwritten = Overwrite::Written;
         for generation in generations {
             // The active generation is the last one, and its result counts.
             (overwritten, _) =
-                self.show(&self.table.at(*generation), stream, shown, row.as_ref()).await?;
+                self.write_row(&self.table.at(*generation), stream, shown, row.as_ref()).await?;
         }
         if let Overwrite::Shows(newer) = overwritten
             && newer > shown
@@ -307,7 +313,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
 
     /// Writes a row, or a tombstone, unless the row is at least as new (rule 8). Also returns the
     /// write units.
-    async fn show(
+    async fn write_row(
         &self,
         table: &StateRows,
         stream: &StreamId,
@@ -327,7 +333,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     /// written the state in a schema that this program does not read. Then the function folds the
     /// newest version and state from the log. So rows are right during a deployment, in any
     /// order of replacing the functions.
-    async fn state(
+    async fn read_state(
         &self,
         stream: &StreamId,
         version: u64,
@@ -335,9 +341,9 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         state: Map<String, Value>,
     ) -> Result<(u64, A::State), ProjectError> {
         let state = Value::Object(state);
-        let carried =
+        let readable =
             if schema == A::STATE_SCHEMA { Some(state) } else { upcast::<A>(schema, state) };
-        if let Some(state) = carried {
+        if let Some(state) = readable {
             let state = serde_path_to_error::deserialize(state).map_err(|error| {
                 ProjectError::Malformed(format!("aggregate.{}", field_or_root(&error)))
             })?;
@@ -360,7 +366,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
 }
 
 impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
-    fn of(&self) -> Vec<&'static str> {
+    fn categories(&self) -> Vec<&'static str> {
         vec![A::CATEGORY]
     }
 
@@ -376,7 +382,7 @@ impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
         until: Instant,
     ) -> Result<Progress, TableError> {
         let table = &self.table.at(generation);
-        let make = async |commits: Vec<Commit>| {
+        let rebuild = async |commits: Vec<Commit>| {
             let Some(stream) = commits.first().map(|first| first.stream.clone()) else {
                 return Ok(None);
             };
@@ -384,31 +390,32 @@ impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
                 return Ok(Some((stream, Err(RebuildError::TimeIsOver { writes: 0.0 }))));
             }
             let loaded =
-                if hole_in(&commits).is_some() { Ok(None) } else { Loaded::<A>::after(&commits) };
-            let made = match loaded {
+                if find_hole(&commits).is_some() { Ok(None) } else { Loaded::<A>::after(&commits) };
+            let result = match loaded {
                 Ok(Some(Loaded { version, state, embedded: _ })) => {
                     let row = (self.view.row)(stream.id(), version, state);
-                    let shown = self.show(table, &stream, version, row.as_ref()).await;
+                    let shown = self.write_row(table, &stream, version, row.as_ref()).await;
                     shown.map(|(_, units)| units).map_err(RebuildError::Table)
                 }
                 // The commits are not enough for the state, or some are missing.
                 Ok(None) => self.rebuild_stream(generation, log, &stream, until).await,
                 Err(error) => Err(RebuildError::Load(error)),
             };
-            match made {
+            match result {
                 // The whole page is retried.
                 Err(RebuildError::Table(error)) if is_outage(&error) => Err(error),
-                made => Ok(Some((stream, made))),
+                result => Ok(Some((stream, result))),
             }
         };
-        let made = stream::iter(streams).map(make).buffer_unordered(AT_ONCE);
-        made.try_fold(Progress::default(), async |mut all, one| {
-            if let Some((stream, made)) = one {
-                all.note(stream, made);
-            }
-            Ok(all)
-        })
-        .await
+        let result = stream::iter(streams).map(rebuild).buffer_unordered(CONCURRENT_STREAMS);
+        result
+            .try_fold(Progress::default(), async |mut all, one| {
+                if let Some((stream, result)) = one {
+                    all.add(stream, result);
+                }
+                Ok(all)
+            })
+            .await
     }
 
     async fn rebuild_stream(
@@ -423,6 +430,9 @@ impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
             return Ok(0.0);
         }
         let row = (self.view.row)(stream.id(), loaded.version, loaded.state);
-        Ok(self.show(&self.table.at(generation), stream, loaded.version, row.as_ref()).await?.1)
+        Ok(self
+            .write_row(&self.table.at(generation), stream, loaded.version, row.as_ref())
+            .await?
+            .1)
     }
 }

@@ -10,15 +10,15 @@ use crate::{
     config::{self, ConfigError},
     grants::COMMITS,
     http::{HttpRequest, Problem, READ_MODEL_BEHIND},
-    rate_limit::InVain,
+    rate_limit::RecentTimeouts,
 };
 
 /// The variable with the milliseconds for which a read with `minVersion` waits.
-pub(super) const TIMEOUT: &str = "READ_YOUR_WRITE_TIMEOUT_MS";
+pub(super) const TIMEOUT_VARIABLE: &str = "READ_YOUR_WRITE_TIMEOUT_MS";
 
 /// The first pause before a view that lags is read again. Each pause is twice as long as the one
 /// before. So a wait costs twenty reads and not hundreds while a projector does not work.
-const LOOK_AGAIN: Duration = Duration::from_millis(25);
+const FIRST_PAUSE: Duration = Duration::from_millis(25);
 /// The longest pause between two reads: a reader waits at most this much longer than necessary.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 
@@ -37,26 +37,26 @@ pub enum Visibility {
 pub struct Patience {
     duration: Duration,
     log: DynamoDbStore,
-    in_vain: InVain,
+    timeouts: RecentTimeouts,
 }
 
 impl Patience {
     /// Creates a wait of this duration, for versions that are in this log.
     #[must_use]
     pub fn new(duration: Duration, log: DynamoDbStore) -> Self {
-        Self { duration, log, in_vain: InVain::default() }
+        Self { duration, log, timeouts: RecentTimeouts::default() }
     }
 
     /// Reads the wait from `READ_YOUR_WRITE_TIMEOUT_MS` and `COMMITS_TABLE`. No read opens the
     /// log's connection here: the role allows only streams of the function's own categories.
     pub(super) fn from_env(client: aws_sdk_dynamodb::Client) -> Result<Self, ConfigError> {
-        let duration = Duration::from_millis(config::parsed(TIMEOUT)?);
+        let duration = Duration::from_millis(config::parsed(TIMEOUT_VARIABLE)?);
         Ok(Self::new(duration, DynamoDbStore::new(client, config::text(COMMITS.variable)?)))
     }
 
     /// Whether the version is in the log. If the log does not answer, the read does not wait; the
     /// next request reads the log again.
-    async fn is_coming(&self, stream: &StreamId, version: u64) -> bool {
+    async fn is_in_log(&self, stream: &StreamId, version: u64) -> bool {
         self.log.has(stream, version).await.unwrap_or_else(|error| {
             tracing::warn!(%stream, version, error = %Causes(&error), "the log does not show whether the version exists");
             false
@@ -71,10 +71,10 @@ impl Patience {
     ) -> Result<(u64, T), Problem> {
         let wanted = request.query_number("minVersion", 0..=u64::MAX)?.unwrap_or(0);
         let caller = request.actor().unwrap_or_default();
-        let waits = if self.in_vain.did(caller) { Duration::ZERO } else { self.duration };
-        let deadline = Instant::now() + waits;
-        let mut pause = LOOK_AGAIN;
-        let mut is_coming = None;
+        let duration = if self.timeouts.contains(caller) { Duration::ZERO } else { self.duration };
+        let deadline = Instant::now() + duration;
+        let mut pause = FIRST_PAUSE;
+        let mut known = None;
         loop {
             let (shown, found) = read().await?;
             let version = if let Visibility::Version(version) = shown { version } else { 0 };
@@ -83,14 +83,14 @@ impl Patience {
             }
             // The log is read for other callers as well. Otherwise the response time would reveal
             // to them that the row exists.
-            let comes = match is_coming {
-                None => *is_coming.insert(self.is_coming(stream, wanted).await),
-                Some(comes) => comes,
+            let is_in_log = match known {
+                None => *known.insert(self.is_in_log(stream, wanted).await),
+                Some(is_in_log) => is_in_log,
             };
             let is_over = Instant::now() >= deadline;
-            if !comes || is_over || shown == Visibility::Hidden {
-                if comes && is_over {
-                    self.in_vain.note(caller);
+            if !is_in_log || is_over || shown == Visibility::Hidden {
+                if is_in_log && is_over {
+                    self.timeouts.add(caller);
                 }
                 let detail = format!("version {wanted} is not shown yet, only {version}");
                 let behind = Problem::new(READ_MODEL_BEHIND, detail);

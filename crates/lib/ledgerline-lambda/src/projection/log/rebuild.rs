@@ -9,16 +9,16 @@ use ledgerline_dynamodb::{
 use tokio::time::Instant;
 
 use super::LogProjector;
-use crate::rebuild::{Progress, Rebuild, RebuildError, hole_in, is_outage, rebuild_each};
+use crate::rebuild::{Progress, Rebuild, RebuildError, find_hole, is_outage, rebuild_each};
 
 /// The number of retries of a stream after another writer moved the position (rule 11).
-const MAX_TRIES: usize = 5;
+const MAX_RETRIES: usize = 5;
 
 /// A page of the log while it is written.
 struct Page<'p> {
     rows: &'p LogRows,
     batch: CommitBatch,
-    made: Progress,
+    progress: Progress,
     /// Streams that are each written alone, from the log. Their commits are not all in the page, or
     /// could not be written with those of the others.
     alone: BTreeSet<StreamId>,
@@ -34,7 +34,7 @@ impl Page<'_> {
             return Ok(());
         }
         match self.rows.apply(&full).await {
-            Ok(Applied::Written { units, .. }) => self.made.writes += units,
+            Ok(Applied::Written { units, .. }) => self.progress.writes += units,
             Err(error) if is_outage(&error) => return Err(error),
             Ok(Applied::PositionIs(_)) | Err(_) => self.alone.extend(full.into_streams()),
         }
@@ -43,7 +43,7 @@ impl Page<'_> {
 }
 
 impl Rebuild for LogProjector {
-    fn of(&self) -> Vec<&'static str> {
+    fn categories(&self) -> Vec<&'static str> {
         self.view.of.to_vec()
     }
 
@@ -59,34 +59,38 @@ impl Rebuild for LogProjector {
         until: Instant,
     ) -> Result<Progress, TableError> {
         let rows = &self.table.at(generation);
-        let made = Progress::default();
-        let mut page = Page { rows, batch: self.empty_batch(), made, alone: BTreeSet::new() };
+        let progress = Progress::default();
+        let mut page = Page { rows, batch: self.empty_batch(), progress, alone: BTreeSet::new() };
         for commits in streams {
             let Some(first) = commits.first() else { continue };
-            if hole_in(&commits).is_some() || !is_next(rows, first).await? {
+            if find_hole(&commits).is_some() || !is_next(rows, first).await? {
                 page.alone.insert(first.stream.clone());
                 continue;
             }
             for commit in commits {
                 // The stream's commits before this one were not written.
-                if page.alone.contains(&commit.stream) || page.made.left.contains(&commit.stream) {
+                if page.alone.contains(&commit.stream)
+                    || page.progress.left.contains(&commit.stream)
+                {
                     break;
                 }
                 // The batch still writes the stream's earlier commits. The next invocation resumes
                 // the stream. Inserted rows need few calls for the whole page.
                 if Instant::now() >= until && !rows.inserts() {
-                    page.made.left.insert(commit.stream);
+                    page.progress.left.insert(commit.stream);
                     break;
                 }
                 let mut changes = match self.changes(&commit) {
                     Ok(changes) => changes,
                     Err(error) => {
-                        page.made.failed.push((commit.stream.clone(), unchanged(&commit, &error)));
+                        page.progress
+                            .failed
+                            .push((commit.stream.clone(), changes_error(&commit, &error)));
                         break;
                     }
                 };
                 while let Err(too_much) =
-                    rows.try_add(&mut page.batch, changes_of(&commit, changes))
+                    rows.try_add(&mut page.batch, commit_changes(&commit, changes))
                 {
                     page.flush(self.empty_batch()).await?;
                     changes = too_much;
@@ -94,11 +98,11 @@ impl Rebuild for LogProjector {
             }
         }
         page.flush(self.empty_batch()).await?;
-        let Page { made: mut all, alone, .. } = page;
-        let made = rebuild_each(self, generation, log, alone, until).await;
-        all.writes += made.writes;
-        all.failed.extend(made.failed);
-        all.left.extend(made.left);
+        let Page { progress: mut all, alone, .. } = page;
+        let progress = rebuild_each(self, generation, log, alone, until).await;
+        all.writes += progress.writes;
+        all.failed.extend(progress.failed);
+        all.left.extend(progress.left);
         Ok(all)
     }
 
@@ -111,7 +115,7 @@ impl Rebuild for LogProjector {
     ) -> Result<f64, RebuildError> {
         let rows = &self.table.at(generation);
         let mut writes = 0.0;
-        let mut tries = 0;
+        let mut retries = 0;
         loop {
             let position = rows.position_to_go_on_from(stream).await?;
             let page = log.read_forwards(stream, position, u64::MAX).await?;
@@ -119,15 +123,16 @@ impl Rebuild for LogProjector {
             if first.version != position + 1 {
                 return Err(RebuildError::Missing(position + 1));
             }
-            if let Some(missing) = hole_in(&page.commits) {
+            if let Some(missing) = find_hole(&page.commits) {
                 return Err(RebuildError::Missing(missing));
             }
             let mut batch = self.empty_batch();
             let mut is_moved = false;
             for commit in &page.commits {
                 let mut changes =
-                    self.changes(commit).map_err(|error| unchanged(commit, &error))?;
-                while let Err(too_much) = rows.try_add(&mut batch, changes_of(commit, changes)) {
+                    self.changes(commit).map_err(|error| changes_error(commit, &error))?;
+                while let Err(too_much) = rows.try_add(&mut batch, commit_changes(commit, changes))
+                {
                     let full = std::mem::replace(&mut batch, self.empty_batch());
                     is_moved |= !write(rows, &full, &mut writes).await?;
                     changes = too_much;
@@ -139,10 +144,10 @@ impl Rebuild for LogProjector {
             is_moved = is_moved || !write(rows, &batch, &mut writes).await?;
             if is_moved {
                 // A live commit has moved the position. The next attempt resumes there.
-                if tries == MAX_TRIES {
+                if retries == MAX_RETRIES {
                     return Err(RebuildError::Busy);
                 }
-                tries += 1;
+                retries += 1;
             }
             // A long stream is rebuilt in several invocations.
             if Instant::now() >= until {
@@ -173,12 +178,12 @@ async fn is_next(rows: &LogRows, first: &Commit) -> Result<bool, TableError> {
     Ok(rows.position_now(&first.stream).await? == first.version - 1)
 }
 
-fn changes_of(commit: &Commit, changes: ledgerline::Changes) -> CommitChanges<'_> {
+fn commit_changes(commit: &Commit, changes: ledgerline::Changes) -> CommitChanges<'_> {
     CommitChanges { stream: &commit.stream, version: commit.version, changes }
 }
 
 /// The error for a commit whose changes cannot be worked out.
-fn unchanged(commit: &Commit, error: &ChangesError) -> RebuildError {
+fn changes_error(commit: &Commit, error: &ChangesError) -> RebuildError {
     RebuildError::Changes { version: commit.version, reason: Causes(error).to_string() }
 }
 

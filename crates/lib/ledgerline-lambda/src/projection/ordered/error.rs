@@ -6,7 +6,7 @@ use ledgerline::{
 };
 use ledgerline_dynamodb::TableError;
 
-use super::MAX_KEPT;
+use super::MAX_KEPT_BYTES;
 use crate::rebuild::RebuildError;
 
 /// The reason why a subscription stopped. The next invocation resumes from its checkpoint.
@@ -43,7 +43,7 @@ pub enum SubscribeError {
     },
     /// The view would keep more data than the limit allows.
     #[error(
-        "version {version} of {stream} makes the view's {what} {bytes} bytes long, over the limit of {MAX_KEPT}: store such data in rows"
+        "version {version} of {stream} makes the view's {what} {bytes} bytes long, over the limit of {MAX_KEPT_BYTES}: store such data in rows"
     )]
     TooLarge {
         /// The commit's stream.
