@@ -26,7 +26,7 @@ use crate::{
     http::{
         COMMIT_TOO_LARGE, CONTENDED, HttpRequest, IDEMPOTENCY_KEY_REUSED, OVERTAKEN,
         PRECONDITION_FAILED, PRECONDITION_REQUIRED, Problem, ProblemType, Response, Routes,
-        as_json, versions_of, versions_of_weak,
+        as_json, parse_etags, parse_weak_etags,
     },
     metrics,
     operations::Described,
@@ -109,7 +109,7 @@ impl<A: Aggregate> Route<A> {
         answer: AnswerOf<A, Answer>,
     ) -> Self {
         let read = move |request: &HttpRequest| {
-            request.nothing()?;
+            request.check_no_body()?;
             let (id, command) = read(request)?;
             Ok((id, Some(command)))
         };
@@ -142,20 +142,20 @@ impl<A: Aggregate> Route<A> {
     /// Marks the route as one that starts a stream. It answers `201` with this path as the
     /// `Location` header, in which `{id}` is replaced by the aggregate's id.
     #[must_use]
-    pub fn creating(self, path: impl Into<String>) -> Self {
+    pub fn starts_stream(self, path: impl Into<String>) -> Self {
         Self { location: Some(path.into()), ..self }
     }
 
     /// Makes the route answer a request without `If-Match` with `428`.
     #[must_use]
-    pub fn if_match_required(self) -> Self {
+    pub fn require_if_match(self) -> Self {
         Self { if_match_required: true, ..self }
     }
 
     /// Allows the route to operators only: its callers need their scope. The commit records the
     /// change and the operator's subject.
     #[must_use]
-    pub fn operators_only(self) -> Self {
+    pub fn restrict_to_operators(self) -> Self {
         Self { scope: Scope::Operate, ..self }
     }
 
@@ -195,7 +195,7 @@ where
         Ok((id.unwrap_or_else(|| Uuid::now_v7().into()).into_inner(), command))
     };
     let path = key.split_once(' ').map_or(key, |(_, path)| path);
-    Route::new(key, read, answer).creating(format!("{path}/{{id}}"))
+    Route::new(key, read, answer).starts_stream(format!("{path}/{{id}}"))
 }
 
 /// Creates a route that changes an aggregate: `POST /tanks/{id}/fills`. `command` builds the
@@ -242,7 +242,7 @@ pub fn republish_state<A: Aggregate, Answer: Serialize + JsonSchema + 'static>(
         let Replay { reason: _ } = request.json()?;
         Ok((request.path_value::<Id>("id")?.into_inner(), None))
     };
-    let route = Route::from_reader(key, Box::new(read), answer).operators_only();
+    let route = Route::from_reader(key, Box::new(read), answer).restrict_to_operators();
     Route { described: route.described.body::<Replay>().refusals(&[NOTHING_TO_REPLAY]), ..route }
 }
 
@@ -309,9 +309,9 @@ pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
     }
     crate::http::run(manifest(&routes), async || {
         let requests = config::text(REQUESTS.variable)?;
-        let retention = config::parsed(RETENTION)?;
+        let retention = config::parse(RETENTION)?;
         let store = store(dynamodb().await).await?.with_requests(requests);
-        let source_addresses = config::parsed_or(SOURCE_ADDRESSES, false)?;
+        let source_addresses = config::parse_or(SOURCE_ADDRESSES, false)?;
         let cache = Cache::new(CACHED_STREAMS);
         Ok(Commands::<A, DynamoDbStore> { store, cache, retention, source_addresses, routes })
     })
@@ -350,7 +350,7 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         let actor = request.actor()?;
         let route = self.routes.iter().find(|route| route.key == request.route());
         let route = route.ok_or_else(Problem::no_route)?;
-        request.only_parameters(&[], &[])?;
+        request.check_parameters(&[], &[])?;
         let (stream, command) = route.read(request)?;
         let precondition = precondition(request, route.if_match_required)?;
         // Two callers may choose the same key, so the function appends the caller's subject to it.
@@ -474,7 +474,7 @@ fn precondition(request: &HttpRequest, required: bool) -> Result<Option<Precondi
             Err(Problem::field("If-None-Match", "send If-Match or If-None-Match, and not both"))
         }
         (Some(tags), None) => {
-            Ok(Some(versions_of(tags).map_or(Precondition::Exists, Precondition::OneOf)))
+            Ok(Some(parse_etags(tags).map_or(Precondition::Exists, Precondition::OneOf)))
         }
         (None, _) if required => {
             let detail = "send If-Match with the ETag that you know";
@@ -482,7 +482,7 @@ fn precondition(request: &HttpRequest, required: bool) -> Result<Option<Precondi
             Err(Problem { field: Some("If-Match".into()), ..problem })
         }
         (None, Some(tags)) => {
-            Ok(Some(versions_of_weak(tags)?.map_or(Precondition::Absent, Precondition::NoneOf)))
+            Ok(Some(parse_weak_etags(tags)?.map_or(Precondition::Absent, Precondition::NoneOf)))
         }
         (None, None) => Ok(None),
     }

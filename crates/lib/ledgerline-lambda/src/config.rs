@@ -67,7 +67,7 @@ pub fn text(name: impl Into<Name>) -> Result<String, ConfigError> {
 ///
 /// # Errors
 /// When it is missing or empty, cannot be read, or the function's manifest does not declare it.
-pub fn parsed<T: FromStr<Err: Display>>(name: &'static str) -> Result<T, ConfigError> {
+pub(crate) fn parse<T: FromStr<Err: Display>>(name: &'static str) -> Result<T, ConfigError> {
     text(name)?.parse().map_err(|error: T::Err| ConfigError::Invalid {
         name: name.into(),
         reason: error.to_string(),
@@ -78,11 +78,11 @@ pub fn parsed<T: FromStr<Err: Display>>(name: &'static str) -> Result<T, ConfigE
 ///
 /// # Errors
 /// When it cannot be read, or the function's manifest does not declare it.
-pub fn parsed_or<T: FromStr<Err: Display>>(
+pub fn parse_or<T: FromStr<Err: Display>>(
     name: &'static str,
     default: T,
 ) -> Result<T, ConfigError> {
-    match parsed(name) {
+    match parse(name) {
         Err(ConfigError::Missing(_)) => Ok(default),
         other => other,
     }
@@ -109,7 +109,7 @@ pub(crate) fn sdk_variable(name: &str) -> Option<String> {
 ///
 /// # Errors
 /// When it is missing, or the function's manifest does not declare it.
-pub fn lines(name: &'static str) -> Result<Vec<String>, ConfigError> {
+pub(crate) fn lines(name: &'static str) -> Result<Vec<String>, ConfigError> {
     if !may_read(name) {
         return Err(ConfigError::Undeclared(name.into()));
     }

@@ -194,7 +194,7 @@ impl Routes for Events {
             return Err(Problem::no_route());
         }
         request.actor()?;
-        request.only_parameters(&["after", "limit", "wait"], &["category", "type"])?;
+        request.check_parameters(&["after", "limit", "wait"], &["category", "type"])?;
         let limit = request.query_number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
         let wait = Duration::from_secs(request.query_number("wait", 0..=MAX_WAIT)?.unwrap_or(0));
         let subscription = Subscription {

@@ -102,7 +102,7 @@ impl Wiring {
     ///
     /// # Errors
     /// When a variable is missing or wrong.
-    pub fn from_env() -> Result<Self, config::ConfigError> {
+    fn from_env() -> Result<Self, config::ConfigError> {
         Ok(Self {
             event_bus: config::text("EVENT_BUS")?,
             event_source: config::text("EVENT_SOURCE")?,
@@ -110,7 +110,7 @@ impl Wiring {
             state_views: parse_receivers("STATE_VIEWS", &config::lines("STATE_VIEWS")?)?,
             log_queues: parse_receivers("LOG_QUEUES", &config::lines("LOG_QUEUES")?)?,
             dead_letter_queue: config::text("DEAD_LETTER_QUEUE")?,
-            max_message_bytes: config::parsed_or("MAX_MESSAGE_BYTES", DEFAULT_MAX_MESSAGE_BYTES)?,
+            max_message_bytes: config::parse_or("MAX_MESSAGE_BYTES", DEFAULT_MAX_MESSAGE_BYTES)?,
         })
     }
 }

@@ -89,7 +89,7 @@ pub(crate) fn streams<'a>(categories: impl IntoIterator<Item = &'a str>) -> BTre
 
 /// The number of partitions in `SEQUENCE_PARTITIONS`.
 pub(crate) fn partitions() -> Result<u16, config::ConfigError> {
-    match config::parsed(SEQUENCE_PARTITIONS)? {
+    match config::parse(SEQUENCE_PARTITIONS)? {
         0 => Err(config::ConfigError::Invalid {
             name: SEQUENCE_PARTITIONS.into(),
             reason: "the number of partitions is 1 or more".into(),

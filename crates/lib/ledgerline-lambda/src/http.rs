@@ -95,7 +95,7 @@ fn serve(
 /// this claim, if there is one: that of operators.
 fn developer(claim: Option<(&str, &str)>) -> Result<Option<ApiGatewayRequestAuthorizer>, Error> {
     let name = "DEVELOPMENT_USER";
-    let user = config::parsed_or(name, String::new())?;
+    let user = config::parse_or(name, String::new())?;
     if user.is_empty() {
         return Ok(None);
     }
@@ -209,7 +209,7 @@ mod tests {
             event["rawQueryString"] = query.into();
             let request: ApiGatewayV2httpRequest = serde_json::from_value(event).unwrap();
             let answer =
-                HttpRequest::from(request).only_parameters(&["limit", "cursor"], &["type"]);
+                HttpRequest::from(request).check_parameters(&["limit", "cursor"], &["type"]);
             assert_eq!(answer.err().map(|problem| problem.detail).as_deref(), refused, "{query}");
         }
     }
@@ -297,11 +297,11 @@ mod tests {
 
     #[test]
     fn entity_tags_are_compared_strongly() {
-        assert_eq!(versions_of("\"3\""), Some(vec![3]));
-        assert_eq!(versions_of("\"3.9f86d081\", \"4\""), Some(vec![3, 4]));
-        assert_eq!(versions_of(" \"3\" , \"4\""), Some(vec![3, 4]));
-        assert_eq!(versions_of("\"18446744073709551615\""), Some(vec![u64::MAX]));
-        assert_eq!(versions_of("*"), None);
+        assert_eq!(parse_etags("\"3\""), Some(vec![3]));
+        assert_eq!(parse_etags("\"3.9f86d081\", \"4\""), Some(vec![3, 4]));
+        assert_eq!(parse_etags(" \"3\" , \"4\""), Some(vec![3, 4]));
+        assert_eq!(parse_etags("\"18446744073709551615\""), Some(vec![u64::MAX]));
+        assert_eq!(parse_etags("*"), None);
         for nothing in [
             "\"18446744073709551616\"",
             "W/\"3\"",
@@ -316,14 +316,14 @@ mod tests {
             "",
             "\"-1\"",
         ] {
-            assert_eq!(versions_of(nothing), Some(vec![]), "{nothing}");
+            assert_eq!(parse_etags(nothing), Some(vec![]), "{nothing}");
         }
     }
 
     proptest! {
         #[test]
         fn no_text_makes_a_reader_panic(text in ".*") {
-            let _ = versions_of(&text);
+            let _ = parse_etags(&text);
             let _ = request(&text).json::<Body>();
         }
     }

@@ -77,8 +77,8 @@ pub(crate) fn init(alarmed: &BTreeSet<Name>) -> Result<Metrics, Error> {
 }
 
 fn builder() -> Result<Builder, Error> {
-    let namespace = config::parsed_or("METRICS_NAMESPACE", "Ledgerline".to_owned())?;
-    let function = config::parsed_or("AWS_LAMBDA_FUNCTION_NAME", "unknown".to_owned())?;
+    let namespace = config::parse_or("METRICS_NAMESPACE", "Ledgerline".to_owned())?;
+    let function = config::parse_or("AWS_LAMBDA_FUNCTION_NAME", "unknown".to_owned())?;
     Ok(Builder::new().cloudwatch_namespace(namespace).with_dimension("Function", function))
 }
 

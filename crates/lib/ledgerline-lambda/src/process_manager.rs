@@ -172,7 +172,7 @@ pub struct ProcessManager<R> {
 
 impl<R: Reaction> Consumer for ProcessManager<R> {
     async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
-        ApplyError::unless_of(R::OF, commit)?;
+        ApplyError::check_category(R::OF, commit)?;
         let (position, _) = self.positions.progress(&commit.stream).await?;
         match check(position, commit.version) {
             Delivery::Next => {

@@ -32,7 +32,7 @@ use crate::{
     Error, config, grants,
     http::{
         HttpRequest, MAX_ANSWER_BYTES, PRECONDITION_FAILED, Problem, Response, Routes, as_json,
-        encoded_bytes, is_among_tags, versions_of,
+        encoded_bytes, is_among_tags, parse_etags,
     },
     operations::Described,
     start::dynamodb,
@@ -134,7 +134,7 @@ impl Query {
 
     /// Lets the route accept the parameters of a list: `limit` and `cursor`.
     #[must_use]
-    pub fn paged(self) -> Self {
+    pub fn with_pages(self) -> Self {
         self.parameter::<Limit>("limit").parameter::<String>("cursor")
     }
 
@@ -179,22 +179,22 @@ pub struct Answer<Body> {
 }
 
 impl<Body: Serialize> Answer<Body> {
-    /// Creates an answer of no single stream. It has no `ETag`.
+    /// Creates an answer without a version, and so without an `ETag`.
     #[must_use]
     pub fn new(body: Body) -> Self {
         Self { version: None, body }
     }
 
-    /// Creates an answer that shows a stream at this version. Version and body are in its `ETag`.
+    /// Adds the version of the stream that the body shows. Version and body are in the `ETag`.
     #[must_use]
-    pub fn of_version(version: u64, body: Body) -> Self {
-        Self { version: Some(version), body }
+    pub fn with_version(self, version: u64) -> Self {
+        Self { version: Some(version), ..self }
     }
 
     fn into_response(self) -> Response {
         let body = as_json(self.body);
         match self.version {
-            Some(version) => Response::of_version(version, body),
+            Some(version) => Response::from_view(version, body),
             None => Response::json(StatusCode::OK, body),
         }
     }
@@ -254,7 +254,7 @@ where
         };
         let (version, row) = views.read(request, &stream, read).await?;
         let row = row.ok_or_else(|| Problem::from(&missing))?;
-        Ok(Answer::of_version(version, shown(row)))
+        Ok(Answer::new(shown(row)).with_version(version))
     };
     let query = Query::new(key, [Table::with(table, [Action::GetItem])], answer);
     query.read_your_writes::<A>().refusals(&refusals)
@@ -284,7 +284,7 @@ pub struct KeyRange {
 impl KeyRange {
     /// Selects all rows of this partition.
     #[must_use]
-    pub fn of(partition: impl Into<String>) -> Self {
+    pub fn new(partition: impl Into<String>) -> Self {
         Self { partition: partition.into(), starts_with: None }
     }
 
@@ -292,8 +292,8 @@ impl KeyRange {
     ///
     /// # Errors
     /// When the request names no caller.
-    pub fn own(request: &HttpRequest) -> Result<Self, Problem> {
-        request.actor().map(Self::of)
+    pub fn from_caller(request: &HttpRequest) -> Result<Self, Problem> {
+        request.actor().map(Self::new)
     }
 }
 
@@ -336,7 +336,8 @@ pub fn page<Row: DeserializeOwned + 'static, Shown: Serialize + JsonSchema + 'st
         Projection::All => None,
         Projection::KeysOnly => Some(Action::BatchGetItem),
     };
-    let query = Query::from_response(key, [Table::with(table, reads).index(index)], answer).paged();
+    let query =
+        Query::from_response(key, [Table::with(table, reads).index(index)], answer).with_pages();
     Query { described: query.described.answer_by(page_schema::<Shown>(name)), ..query }
 }
 
@@ -372,10 +373,10 @@ where
         let rows = views.log_rows(table)?;
         let read = async |query: &PageQuery<'_>| rows.page::<Row>(query).await;
         let page = page_that_fits(query, read, shown).await?;
-        Ok(Response::of_version(version, page_body(name, page)))
+        Ok(Response::from_view(version, page_body(name, page)))
     };
     let tables = [Table::with(table, [Action::GetItem, Action::Query])];
-    let query = Query::from_response(key, tables, answer).read_your_writes::<A>().paged();
+    let query = Query::from_response(key, tables, answer).read_your_writes::<A>().with_pages();
     Query { described: query.described.answer_by(page_schema::<Shown>(name)), ..query }
 }
 
@@ -582,7 +583,7 @@ impl Routes for Queries {
     async fn handle(&self, request: &HttpRequest) -> Result<Response, Problem> {
         let query = self.routes.iter().find(|query| query.key == request.route());
         let query = query.ok_or_else(Problem::no_route)?;
-        request.only_parameters(&query.parameters, &[])?;
+        request.check_parameters(&query.parameters, &[])?;
         self.views.refresh_generations(&query.tables).await.map_err(problem)?;
         apply_conditions(request, (query.handle)(&self.views, request).await?)
     }
@@ -596,7 +597,7 @@ fn apply_conditions(request: &HttpRequest, shown: Response) -> Result<Response, 
         return Ok(shown);
     }
     if let Some(tags) = request.header("If-Match")?
-        && let Some(versions) = versions_of(tags)
+        && let Some(versions) = parse_etags(tags)
         && !shown.version().is_some_and(|version| versions.contains(&version))
     {
         let detail =
@@ -666,7 +667,7 @@ pub fn listed<Row, Shown>(page: Page<Row>, shown: impl Fn(Row) -> Shown) -> (Vec
 
 /// Builds the body of a page: its rows under their name, and the rest.
 fn page_body(name: &str, page: Page<Value>) -> Value {
-    let (rows, end) = listed(page, |row| row);
+    let (rows, end) = split_page(page, |row| row);
     let mut body = as_json(end);
     body[name] = rows.into();
     body
@@ -727,8 +728,13 @@ mod tests {
             sort: "name",
             projection: Projection::All,
         };
-        let _ =
-            page::<Value, Value>("GET /rows", "rows", (ROWS, BY_OWNER), KeyRange::own, |row| row);
+        let _ = page::<Value, Value>(
+            "GET /rows",
+            "rows",
+            (ROWS, BY_OWNER),
+            KeyRange::from_caller,
+            |row| row,
+        );
     }
 
     /// A row that a rebuild corrected shows the same version. A client with the wrong row must not
@@ -743,7 +749,7 @@ mod tests {
             });
             let event =
                 serde_json::from_value::<aws_lambda_events::apigw::ApiGatewayV2httpRequest>(event);
-            let shown = Response::of_version(2, body);
+            let shown = Response::from_view(2, body);
             apply_conditions(&event.unwrap().into(), shown)
         };
         let ask = |tags: &str, body: Value| ask_with("if-none-match", tags, body).unwrap();

@@ -44,7 +44,7 @@ impl Limit {
 
     /// Reads the limit from `CALLER_REQUESTS_PER_SECOND`, if there is one.
     pub(crate) fn from_env() -> Result<Option<Self>, Error> {
-        Ok(NonZeroU32::new(config::parsed_or(LIMIT_VARIABLE, 0)?).map(Self::new))
+        Ok(NonZeroU32::new(config::parse_or(LIMIT_VARIABLE, 0)?).map(Self::new))
     }
 
     /// Counts a request for its caller. A request without a caller passes here, because the route

@@ -118,7 +118,7 @@ impl From<Failure> for Diagnostic {
 /// requires. The runtime's own subscriber writes no time. Lambda passes the level of the function's
 /// `LoggingConfig` in `AWS_LAMBDA_LOG_LEVEL`.
 fn init_logs() {
-    let level = config::parsed_or("AWS_LAMBDA_LOG_LEVEL", "INFO".to_owned()).unwrap_or_default();
+    let level = config::parse_or("AWS_LAMBDA_LOG_LEVEL", "INFO".to_owned()).unwrap_or_default();
     // Lambda has the level FATAL, above the highest level of tracing.
     let level = if level == "FATAL" {
         LevelFilter::ERROR

@@ -65,7 +65,7 @@ pub struct Unreadable {
 ///
 /// # Errors
 /// When the parts cannot be built.
-pub async fn run<Parts: Handler>(
+pub(crate) async fn run<Parts: Handler>(
     manifest: Manifest,
     build: impl AsyncFnOnce() -> Result<Parts, Error>,
 ) -> Result<(), Error> {

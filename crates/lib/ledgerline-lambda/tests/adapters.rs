@@ -66,7 +66,7 @@ struct InMemory {
 
 impl Consumer for InMemory {
     async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
-        ApplyError::unless_of(self.view.of, commit)?;
+        ApplyError::check_category(self.view.of, commit)?;
         let mut positions = self.positions.borrow_mut();
         let position = positions.entry(commit.stream.clone()).or_default();
         let verdict = check(*position, commit.version);

@@ -190,7 +190,8 @@ impl Instance {
                         "meta": commit.meta,
                     })
                 };
-                let taken = projector.all(commits.iter().map(entry).collect()).await.is_ok();
+                let taken =
+                    projector.project_all(commits.iter().map(entry).collect()).await.is_ok();
                 // A failed invocation is retried with all of its states.
                 vec![taken; commits.len()]
             }

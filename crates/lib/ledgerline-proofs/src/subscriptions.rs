@@ -179,7 +179,7 @@ fn subscriber(wire: &Wire) -> Subscriber<Last, u64> {
     // `$all` is in the Commits table here, because not every workspace has a table for it. No other
     // stream has the names of `$all`. The role is for another table, so the reads of `$all` do not
     // use it.
-    Subscriber::new(DIARY, rows, store(wire), store(&own), 1).holding(SignedDuration::ZERO)
+    Subscriber::new(DIARY, rows, store(wire), store(&own), 1).with_lease(SignedDuration::ZERO)
 }
 
 /// A log, and the entries of `$all` by segment.

@@ -316,7 +316,10 @@ async fn shown(times: u64) {
     let invocation = json!({ "states": states }).to_string();
     for _ in 0..times / 10 {
         let event = serde_json::from_str(black_box(&invocation)).unwrap();
-        projector.all(ledgerline_lambda::state_projector::details(event).unwrap()).await.unwrap();
+        projector
+            .project_all(ledgerline_lambda::state_projector::details(event).unwrap())
+            .await
+            .unwrap();
     }
 }
 

@@ -10,8 +10,8 @@ use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem},
     queries::{
-        Answer, KeyRange, PageEnd, Query, Views, Visibility, VisibleTo, limit, listed, page,
-        problem, row,
+        Answer, KeyRange, PageEnd, Query, Views, Visibility, VisibleTo, limit, page, problem, row,
+        split_page,
     },
 };
 use schemars::JsonSchema;
@@ -33,16 +33,16 @@ pub fn tanks() -> Vec<Query> {
     ];
     let of_liquid = |request: &HttpRequest| {
         let liquid = request.path_value::<Liquid>("liquid")?;
-        Ok(KeyRange::of(liquid.to_string()))
+        Ok(KeyRange::new(liquid.to_string()))
     };
     vec![
         row::<Tank, _, _>("GET /tanks/{id}", LEVELS, UNKNOWN, YOURS, shown),
-        page("GET /tanks", "tanks", (LEVELS, OF_INSTALLER), KeyRange::own, shown),
+        page("GET /tanks", "tanks", (LEVELS, OF_INSTALLER), KeyRange::from_caller, shown),
         page("GET /liquids/{liquid}/tanks", "tanks", (LEVELS, OF_LIQUID), of_liquid, shown)
             .path_parameter::<Liquid>("liquid"),
         Query::new("GET /tanks/{id}/readings", tables, readings)
             .read_your_writes::<Tank>()
-            .paged()
+            .with_pages()
             .refusals(&[UNKNOWN]),
     ]
 }
@@ -115,18 +115,18 @@ async fn readings(views: &Views, request: &HttpRequest) -> Result<Answer<Reading
     let query = PageQuery::of(id.get(), limit, cursor.as_deref());
     let page =
         rows.page::<Reading>(&PageQuery { newest_first: true, ..query }).await.map_err(problem)?;
-    let (readings, end) = listed(page, |row| {
+    let (readings, end) = split_page(page, |row| {
         let Reading { tank_id: _, entry: _, version, amount, level, at } = row;
         ShownReading { version, amount, level, at }
     });
-    Ok(Answer::of_version(version, Readings { readings, end }))
+    Ok(Answer::new(Readings { readings, end }).with_version(version))
 }
 
 /// The routes of the stock.
 #[must_use]
 pub fn stock() -> Vec<Query> {
     let table = Table::with(STOCK, [Action::GetItem, Action::Query]);
-    vec![Query::new("GET /stock", [table], rows_of_stock).paged().scope(Scope::Events)]
+    vec![Query::new("GET /stock", [table], rows_of_stock).with_pages().scope(Scope::Events)]
 }
 
 /// The rows of the stock, the oldest first, and the litres after the last one.
@@ -170,9 +170,9 @@ async fn rows_of_stock(
     };
     let page = PageQuery::of(BOOK, limit, cursor.as_deref());
     let page = table.page::<StockRow>(&page).await.map_err(problem)?;
-    let (rows, end) = listed(page, |row| {
+    let (rows, end) = split_page(page, |row| {
         let StockRow { book: _, entry: _, tank_id, version, amount, level, stock } = row;
         ShownStock { tank_id, version, amount, level, stock }
     });
-    Ok(Answer::of_version(stock.number, RowsOfStock { rows, stock, end }))
+    Ok(Answer::new(RowsOfStock { rows, stock, end }).with_version(stock.number))
 }

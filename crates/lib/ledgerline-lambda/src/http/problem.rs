@@ -21,7 +21,7 @@ pub struct ProblemType {
 
 macro_rules! problem_types {
     ($($(#[$attribute:meta])* $name:ident = $code:literal, $status:ident;)+) => {
-        $($(#[$attribute])* pub const $name: ProblemType = ProblemType { code: $code, status: StatusCode::$status };)+
+        $($(#[$attribute])* pub(crate) const $name: ProblemType = ProblemType { code: $code, status: StatusCode::$status };)+
 
         /// All kinds of problems that are not a refusal by a domain (`Aggregate::REFUSALS`).
         pub const PROBLEM_TYPES: &[ProblemType] = &[$($name),+];

@@ -134,7 +134,7 @@ impl HttpRequest {
     ///
     /// # Errors
     /// When there is another parameter, or one is given twice. The problem names it.
-    pub fn only_parameters(&self, once: &[&str], several: &[&str]) -> Result<(), Problem> {
+    pub(crate) fn check_parameters(&self, once: &[&str], several: &[&str]) -> Result<(), Problem> {
         let raw = self.event.raw_query_string.as_deref().unwrap_or_default();
         let mut found = BTreeSet::new();
         for (name, _) in form_urlencoded::parse(raw.as_bytes()) {
@@ -176,7 +176,7 @@ impl HttpRequest {
     ///
     /// # Errors
     /// When the parameter is given twice, is no number, or is not in the range.
-    pub fn query_number<N: FromStr + PartialOrd + Display>(
+    pub(crate) fn query_number<N: FromStr + PartialOrd + Display>(
         &self,
         name: &str,
         range: RangeInclusive<N>,
@@ -257,7 +257,7 @@ impl HttpRequest {
     ///
     /// # Errors
     /// A problem that names a field of the body.
-    pub fn nothing(&self) -> Result<(), Problem> {
+    pub(crate) fn check_no_body(&self) -> Result<(), Problem> {
         if self.body()?.is_empty() {
             return Ok(());
         }

@@ -50,14 +50,14 @@ impl Response {
 
     /// Adds the ETag of a version to the response.
     #[must_use]
-    pub fn with_version(mut self, version: u64) -> Self {
+    pub(crate) fn with_version(mut self, version: u64) -> Self {
         self.headers.push((header::ETAG, etag(version)));
         self
     }
 
     /// Creates the response of a query that shows this body at a version.
     #[must_use]
-    pub fn of_version(version: u64, body: Value) -> Self {
+    pub(crate) fn from_view(version: u64, body: Value) -> Self {
         Self::json(StatusCode::OK, body).with_representation(version)
     }
 
@@ -65,7 +65,7 @@ impl Response {
     /// a representation: a rebuilt view may show another body at the same version, and each page of
     /// a list is a representation of its own.
     #[must_use]
-    pub fn with_representation(mut self, version: u64) -> Self {
+    pub(crate) fn with_representation(mut self, version: u64) -> Self {
         let body = self.body.as_ref().map(Value::to_string).unwrap_or_default();
         let hash = Sha256::digest(body.as_bytes());
         let digits: String = hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
@@ -80,7 +80,7 @@ impl Response {
 
     /// The version in the ETag.
     pub(crate) fn version(&self) -> Option<u64> {
-        versions_of(self.etag()?)?.first().copied()
+        parse_etags(self.etag()?)?.first().copied()
     }
 
     pub(super) fn into_lambda(self) -> ApiGatewayV2httpResponse {
@@ -121,7 +121,7 @@ impl From<Problem> for Response {
 
 /// The entity tag of a version: `"3"`.
 #[must_use]
-pub fn etag(version: u64) -> String {
+pub(crate) fn etag(version: u64) -> String {
     format!("\"{version}\"")
 }
 
@@ -130,7 +130,7 @@ pub fn etag(version: u64) -> String {
 /// is strong (13.1.1): weak tags, and tags that are not a version, are left out, because they match
 /// nothing.
 #[must_use]
-pub fn versions_of(tags: &str) -> Option<Vec<u64>> {
+pub fn parse_etags(tags: &str) -> Option<Vec<u64>> {
     if tags.trim() == "*" {
         return None;
     }
@@ -151,14 +151,14 @@ pub fn versions_of(tags: &str) -> Option<Vec<u64>> {
 ///
 /// # Errors
 /// When the text is no list of entity tags. A condition that cannot be read must not be dropped.
-pub fn versions_of_weak(tags: &str) -> Result<Option<Vec<u64>>, Problem> {
+pub(crate) fn parse_weak_etags(tags: &str) -> Result<Option<Vec<u64>>, Problem> {
     let tags: Vec<_> = tags.split(',').map(|tag| tag.trim().trim_start_matches("W/")).collect();
     let is_tag = |tag: &&str| tag.len() >= 2 && tag.starts_with('"') && tag.ends_with('"');
     if tags != ["*"] && !tags.iter().all(is_tag) {
         let detail = "If-None-Match is a list of ETags, such as \"3\", or *";
         return Err(Problem::field("If-None-Match", detail));
     }
-    Ok(versions_of(&tags.join(",")))
+    Ok(parse_etags(&tags.join(",")))
 }
 
 /// Whether the text is the hash of a representation.

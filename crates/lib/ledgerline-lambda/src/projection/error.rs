@@ -79,8 +79,8 @@ impl ApplyError {
     ///
     /// # Errors
     /// [`ApplyError::NotWanted`].
-    pub fn unless_of(of: &[&str], commit: &Commit) -> Result<(), Self> {
-        if of.contains(&commit.stream.category()) {
+    pub fn check_category(categories: &[&str], commit: &Commit) -> Result<(), Self> {
+        if categories.contains(&commit.stream.category()) {
             return Ok(());
         }
         Err(Self::NotWanted { stream: commit.stream.clone(), version: commit.version })

@@ -124,7 +124,7 @@ impl LogProjector {
     }
 
     fn commit_changes<'c>(&self, commit: &'c Commit) -> Result<CommitChanges<'c>, ApplyError> {
-        ApplyError::unless_of(self.view.of, commit)?;
+        ApplyError::check_category(self.view.of, commit)?;
         let changes = self.changes(commit).map_err(|source| ApplyError::changes(commit, source))?;
         Ok(CommitChanges { stream: &commit.stream, version: commit.version, changes })
     }

@@ -271,7 +271,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     /// Sets another duration for the lease. With a duration of zero, instances keep taking the
     /// lease from each other.
     #[must_use]
-    pub fn holding(self, holding: SignedDuration) -> Self {
+    pub fn with_lease(self, holding: SignedDuration) -> Self {
         Self { holding, ..self }
     }
 

@@ -140,13 +140,13 @@ pub enum RebuildError {
 
 /// The write units used, the failed streams, and the streams that are left.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub(crate) struct Progress {
     /// The write units used.
-    pub writes: f64,
+    pub(crate) writes: f64,
     /// Streams that could not be rebuilt.
-    pub failed: Vec<(StreamId, RebuildError)>,
+    pub(crate) failed: Vec<(StreamId, RebuildError)>,
     /// Streams that the invocation did not reach in its time.
-    pub left: BTreeSet<StreamId>,
+    pub(crate) left: BTreeSet<StreamId>,
 }
 
 impl Progress {

@@ -87,7 +87,7 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(
                         .map_err(|error| field_error(&error))?;
                     return Ok(ViewAnswer::Rebuilt(projector.rebuild(&request).await?));
                 }
-                projector.all(details(event)?).await.map(ViewAnswer::Handled)
+                projector.project_all(details(event)?).await.map(ViewAnswer::Handled)
             }
         }))
     };
@@ -222,7 +222,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     /// When an entry is malformed, the log went backwards, or a table fails. When the state of an
     /// entry has a schema that this program does not read, and the log cannot be folded. The error
     /// is that of the first such entry.
-    pub async fn all(&self, details: Vec<Value>) -> Result<(), Error> {
+    pub async fn project_all(&self, details: Vec<Value>) -> Result<(), Error> {
         let mut written = CommitList::default();
         let mut older = CommitList::default();
         let mut failed = Ok(());
@@ -267,9 +267,9 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     /// Projects the detail of one entry.
     ///
     /// # Errors
-    /// The errors of [`all`](Self::all).
+    /// The errors of [`project_all`](Self::project_all).
     pub async fn project(&self, detail: Value) -> Result<(), Error> {
-        self.all(vec![detail]).await
+        self.project_all(vec![detail]).await
     }
 
     async fn project_entry(

@@ -50,7 +50,7 @@ impl Patience {
     /// Reads the wait from `READ_YOUR_WRITE_TIMEOUT_MS` and `COMMITS_TABLE`. No read opens the
     /// log's connection here: the role allows only streams of the function's own categories.
     pub(super) fn from_env(client: aws_sdk_dynamodb::Client) -> Result<Self, ConfigError> {
-        let duration = Duration::from_millis(config::parsed(TIMEOUT_VARIABLE)?);
+        let duration = Duration::from_millis(config::parse(TIMEOUT_VARIABLE)?);
         Ok(Self::new(duration, DynamoDbStore::new(client, config::text(COMMITS.variable)?)))
     }
 

@@ -59,7 +59,8 @@ impl Settlement {
 pub fn routes() -> Vec<Route<Transfer>> {
     vec![
         create("POST /transfers", Request::command, changed),
-        update("POST /transfers/{id}/settlements", Settlement::command, changed).operators_only(),
+        update("POST /transfers/{id}/settlements", Settlement::command, changed)
+            .restrict_to_operators(),
     ]
 }
 

@@ -17,8 +17,8 @@ use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem},
     queries::{
-        Answer, KeyRange, PageEnd, Query, Views, Visibility, VisibleTo, limit, listed, page,
-        problem, row,
+        Answer, KeyRange, PageEnd, Query, Views, Visibility, VisibleTo, limit, page, problem, row,
+        split_page,
     },
 };
 use schemars::JsonSchema;
@@ -46,7 +46,7 @@ pub fn routes() -> Vec<Query> {
         .parameter::<String>("owner"),
         Query::new("GET /accounts/{id}/transactions", tables, transactions)
             .read_your_writes::<Account>()
-            .paged()
+            .with_pages()
             .refusals(&[UNKNOWN]),
     ]
 }
@@ -62,7 +62,7 @@ fn own_accounts(request: &HttpRequest) -> Result<KeyRange, Problem> {
     }
     Ok(KeyRange {
         starts_with: owner.map(|owner| balances::listing(&owner, "")),
-        ..KeyRange::own(request)?
+        ..KeyRange::from_caller(request)?
     })
 }
 
@@ -100,8 +100,8 @@ async fn transactions(
     let query = PageQuery::of(id.get(), limit, cursor.as_deref());
     let query = PageQuery { newest_first: true, ..query };
     let page = rows.page::<transactions::Row>(&query).await.map_err(problem)?;
-    let (transactions, end) = listed(page, transaction);
-    Ok(Answer::of_version(version, Transactions { transactions, end }))
+    let (transactions, end) = split_page(page, transaction);
+    Ok(Answer::new(Transactions { transactions, end }).with_version(version))
 }
 
 /// An account.

@@ -17,7 +17,7 @@ use ledgerline::{
 use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem},
-    queries::{Answer, PageEnd, Query, Views, Visibility, limit, listed, problem},
+    queries::{Answer, PageEnd, Query, Views, Visibility, limit, problem, split_page},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -27,7 +27,7 @@ use serde::Serialize;
 pub fn routes() -> Vec<Query> {
     let table = Table::with(TABLE, [Action::GetItem, Action::Query]);
     let bookings = Query::new("GET /bookings", [table], bookings).read_your_writes::<Account>();
-    let bookings = bookings.paged().parameter::<Day>("day").parameter::<Id>("accountId");
+    let bookings = bookings.with_pages().parameter::<Day>("day").parameter::<Id>("accountId");
     vec![bookings.scope(Scope::Events)]
 }
 
@@ -57,10 +57,10 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Answer<Booking
     let partition = day.to_string();
     let page = PageQuery::of(&partition, limit, cursor.as_deref());
     let page = table.page::<Row>(&page).await.map_err(problem)?;
-    let (bookings, end) = listed(page, shown);
+    let (bookings, end) = split_page(page, shown);
     let held = books.held.into_iter().map(|(currency, sums)| (currency, sums.held())).collect();
     let last = books.number;
-    Ok(Answer::of_version(last, Bookings { bookings, day, last, held, end }))
+    Ok(Answer::new(Bookings { bookings, day, last, held, end }).with_version(last))
 }
 
 /// Waits for the version of an account that the request names with `accountId` and `minVersion`.

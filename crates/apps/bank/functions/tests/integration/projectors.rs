@@ -453,7 +453,7 @@ async fn a_failed_state_does_not_stop_the_others() {
     let bug = json!(states[0].to_string().replace(ID, "0190163d-8694-739b-aea5-000000000000"));
     let bug = serde_json::from_str(bug.as_str().unwrap()).unwrap();
     let batch = vec![json!({ "stream": "account-1" }), states[0].clone(), bug, states[1].clone()];
-    let error = projector.all(batch).await.unwrap_err().to_string();
+    let error = projector.project_all(batch).await.unwrap_err().to_string();
     assert!(error.contains("aggregate"), "the first error: {error}");
     assert_eq!(wire.operations(), ["PutItem"; 2]);
     assert_eq!(balance(&projector).await.unwrap().version, 3);

@@ -35,7 +35,7 @@ pub fn routes() -> Vec<Route<User>> {
     let unfollow = |request: &HttpRequest| to(request, Action::Unfollow);
     vec![
         // The location is that of the user's ratings, because no route returns the user.
-        Route::new("POST /users", register, changed).creating("/users/{id}/ratings"),
+        Route::new("POST /users", register, changed).starts_stream("/users/{id}/ratings"),
         Route::new("POST /users/{id}/email", update_email, changed).path_parameter::<UserId>("id"),
         Route::without_body("PUT /users/{id}/follows/{otherId}", follow, changed)
             .path_parameter::<UserId>("id")

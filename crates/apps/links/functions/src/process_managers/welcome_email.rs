@@ -101,7 +101,7 @@ pub fn ses(sdk: &SdkConfig) -> Builder {
 /// When it cannot start.
 pub async fn run() -> Result<(), Error> {
     process_manager::run_on_bus::<_, User>(async |sdk, _| {
-        let sender = config::parsed_or("MAIL_SENDER", String::new())?;
+        let sender = config::parse_or("MAIL_SENDER", String::new())?;
         let mails = LogRows::new(
             aws_sdk_dynamodb::Client::new(&sdk),
             config::text(POSITIONS.variable)?,

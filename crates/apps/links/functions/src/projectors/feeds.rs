@@ -56,7 +56,7 @@ pub async fn run() -> Result<(), Error> {
 
 impl Consumer for FeedProjector {
     async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
-        ApplyError::unless_of(OF, commit)?;
+        ApplyError::check_category(OF, commit)?;
         let work = feeds::work(commit).map_err(|source| ApplyError::changes(commit, source))?;
         let stream = &commit.stream;
         let version = commit.version;

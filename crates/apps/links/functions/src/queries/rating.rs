@@ -7,7 +7,7 @@ use ledgerline::manifest::{Action, Table};
 use ledgerline_dynamodb::{LogRows, Page, PageQuery, RowKey, TableError};
 use ledgerline_lambda::{
     http::{HttpRequest, Problem},
-    queries::{self, Answer, PageEnd, Views, limit, listed, problem},
+    queries::{self, Answer, PageEnd, Views, limit, problem, split_page},
 };
 use links::{
     user::NOT_YOU,
@@ -38,7 +38,7 @@ pub fn routes() -> Vec<queries::Query> {
             [Table::with(link_ratings::TABLE, [GetItem, Query])],
             of_link,
         )
-        .paged()
+        .with_pages()
         .required_parameter::<WebUrl>("url"),
         queries::Query::new(
             "GET /users/{id}/ratings",
@@ -46,14 +46,14 @@ pub fn routes() -> Vec<queries::Query> {
             of_user,
         )
         .path_parameter::<UserId>("id")
-        .paged(),
+        .with_pages(),
         queries::Query::new(
             "GET /users/{id}/feed",
             [Table::with(feeds::TABLE, [BatchGetItem, Query])],
             feed,
         )
         .path_parameter::<UserId>("id")
-        .paged()
+        .with_pages()
         .refusals(&[NOT_YOU]),
         queries::Query::new(
             "GET /users/{id}/follows",
@@ -61,7 +61,7 @@ pub fn routes() -> Vec<queries::Query> {
             follows,
         )
         .path_parameter::<UserId>("id")
-        .paged()
+        .with_pages()
         .refusals(&[NOT_YOU]),
     ]
 }
@@ -80,7 +80,7 @@ async fn of_link(views: &Views, request: &HttpRequest) -> Result<Answer<LinkRati
     let (summary, page) = tokio::join!(summary, table.page::<link_ratings::Row>(&query));
     let summary = summary.map_err(problem)?.unwrap_or_default();
     let page = page.map_err(problem)?;
-    let (ratings, end) = listed(page, |row| {
+    let (ratings, end) = split_page(page, |row| {
         let link_ratings::Row { user_id, rating, title, image, tags } = row;
         RatingOfLink { user_id, said: Said { rating, title, image, tags } }
     });
@@ -100,7 +100,7 @@ async fn of_user(views: &Views, request: &HttpRequest) -> Result<Answer<UserRati
     let cursor = request.query("cursor")?;
     let query = PageQuery::of(&owner, limit, cursor.as_deref());
     let page = table.page::<user_ratings::Row>(&query).await.map_err(problem)?;
-    let (ratings, end) = listed(page, |row| {
+    let (ratings, end) = split_page(page, |row| {
         let user_ratings::Row { entry, link_url, rating, title, image, tags } = row;
         RatingOfUser { link_id: entry, link_url, said: Said { rating, title, image, tags } }
     });
@@ -128,7 +128,7 @@ async fn feed(views: &Views, request: &HttpRequest) -> Result<Answer<Feed>, Prob
         Err(row) => Some(Err(row)),
     });
     let page = Page { rows: ratings.collect(), cursor: entries.cursor };
-    let (feed, end) = listed(page, |rating| {
+    let (feed, end) = split_page(page, |rating| {
         let Rating { entry, user_id, link_url, rating, title, image, tags } = rating;
         RatingInFeed {
             user_id,
@@ -149,7 +149,7 @@ async fn follows(views: &Views, request: &HttpRequest) -> Result<Answer<Follows>
     let cursor = request.query("cursor")?;
     let query = PageQuery::of(&owner, limit, cursor.as_deref());
     let page = table.page::<Follow>(&query).await.map_err(problem)?;
-    let (follows, end) = listed(page, |follow| Followed { user_id: follow.entry });
+    let (follows, end) = split_page(page, |follow| Followed { user_id: follow.entry });
     Ok(Answer::new(Follows { follows, end }))
 }
 

@@ -29,8 +29,8 @@ pub fn routes() -> Vec<Route<Todo>> {
     };
     vec![
         create("POST /todo", new, changed),
-        Route::new("POST /todo/{id}", update, changed).if_match_required(),
-        action("DELETE /todo/{id}", || Command::Delete, changed).if_match_required(),
+        Route::new("POST /todo/{id}", update, changed).require_if_match(),
+        action("DELETE /todo/{id}", || Command::Delete, changed).require_if_match(),
     ]
 }
 

@@ -29,7 +29,7 @@ fn listed(request: &HttpRequest) -> Result<KeyRange, Problem> {
     let status = status.map_err(|invalid| Problem::field("status", invalid.to_string()))?;
     Ok(KeyRange {
         starts_with: status.map(|status| listing(status, "")),
-        ..KeyRange::own(request)?
+        ..KeyRange::from_caller(request)?
     })
 }
 

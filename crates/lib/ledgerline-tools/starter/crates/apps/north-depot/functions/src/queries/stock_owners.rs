@@ -14,7 +14,7 @@ use north_depot::{
 const UNKNOWN: Refusal = Refusal::not_found("unknown-stock-item", "there is no such stock item");
 
 /// Returns the routes. Every signed-in caller sees every row. If a row belongs to one caller, say
-/// so with `VisibleTo::Owner`, and list the caller's own rows with `queries::KeyRange::own`.
+/// so with `VisibleTo::Owner`, and list the caller's own rows with `queries::KeyRange::from_caller`.
 #[must_use]
 pub fn routes() -> Vec<Query> {
     vec![
@@ -40,6 +40,6 @@ pub fn routes() -> Vec<Query> {
 fn by_created_by(request: &http::HttpRequest) -> Result<queries::KeyRange, http::Problem> {
     let value = request.query("createdBy")?.filter(|value| !value.is_empty());
     value
-        .map(queries::KeyRange::of)
+        .map(queries::KeyRange::new)
         .ok_or_else(|| http::Problem::field("createdBy", "name a value"))
 }
