@@ -485,6 +485,40 @@ impl Views {
         })
     }
 
+    /// Returns the version of a stream that a log view shows to the caller, or 0 if it shows none.
+    /// The row of a state view decides whether the caller may see the stream. A request with
+    /// `minVersion` waits, as in [`read`](Self::read).
+    ///
+    /// A page of the log view that is read afterwards shows at least this version, because its read
+    /// is strongly consistent.
+    ///
+    /// # Errors
+    /// `503` when the view does not show the version in time, and those of the tables.
+    pub async fn visible_version<Row: DeserializeOwned>(
+        &self,
+        request: &HttpRequest,
+        stream: &StreamId,
+        log: LogTable,
+        state: StateTable,
+        visible: VisibleTo<Row>,
+    ) -> Result<u64, Problem> {
+        let actor = request.actor()?;
+        let (log, state) = (self.log_rows(log)?, self.state_rows(state)?);
+        let read = async || {
+            let (position, row) =
+                tokio::join!(log.position(stream), state.shown::<Row>(stream.id()));
+            let visibility = match row.map_err(problem)? {
+                (_, Some(row)) if is_visible(&row, visible, actor) => {
+                    Visibility::Version(position.map_err(problem)?)
+                }
+                (_, Some(_)) => Visibility::Hidden,
+                (_, None) => Visibility::Version(0),
+            };
+            Ok((visibility, ()))
+        };
+        self.read(request, stream, read).await.map(|(version, ())| version)
+    }
+
     /// Reads until the view shows the version of this stream that the request names with
     /// `minVersion`, or time is up. The function does not wait for a version that is not in the
     /// log. Such a version may never appear, and a caller that names such versions would hold an

@@ -10,8 +10,7 @@ use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem},
     queries::{
-        Answer, KeyRange, PageEnd, Query, Views, Visibility, VisibleTo, limit, page, problem, row,
-        split_page,
+        Answer, KeyRange, PageEnd, Query, Views, VisibleTo, limit, page, problem, row, split_page,
     },
 };
 use schemars::JsonSchema;
@@ -36,9 +35,9 @@ pub fn tanks() -> Vec<Query> {
         Ok(KeyRange::new(liquid.to_string()))
     };
     vec![
-        row::<Tank, _, _>("GET /tanks/{id}", LEVELS, UNKNOWN, YOURS, shown),
-        page("GET /tanks", "tanks", (LEVELS, OF_INSTALLER), KeyRange::from_caller, shown),
-        page("GET /liquids/{liquid}/tanks", "tanks", (LEVELS, OF_LIQUID), of_liquid, shown)
+        row::<Tank, _, _>("GET /tanks/{id}", LEVELS, UNKNOWN, YOURS, tank),
+        page("GET /tanks", "tanks", (LEVELS, OF_INSTALLER), KeyRange::from_caller, tank),
+        page("GET /liquids/{liquid}/tanks", "tanks", (LEVELS, OF_LIQUID), of_liquid, tank)
             .path_parameter::<Liquid>("liquid"),
         Query::new("GET /tanks/{id}/readings", tables, readings)
             .read_your_writes::<Tank>()
@@ -60,7 +59,7 @@ struct ShownTank {
     version: u64,
 }
 
-fn shown(row: Level) -> ShownTank {
+fn tank(row: Level) -> ShownTank {
     let Level { tank_id, installed_by: _, site, liquid, level, version } = row;
     ShownTank { tank_id, site, liquid, level, version }
 }
@@ -88,33 +87,17 @@ struct ShownReading {
 /// The readings of a tank, the newest first. The row of the level names the owner. Without that
 /// row, the tank is unknown.
 async fn readings(views: &Views, request: &HttpRequest) -> Result<Answer<Readings>, Problem> {
-    let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
+    let id = request.path_value::<Id>("id")?;
     let stream = Tank::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))?;
-    let rows = views.log_rows(READINGS)?;
-    let levels = views.state_rows(LEVELS)?;
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
-    // The position is read first. A strongly consistent read of the rows follows, so the rows show
-    // at least this version.
-    let position = async || {
-        let (position, level) =
-            tokio::join!(rows.position(&stream), levels.shown::<Level>(id.get()));
-        let shown = match level.map_err(problem)? {
-            (_, Some(row)) if row.installed_by.as_deref() == Some(actor) => {
-                Visibility::Version(position.map_err(problem)?)
-            }
-            (_, Some(_)) => Visibility::Hidden,
-            (_, None) => Visibility::Version(0),
-        };
-        Ok((shown, ()))
-    };
-    let (version, ()) = views.read(request, &stream, position).await?;
+    let version = views.visible_version(request, &stream, READINGS, LEVELS, YOURS).await?;
     if version == 0 {
         return Err(Problem::from(&UNKNOWN));
     }
     let query = PageQuery::of(id.get(), limit, cursor.as_deref());
-    let page =
-        rows.page::<Reading>(&PageQuery { newest_first: true, ..query }).await.map_err(problem)?;
+    let query = PageQuery { newest_first: true, ..query };
+    let page = views.log_rows(READINGS)?.page::<Reading>(&query).await.map_err(problem)?;
     let (readings, end) = split_page(page, |row| {
         let Reading { tank_id: _, entry: _, version, amount, level, at } = row;
         ShownReading { version, amount, level, at }

@@ -25,11 +25,11 @@ struct Open {
 pub fn routes() -> Vec<Route<Account>> {
     let open = |Open { account_id, owner, currency }| (account_id, Command::Open(owner, currency));
     vec![
-        create("POST /accounts", open, opened),
-        update("POST /accounts/{id}/credits", Command::Credit, changed),
-        update("POST /accounts/{id}/debits", Command::Debit, changed),
-        action("POST /accounts/{id}/close", || Command::Close, changed),
-        republish_state("POST /accounts/{id}/replays", changed),
+        create("POST /accounts", open, opening_answer),
+        update("POST /accounts/{id}/credits", Command::Credit, change_answer),
+        update("POST /accounts/{id}/debits", Command::Debit, change_answer),
+        action("POST /accounts/{id}/close", || Command::Close, change_answer),
+        republish_state("POST /accounts/{id}/replays", change_answer),
     ]
 }
 
@@ -50,10 +50,10 @@ struct AccountChanged {
     total_balance: i64,
 }
 
-fn opened(stream: &StreamId, _: &State, version: u64) -> AccountOpened {
+fn opening_answer(stream: &StreamId, _: &State, version: u64) -> AccountOpened {
     AccountOpened { account_id: stream.id().to_owned(), version }
 }
 
-fn changed(_: &StreamId, state: &State, version: u64) -> AccountChanged {
+fn change_answer(_: &StreamId, state: &State, version: u64) -> AccountChanged {
     AccountChanged { version, total_balance: state.total_balance() }
 }

@@ -58,8 +58,8 @@ impl Settlement {
 #[must_use]
 pub fn routes() -> Vec<Route<Transfer>> {
     vec![
-        create("POST /transfers", Request::command, changed),
-        update("POST /transfers/{id}/settlements", Settlement::command, changed)
+        create("POST /transfers", Request::command, answer),
+        update("POST /transfers/{id}/settlements", Settlement::command, answer)
             .restrict_to_operators(),
     ]
 }
@@ -73,6 +73,6 @@ struct TransferChanged {
     version: u64,
 }
 
-fn changed(stream: &StreamId, state: &State, version: u64) -> TransferChanged {
+fn answer(stream: &StreamId, state: &State, version: u64) -> TransferChanged {
     TransferChanged { transfer_id: stream.id().to_owned(), status: Status::of(state), version }
 }

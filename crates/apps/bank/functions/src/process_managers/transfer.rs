@@ -99,8 +99,8 @@ impl<S: EventStore> Transfers<S> {
             decided.map_or(&order.requested_by, |settlement| &settlement.requested_by).as_deref();
         // A rule of the values may be stricter than at the request, and money under way must not be
         // lost. So the message fails, and its dead letter notifies an operator.
-        let command =
-            &to_account(step, order).map_err(|invalid| ApplyError::Effect(invalid.to_string()))?;
+        let command = &account_command(step, order)
+            .map_err(|invalid| ApplyError::Effect(invalid.to_string()))?;
         let due = Due::<Account> { cause: commit, step: name, stream: &stream, command, actor };
         let outcome = due.send(&self.store, &self.accounts).await?;
         let command = &Command::Record { step, outcome };
@@ -112,7 +112,7 @@ impl<S: EventStore> Transfers<S> {
     }
 }
 
-fn to_account(step: Step, order: &Order) -> Result<account::Command, Invalid> {
+fn account_command(step: Step, order: &Order) -> Result<account::Command, Invalid> {
     let currency = Currency::new(&*order.currency)?;
     let reference = order.reference.as_deref().map(Reference::stored);
     let booking = Booking { amount: Amount::new(order.amount)?, reference };
@@ -145,7 +145,7 @@ mod tests {
         };
         for step in [Step::Debit, Step::Credit, Step::Refund, Step::Settle(1)] {
             let (account::Command::Send(booking, _) | account::Command::Receive(booking, _)) =
-                to_account(step, &order).unwrap()
+                account_command(step, &order).unwrap()
             else {
                 panic!("money moves")
             };

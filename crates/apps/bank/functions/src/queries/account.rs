@@ -17,8 +17,7 @@ use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem},
     queries::{
-        Answer, KeyRange, PageEnd, Query, Views, Visibility, VisibleTo, limit, page, problem, row,
-        split_page,
+        Answer, KeyRange, PageEnd, Query, Views, VisibleTo, limit, page, problem, row, split_page,
     },
 };
 use schemars::JsonSchema;
@@ -72,33 +71,20 @@ async fn transactions(
     views: &Views,
     request: &HttpRequest,
 ) -> Result<Answer<Transactions>, Problem> {
-    let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
+    let id = request.path_value::<Id>("id")?;
     let stream =
         Account::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))?;
-    let rows = views.log_rows(transactions::TABLE)?;
-    let balances = views.state_rows(balances::TABLE)?;
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
-    // The position is read first, and the rows with a strongly consistent read. So the rows show at
-    // least this version.
-    let shown = async || {
-        let (position, balance) =
-            tokio::join!(rows.position(&stream), balances.shown::<balances::Row>(id.get()));
-        let shown = match balance.map_err(problem)? {
-            (_, Some(row)) if row.opened_by.as_deref() == Some(actor) => {
-                Visibility::Version(position.map_err(problem)?)
-            }
-            (_, Some(_)) => Visibility::Hidden,
-            (_, None) => Visibility::Version(0),
-        };
-        Ok((shown, ()))
-    };
-    let (version, ()) = views.read(request, &stream, shown).await?;
+    let version = views
+        .visible_version(request, &stream, transactions::TABLE, balances::TABLE, YOURS)
+        .await?;
     if version == 0 {
         return Err(Problem::from(&UNKNOWN));
     }
     let query = PageQuery::of(id.get(), limit, cursor.as_deref());
     let query = PageQuery { newest_first: true, ..query };
+    let rows = views.log_rows(transactions::TABLE)?;
     let page = rows.page::<transactions::Row>(&query).await.map_err(problem)?;
     let (transactions, end) = split_page(page, transaction);
     Ok(Answer::new(Transactions { transactions, end }).with_version(version))

@@ -42,7 +42,7 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Answer<Booking
         return Err(Problem::field("day", "a cursor goes with the day of its page"));
     }
     let table = views.log_rows(TABLE)?;
-    wait(views, request).await?;
+    wait_for_account(views, request).await?;
     // The checkpoint is read first, and the rows with a strongly consistent read. So the rows
     // include at least all up to the checkpoint's number.
     let checkpoint = table.checkpoint().await.map_err(problem)?;
@@ -57,14 +57,14 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Answer<Booking
     let partition = day.to_string();
     let page = PageQuery::of(&partition, limit, cursor.as_deref());
     let page = table.page::<Row>(&page).await.map_err(problem)?;
-    let (bookings, end) = split_page(page, shown);
+    let (bookings, end) = split_page(page, booking);
     let held = books.held.into_iter().map(|(currency, sums)| (currency, sums.held())).collect();
     let last = books.number;
     Ok(Answer::new(Bookings { bookings, day, last, held, end }).with_version(last))
 }
 
 /// Waits for the version of an account that the request names with `accountId` and `minVersion`.
-async fn wait(views: &Views, request: &HttpRequest) -> Result<(), Problem> {
+async fn wait_for_account(views: &Views, request: &HttpRequest) -> Result<(), Problem> {
     let account = request.query("accountId")?.map(|id| id.parse::<Id>());
     let account =
         account.transpose().map_err(|error| Problem::field("accountId", error.to_string()))?;
@@ -124,7 +124,7 @@ struct Booking {
 }
 
 /// Returns the fields of a booking for clients, without its keys.
-fn shown(row: Row) -> Booking {
+fn booking(row: Row) -> Booking {
     let Row {
         day: _,
         entry: _,

@@ -12,7 +12,7 @@ use serde::Serialize;
 #[must_use]
 pub fn routes() -> Vec<Query> {
     let yours = VisibleTo::Owner(|row: &Row| row.requested_by.as_deref());
-    vec![row::<Transfer, _, _>("GET /transfers/{id}", TABLE, UNKNOWN, yours, shown)]
+    vec![row::<Transfer, _, _>("GET /transfers/{id}", TABLE, UNKNOWN, yours, transfer)]
 }
 
 /// A transfer.
@@ -41,7 +41,7 @@ struct ShownTransfer {
 }
 
 /// Returns the fields of a transfer for clients.
-fn shown(row: Row) -> ShownTransfer {
+fn transfer(row: Row) -> ShownTransfer {
     let Row {
         transfer_id,
         requested_by: _,

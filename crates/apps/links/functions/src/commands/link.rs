@@ -30,7 +30,7 @@ struct Rate {
 /// The routes.
 #[must_use]
 pub fn routes() -> Vec<Route<Link>> {
-    vec![Route::new("POST /users/{id}/ratings", rate, rated).path_parameter::<UserId>("id")]
+    vec![Route::new("POST /users/{id}/ratings", rate, answer).path_parameter::<UserId>("id")]
 }
 
 fn rate(request: &HttpRequest, body: Rate) -> Result<(String, Command), Problem> {
@@ -50,6 +50,6 @@ struct LinkRated {
     version: u64,
 }
 
-fn rated(stream: &StreamId, state: &State, version: u64) -> LinkRated {
+fn answer(stream: &StreamId, state: &State, version: u64) -> LinkRated {
     LinkRated { link_id: stream.id().to_owned(), rating: state.rating, version }
 }

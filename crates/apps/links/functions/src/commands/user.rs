@@ -29,18 +29,19 @@ struct UpdateEmail {
 /// The routes.
 #[must_use]
 pub fn routes() -> Vec<Route<User>> {
-    let update_email =
-        |request: &HttpRequest, UpdateEmail { email }| of(request, Action::UpdateEmail(email));
-    let follow = |request: &HttpRequest| to(request, Action::Follow);
-    let unfollow = |request: &HttpRequest| to(request, Action::Unfollow);
+    let update_email = |request: &HttpRequest, UpdateEmail { email }| {
+        user_command(request, Action::UpdateEmail(email))
+    };
+    let follow = |request: &HttpRequest| follow_command(request, Action::Follow);
+    let unfollow = |request: &HttpRequest| follow_command(request, Action::Unfollow);
     vec![
         // The location is that of the user's ratings, because no route returns the user.
-        Route::new("POST /users", register, changed).starts_stream("/users/{id}/ratings"),
-        Route::new("POST /users/{id}/email", update_email, changed).path_parameter::<UserId>("id"),
-        Route::without_body("PUT /users/{id}/follows/{otherId}", follow, changed)
+        Route::new("POST /users", register, answer).starts_stream("/users/{id}/ratings"),
+        Route::new("POST /users/{id}/email", update_email, answer).path_parameter::<UserId>("id"),
+        Route::without_body("PUT /users/{id}/follows/{otherId}", follow, answer)
             .path_parameter::<UserId>("id")
             .path_parameter::<UserId>("otherId"),
-        Route::without_body("DELETE /users/{id}/follows/{otherId}", unfollow, changed)
+        Route::without_body("DELETE /users/{id}/follows/{otherId}", unfollow, answer)
             .path_parameter::<UserId>("id")
             .path_parameter::<UserId>("otherId"),
     ]
@@ -59,14 +60,17 @@ fn register(
 }
 
 /// Reads a command of the user in the path.
-fn of(request: &HttpRequest, action: Action) -> Result<(String, Command), Problem> {
+fn user_command(request: &HttpRequest, action: Action) -> Result<(String, Command), Problem> {
     let user_id = request.path_value::<UserId>("id")?;
     Ok((user_id.to_string(), Command { user_id, action }))
 }
 
 /// Reads a command of the user in the path that names another user.
-fn to(request: &HttpRequest, action: fn(UserId) -> Action) -> Result<(String, Command), Problem> {
-    of(request, action(request.path_value("otherId")?))
+fn follow_command(
+    request: &HttpRequest,
+    action: fn(UserId) -> Action,
+) -> Result<(String, Command), Problem> {
+    user_command(request, action(request.path_value("otherId")?))
 }
 
 /// The answer to a change of a user.
@@ -77,6 +81,6 @@ struct UserChanged {
     version: u64,
 }
 
-fn changed(stream: &StreamId, _: &State, version: u64) -> UserChanged {
+fn answer(stream: &StreamId, _: &State, version: u64) -> UserChanged {
     UserChanged { user_id: stream.id().to_owned(), version }
 }

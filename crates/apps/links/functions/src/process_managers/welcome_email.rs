@@ -135,7 +135,7 @@ impl Reaction for WelcomeEmail {
                 decode::<User>(recorded).map_err(|source| ApplyError::changes(commit, source))?;
             match (event, &self.sender) {
                 (Event::UserRegistered { email, name: _, user_id: _ }, Some(sender)) => {
-                    self.once(commit, index, sender, &email).await?;
+                    self.send_once(commit, index, sender, &email).await?;
                 }
                 (Event::UserRegistered { .. }, None) => {
                     tracing::warn!(stream = %commit.stream, version = commit.version, "MAIL_SENDER is not set, so no mail is sent");
@@ -152,13 +152,13 @@ impl Reaction for WelcomeEmail {
     }
 }
 
-fn another_has_it() -> ApplyError {
+fn claimed_elsewhere() -> ApplyError {
     ApplyError::Effect("another instance is sending the mail".into())
 }
 
 impl WelcomeEmail {
     /// Sends the mail for one event, unless it was sent, or may have been.
-    async fn once(
+    async fn send_once(
         &self,
         commit: &Commit,
         index: usize,
@@ -174,7 +174,7 @@ impl WelcomeEmail {
         if !self.mails.put_new(&mail(Status::Sending)).await? {
             let found = self.mails.read::<Mail>(RowKey { partition: stream, sort: &entry }).await?;
             // Another instance had a claim, and has deleted it meanwhile.
-            let Some(found) = found else { return Err(another_has_it()) };
+            let Some(found) = found else { return Err(claimed_elsewhere()) };
             match found.status {
                 // This is the claim of this attempt, and only its response was lost: no other
                 // instance sends the mail.
@@ -184,11 +184,11 @@ impl WelcomeEmail {
                 Status::Sending
                     if found.at.is_some_and(|at| Timestamp::now() < at + self.claim) =>
                 {
-                    return Err(another_has_it());
+                    return Err(claimed_elsewhere());
                 }
                 Status::Sending => {
                     if self.mails.replace_if(&mail(Status::Unknown), "status", "sending").await? {
-                        unsent(commit, "unknown", "the function crashed");
+                        count_unsent(commit, "unknown", "the function crashed");
                     }
                     return Ok(());
                 }
@@ -222,12 +222,12 @@ impl WelcomeEmail {
             }
             Meaning::Never => {
                 self.mails.put_all(&[mail(Status::Refused)]).await?;
-                unsent(commit, "refused", code);
+                count_unsent(commit, "refused", code);
                 Ok(())
             }
             Meaning::Unknown => {
                 self.mails.put_all(&[mail(Status::Unknown)]).await?;
-                unsent(commit, "unknown", code);
+                count_unsent(commit, "unknown", code);
                 Ok(())
             }
         }
@@ -254,7 +254,7 @@ impl WelcomeEmail {
 }
 
 /// Logs and counts a mail that was not sent, or possibly not sent. The alarm monitors the counter.
-fn unsent(commit: &Commit, outcome: &str, code: &str) {
+fn count_unsent(commit: &Commit, outcome: &str, code: &str) {
     tracing::error!(stream = %commit.stream, version = commit.version, outcome, code, "a mail was not sent, or its outcome is not known");
     metrics::count(UNSENT_MAILS);
 }

@@ -81,7 +81,7 @@ impl Consumer for FeedProjector {
                 (from.to_owned(), Some(cursor.to_owned()).filter(|cursor| !cursor.is_empty()))
             }
             None => {
-                let from = self.from(&then).await?;
+                let from = self.find_oldest(&then).await?;
                 match mark(&work.changes, &from, "").await? {
                     (Delivery::Next, _) => (from, None),
                     overtaken @ (Delivery::Duplicate | Delivery::Gap, _) => return Ok(overtaken),
@@ -89,7 +89,7 @@ impl Consumer for FeedProjector {
             }
         };
         loop {
-            let (next, last) = self.part(&then, &from, cursor.as_deref()).await?;
+            let (next, last) = self.apply_part(&then, &from, cursor.as_deref()).await?;
             let Some(next) = next else {
                 return Ok(self.table.deliver(delivery(&last)).await?);
             };
@@ -107,7 +107,7 @@ impl Consumer for FeedProjector {
 impl FeedProjector {
     /// Returns the place of the oldest link that a following added. Without it, the end of a
     /// following would read every rating of its author.
-    async fn from(&self, then: &Then) -> Result<String, TableError> {
+    async fn find_oldest(&self, then: &Then) -> Result<String, TableError> {
         let Then::Remove { follower, author, .. } = then else { return Ok(String::new()) };
         let follow = self
             .table
@@ -118,7 +118,7 @@ impl FeedProjector {
 
     /// Does one page of the work, which may be repeated. Returns where the next page begins. If
     /// there is none, also returns the changes that are written with the position.
-    async fn part(
+    async fn apply_part(
         &self,
         then: &Then,
         from: &str,

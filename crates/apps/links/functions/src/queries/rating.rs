@@ -36,14 +36,14 @@ pub fn routes() -> Vec<queries::Query> {
         queries::Query::new(
             "GET /links/ratings",
             [Table::with(link_ratings::TABLE, [GetItem, Query])],
-            of_link,
+            link_ratings,
         )
         .with_pages()
         .required_parameter::<WebUrl>("url"),
         queries::Query::new(
             "GET /users/{id}/ratings",
             [Table::with(user_ratings::TABLE, [Query])],
-            of_user,
+            user_ratings,
         )
         .path_parameter::<UserId>("id")
         .with_pages(),
@@ -66,7 +66,10 @@ pub fn routes() -> Vec<queries::Query> {
     ]
 }
 
-async fn of_link(views: &Views, request: &HttpRequest) -> Result<Answer<LinkRatings>, Problem> {
+async fn link_ratings(
+    views: &Views,
+    request: &HttpRequest,
+) -> Result<Answer<LinkRatings>, Problem> {
     request.actor()?;
     let table = views.log_rows(link_ratings::TABLE)?;
     let url =
@@ -92,7 +95,10 @@ async fn of_link(views: &Views, request: &HttpRequest) -> Result<Answer<LinkRati
     Ok(Answer::new(LinkRatings { link_url, count: summary.count, average, ratings, end }))
 }
 
-async fn of_user(views: &Views, request: &HttpRequest) -> Result<Answer<UserRatings>, Problem> {
+async fn user_ratings(
+    views: &Views,
+    request: &HttpRequest,
+) -> Result<Answer<UserRatings>, Problem> {
     request.actor()?;
     let table = views.log_rows(user_ratings::TABLE)?;
     let owner = user_ratings::partition(request.path_value::<UserId>("id")?.get());

@@ -28,9 +28,9 @@ pub fn routes() -> Vec<Route<Todo>> {
         (Some(id), Command::Create(title, message.unwrap_or_default()))
     };
     vec![
-        create("POST /todo", new, changed),
-        Route::new("POST /todo/{id}", update, changed).require_if_match(),
-        action("DELETE /todo/{id}", || Command::Delete, changed).require_if_match(),
+        create("POST /todo", new, answer),
+        Route::new("POST /todo/{id}", update, answer).require_if_match(),
+        action("DELETE /todo/{id}", || Command::Delete, answer).require_if_match(),
     ]
 }
 
@@ -49,6 +49,6 @@ struct TodoChanged {
     version: u64,
 }
 
-fn changed(stream: &StreamId, _: &State, version: u64) -> TodoChanged {
+fn answer(stream: &StreamId, _: &State, version: u64) -> TodoChanged {
     TodoChanged { id: stream.id().to_owned(), version }
 }

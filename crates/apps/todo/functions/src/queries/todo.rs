@@ -17,14 +17,14 @@ use todo::{
 pub fn routes() -> Vec<Query> {
     let yours = VisibleTo::Owner(|row: &Row| row.created_by.as_deref());
     vec![
-        row::<Todo, _, _>("GET /todo/{id}", TABLE, UNKNOWN, yours, shown),
-        page("GET /todo", "todos", (TABLE, BY_CREATOR), listed, shown)
+        row::<Todo, _, _>("GET /todo/{id}", TABLE, UNKNOWN, yours, todo),
+        page("GET /todo", "todos", (TABLE, BY_CREATOR), own_todos, todo)
             .parameter::<Status>("status"),
     ]
 }
 
 /// Selects the caller's todos, or those of one status among them.
-fn listed(request: &HttpRequest) -> Result<KeyRange, Problem> {
+fn own_todos(request: &HttpRequest) -> Result<KeyRange, Problem> {
     let status = request.query("status")?.map(values::try_new::<Status>).transpose();
     let status = status.map_err(|invalid| Problem::field("status", invalid.to_string()))?;
     Ok(KeyRange {
@@ -45,7 +45,7 @@ struct ShownTodo {
 }
 
 /// Returns the fields of a todo for clients, without the keys of its list.
-fn shown(row: Row) -> ShownTodo {
+fn todo(row: Row) -> ShownTodo {
     let Row { id, created_by: _, listing: _, title, message, status, version } = row;
     ShownTodo { id, title, message, status, version }
 }

@@ -50,10 +50,10 @@ pub fn routes() -> Vec<Route<Widget>> {
     let description = |body: ChangeDescription| Command::ChangeDescription(body.description);
     let stock = |body: UpdateStock| Command::UpdateStock(body.stock);
     vec![
-        create("POST /widgets", new, changed),
-        update("POST /widgets/{id}/name", name, changed),
-        update("POST /widgets/{id}/description", description, changed),
-        update("POST /widgets/{id}/stock", stock, changed),
+        create("POST /widgets", new, answer),
+        update("POST /widgets/{id}/name", name, answer),
+        update("POST /widgets/{id}/description", description, answer),
+        update("POST /widgets/{id}/stock", stock, answer),
     ]
 }
 
@@ -65,6 +65,6 @@ struct WidgetChanged {
     version: u64,
 }
 
-fn changed(stream: &StreamId, _: &State, version: u64) -> WidgetChanged {
+fn answer(stream: &StreamId, _: &State, version: u64) -> WidgetChanged {
     WidgetChanged { widget_id: stream.id().to_owned(), version }
 }

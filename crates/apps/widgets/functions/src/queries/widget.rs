@@ -13,8 +13,8 @@ use widgets::{
 pub fn routes() -> Vec<Query> {
     let yours = VisibleTo::Owner(|row: &Row| row.created_by.as_deref());
     vec![
-        row::<Widget, _, _>("GET /widgets/{id}", TABLE, UNKNOWN, yours, shown),
-        page("GET /widgets", "widgets", (TABLE, BY_CREATOR), KeyRange::from_caller, shown),
+        row::<Widget, _, _>("GET /widgets/{id}", TABLE, UNKNOWN, yours, widget),
+        page("GET /widgets", "widgets", (TABLE, BY_CREATOR), KeyRange::from_caller, widget),
     ]
 }
 
@@ -32,7 +32,7 @@ struct ShownWidget {
 }
 
 /// Returns the fields of a widget for clients.
-fn shown(row: Row) -> ShownWidget {
+fn widget(row: Row) -> ShownWidget {
     let Row { widget_id, created_by: _, name, description, stock, version } = row;
     ShownWidget { widget_id, name, description, stock, version }
 }
