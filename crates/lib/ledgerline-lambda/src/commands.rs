@@ -19,19 +19,20 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 #[cfg(feature = "schema")]
-use crate::operations::{self, RouteKind};
+use crate::route_descriptions::{self, RouteKind};
 use crate::{
-    Error, config,
-    grants::{self, REQUESTS},
+    config,
+    failure::Error,
     http::{
         COMMIT_TOO_LARGE, CONTENDED, HttpRequest, IDEMPOTENCY_KEY_REUSED, OVERTAKEN,
         PRECONDITION_FAILED, PRECONDITION_REQUIRED, Problem, ProblemType, Response, Routes,
         as_json, parse_etags, parse_weak_etags,
     },
     metrics,
-    operations::Described,
+    route_descriptions::Described,
     snapshot_warmup,
     start::{dynamodb, store},
+    table_grants::{self, REQUESTS},
 };
 
 /// The variable with the seconds for which the record of an Idempotency-Key is stored.
@@ -296,8 +297,8 @@ struct Replay {
 /// the optional `SOURCE_ADDRESSES`, or a variable of [`http::run`](crate::http::run).
 pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
     #[cfg(feature = "schema")]
-    if operations::is_requested() {
-        return operations::print(routes.iter().map(|route| {
+    if crate::start::operations_requested() {
+        return route_descriptions::print(routes.iter().map(|route| {
             let creates = route.location.is_some();
             let kind = RouteKind::Command { creates, if_match_required: route.if_match_required };
             (route.key, route.scope, kind, &route.described)
@@ -324,7 +325,7 @@ pub fn manifest<A: Aggregate>(routes: &[Route<A>]) -> Manifest {
     let endpoint = |route: &Route<A>| Endpoint { route: route.key.into(), scope: route.scope };
     let source = Source::Http(routes.iter().map(endpoint).collect());
     // The key of an idempotency record has a space before the caller.
-    let tables = grants::commands(&[A::CATEGORY], &BTreeSet::from(["* *".into()]));
+    let tables = table_grants::commands(&[A::CATEGORY], &BTreeSet::from(["* *".into()]));
     let manifest = tables.into_iter().fold(Manifest::new(source), Manifest::table);
     manifest.variable(RETENTION).optional(SOURCE_ADDRESSES)
 }

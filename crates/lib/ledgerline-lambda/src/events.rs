@@ -22,11 +22,13 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
 #[cfg(feature = "schema")]
-use crate::operations::{self, Described, RouteKind};
+use crate::route_descriptions::{self, Described, RouteKind};
 use crate::{
-    Error, config, grants,
+    config,
+    failure::Error,
     http::{HttpRequest, MAX_ANSWER_BYTES, Problem, Response, Routes, as_json, encoded_bytes},
     start::dynamodb,
+    table_grants,
 };
 
 /// The route.
@@ -98,16 +100,26 @@ impl Visitor for Names {
 /// cannot be read. When a variable of [`http::run`](crate::http::run) is missing or wrong.
 pub async fn run<L: Aggregates>() -> Result<(), Error> {
     #[cfg(feature = "schema")]
-    if operations::is_requested() {
+    if crate::start::operations_requested() {
         let kind = RouteKind::Unconditional;
-        return operations::print([(ROUTE, Scope::Events, kind, &describe(&Names::new::<L>()))]);
+        return route_descriptions::print([(
+            ROUTE,
+            Scope::Events,
+            kind,
+            &describe(&Names::new::<L>()),
+        )]);
     }
     let endpoint = Endpoint { route: ROUTE.into(), scope: Scope::Events };
-    let manifest = grants::reader_of_sequence(Manifest::new(Source::Http(vec![endpoint])));
+    let manifest = table_grants::reader_of_sequence(Manifest::new(Source::Http(vec![endpoint])));
     crate::http::run(manifest, async || {
         let client = dynamodb().await;
-        let sequence = DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?);
-        Ok(Events::new::<L>(sequence, crate::store(client).await?, grants::partitions()?))
+        let sequence =
+            DynamoDbStore::new(client.clone(), config::text(table_grants::SEQUENCE_TABLE)?);
+        Ok(Events::new::<L>(
+            sequence,
+            crate::start::store(client).await?,
+            table_grants::partitions()?,
+        ))
     })
     .await
 }

@@ -13,9 +13,9 @@ mod poison_pill;
 mod queues;
 mod send;
 mod state_resolver;
-mod views;
+mod state_views;
 
-pub(crate) use self::views::throttle_reason;
+pub(crate) use self::state_views::throttle_reason;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,19 +35,20 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use crate::{
-    Error,
     commit_list::CommitList,
     config,
+    failure::Error,
     fanout::{
         bus::Bus,
         poison_pill::{Plan, PoisonPillGuard},
         queues::Queues,
         state_resolver::{StateResolver, Unavailable},
-        views::{State, Views},
+        state_views::{State, Views},
     },
-    grants, metrics,
-    stream::{self, Handler, Record, Unreadable},
-    wire::details,
+    messages::details,
+    metrics,
+    stream_records::{self, Handler, Record, Unreadable},
+    table_grants,
 };
 
 /// The largest entry, invocation or message in bytes, if the template sets none: 256 KB. That is
@@ -153,8 +154,8 @@ fn parse_bus_events(lines: &[String]) -> Option<BTreeSet<String>> {
 pub async fn run<L: Aggregates>() -> Result<(), Error> {
     // The variables are those of [`Wiring::from_env`].
     let manifest = Manifest::new(Source::Stream)
-        .table(grants::read_streams())
-        .table(grants::attempts_and_snapshots())
+        .table(table_grants::read_streams())
+        .table(table_grants::attempts_and_snapshots())
         .call("events:PutEvents", "EVENT_BUS")
         .call("lambda:InvokeFunction", "STATE_VIEWS")
         .call("sqs:SendMessage", "LOG_QUEUES")
@@ -162,7 +163,7 @@ pub async fn run<L: Aggregates>() -> Result<(), Error> {
         .variable("EVENT_SOURCE")
         .optional("BUS_EVENTS")
         .optional("MAX_MESSAGE_BYTES");
-    stream::run(manifest, Fanout::from_env::<L>).await
+    stream_records::run(manifest, Fanout::from_env::<L>).await
 }
 
 impl Fanout {
@@ -203,8 +204,8 @@ impl Fanout {
     /// opens its connections.
     async fn from_env<L: Aggregates>() -> Result<Self, Error> {
         let wiring = Wiring::from_env()?;
-        let sdk = crate::sdk_config().await;
-        let store = crate::store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
+        let sdk = crate::start::sdk_config().await;
+        let store = crate::start::store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
         let store = store.with_requests(config::text("REQUESTS_TABLE")?);
         let clients = (EventBridge::new(&sdk), Lambda::new(&sdk), Sqs::new(&sdk));
         let fanout = Self::new::<L>(store, clients, wiring);

@@ -16,8 +16,8 @@ use tracing::Instrument;
 
 pub use self::{problem::*, request::*, response::*};
 use crate::{
-    Error,
     config::{self, ConfigError},
+    failure::Error,
     function_url::find_route,
     operators::{self, Operators},
     rate_limit::{self, Limit},

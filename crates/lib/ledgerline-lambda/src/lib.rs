@@ -4,34 +4,32 @@ pub mod commands;
 mod commit_list;
 pub mod config;
 pub mod events;
+mod failure;
 pub mod fanout;
 mod function_url;
-mod grants;
 pub mod handlers;
 pub mod http;
+pub mod messages;
 pub mod metrics;
-mod operations;
 mod operators;
 pub mod process_manager;
 mod projection;
 pub mod queries;
 mod rate_limit;
 pub mod reconciler;
+mod route_descriptions;
 pub mod sequencer;
 mod snapshot_warmup;
 mod start;
-pub mod stream;
-pub mod wire;
+pub mod stream_records;
+mod table_grants;
 
+pub use failure::Error;
 pub use lambda_runtime::LambdaEvent;
-use projection::bus;
 pub use projection::{
-    log as log_projector, ordered as subscription, queue, rebuild, state as state_projector,
+    log_projector, queue_runner as queue, state_projector, subscription, view_rebuild as rebuild,
 };
 pub use start::{Handle, dynamodb, retries, sdk_config, start, store, timeouts};
-
-/// The error of a function that cannot start, or of an event that it cannot handle.
-pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// The examples in the pages about views, queries, process managers and value objects.
 #[cfg(doctest)]

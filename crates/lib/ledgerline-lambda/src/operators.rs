@@ -4,7 +4,8 @@
 use ledgerline::manifest::{Endpoint, Name, Scope};
 
 use crate::{
-    Error, config,
+    config,
+    failure::Error,
     http::{
         problem::{NOT_AN_OPERATOR, Problem},
         request::HttpRequest,

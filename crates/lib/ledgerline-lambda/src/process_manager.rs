@@ -15,10 +15,12 @@ use ledgerline_dynamodb::{CommitChanges, DynamoDbStore, LogRows};
 use tokio::time::timeout;
 
 use crate::{
-    Error, bus, config,
-    grants::{self, REQUESTS},
-    queue::{self, ApplyError, Consumer},
+    config,
+    failure::Error,
+    projection::bus_consumer,
+    projection::queue_runner::{self, ApplyError, Consumer},
     start,
+    table_grants::{self, REQUESTS},
 };
 
 /// The table in which a process manager stores its position in each stream.
@@ -107,7 +109,7 @@ pub trait Reaction {
 pub async fn run<R: Reaction + 'static>(
     build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
 ) -> Result<(), Error> {
-    queue::run(manifest::<R>(), async |sdk| build_manager(sdk, build).await).await
+    queue_runner::run(manifest::<R>(), async |sdk| build_manager(sdk, build).await).await
 }
 
 /// Runs a process manager that a rule of the bus invokes with the events of this aggregate, in
@@ -120,7 +122,7 @@ pub async fn run<R: Reaction + 'static>(
 pub async fn run_on_bus<R: Reaction + 'static, A: Aggregate>(
     build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
 ) -> Result<(), Error> {
-    bus::run(manifest_on_bus::<R, A>(), async |sdk| build_manager(sdk, build).await).await
+    bus_consumer::run(manifest_on_bus::<R, A>(), async |sdk| build_manager(sdk, build).await).await
 }
 
 async fn build_manager<R: Reaction>(
@@ -156,8 +158,8 @@ fn manifest_with_source<R: Reaction>(source: Source) -> Manifest {
     let manifest = Manifest::new(source).subscriber(SubscriberKind::ProcessManager, positions);
     // The key of an idempotency record begins with the stream of the commit that the process
     // manager reacts to.
-    let records = grants::streams(R::OF.iter().copied());
-    let commands = (!R::COMMANDS.is_empty()).then(|| grants::commands(R::COMMANDS, &records));
+    let records = table_grants::streams(R::OF.iter().copied());
+    let commands = (!R::COMMANDS.is_empty()).then(|| table_grants::commands(R::COMMANDS, &records));
     R::manifest(commands.into_iter().flatten().fold(manifest, Manifest::table))
 }
 

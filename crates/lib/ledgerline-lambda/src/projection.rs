@@ -1,11 +1,11 @@
 //! The engine of views, and of everything else that applies commits: state views, log views, views
 //! of all streams in one order, and their rebuilds.
 
-pub(crate) mod bus;
-mod error;
+mod apply_error;
+pub(crate) mod bus_consumer;
 mod gap_repair;
-pub mod log;
-pub mod ordered;
-pub mod queue;
-pub mod rebuild;
-pub mod state;
+pub mod log_projector;
+pub mod queue_runner;
+pub mod state_projector;
+pub mod subscription;
+pub mod view_rebuild;

@@ -27,15 +27,17 @@ use serde_json::Value;
 use self::patience::TIMEOUT_VARIABLE;
 pub use self::patience::{Patience, Visibility};
 #[cfg(feature = "schema")]
-use crate::operations::{self, RouteKind};
+use crate::route_descriptions::{self, RouteKind};
 use crate::{
-    Error, config, grants,
+    config,
+    failure::Error,
     http::{
         HttpRequest, MAX_ANSWER_BYTES, PRECONDITION_FAILED, Problem, Response, Routes, as_json,
         encoded_bytes, is_among_tags, parse_etags,
     },
-    operations::Described,
+    route_descriptions::Described,
     start::dynamodb,
+    table_grants,
 };
 
 /// The number of rows in a page, if the request has no `limit`.
@@ -577,8 +579,8 @@ impl Views {
 /// [`http::run`](crate::http::run).
 pub async fn run(routes: Vec<Query>) -> Result<(), Error> {
     #[cfg(feature = "schema")]
-    if operations::is_requested() {
-        return operations::print(routes.iter().map(|query| {
+    if crate::start::operations_requested() {
+        return route_descriptions::print(routes.iter().map(|query| {
             let kind = RouteKind::Query { waits: query.waits.is_some() };
             (query.key, query.scope, kind, &query.described)
         }));
@@ -600,7 +602,7 @@ pub fn manifest(routes: &[Query]) -> Manifest {
     let waits: BTreeSet<_> = routes.iter().filter_map(|query| query.waits).collect();
     match waits.is_empty() {
         true => manifest,
-        false => manifest.table(grants::find_commits(&waits)).variable(TIMEOUT_VARIABLE),
+        false => manifest.table(table_grants::find_commits(&waits)).variable(TIMEOUT_VARIABLE),
     }
 }
 

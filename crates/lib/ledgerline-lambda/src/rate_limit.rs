@@ -17,7 +17,8 @@ use governor::{DefaultKeyedRateLimiter, Quota};
 use tokio::time::Instant;
 
 use crate::{
-    Error, config,
+    config,
+    failure::Error,
     http::{
         problem::{Problem, TOO_MANY_REQUESTS},
         request::HttpRequest,

@@ -19,8 +19,11 @@ use ledgerline_dynamodb::{
 use serde_json::Value;
 
 use crate::{
-    Error, config, grants, metrics,
+    config,
+    failure::Error,
+    metrics,
     start::{dynamodb, handler, start},
+    table_grants,
 };
 
 /// The variable with a line for each subscriber: its function, its table, the names of the table's
@@ -63,9 +66,9 @@ pub struct Reconciler {
 /// is wrong, or the log cannot be read.
 pub async fn run() -> Result<(), Error> {
     let manifest = Manifest::new(Source::Schedule)
-        .table(grants::read_sequence())
-        .variable(grants::SEQUENCE_PARTITIONS)
-        .table(grants::read_streams())
+        .table(table_grants::read_sequence())
+        .variable(table_grants::SEQUENCE_PARTITIONS)
+        .table(table_grants::read_streams())
         .call("dynamodb:GetItem", FOLLOWERS)
         .call("dynamodb:Query", FOLLOWERS)
         .metric(metrics::UNRECONCILED);
@@ -74,10 +77,15 @@ pub async fn run() -> Result<(), Error> {
         let lines = config::lines(FOLLOWERS)?;
         let subscribers =
             lines.iter().map(|line| parse_subscriber(&client, line)).collect::<Result<_, _>>()?;
-        let sequence = DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?);
-        let log = crate::store(client).await?;
-        let reconciler =
-            Arc::new(Reconciler { log, sequence, partitions: grants::partitions()?, subscribers });
+        let sequence =
+            DynamoDbStore::new(client.clone(), config::text(table_grants::SEQUENCE_TABLE)?);
+        let log = crate::start::store(client).await?;
+        let reconciler = Arc::new(Reconciler {
+            log,
+            sequence,
+            partitions: table_grants::partitions()?,
+            subscribers,
+        });
         Ok(handler(move |_: LambdaEvent<Value>| {
             let reconciler = Arc::clone(&reconciler);
             async move {

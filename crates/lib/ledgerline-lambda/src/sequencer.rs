@@ -33,11 +33,13 @@ use serde_json::value::RawValue;
 use tokio::sync::Mutex;
 
 use crate::{
-    Error, config,
+    config,
+    failure::Error,
     fanout::{parse_receivers, throttle_reason},
-    grants, metrics,
+    metrics,
     start::{connect, handler, sdk_config, start},
-    stream::{Batch, Record, records, response},
+    stream_records::{Batch, Record, records, response},
+    table_grants,
 };
 
 /// The variable with a line for each subscription: its function, and the categories whose commits
@@ -98,21 +100,23 @@ enum SequencerAnswer {
 pub async fn run() -> Result<(), Error> {
     // The sequencer looks up commits by their keys if no record of the stream proves them.
     let manifest = Manifest::new(Source::Stream)
-        .table(grants::append_to_sequence())
-        .table(grants::read_commits())
-        .variable(grants::SEQUENCE_PARTITIONS)
+        .table(table_grants::append_to_sequence())
+        .table(table_grants::read_commits())
+        .variable(table_grants::SEQUENCE_PARTITIONS)
         .call("lambda:InvokeFunction", SUBSCRIPTIONS);
     let build = async {
         let functions = parse_receivers(SUBSCRIPTIONS, &config::lines(SUBSCRIPTIONS)?)?;
         let sdk = sdk_config().await;
         let client = aws_sdk_dynamodb::Client::new(&sdk);
-        let sequence =
-            connect(DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?))
-                .await?;
+        let sequence = connect(DynamoDbStore::new(
+            client.clone(),
+            config::text(table_grants::SEQUENCE_TABLE)?,
+        ))
+        .await?;
         let log = DynamoDbStore::new(client, config::text("COMMITS_TABLE")?);
         let subscriptions = Subscriptions { client: Lambda::new(&sdk), functions };
         subscriptions.connect().await;
-        let sequencing = Sequencing::new(sequence, log, grants::partitions()?);
+        let sequencing = Sequencing::new(sequence, log, table_grants::partitions()?);
         let sequencing = Arc::new(Sequencing { subscriptions: Some(subscriptions), ..sequencing });
         Ok(handler(move |LambdaEvent { payload: request, context }: LambdaEvent<Request>| {
             let sequencing = Arc::clone(&sequencing);

@@ -8,7 +8,7 @@ use ledgerline::{Aggregate, Consistency, SnapshotStore, StreamId, load};
 use ledgerline_dynamodb::DynamoDbStore;
 use tokio::time::timeout;
 
-use crate::Error;
+use crate::failure::Error;
 
 /// The pause between two reports of a fold's progress.
 const REPORT: Duration = Duration::from_secs(5);

@@ -15,6 +15,8 @@ use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use aws_types::service_config::{LoadServiceConfig, ServiceConfigKey};
 use futures::{FutureExt, future::LocalBoxFuture};
 use lambda_runtime::{Diagnostic, LambdaEvent, service_fn};
+#[cfg(feature = "schema")]
+use ledgerline::api::Operations;
 use ledgerline::{Causes, manifest::Manifest};
 use ledgerline_dynamodb::DynamoDbStore;
 use serde::{Serialize, de::DeserializeOwned};
@@ -68,8 +70,8 @@ where
         }
         // A function of the development binary that is not behind the HTTP API has no operations.
         #[cfg(feature = "schema")]
-        if crate::operations::is_requested() {
-            return crate::operations::print([]);
+        if operations_requested() {
+            return print_operations(&Operations { operations: Vec::new(), schemas: [].into() });
         }
         config::declare(&manifest);
         init_logs();
@@ -95,6 +97,21 @@ where
         .await
     }
     .boxed_local()
+}
+
+/// Whether the arguments of the process ask for the operations of its function.
+#[cfg(feature = "schema")]
+pub(crate) fn operations_requested() -> bool {
+    std::env::args().nth(1).as_deref() == Some("--operations")
+}
+
+/// Prints the operations of a function, as JSON.
+///
+/// # Errors
+/// When standard output cannot be written.
+#[cfg(feature = "schema")]
+pub(crate) fn print_operations(operations: &Operations) -> Result<(), Error> {
+    Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(operations)?)?)
 }
 
 /// The failure of a handler. The runtime logs its `Debug`, and Lambda passes the diagnostic on.

@@ -13,8 +13,8 @@ use ledgerline::{
     position::{Delivery, check},
 };
 use ledgerline_lambda::{
+    messages::Message,
     queue::{ApplyError, Consumer, QueueRunner},
-    wire::Message,
 };
 use serde::Deserialize;
 

@@ -32,7 +32,7 @@ use ledgerline::{
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::{
     fanout::{Fanout, Wiring},
-    stream::{Handler, Record, records, response},
+    stream_records::{Handler, Record, records, response},
 };
 use ledgerline_testing::Wire;
 use serde_json::{Value, json};

@@ -29,7 +29,7 @@ use ledgerline_lambda::{
     rebuild::RebuildRequest,
     reconciler::Reconciler,
     sequencer::{Sequencing, Voided},
-    stream::{Record, Unreadable},
+    stream_records::{Record, Unreadable},
     subscription::Subscriber,
 };
 use ledgerline_testing::{Call, Wire};

@@ -10,7 +10,7 @@ use futures::{StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{Commit, EventLog, RecordedEvent, StreamId, manifest::SubscriberKind};
 use ledgerline_dynamodb::reconcile::{Comparison, Difference, Found, Looked, ORDER};
-use ledgerline_lambda::wire::{Reference, details, unknown_state};
+use ledgerline_lambda::messages::{Reference, details, unknown_state};
 use serde_json::{Value, json};
 
 use crate::{

@@ -8,9 +8,9 @@ use futures::{FutureExt, future::LocalBoxFuture};
 use ledgerline::Commit;
 use ledgerline_dynamodb::{DynamoDbStore, LogRows};
 use ledgerline_lambda::{
+    messages::{details, unknown_state},
     process_manager::{POSITIONS, ProcessManager, Reaction},
     queue::{Consumer, QueueRunner},
-    wire::{details, unknown_state},
 };
 use ledgerline_testing::table;
 use serde_json::Value;

@@ -10,7 +10,7 @@ use futures::FutureExt;
 use ledgerline::{Commit, EventLog};
 use ledgerline_lambda::{
     http::HttpRequest,
-    stream::{Handler, Record, Unreadable},
+    stream_records::{Handler, Record, Unreadable},
 };
 use ledgerline_testing::table;
 use serde_json::Value;

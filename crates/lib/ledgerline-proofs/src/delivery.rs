@@ -12,7 +12,7 @@ use fastrand::Rng;
 use futures::FutureExt;
 use ledgerline::{Commit, EventLog};
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_lambda::stream::{Handler, Record, records};
+use ledgerline_lambda::stream_records::{Handler, Record, records};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 

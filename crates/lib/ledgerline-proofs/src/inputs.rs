@@ -13,7 +13,7 @@ use ledgerline_dynamodb::commit_from_image;
 use ledgerline_lambda::{
     http::HttpRequest,
     queue::{ApplyError, Consumer, QueueRunner},
-    stream::{Handler, records},
+    stream_records::{Handler, records},
 };
 use serde_json::{Value, json};
 

@@ -13,7 +13,7 @@ use ledgerline::{Commit, EventLog, MemoryStore, position::Delivery};
 use ledgerline_lambda::{
     log_projector::LogProjector,
     queue::{ApplyError, Consumer, QueueRunner},
-    stream::{Handler, response},
+    stream_records::{Handler, response},
 };
 use ledgerline_tank::views::FILLS_VIEW;
 use ledgerline_testing::table;

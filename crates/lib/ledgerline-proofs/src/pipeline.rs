@@ -20,10 +20,10 @@ use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::{
     fanout::{Fanout, Wiring},
     log_projector::{self, LogProjector},
+    messages::Message,
     queue::QueueRunner,
     state_projector::StateProjector,
-    stream::Record,
-    wire::Message,
+    stream_records::Record,
 };
 use ledgerline_testing::table;
 use serde::Serialize;

@@ -17,7 +17,7 @@ use ledgerline::{
 use ledgerline_lambda::{
     commands::{Route, action, create, update},
     http::HttpRequest,
-    stream::Handler,
+    stream_records::Handler,
 };
 use ledgerline_tank::{
     commands::Install,

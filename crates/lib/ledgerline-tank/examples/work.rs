@@ -25,10 +25,10 @@ use ledgerline_dynamodb::{DynamoDbStore, StateRows};
 use ledgerline_lambda::{
     fanout::{Fanout, Wiring},
     log_projector::LogProjector,
+    messages::Message,
     queue::QueueRunner,
     state_projector::StateProjector,
-    stream::{Batch, Handler, Record, records},
-    wire::Message,
+    stream_records::{Batch, Handler, Record, records},
 };
 use ledgerline_tank::views::{LEVELS_VIEW, READINGS_VIEW};
 use serde_json::{Value, json};

@@ -14,7 +14,7 @@ use fastrand::Rng;
 use futures::FutureExt;
 use ledgerline::{Aggregate, Commit, Consistency, EventLog, load, spec::valid};
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_lambda::{process_manager::ProcessManager, queue::QueueRunner, wire::Message};
+use ledgerline_lambda::{messages::Message, process_manager::ProcessManager, queue::QueueRunner};
 use ledgerline_proofs::{
     Effort,
     application::{Application, History},

@@ -23,8 +23,8 @@ use ledgerline::{
 use ledgerline_dynamodb::{DynamoDbStore, LogRows};
 use ledgerline_lambda::{
     log_projector::LogProjector,
+    messages::Message,
     queue::{Consumer, QueueRunner},
-    wire::Message,
 };
 use ledgerline_testing::{Crash, Wire};
 use links::{

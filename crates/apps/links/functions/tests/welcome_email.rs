@@ -19,9 +19,9 @@ use ledgerline::{Commit, EventLog, Meta, StreamId, encode};
 use ledgerline_dynamodb::sdk_config;
 use ledgerline_dynamodb::{DynamoDbStore, LogRows, RowKey};
 use ledgerline_lambda::{
+    messages::{details, unknown_state},
     process_manager::{POSITIONS, ProcessManager},
     queue::QueueRunner,
-    wire::{details, unknown_state},
 };
 use ledgerline_local::services::{DynamoDb, forget_stream_records};
 use ledgerline_testing::{Api, Crash, LocalStack, Ses, Tool, Wire, eventually};

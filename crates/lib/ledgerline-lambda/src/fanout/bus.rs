@@ -10,7 +10,7 @@ use crate::{
         SendReport,
         send::{EntryFailure, chunks, fail_all, send_all},
     },
-    wire::published_events,
+    messages::published_events,
 };
 
 /// An event bus.

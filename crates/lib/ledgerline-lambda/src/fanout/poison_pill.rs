@@ -8,7 +8,7 @@ use ledgerline::Causes;
 use ledgerline_dynamodb::DynamoDbStore;
 use uuid::Uuid;
 
-use crate::stream::Record;
+use crate::stream_records::Record;
 
 /// The age of a record, in seconds, from which its attempts are counted. A record of this age
 /// should have been passed on. A younger record is not counted, so a healthy stream pays nothing.

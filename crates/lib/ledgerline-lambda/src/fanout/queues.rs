@@ -12,7 +12,7 @@ use crate::{
         SendReport,
         send::{EntryFailure, chunks, fail_all, send_all},
     },
-    wire::{Message, Reference},
+    messages::{Message, Reference},
 };
 
 /// The longest message group id and deduplication id that SQS allows, in characters.

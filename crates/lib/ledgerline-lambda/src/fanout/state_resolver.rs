@@ -10,7 +10,7 @@ use ledgerline::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use crate::wire::unknown_state;
+use crate::messages::unknown_state;
 
 /// The fold of every aggregate, by its category.
 pub(crate) struct StateResolver<S>(BTreeMap<&'static str, FoldStates<S>>);

@@ -9,7 +9,7 @@ use ledgerline::Meta;
 use serde::{Deserialize, de::DeserializeOwned};
 
 use super::problem::*;
-use crate::{function_url::principal, wire::field_of};
+use crate::{function_url::principal, messages::field_of};
 
 /// The largest body that a command may have, in bytes.
 pub const MAX_BODY_BYTES: usize = 64 * 1024;

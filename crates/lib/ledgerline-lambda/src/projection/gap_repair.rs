@@ -3,8 +3,8 @@
 use ledgerline::{Commit, Consistency, EventLog, Range, StreamId, position::Delivery};
 
 use super::{
-    error::ApplyError,
-    queue::{Consumer, QueueRunner},
+    apply_error::ApplyError,
+    queue_runner::{Consumer, QueueRunner},
 };
 use crate::metrics;
 

@@ -8,9 +8,9 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{
     config::{self, ConfigError},
-    grants::COMMITS,
     http::{HttpRequest, Problem, READ_MODEL_BEHIND},
     rate_limit::RecentTimeouts,
+    table_grants::COMMITS,
 };
 
 /// The variable with the milliseconds for which a read with `minVersion` waits.

@@ -13,10 +13,10 @@ use ledgerline::{Changes, Commit, EventLog, Projection, StreamId};
 use ledgerline_dynamodb::{DynamoDbStore, Move, PageQuery, StateRows};
 use ledgerline_lambda::{
     log_projector::LogProjector,
+    messages::Message,
     queue::{Consumer, QueueRunner},
     rebuild::RebuildRequest,
     state_projector::{StateProjector, details},
-    wire::Message,
 };
 use ledgerline_testing::Wire;
 use proptest::prelude::*;

@@ -19,9 +19,9 @@ use ledgerline::{
 };
 use ledgerline_dynamodb::{DynamoDbStore, LogRows};
 use ledgerline_lambda::{
+    messages::Message,
     process_manager::{POSITIONS, ProcessManager},
     queue::QueueRunner,
-    wire::Message,
 };
 use ledgerline_local::services::DynamoDb;
 use ledgerline_testing::{Crash, Wire};

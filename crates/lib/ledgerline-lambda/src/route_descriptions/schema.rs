@@ -1,6 +1,6 @@
 //! Descriptions with their schemas, and the operations that they make.
 
-use std::{collections::BTreeMap, io::Write, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use ledgerline::{
     Id, Refusal,
@@ -11,12 +11,13 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::Value;
 
 use crate::{
-    Error,
+    failure::Error,
     http::problem::{
         BODY_TOO_LARGE, COMMIT_TOO_LARGE, CONTENDED, IDEMPOTENCY_KEY_REUSED, INTERNAL,
         INVALID_REQUEST, NOT_AN_OPERATOR, OVERTAKEN, PRECONDITION_FAILED, PRECONDITION_REQUIRED,
         Problem, ProblemType, READ_MODEL_BEHIND, TOO_MANY_REQUESTS, UNAUTHENTICATED, UNAVAILABLE,
     },
+    start::print_operations,
 };
 
 /// A function that makes the schema of a type.
@@ -126,11 +127,6 @@ impl RouteKind {
     }
 }
 
-/// Whether the arguments of the process ask for the operations of its function.
-pub(crate) fn is_requested() -> bool {
-    std::env::args().nth(1).as_deref() == Some("--operations")
-}
-
 /// Prints the operations of these routes.
 ///
 /// # Errors
@@ -138,8 +134,7 @@ pub(crate) fn is_requested() -> bool {
 pub(crate) fn print<'a>(
     routes: impl IntoIterator<Item = (&'a str, Scope, RouteKind, &'a Described)>,
 ) -> Result<(), Error> {
-    let operations = serde_json::to_string(&operations(routes))?;
-    Ok(writeln!(std::io::stdout(), "{operations}")?)
+    print_operations(&operations(routes))
 }
 
 fn operations<'a>(

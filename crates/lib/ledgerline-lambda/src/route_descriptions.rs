@@ -12,4 +12,4 @@ mod schema;
 #[cfg(not(feature = "schema"))]
 pub(crate) use none::Described;
 #[cfg(feature = "schema")]
-pub(crate) use schema::{Described, RouteKind, is_requested, print};
+pub(crate) use schema::{Described, RouteKind, print};

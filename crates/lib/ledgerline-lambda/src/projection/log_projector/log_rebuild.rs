@@ -9,7 +9,9 @@ use ledgerline_dynamodb::{
 use tokio::time::Instant;
 
 use super::LogProjector;
-use crate::rebuild::{Progress, Rebuild, RebuildError, find_hole, is_outage, rebuild_each};
+use crate::projection::view_rebuild::{
+    Progress, Rebuild, RebuildError, find_hole, is_outage, rebuild_each,
+};
 
 /// The number of retries of a stream after another writer moved the position (rule 11).
 const MAX_RETRIES: usize = 5;

@@ -1,7 +1,7 @@
 //! The runner of log projectors: functions behind a FIFO queue of commits, whose read model needs
 //! every event.
 
-mod rebuild;
+mod log_rebuild;
 
 use aws_sdk_dynamodb::Client;
 use ledgerline::{
@@ -12,9 +12,11 @@ use ledgerline::{
 use ledgerline_dynamodb::{CommitChanges, DynamoDbStore, LogRows, TableError};
 
 use crate::{
-    Error, config, grants,
-    queue::{self, ApplyError, Consumer},
-    rebuild::{RebuildError, RebuildRequest, RebuildResponse, rebuild},
+    config,
+    failure::Error,
+    projection::queue_runner::{self, ApplyError, Consumer},
+    projection::view_rebuild::{RebuildError, RebuildRequest, RebuildResponse, rebuild},
+    table_grants,
 };
 
 /// Runs a log projector, which applies the changes of every commit exactly once and in order (rule
@@ -45,7 +47,7 @@ use crate::{
 /// [`LogView::check`] refuses the view.
 pub async fn run(view: LogView) -> Result<(), Error> {
     view.check()?;
-    queue::run(manifest(&view), async |sdk| {
+    queue_runner::run(manifest(&view), async |sdk| {
         let client = Client::new(&sdk);
         let projector = LogProjector::new(client, config::text(view.table.variable)?, view);
         // This call opens the connection, so that the first message does not wait for it. If the
@@ -69,8 +71,8 @@ pub fn manifest(view: &LogView) -> Manifest {
     let categories = view.of.iter().map(|of| Name::Borrowed(*of)).collect();
     Manifest::new(Source::Queue(categories))
         .subscriber(SubscriberKind::LogProjector, Table::with(view.table, actions))
-        .table(grants::scan_log())
-        .table(grants::read_streams())
+        .table(table_grants::scan_log())
+        .table(table_grants::read_streams())
 }
 
 /// The parts of a log projector.

@@ -11,12 +11,13 @@ use ledgerline::{Causes, EventLog, StreamId, manifest::Manifest};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::state::details;
+use super::state_projector::details;
 use crate::{
-    Error, grants,
-    queue::{ApplyError, Consumer, QueueRunner},
+    failure::Error,
+    messages::{Message, Reference, field_or_root},
+    projection::queue_runner::{ApplyError, Consumer, QueueRunner},
     start::{Handle, handler, sdk_config, start, store},
-    wire::{Message, Reference, field_or_root},
+    table_grants,
 };
 
 /// The part of an entry that names its commit.
@@ -50,7 +51,7 @@ pub(crate) async fn run<C: Consumer + 'static>(
             async move { Ok(runner.entries(details(event)?).await?) }
         }))
     };
-    serve(manifest.table(grants::read_streams()), build.boxed_local()).await
+    serve(manifest.table(table_grants::read_streams()), build.boxed_local()).await
 }
 
 /// This function has no type parameters, so it is compiled once for all consumers behind a rule.

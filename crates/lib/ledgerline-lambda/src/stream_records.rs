@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
 use crate::{
-    Error,
+    failure::Error,
+    messages::field_or_root,
     start::{handler, start},
-    wire::field_or_root,
 };
 
 /// The name of the event in the record of a new item.

@@ -7,7 +7,7 @@ use ledgerline::{
 use ledgerline_dynamodb::TableError;
 
 use super::MAX_KEPT_BYTES;
-use crate::rebuild::RebuildError;
+use crate::projection::view_rebuild::RebuildError;
 
 /// The reason why a subscription stopped. The next invocation resumes from its checkpoint.
 #[derive(Debug, thiserror::Error)]

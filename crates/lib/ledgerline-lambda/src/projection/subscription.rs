@@ -7,7 +7,7 @@
 //! meanwhile returns at once. The first instance finds that one's entries, because it reads once
 //! more after it has released the checkpoint.
 
-mod error;
+mod subscribe_error;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,11 +34,16 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::time::Instant;
 
-pub use self::error::SubscribeError;
+pub use self::subscribe_error::SubscribeError;
 use crate::{
-    Error, config, grants, metrics,
-    rebuild::{RebuildError, RebuildRequest, RebuildResponse, ViewAnswer, is_outage},
+    config,
+    failure::Error,
+    metrics,
+    projection::view_rebuild::{
+        RebuildError, RebuildRequest, RebuildResponse, ViewAnswer, is_outage,
+    },
     start::{Handle, dynamodb, handler, start},
+    table_grants,
 };
 
 /// The time for which one invocation begins new pages. The function has a minute: the rest is for
@@ -107,11 +112,12 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
     }
     let build = async {
         let client = dynamodb().await;
-        let sequence = DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?);
+        let sequence =
+            DynamoDbStore::new(client.clone(), config::text(table_grants::SEQUENCE_TABLE)?);
         let table = LogRows::new(client.clone(), config::text(view.table.variable)?, view.table);
-        let log = crate::store(client).await?;
+        let log = crate::start::store(client).await?;
         let subscriber =
-            Arc::new(Subscriber::new(view, table, sequence, log, grants::partitions()?));
+            Arc::new(Subscriber::new(view, table, sequence, log, table_grants::partitions()?));
         Ok(handler(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
             let subscriber = Arc::clone(&subscriber);
             async move {
@@ -135,7 +141,7 @@ pub fn manifest<State, Memory>(view: &OrderedView<State, Memory>) -> Manifest {
     let own = [Action::BatchGetItem, Action::GetItem, Action::PutItem, Action::UpdateItem];
     let actions = view.writes.iter().copied().map(Action::from).chain(own);
     let categories = view.of.iter().map(|of| Name::Borrowed(*of)).collect();
-    grants::reader_of_sequence(Manifest::new(Source::Sequence(categories)))
+    table_grants::reader_of_sequence(Manifest::new(Source::Sequence(categories)))
         .subscriber(SubscriberKind::Subscription, Table::with(view.table, actions))
         .metric(metrics::SUBSCRIPTION_BEHIND)
 }

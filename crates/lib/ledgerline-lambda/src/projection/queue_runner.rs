@@ -17,14 +17,15 @@ use ledgerline::{Causes, Commit, EventLog, manifest::Manifest, position::Deliver
 use ledgerline_dynamodb::{DynamoDbStore, TableError};
 use serde::Deserialize;
 
-pub use super::error::ApplyError;
+pub use super::apply_error::ApplyError;
 use crate::{
-    Error,
     commit_list::CommitList,
-    grants, metrics,
-    rebuild::{RebuildError, RebuildRequest, RebuildResponse, ViewAnswer},
+    failure::Error,
+    messages::{Message, Reference},
+    metrics,
+    projection::view_rebuild::{RebuildError, RebuildRequest, RebuildResponse, ViewAnswer},
     start::{Handle, handler, sdk_config, start, store},
-    wire::{Message, Reference},
+    table_grants,
 };
 
 /// The receive count from which a message may be a poison pill. An outage of some minutes causes
@@ -123,7 +124,7 @@ pub async fn run<C: Consumer + 'static>(
             }
         }))
     };
-    serve(manifest.table(grants::read_streams()), build.boxed_local()).await
+    serve(manifest.table(table_grants::read_streams()), build.boxed_local()).await
 }
 
 /// This function has no type parameters, so it is compiled once for all functions behind a FIFO

@@ -23,15 +23,17 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::{
-    Error,
     commit_list::CommitList,
-    config, grants, metrics,
-    rebuild::{
+    config,
+    failure::Error,
+    messages::{BusEntry, field_or_root},
+    metrics,
+    projection::view_rebuild::{
         CONCURRENT_STREAMS, Progress, Rebuild, RebuildError, RebuildRequest, RebuildResponse,
         ViewAnswer, find_hole, is_outage, rebuild,
     },
     start::{Handle, dynamodb, handler, start},
-    wire::{BusEntry, field_or_root},
+    table_grants,
 };
 
 /// The time for which the tombstone of a forgotten row keeps older events out, in seconds: 30 days.
@@ -103,8 +105,8 @@ pub fn manifest<A: Aggregate, Row>(view: &StateView<A, Row>) -> Manifest {
     let source = Source::States { category: A::CATEGORY.into(), events };
     let table = Table::with(view.table, [Action::GetItem, Action::PutItem]);
     Manifest::new(source)
-        .table(grants::read_streams())
-        .table(grants::scan_log())
+        .table(table_grants::read_streams())
+        .table(table_grants::scan_log())
         .subscriber(SubscriberKind::StateProjector, table)
 }
 
