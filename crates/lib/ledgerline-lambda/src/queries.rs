@@ -678,7 +678,10 @@ pub struct PageEnd {
 /// Splits a page into the rows in the clients' form and the rest of the body. The rest has the
 /// cursor of the next page, and the keys of the rows that this program cannot read (rule 11).
 #[must_use]
-pub fn listed<Row, Shown>(page: Page<Row>, shown: impl Fn(Row) -> Shown) -> (Vec<Shown>, PageEnd) {
+pub fn split_page<Row, Shown>(
+    page: Page<Row>,
+    shown: impl Fn(Row) -> Shown,
+) -> (Vec<Shown>, PageEnd) {
     let (mut rows, mut unreadable, mut first) = (Vec::new(), Vec::new(), None);
     for row in page.rows {
         match row {
