@@ -197,7 +197,7 @@ mod tests {
         Aggregate, EventTypes, Meta, RecordedState, StreamId, encode, encode_state, fold,
         testing::tank::{Event, Tank, Tanks},
     };
-    use ledgerline_lambda::wire;
+    use ledgerline_lambda::messages;
 
     use super::*;
     use crate::schemas::{misfit, types::aggregates};
@@ -207,9 +207,9 @@ mod tests {
         let mut schema = commit()["payload"].clone();
         schema["components"] = json!({ "schemas": { COMMIT: schemas::row::<Commit>() } });
         let moved = Event::TankMoved { site: "north".into() };
-        let commit = wire::Message::Commit(Box::new(commit_of(&[moved])));
+        let commit = messages::Message::Commit(Box::new(commit_of(&[moved])));
         let stream = StreamId::new("tank", "1").unwrap();
-        let reference = wire::Message::Reference(wire::Reference { stream, version: 2 });
+        let reference = messages::Message::Reference(messages::Reference { stream, version: 2 });
         for message in [commit, reference] {
             let message = serde_json::to_value(message).unwrap();
             assert_eq!(misfit(&schema, &message), None, "{message}");
@@ -255,18 +255,18 @@ mod tests {
             schema
         };
         let entry = |commit: &Commit, event: &str, state: &RecordedState| {
-            let detail = wire::details(commit, state).unwrap().remove(0);
+            let detail = messages::details(commit, state).unwrap().remove(0);
             let detail: Value = serde_json::from_str(&detail).unwrap();
             json!({ "source": "water.tank", "detail-type": event, "detail": detail })
         };
-        for state in [encode_state::<Tank>(&state).unwrap(), wire::unknown_state()] {
+        for state in [encode_state::<Tank>(&state).unwrap(), messages::unknown_state()] {
             for (commit, event) in [(&commit, "TankMoved"), (&republished, "Replayed")] {
                 let entry = entry(commit, event, &state);
                 assert_eq!(misfit(&schema_of(event), &entry), None, "{entry}");
             }
         }
         let schema = schema_of("TankMoved");
-        let mut wrong = entry(&commit, "TankMoved", &wire::unknown_state());
+        let mut wrong = entry(&commit, "TankMoved", &messages::unknown_state());
         wrong["detail"]["lastEvent"]["payload"]["site"] = json!(1);
         assert!(misfit(&schema, &wrong).is_some());
     }
