@@ -8,6 +8,9 @@
 //! It passes all other requests on to that server, which words each refusal as AWS does. So it also
 //! passes on requests that the database refuses here. The exceptions are the refusals of
 //! transactions and of failed conditions: instances that lose races get many of them.
+//!
+//! One difference from AWS: a transaction that is repeated under its token reports the capacity of
+//! its first execution, not that of a read.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -4,7 +4,7 @@
 //! and not at the first deployment.
 //!
 //! `iam-rs` evaluates the policies; this module finds the actions and resources of a request.
-//! docs/decisions/0019 describes the limits of this emulation.
+//! docs/architecture.md, "Roles on a laptop", lists the limits of this emulation.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

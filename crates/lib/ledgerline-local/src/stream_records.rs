@@ -4,6 +4,9 @@
 //!
 //! This module adds, in the database's own file, an index for each of its two queries, and a
 //! trigger that deletes records. Only a trigger can reach the data while the database is in memory.
+//! A write of the tag [`PASSED`] starts it. The newest record stays, because the next number
+//! follows from it. With `--data`, records stay until the checkpoint has passed them: a process
+//! that is killed loses its queues.
 
 use std::{path::Path, time::Duration};
 

@@ -56,7 +56,7 @@ fn policy(manifest: &Manifest) -> Value {
                 let mut condition =
                     json!({ "ForAllValues:StringLike": { "dynamodb:LeadingKeys": keys } });
                 // As in the template, `Null` is a second condition of each action but this one
-                // (docs/decisions/0004).
+                // (docs/decisions.md, 4).
                 if *action != Action::PartiQLInsert {
                     condition["Null"] = json!({ "dynamodb:LeadingKeys": "false" });
                 }

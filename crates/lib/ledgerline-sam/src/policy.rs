@@ -1,4 +1,5 @@
-//! Evaluates IAM policies with `iam-rs`, as IAM does. docs/decisions/0019 describes the limits.
+//! Evaluates IAM policies with `iam-rs`, as IAM does. docs/architecture.md, "Roles on a laptop",
+//! lists the limits.
 
 use anyhow::Result;
 use iam_rs::{

@@ -842,26 +842,3 @@ fn allowed_changes_of_the_template_are_not_reported() {
         assert_eq!(said, Vec::<String>::new(), "{instead}");
     }
 }
-
-/// The messages in docs/wiring.md are those that the check reports.
-#[test]
-fn the_document_quotes_reported_messages() {
-    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/wiring.md");
-    let document = fs::read_to_string(document).unwrap();
-    let in_the_template =
-        slips().into_iter().flat_map(|slip| said(&by_hand(&with(slip)), &manifests()));
-    let in_manifests =
-        slips_in_manifests().into_iter().flat_map(|(pointer, value, _)| said_of(pointer, value));
-    let in_samples = SAMPLES.iter().flat_map(|(deleted, _)| said_without(deleted));
-    let said = in_the_template.chain(in_manifests).chain(in_samples);
-    let said = said.collect::<Vec<_>>().join("\n").replace('|', "\\|");
-    let rows =
-        document.lines().filter(|line| line.starts_with("| ") && line.contains("| `check` |"));
-    let quoted: Vec<_> = rows
-        .map(|row| row.split("| `check` | `").nth(1).unwrap().trim_end_matches("` |"))
-        .collect();
-    assert!(quoted.len() > 30, "{quoted:?}");
-    for quoted in quoted {
-        assert!(said.contains(quoted), "{quoted}\n\n{said}");
-    }
-}

@@ -70,6 +70,7 @@ pub async fn execute<A: Aggregate, S: EventStore>(
     let mut loaded = match cache.get(stream) {
         Some(cached) => cached,
         None if execution.creates => Loaded::nothing(),
+        // Half the price of a strongly consistent read. A stale state is safe: its append fails.
         None => load(store, stream, None, Consistency::Eventual).await?,
     };
     let mut knowledge = Knowledge::Stale;
@@ -206,8 +207,10 @@ impl<A: Aggregate, S: EventStore> Race<'_, A, S> {
         }
         metrics::counter!(CONFLICTS).increment(1);
         // If the winner is younger than the command, the version was still free when the command
-        // arrived. A failed precondition is then answered as `Overtaken`. A wrong clock only
-        // changes which of the two errors for a failed precondition is returned.
+        // arrived. A failed precondition is then answered as `Overtaken`. The versions do not show
+        // it, because this instance's state may be stale, and a read before each append would
+        // double the calls. A wrong clock only changes which of the two errors for a failed
+        // precondition is returned.
         let is_overtaken = winner.as_ref().is_some_and(|winner| winner.at >= attempt.commit.at);
         // The state was merely stale, as in the cache of one of several instances. In that case the
         // first commit that it lacked is older than the command.

@@ -18,6 +18,8 @@ ledgerline::events! {
         /// The account was opened. In schema 1 every account was in EUR; up to schema 2 the caller
         /// was not recorded.
         AccountOpened: 3 [in_eur, by_nobody] { owner: String, currency: String, opened_by: Option<String>, booked_on: Date },
+        // A log projector gets events and no state, so the balance is in the events. The state does
+        // not use it.
         /// Money was credited. The event carries the balance after the credit, so that a list of
         /// transactions needs no fold.
         AccountCredited: 1 {
@@ -173,7 +175,8 @@ fn open(state: &State) -> Result<&Opened, Refusal> {
 }
 
 /// Returns the account's data, if it accepts bookings of this caller. Another caller learns only
-/// that the account is not theirs.
+/// that the account is not theirs. The owner is in the event, because a rule rests only on folded
+/// data, and not in the commit's `meta`.
 fn yours<'a>(state: &'a State, context: &Context) -> Result<&'a Opened, Refusal> {
     let yours = |account: &Opened| context.is_owner(account.opened_by.as_deref());
     if state.opened().is_some_and(|account| !yours(account)) { Err(NOT_YOURS) } else { open(state) }

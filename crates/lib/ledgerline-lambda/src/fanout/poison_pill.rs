@@ -1,8 +1,15 @@
 //! The guard against poison pills: records that end the process of the function, by a crash, by
 //! using up its memory or by a timeout. Lambda redelivers such a record without end, and its shard
 //! waits meanwhile. The fanout finds the record by counting its unfinished attempts at a batch, and
-//! at the first record of the batch by itself. The counts are in the Requests table, because a
-//! process that crashed stores nothing.
+//! at the first record of the batch by itself. The counts are in the Requests table, whose items
+//! expire, because a process that crashed stores nothing. An outage of the bus or of a queue is no
+//! attempt: the process survives it.
+//!
+//! A count is a set of ids, one for each attempt. A number would grow twice if a call whose reply
+//! was lost is repeated, and a harmless record would be quarantined.
+//!
+//! The next commit of the same stream starts with no attempts. So if the fold of a stream crashes
+//! the fanout, each of its commits costs the shard these attempts.
 
 use ledgerline::Causes;
 use ledgerline_dynamodb::DynamoDbStore;

@@ -179,6 +179,8 @@ impl Queues {
 /// Divides commits into turns. Each turn has at most one commit of a stream, and a stream's commits
 /// are in ascending turns by version. One call holds commits of one turn only. So when an entry of
 /// the call fails, the same call cannot have sent a later commit of the same group (rule 10).
+/// Consumers would survive that (rule 7), but each time they would read the log, and most often
+/// for the busiest stream.
 fn split_into_turns(commits: Vec<(usize, &Commit)>) -> Vec<Vec<(usize, &Commit)>> {
     let mut sorted = commits;
     sorted.sort_by_key(|(_, commit)| commit.version);

@@ -103,7 +103,7 @@ fn split_keys(resource: &str) -> (&str, Vec<&str>) {
 
 fn statement(actions: &BTreeSet<String>, keys: &[&str], on: &[&str]) -> Vec<String> {
     let mut actions: Vec<_> = actions.iter().map(String::as_str).collect();
-    // An insert by PartiQL has a condition without `Null` (docs/decisions/0004).
+    // An insert by PartiQL has a condition without `Null` (docs/decisions.md, 4).
     if !keys.is_empty() && actions.contains(&INSERT) && actions.len() > 1 {
         actions.retain(|action| *action != INSERT);
         let others = actions.iter().map(|action| (*action).to_owned()).collect();

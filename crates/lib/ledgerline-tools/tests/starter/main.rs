@@ -67,7 +67,7 @@ fn a_new_workspace_builds_passes_and_grows() {
     // The contract was made from the types of the starter, without a build.
     shop.cargo(&["xtask", "schemas", "--check"]);
     shop.commit();
-    let recipes = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/recipes.md"));
+    let recipes = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/starter/recipes"));
     assert_eq!(shop.apply(recipes), 8);
     shop.cargo(&["xtask", "wire"]);
     shop.cargo(&["xtask", "schemas"]);

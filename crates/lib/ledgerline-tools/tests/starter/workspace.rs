@@ -124,12 +124,12 @@ impl Workspace {
         [first].into_iter().chain(rest).flat_map(str::lines).map(ToOwned::to_owned).collect()
     }
 
-    /// Applies the diffs in a document, one after the other. Returns their number.
-    pub(super) fn apply(&self, document: &Path) -> usize {
-        let text = fs::read_to_string(document).unwrap();
-        let blocks =
-            text.split("```diff\n").skip(1).map(|block| block.split("```").next().unwrap());
-        blocks.map(|block| self.apply_change(block)).count()
+    /// Applies the diffs in a folder, in the order of their names. Returns their number.
+    pub(super) fn apply(&self, folder: &Path) -> usize {
+        let mut diffs: Vec<_> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        diffs.sort();
+        diffs.iter().map(|diff| self.apply_change(&fs::read_to_string(diff).unwrap())).count()
     }
 
     /// Applies a change in git's format.

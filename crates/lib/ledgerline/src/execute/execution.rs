@@ -13,7 +13,8 @@ use crate::{
 #[expect(missing_debug_implementations, reason = "holds functions")]
 #[derive(Clone, Copy)]
 pub struct Host {
-    /// Waits before the next attempt, by the clock of the runtime.
+    /// Waits before the next attempt, by the clock of the runtime. The proofs stop that clock, so
+    /// that a history of hung requests takes no time and can be repeated.
     pub pause: Pause,
     /// The size of a commit in the store, in bytes. The snapshot policy measures with it.
     pub stored_bytes: fn(&Commit) -> usize,

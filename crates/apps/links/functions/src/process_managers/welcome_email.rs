@@ -3,8 +3,8 @@
 //! Before it sends a mail, an instance claims it in the table. Another instance leaves the mail
 //! alone for a minute. After that, the instance with the claim is gone. Whether the mail was sent
 //! is unknown, because the provider (SES) accepts no request ids of the sender. The mail is not
-//! sent again, an alarm notifies an operator, and the user's stream continues. docs/mails.md
-//! describes each case.
+//! sent again, an alarm notifies an operator, and the user's stream continues. A second mail cannot
+//! be undone, and an operator can send a missing one. docs/mails.md describes each case.
 
 use std::time::Duration;
 

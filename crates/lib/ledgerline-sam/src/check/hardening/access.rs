@@ -223,7 +223,7 @@ fn allows_directly(statement: &Value, arns: &[String]) -> anyhow::Result<bool> {
 ///
 /// A statement that allows only `dynamodb:PartiQLInsert` is left out. If AWS gives that action no
 /// key, `Null` would deny each append of each function. No test in an account has shown whether it
-/// does (docs/decisions/0004).
+/// does (docs/decisions.md, 4).
 fn unguarded(statement: &Value) -> Vec<String> {
     if list(&statement["Action"]).into_iter().all(|action| action == "dynamodb:PartiQLInsert") {
         return Vec::new();
