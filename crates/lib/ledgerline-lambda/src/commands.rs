@@ -604,7 +604,7 @@ fn problem(error: &ExecuteError, precondition: Option<&Precondition>) -> Problem
             )
         },
         ExecuteError::Contended => {
-            Problem::new(CONTENDED, "others change this at the same time, try again")
+            Problem::new(CONTENDED, "other requests change this at the same time: retry")
         }
         ExecuteError::CommandIdReused => Problem {
             field: Some("Idempotency-Key".into()),

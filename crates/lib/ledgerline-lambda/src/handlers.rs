@@ -6,7 +6,7 @@
 
 use futures::future::LocalBoxFuture;
 
-use crate::{Error, config};
+use crate::{config, failure::Error};
 
 /// A running function: it starts, and handles events until its process ends.
 pub type Running = LocalBoxFuture<'static, Result<(), Error>>;

@@ -14,7 +14,7 @@ use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
 use metrics_cloudwatch_embedded::{Builder, Collector};
 use serde_json::Value;
 
-use crate::{Error, config};
+use crate::{config, failure::Error};
 
 /// The number of commands by outcome, in the label `Outcome`.
 const COMMANDS: &str = "Commands";

@@ -26,7 +26,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use crate::{Error, config, metrics};
+use crate::{config, failure::Error, metrics};
 
 /// The handler of a function, from an event and the context of its invocation to its response.
 pub type Handle<Event, Answer> =

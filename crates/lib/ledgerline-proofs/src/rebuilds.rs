@@ -24,7 +24,6 @@ use ledgerline_dynamodb::{
 };
 use ledgerline_lambda::{
     log_projector::{self, LogProjector},
-    messages::Message,
     queue::{Consumer, QueueRunner},
     rebuild::{RebuildError, RebuildRequest, RebuildResponse},
     state_projector::{self, StateProjector},

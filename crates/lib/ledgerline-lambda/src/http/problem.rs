@@ -105,7 +105,7 @@ impl Problem {
     /// client may retry.
     #[must_use]
     pub fn unavailable() -> Self {
-        Self::new(UNAVAILABLE, "the service is busy, try again")
+        Self::new(UNAVAILABLE, "the service is busy: retry")
     }
 
     /// Creates the problem of a server failure, whose reason is in the logs.
