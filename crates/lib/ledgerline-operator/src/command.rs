@@ -8,7 +8,7 @@ use ledgerline::manifest::{Manifest, Scope};
 use serde_json::{Value, json};
 
 use crate::{
-    DEFAULT_LOCAL, Out, Stack, Writing,
+    DEFAULT_LOCAL, Output, Stack, WriteArgs,
     deployed::Deployed,
     deployment::Deployment,
     https,
@@ -20,7 +20,7 @@ const LOCAL: &str = "http://localhost:3000";
 
 /// The options of `ledger command`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct CommandArgs {
     /// The method and the path: POST /transfers/5c1deb4d-…/settlements. Without them, list the
     /// commands.
     #[arg(num_args = 0..=2, value_names = ["METHOD", "PATH"])]
@@ -41,15 +41,15 @@ pub(crate) struct Options {
     #[arg(long)]
     key: Option<String>,
     #[command(flatten)]
-    writing: Writing,
+    writing: WriteArgs,
 }
 
 /// Lists the commands, or sends one. Returns `false` if the operator declines.
 pub(crate) async fn run(
     deployment: &Deployment,
     stack: &Stack,
-    options: &Options,
-    out: Out,
+    options: &CommandArgs,
+    out: Output,
 ) -> Result<bool> {
     let routes = routes(deployment, stack).await?;
     let [method, path] = options.request.as_slice() else {
@@ -60,7 +60,7 @@ pub(crate) async fn run(
         out.rows(&["command"], &rows);
         return Ok(true);
     };
-    if !routes.iter().any(|route| is_of(route, method, path)) {
+    if !routes.iter().any(|route| has_method_and_path(route, method, path)) {
         bail!("`{method} {path}` is no command of operators; choose one of: {}", routes.join(", "));
     }
     let mut body: Value = serde_json::from_str(&options.body).context("--body is not JSON")?;
@@ -74,27 +74,20 @@ pub(crate) async fn run(
         out.note("\nnothing was sent: to send the request, give --write and --why");
         return Ok(true);
     }
-    if !options.writing.is_agreed(&format!("send {method} {path} {body}?"))? {
+    if !options.writing.confirm(&format!("send {method} {path} {body}?"))? {
         return Ok(false);
     }
-    let api = match &options.api {
-        Some(api) => api.clone(),
-        None if stack.local.as_deref() == Some(DEFAULT_LOCAL) => LOCAL.to_owned(),
-        None if deployment.is_local => {
-            bail!("the address of this local stack's API is not known: give --api")
-        }
-        None => deployment.output("ApiUrl").await?,
-    };
+    let api = api_address(deployment, stack, options).await?;
     let url: Uri =
         format!("{}{path}", api.trim_end_matches('/')).parse().context("--api is not a URL")?;
     if options.token.is_some() {
-        https::is_private(&url)?;
+        https::require_private(&url)?;
     }
     // The record is written first, so that no command runs without a record.
     let table = records::table(deployment)?;
     let what = format!("{method} {path}");
     let why = options.writing.why();
-    records::keep(deployment, table, Record { kind: "command", what, why, detail: body.clone() })
+    records::store(deployment, table, Record { kind: "command", what, why, detail: body.clone() })
         .await?;
     let key = options.key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     let sent = send(method, &url, &body, &key, options.token.as_deref()).await;
@@ -107,6 +100,22 @@ pub(crate) async fn run(
     }
     out.rows(&["status", "answer"], &[json!({ "status": status.as_u16(), "answer": said })]);
     Ok(true)
+}
+
+/// Returns the address of the API.
+async fn api_address(
+    deployment: &Deployment,
+    stack: &Stack,
+    options: &CommandArgs,
+) -> Result<String> {
+    match &options.api {
+        Some(api) => Ok(api.clone()),
+        None if stack.local.as_deref() == Some(DEFAULT_LOCAL) => Ok(LOCAL.to_owned()),
+        None if deployment.is_local => {
+            bail!("the address of this local stack's API is not known: give --api")
+        }
+        None => deployment.output("ApiUrl").await,
+    }
 }
 
 /// Sends the request. Returns the status and the body of the response.
@@ -131,19 +140,19 @@ async fn send(
 async fn routes(deployment: &Deployment, stack: &Stack) -> Result<Vec<String>> {
     let manifests = Deployed::read(deployment, stack).await?.manifests;
     let endpoints = manifests.values().flat_map(Manifest::endpoints);
-    let of_operators = endpoints.filter(|endpoint| endpoint.scope == Scope::Operate);
-    Ok(of_operators.map(|endpoint| endpoint.route.to_string()).collect())
+    let for_operators = endpoints.filter(|endpoint| endpoint.scope == Scope::Operate);
+    Ok(for_operators.map(|endpoint| endpoint.route.to_string()).collect())
 }
 
 /// Whether the route has this method and path.
-fn is_of(route: &str, method: &str, path: &str) -> bool {
-    let Some((of_route, template)) = route.split_once(' ') else { return false };
+fn has_method_and_path(route: &str, method: &str, path: &str) -> bool {
+    let Some((route_method, template)) = route.split_once(' ') else { return false };
     let (parts, wanted): (Vec<_>, Vec<_>) =
         (path.split('/').collect(), template.split('/').collect());
     let fits = |(part, wanted): (&&str, &&str)| {
         if wanted.starts_with('{') { !part.is_empty() } else { part == wanted }
     };
-    of_route == method && parts.len() == wanted.len() && parts.iter().zip(&wanted).all(fits)
+    route_method == method && parts.len() == wanted.len() && parts.iter().zip(&wanted).all(fits)
 }
 
 #[cfg(test)]
@@ -160,7 +169,7 @@ mod tests {
             ("POST", "/transfers/7/settlements/8", false),
             ("POST", "/transfers/7/credits", false),
         ] {
-            assert_eq!(is_of(route, method, path), is_one, "{method} {path}");
+            assert_eq!(has_method_and_path(route, method, path), is_one, "{method} {path}");
         }
     }
 }

@@ -8,14 +8,14 @@ use clap::Args;
 use serde_json::json;
 
 use crate::{
-    Out, Writing,
+    Output, WriteArgs,
     deployment::Deployment,
     records::{self, Record},
 };
 
 /// The options of `ledger concurrency`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct ConcurrencyArgs {
     /// The logical ids of functions, or their ends: FanoutFunction, CommandsFunction. Without any,
     /// all functions.
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
@@ -29,16 +29,20 @@ pub(crate) struct Options {
     #[arg(long, requires_all = ["functions", "write"])]
     release: bool,
     #[command(flatten)]
-    writing: Writing,
+    writing: WriteArgs,
 }
 
 /// Prints the reservations, or changes them. Returns `false` if a change fails, or the operator
 /// declines.
-pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<bool> {
+pub(crate) async fn run(
+    deployment: &Deployment,
+    options: &ConcurrencyArgs,
+    out: Output,
+) -> Result<bool> {
     if deployment.is_local {
         bail!("on the local stack, functions have no limits");
     }
-    let reserved = reserved(deployment, &options.functions).await?;
+    let reserved = reservations(deployment, &options.functions).await?;
     let row = |(function, reserved): (&String, &Option<i32>)| json!({ "function": function, "reserved": reserved });
     let rows: Vec<_> = reserved.iter().map(row).collect();
     out.rows(&["function", "reserved"], &rows);
@@ -68,16 +72,16 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
         Some(number) => format!("reserve {number} for each of {} functions", reserved.len()),
         None => format!("release {} functions", reserved.len()),
     };
-    if !options.writing.is_agreed(&format!("{what}?"))? {
+    if !options.writing.confirm(&format!("{what}?"))? {
         return Ok(false);
     }
     let why = options.writing.why();
     let detail = json!(rows);
-    records::keep_if_possible(deployment, Record { kind: "concurrency", what, why, detail })
+    records::store_if_possible(deployment, Record { kind: "concurrency", what, why, detail })
         .await?;
     let mut is_done = true;
     for function in reserved.keys() {
-        if let Err(error) = set(deployment, function, to).await {
+        if let Err(error) = set_reservation(deployment, function, to).await {
             is_done = false;
             eprintln!("`{function}` keeps its reservation: {error:#}");
         }
@@ -89,22 +93,24 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
 ///
 /// # Errors
 /// When no function has one of the names.
-async fn reserved(
+async fn reservations(
     deployment: &Deployment,
     named: &[String],
 ) -> Result<BTreeMap<String, Option<i32>>> {
-    let ids: Vec<_> =
-        deployment.of_type("AWS::Lambda::Function").map(|(id, _)| id.to_owned()).collect();
-    if let Some(nobody) = named.iter().find(|end| !ids.iter().any(|id| id.ends_with(end.as_str())))
+    let ids: Vec<_> = deployment
+        .resources_of_type("AWS::Lambda::Function")
+        .map(|(id, _)| id.to_owned())
+        .collect();
+    if let Some(unknown) = named.iter().find(|end| !ids.iter().any(|id| id.ends_with(end.as_str())))
     {
         bail!(
-            "no function has a logical id that ends with `{nobody}`: `ledger resources` lists all"
+            "no function has a logical id that ends with `{unknown}`: `ledger resources` lists all"
         );
     }
     let mut reserved = BTreeMap::new();
     for id in ids {
         if named.is_empty() || named.iter().any(|end| id.ends_with(end.as_str())) {
-            let found = reserved_for(deployment, &id).await?;
+            let found = reservation(deployment, &id).await?;
             reserved.insert(id, found);
         }
     }
@@ -112,7 +118,7 @@ async fn reserved(
 }
 
 /// Returns the reservation of a function.
-pub(crate) async fn reserved_for(deployment: &Deployment, id: &str) -> Result<Option<i32>> {
+pub(crate) async fn reservation(deployment: &Deployment, id: &str) -> Result<Option<i32>> {
     let get =
         deployment.lambda.get_function_concurrency().function_name(&deployment.function(id)?.name);
     let found =
@@ -120,7 +126,7 @@ pub(crate) async fn reserved_for(deployment: &Deployment, id: &str) -> Result<Op
     Ok(found.reserved_concurrent_executions)
 }
 
-async fn set(deployment: &Deployment, function: &str, to: Option<i32>) -> Result<()> {
+async fn set_reservation(deployment: &Deployment, function: &str, to: Option<i32>) -> Result<()> {
     let name = &deployment.function(function)?.name;
     match to {
         Some(number) => {

@@ -25,10 +25,10 @@ use ledgerline_sam::lookup::{logical_id, resources};
 use serde_json::{Value, json};
 
 use crate::{
-    Out, Writing, deployed,
+    Output, WriteArgs, deployed,
     deployment::Deployment,
     records::{self, ParkedMessage, Record},
-    redeliver::hand_over,
+    send_records::send_records,
 };
 
 /// The minimum and the maximum visibility timeout, in seconds, of the messages that one pass reads.
@@ -56,7 +56,7 @@ const AROUND: i64 = 60;
 
 /// The options of `ledger dead-letters`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct DeadLettersArgs {
     /// The logical id of a dead-letter queue, or its beginning: Transactions. Without it, show all
     /// queues.
     queue: Option<String>,
@@ -83,7 +83,7 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with = "park")]
     parked: bool,
     #[command(flatten)]
-    writing: Writing,
+    writing: WriteArgs,
 }
 
 /// A dead-letter queue.
@@ -126,22 +126,12 @@ struct Summary {
 
 /// Runs the command. Returns whether no selected message is left; without `--write`, whether there
 /// are no dead letters.
-pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<bool> {
-    let queues = queues(deployment).await?;
-    let wanted: Vec<_> = match &options.queue {
-        None => queues,
-        Some(name) => {
-            let one: Vec<_> =
-                queues.iter().filter(|queue| queue.id.starts_with(name.as_str())).collect();
-            match one.as_slice() {
-                [one] => vec![(*one).clone()],
-                _ => {
-                    let known: Vec<_> = queues.iter().map(|queue| queue.id.as_str()).collect();
-                    bail!("`{name}` is not one queue; choose one of: {}", known.join(", "))
-                }
-            }
-        }
-    };
+pub(crate) async fn run(
+    deployment: &Deployment,
+    options: &DeadLettersArgs,
+    out: Output,
+) -> Result<bool> {
+    let wanted = choose_queues(dead_letter_queues(deployment).await?, options.queue.as_deref())?;
     if let (Some(queue), true) = (wanted.first(), options.writing.write) {
         return act(deployment, queue, options, out).await;
     }
@@ -151,7 +141,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     let mut counts = Vec::new();
     let mut rows = Vec::new();
     for queue in &wanted {
-        let count = count(deployment, queue).await?;
+        let count = count_messages(deployment, queue).await?;
         if count == 0 && options.queue.is_none() {
             continue;
         }
@@ -184,6 +174,19 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     Ok(is_empty)
 }
 
+/// Returns all queues, or the one whose logical id begins with a name.
+fn choose_queues(queues: Vec<Queue>, name: Option<&str>) -> Result<Vec<Queue>> {
+    let Some(name) = name else { return Ok(queues) };
+    let found: Vec<_> = queues.iter().filter(|queue| queue.id.starts_with(name)).collect();
+    match found.as_slice() {
+        [queue] => Ok(vec![(*queue).clone()]),
+        _ => {
+            let known: Vec<_> = queues.iter().map(|queue| queue.id.as_str()).collect();
+            bail!("`{name}` is not one queue; choose one of: {}", known.join(", "))
+        }
+    }
+}
+
 /// What an operator does with dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
@@ -203,17 +206,22 @@ impl Action {
 }
 
 /// Redrives, parks or discards messages. Returns whether no selected message is left.
-async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out) -> Result<bool> {
+async fn act(
+    deployment: &Deployment,
+    queue: &Queue,
+    options: &DeadLettersArgs,
+    out: Output,
+) -> Result<bool> {
     let action = options.action()?;
     let source =
         if options.parked { format!("those parked of {}", queue.id) } else { queue.id.clone() };
     let ask = format!("{} {} of {source}?", action.name(), options.selection());
-    if !options.writing.is_agreed(&ask)? {
+    if !options.writing.confirm(&ask)? {
         return Ok(false);
     }
     let mut pass = Pass::new(deployment, queue, options, action).await?;
     let result = pass.run(&source).await;
-    let unread = pass.unread().await;
+    let unread = pass.count_unread().await;
     // Even after a failure, others need not wait for the visibility timeout of messages that were
     // only read.
     make_visible(deployment, queue, std::mem::take(&mut pass.receipts).into_iter()).await;
@@ -225,7 +233,7 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
 struct Pass<'a> {
     deployment: &'a Deployment,
     queue: &'a Queue,
-    options: &'a Options,
+    options: &'a DeadLettersArgs,
     action: Action,
     /// The table of the records and of the parked messages.
     table: &'a str,
@@ -255,7 +263,7 @@ impl<'a> Pass<'a> {
     async fn new(
         deployment: &'a Deployment,
         queue: &'a Queue,
-        options: &'a Options,
+        options: &'a DeadLettersArgs,
         action: Action,
     ) -> Result<Self> {
         // The table comes first: without it, the tool could store no record.
@@ -263,7 +271,9 @@ impl<'a> Pass<'a> {
         let has_selection = !options.id.is_empty() || options.stream.is_some();
         let seconds = match queue.target {
             RedriveTarget::Fanout if action == Action::Redrive => THROUGH_THE_FANOUT,
-            _ if has_selection && !options.parked => pass_seconds(count(deployment, queue).await?),
+            _ if has_selection && !options.parked => {
+                pass_seconds(count_messages(deployment, queue).await?)
+            }
             RedriveTarget::Queue(_) | RedriveTarget::Fanout => ACTING,
         };
         let length = Duration::from_secs(seconds.unsigned_abs().into());
@@ -304,7 +314,7 @@ impl<'a> Pass<'a> {
     /// Acts on the messages, page by page.
     async fn run(&mut self, source: &str) -> Result<()> {
         if self.options.parked {
-            let page = parked(self.deployment, self.table, &self.queue.id).await?;
+            let page = parked_messages(self.deployment, self.table, &self.queue.id).await?;
             return self.act_on_page(page, source).await;
         }
         while self.empty < EMPTY && !self.is_over() && !self.has_all_ids() {
@@ -366,7 +376,7 @@ impl<'a> Pass<'a> {
         let detail = json!({ "queue": self.queue.id, "ids": ids });
         let what = format!("{}: {} of {source}", self.action.name(), ids.len());
         let why = self.options.writing.why();
-        records::keep(
+        records::store(
             self.deployment,
             self.table,
             Record { kind: "dead-letters", what, why, detail },
@@ -431,7 +441,7 @@ impl<'a> Pass<'a> {
         let detail = json!({ "queue": self.queue.id, "id": message.id, "commits": message.commits(), "reason": message.reason() });
         let what = format!("{}: {}", self.action.name(), message.id);
         let why = self.options.writing.why();
-        records::keep(
+        records::store(
             self.deployment,
             self.table,
             Record { kind: "dead-letters", what, why, detail },
@@ -450,7 +460,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Returns the number of messages that the pass had no time to read.
-    async fn unread(&self) -> Result<u64> {
+    async fn count_unread(&self) -> Result<u64> {
         match self.is_over() && !self.has_all_ids() {
             true => sum_of_attributes(self.deployment, self.queue, &[VISIBLE]).await,
             false => Ok(0),
@@ -458,7 +468,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Prints the outcome. Returns whether no selected message is left.
-    async fn print_outcome(&self, unread: u64, out: Out) -> Result<bool> {
+    async fn print_outcome(&self, unread: u64, out: Output) -> Result<bool> {
         for (id, error) in &self.failed {
             eprintln!("message `{id}` stays in its queue: {error:#}");
         }
@@ -547,12 +557,12 @@ async fn redrive(
             if in_the_log.is_none() && versions.is_empty() {
                 bail!("the message names no commit: show it with --payloads");
             }
-            hand_over(deployment, "FanoutFunction", &versions).await
+            send_records(deployment, "FanoutFunction", &versions).await
         }
     }
 }
 
-impl Options {
+impl DeadLettersArgs {
     /// Returns the action that the operator chooses.
     ///
     /// # Errors
@@ -660,7 +670,7 @@ impl Message {
 }
 
 /// Returns the dead-letter queues of the deployed template, with the sources of their messages.
-async fn queues(deployment: &Deployment) -> Result<Vec<Queue>> {
+async fn dead_letter_queues(deployment: &Deployment) -> Result<Vec<Queue>> {
     let template = deployed::template(deployment).await?;
     let urls = deployment.queues();
     let mut found = Vec::new();
@@ -688,7 +698,7 @@ async fn queues(deployment: &Deployment) -> Result<Vec<Queue>> {
 }
 
 /// Returns the number of messages, including messages in flight.
-async fn count(deployment: &Deployment, queue: &Queue) -> Result<u64> {
+async fn count_messages(deployment: &Deployment, queue: &Queue) -> Result<u64> {
     sum_of_attributes(deployment, queue, &[VISIBLE, NOT_VISIBLE]).await
 }
 
@@ -723,7 +733,7 @@ async fn read_all(
     deployment: &Deployment,
     queue: &Queue,
     messages: u64,
-    options: &Options,
+    options: &DeadLettersArgs,
 ) -> Result<Vec<Summary>> {
     let mut found = BTreeMap::new();
     let mut empty = 0;
@@ -776,7 +786,11 @@ async fn make_visible(
 }
 
 /// Returns the parked messages of a queue.
-async fn parked(deployment: &Deployment, table: &str, queue: &str) -> Result<Vec<Message>> {
+async fn parked_messages(
+    deployment: &Deployment,
+    table: &str,
+    queue: &str,
+) -> Result<Vec<Message>> {
     let text = |item: &Value, name: &str| item[name].as_str().map(ToOwned::to_owned);
     let message = |item: Value| Message {
         id: text(&item, "id").unwrap_or_default(),
@@ -785,11 +799,16 @@ async fn parked(deployment: &Deployment, table: &str, queue: &str) -> Result<Vec
         since: text(&item, "since").and_then(|since| since.parse().ok()),
         receipt: None,
     };
-    let items = records::parked(deployment, table).await?.into_iter().map(|(item, _)| item);
+    let items =
+        records::parked_messages(deployment, table).await?.into_iter().map(|(item, _)| item);
     Ok(items.filter(|item| item["queue"] == queue).map(message).collect())
 }
 
-async fn show_parked(deployment: &Deployment, options: &Options, out: Out) -> Result<()> {
+async fn show_parked(
+    deployment: &Deployment,
+    options: &DeadLettersArgs,
+    out: Output,
+) -> Result<()> {
     let table = records::table(deployment)?;
     let is_wanted = |item: &Value| {
         let queue = item["queue"].as_str().unwrap_or_default();
@@ -797,7 +816,7 @@ async fn show_parked(deployment: &Deployment, options: &Options, out: Out) -> Re
     };
     let mut rows = Vec::new();
     for (item, Record { kind: _, what: _, why, detail }) in
-        records::parked(deployment, table).await?
+        records::parked_messages(deployment, table).await?
     {
         if is_wanted(&item) {
             let body = if options.payloads { item["body"].clone() } else { Value::Null };

@@ -25,10 +25,10 @@ impl Deployed {
     pub(crate) async fn read(deployment: &Deployment, stack: &Stack) -> Result<Self> {
         let template = template(deployment).await?;
         let manifests = match &stack.manifest {
-            Some(path) => of_file(path)?,
-            None => of_stack(&template)?,
+            Some(path) => read_manifests(path)?,
+            None => parse_manifests(&template)?,
         };
-        let differing = differing(&manifests, &stack.template)?;
+        let differing = differing_functions(&manifests, &stack.template)?;
         if !differing.is_empty() {
             eprintln!(
                 "the manifests of the stack differ from manifest.json of this workspace: {}",
@@ -45,13 +45,13 @@ pub(crate) async fn template(deployment: &Deployment) -> Result<Value> {
     Ok(Source::parse(&text, Path::new("the deployed template"))?.json())
 }
 
-fn of_file(path: &Path) -> Result<Manifests> {
+fn read_manifests(path: &Path) -> Result<Manifests> {
     let place = || format!("--manifest {}", path.display());
     manifests::read(&fs::read_to_string(path).with_context(place)?).with_context(place)
 }
 
 /// Returns the manifests in a deployed template.
-pub(crate) fn of_stack(template: &Value) -> Result<Manifests> {
+pub(crate) fn parse_manifests(template: &Value) -> Result<Manifests> {
     let hint = "name the manifest.json of the deployed commit with --manifest FILE";
     let manifests = manifests::in_template(template);
     match manifests.with_context(|| format!("the stack's manifests cannot be read: {hint}"))? {
@@ -65,7 +65,7 @@ pub(crate) fn of_stack(template: &Value) -> Result<Manifests> {
 ///
 /// # Errors
 /// When the workspace's `manifest.json` cannot be read.
-pub(crate) fn differing(deployed: &Manifests, template: &Path) -> Result<Vec<String>> {
+pub(crate) fn differing_functions(deployed: &Manifests, template: &Path) -> Result<Vec<String>> {
     if !template.with_file_name(manifests::FILE).exists() {
         return Ok(Vec::new());
     }
@@ -82,7 +82,7 @@ mod tests {
     fn a_stack_without_manifests_is_refused_with_the_option_that_names_a_file() {
         let unreadable = json!({ "Metadata": { "Ledgerline": { "Manifests": { "x": "{" } } } });
         for template in [json!({ "Resources": {} }), unreadable] {
-            let error = of_stack(&template).unwrap_err().to_string();
+            let error = parse_manifests(&template).unwrap_err().to_string();
             assert!(error.contains("--manifest FILE"), "{error}");
         }
     }
@@ -91,8 +91,8 @@ mod tests {
     fn a_text_of_the_stack_does_not_steer_the_terminal() {
         let manifests = json!({ "x": "{\"\\u001b[2JPWNED\":1}" });
         let template = json!({ "Metadata": { "Ledgerline": { "Manifests": manifests } } });
-        let error = format!("{:#}", of_stack(&template).unwrap_err());
-        let printed = crate::plain(&error);
+        let error = format!("{:#}", parse_manifests(&template).unwrap_err());
+        let printed = crate::escape_controls(&error);
         assert!(error.contains('\u{1b}') && printed.contains("\\u{1b}[2JPWNED"), "{printed}");
         assert!(!printed.contains('\u{1b}'));
     }

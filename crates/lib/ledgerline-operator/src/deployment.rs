@@ -70,7 +70,7 @@ impl Deployment {
     pub(crate) async fn find(stack: &Stack) -> Result<Self> {
         let sdk = match &stack.local {
             Some(url) => ledgerline_dynamodb::sdk_config(url),
-            None => of_aws().await,
+            None => aws_config().await,
         };
         // The client waits for an invocation as long as a function may run. Its own timeout is
         // shorter.
@@ -119,9 +119,9 @@ impl Deployment {
     }
 
     async fn list_functions(&mut self) -> Result<()> {
-        let of_it = self.of_type("AWS::Lambda::Function");
+        let functions = self.resources_of_type("AWS::Lambda::Function");
         let ids: BTreeMap<_, _> =
-            of_it.map(|(id, name)| (name.to_owned(), id.to_owned())).collect();
+            functions.map(|(id, name)| (name.to_owned(), id.to_owned())).collect();
         let mut listed = self.lambda.list_functions().into_paginator().items().send();
         let mut newest = Vec::new();
         while let Some(function) = listed.next().await {
@@ -167,8 +167,8 @@ impl Deployment {
     }
 
     /// Returns the logical ids of the resources of a type, with their names, or the URLs of queues.
-    pub(crate) fn of_type(&self, kind: &str) -> impl Iterator<Item = (&str, &str)> {
-        let resources = self.resources.iter().filter(move |(_, (of, _))| of == kind);
+    pub(crate) fn resources_of_type(&self, kind: &str) -> impl Iterator<Item = (&str, &str)> {
+        let resources = self.resources.iter().filter(move |(_, (found, _))| found == kind);
         resources.map(|(id, (_, physical))| (id.as_str(), physical.as_str()))
     }
 
@@ -196,7 +196,7 @@ impl Deployment {
 
     /// Returns the value of a variable that has the same value in every function with this
     /// variable.
-    pub(crate) fn shared(&self, variable: &str) -> Result<&str> {
+    pub(crate) fn shared_variable(&self, variable: &str) -> Result<&str> {
         let mut named =
             self.functions.values().filter_map(|function| function.variables.get(variable));
         let value = named.find(|value| !value.is_empty());
@@ -206,7 +206,7 @@ impl Deployment {
     }
 
     pub(crate) fn log(&self) -> Result<DynamoDbStore> {
-        Ok(DynamoDbStore::new(self.dynamodb.clone(), self.shared("COMMITS_TABLE")?))
+        Ok(DynamoDbStore::new(self.dynamodb.clone(), self.shared_variable("COMMITS_TABLE")?))
     }
 
     /// Returns the number of parts in which the log is read at once. The emulated database has no
@@ -218,9 +218,9 @@ impl Deployment {
     /// Returns the table of `$all`, and the number of its partitions; `None` if the stack has no
     /// `$all`.
     pub(crate) fn order(&self) -> Option<(DynamoDbStore, u16)> {
-        let table = self.shared("SEQUENCE_TABLE").ok()?;
+        let table = self.shared_variable("SEQUENCE_TABLE").ok()?;
         let partitions =
-            self.shared("SEQUENCE_PARTITIONS").ok().and_then(|number| number.parse().ok());
+            self.shared_variable("SEQUENCE_PARTITIONS").ok().and_then(|number| number.parse().ok());
         Some((DynamoDbStore::new(self.dynamodb.clone(), table), partitions.unwrap_or(1)))
     }
 
@@ -239,9 +239,13 @@ impl Deployment {
     }
 
     /// Returns the number of the log's items, and its bytes. Both numbers are some hours old.
-    pub(crate) async fn size_of_log(&self) -> Result<(u64, u64)> {
-        let table =
-            self.dynamodb.describe_table().table_name(self.shared("COMMITS_TABLE")?).send().await?;
+    pub(crate) async fn log_size(&self) -> Result<(u64, u64)> {
+        let table = self
+            .dynamodb
+            .describe_table()
+            .table_name(self.shared_variable("COMMITS_TABLE")?)
+            .send()
+            .await?;
         let number =
             |number: Option<i64>| number.and_then(|number| number.try_into().ok()).unwrap_or(0);
         let table = table.table.unwrap_or_else(|| unreachable!("a table is described"));
@@ -249,7 +253,7 @@ impl Deployment {
     }
 
     /// Returns the longest timeout, in seconds, of the functions that use this table.
-    pub(crate) fn longest(&self, table: &str, template: &Value) -> u64 {
+    pub(crate) fn longest_timeout(&self, table: &str, template: &Value) -> u64 {
         let has_it = self
             .functions
             .iter()
@@ -279,12 +283,16 @@ impl Deployment {
 
     /// Returns the URLs of all queues of the stack, by their logical ids.
     pub(crate) fn queues(&self) -> BTreeMap<String, String> {
-        self.of_type("AWS::SQS::Queue").map(|(id, url)| (id.to_owned(), url.to_owned())).collect()
+        self.resources_of_type("AWS::SQS::Queue")
+            .map(|(id, url)| (id.to_owned(), url.to_owned()))
+            .collect()
     }
 
     /// Returns the name of the table with this logical id.
-    pub(crate) fn table_named(&self, id: &str) -> Option<&str> {
-        self.of_type("AWS::DynamoDB::Table").find(|(table, _)| *table == id).map(|(_, name)| name)
+    pub(crate) fn table_name(&self, id: &str) -> Option<&str> {
+        self.resources_of_type("AWS::DynamoDB::Table")
+            .find(|(table, _)| *table == id)
+            .map(|(_, name)| name)
     }
 }
 
@@ -294,7 +302,7 @@ pub(crate) struct Units(Arc<Mutex<f64>>);
 
 impl Units {
     /// Returns the sum so far.
-    pub(crate) fn taken(&self) -> f64 {
+    pub(crate) fn total(&self) -> f64 {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -332,7 +340,7 @@ static LONG: LazyLock<TimeoutConfig> = LazyLock::new(|| {
 });
 
 /// Returns the configuration of the AWS CLI: profiles, environment, instances.
-async fn of_aws() -> SdkConfig {
+async fn aws_config() -> SdkConfig {
     let provider = tls::Provider::Rustls(CryptoMode::Ring);
     let http = aws_smithy_http_client::Builder::new().tls_provider(provider).build_https();
     aws_config::defaults(BehaviorVersion::latest()).http_client(http).load().await

@@ -21,7 +21,7 @@ use ledgerline_sam::lookup::{list, resources};
 use serde_json::{Value, json};
 
 use crate::{
-    Out, Stack, concurrency,
+    Output, Stack, concurrency,
     deployed::{self, Deployed},
     deployment::{Deployment, Function, LIVE},
 };
@@ -37,7 +37,7 @@ const AT_ONCE: usize = 100;
 
 /// The options of `ledger doctor`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct DoctorArgs {
     /// Let CloudFormation compare every resource, such as roles and alarms, with its deployed form.
     /// This takes minutes, and needs the right to read all of them, such as ReadOnlyAccess.
     #[arg(long)]
@@ -47,12 +47,12 @@ pub(crate) struct Options {
 /// The faults, and the number of examined things of each kind.
 #[derive(Debug, Default)]
 struct Findings {
-    looked: Vec<(&'static str, usize)>,
+    examined: Vec<(&'static str, usize)>,
     wrong: Vec<Value>,
 }
 
 impl Findings {
-    fn wrong(&mut self, of: &str, name: &str, is: impl Into<String>) {
+    fn add(&mut self, of: &str, name: &str, is: impl Into<String>) {
         self.wrong.push(json!({ "of": of, "name": name, "wrong": is.into() }));
     }
 }
@@ -61,35 +61,35 @@ impl Findings {
 pub(crate) async fn run<L: Aggregates>(
     deployment: &Deployment,
     stack: &Stack,
-    options: &Options,
-    out: Out,
+    options: &DoctorArgs,
+    out: Output,
 ) -> Result<bool> {
     let busy = out.busy("examining the deployed stack");
     let mut findings = Findings::default();
     let template = deployed::template(deployment).await?;
     let manifests = match &stack.manifest {
         Some(_) => Deployed::read(deployment, stack).await?.manifests,
-        None => deployed::of_stack(&template)?,
+        None => deployed::parse_manifests(&template)?,
     };
-    for function in deployed::differing(&manifests, &stack.template)? {
-        findings.wrong("manifest", &function, "it is deployed differently");
+    for function in deployed::differing_functions(&manifests, &stack.template)? {
+        findings.add("manifest", &function, "it is deployed differently");
     }
-    functions(deployment, &template, &manifests, &mut findings).await?;
-    let on_bus = bus(deployment, &mut findings).await?;
+    check_functions(deployment, &template, &manifests, &mut findings).await?;
+    let on_bus = check_bus(deployment, &mut findings).await?;
     if !deployment.is_local {
-        rules(deployment, &on_bus, &mut findings).await?;
+        check_rules(deployment, &on_bus, &mut findings).await?;
     }
     if options.drift {
-        drift(deployment, &mut findings).await?;
+        detect_drift(deployment, &mut findings).await?;
     }
-    let unseen = readable::<L>(deployment, &mut findings).await?;
+    let unseen = check_newest_commits::<L>(deployment, &mut findings).await?;
     drop(busy);
-    let looked: Vec<_> = findings
-        .looked
+    let examined: Vec<_> = findings
+        .examined
         .iter()
-        .map(|(what, number)| json!({ "looked": what, "number": number }))
+        .map(|(what, number)| json!({ "examined": what, "number": number }))
         .collect();
-    out.rows(&["looked", "number"], &looked);
+    out.rows(&["examined", "number"], &examined);
     if !unseen.is_empty() {
         let unseen: Vec<_> = unseen.into_iter().collect();
         out.note(&format!(
@@ -115,29 +115,29 @@ pub(crate) async fn run<L: Aggregates>(
 
 /// Compares the variables of the functions with their manifests. On AWS, it also checks their
 /// aliases, reservations and event sources.
-async fn functions(
+async fn check_functions(
     deployment: &Deployment,
     template: &Value,
     manifests: &Manifests,
     findings: &mut Findings,
 ) -> Result<()> {
-    let (mut looked, mut enabled) = (0, 0);
+    let (mut examined, mut enabled) = (0, 0);
     for (id, function) in resources(template, &["AWS::Serverless::Function"]) {
         let Ok(Function { name, variables, is_newest }) = deployment.function(id) else {
             // A resource with a condition need not exist.
             if function["Condition"].is_null() {
-                findings.wrong("function", id, "it is not deployed");
+                findings.add("function", id, "it is not deployed");
             }
             continue;
         };
-        looked += 1;
+        examined += 1;
         let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
         let declared = manifests.get(binary).into_iter().flat_map(|manifest| &manifest.variables);
         let declared = declared.map(|variable| &**variable);
         let missing: Vec<_> =
             declared.filter(|variable| !variables.contains_key(*variable)).collect();
         if !missing.is_empty() {
-            findings.wrong(
+            findings.add(
                 "function",
                 id,
                 format!("it lacks the variables {}, which its code needs", missing.join(", ")),
@@ -145,13 +145,13 @@ async fn functions(
         }
         match is_newest {
             Ok(true) => {}
-            Ok(false) => findings.wrong("function", id, "the live version has other variables than the last deployment: run `ledger release promote` or `ledger release rollback`, or leave it"),
-            Err(error) => findings.wrong("function", id, format!("the alias {LIVE}, which receives the events: {error}")),
+            Ok(false) => findings.add("function", id, "the live version has other variables than the last deployment: run `ledger release promote` or `ledger release rollback`, or leave it"),
+            Err(error) => findings.add("function", id, format!("the alias {LIVE}, which receives the events: {error}")),
         }
         // The local stack reads the sources from the template, and limits no function.
         if !deployment.is_local {
-            match concurrency::reserved_for(deployment, id).await {
-                Ok(Some(0)) => findings.wrong(
+            match concurrency::reservation(deployment, id).await {
+                Ok(Some(0)) => findings.add(
                     "function",
                     id,
                     format!(
@@ -159,20 +159,20 @@ async fn functions(
                     ),
                 ),
                 Ok(Some(_) | None) => {}
-                Err(error) => findings.wrong("function", id, format!("{error:#}")),
+                Err(error) => findings.add("function", id, format!("{error:#}")),
             }
-            enabled += mappings(deployment, id, name, findings).await?;
+            enabled += check_mappings(deployment, id, name, findings).await?;
         }
     }
-    findings.looked.push(("functions", looked));
+    findings.examined.push(("functions", examined));
     if !deployment.is_local {
-        findings.looked.push(("event source mappings", enabled));
+        findings.examined.push(("event source mappings", enabled));
     }
     Ok(())
 }
 
 /// Checks that the event source mappings of a function are enabled. Returns their number.
-async fn mappings(
+async fn check_mappings(
     deployment: &Deployment,
     id: &str,
     name: &str,
@@ -187,7 +187,7 @@ async fn mappings(
         count += 1;
         let state = mapping.state.as_deref().unwrap_or_default();
         if !["Enabled", "Enabling", "Updating", "Creating"].contains(&state) {
-            findings.wrong("function", id, format!("a source of its events is {state}"));
+            findings.add("function", id, format!("a source of its events is {state}"));
         }
     }
     Ok(count)
@@ -197,20 +197,20 @@ async fn mappings(
 
 /// Checks that the rules are enabled: those of schedules, which start functions, and those that
 /// route states to views.
-async fn rules(
+async fn check_rules(
     deployment: &Deployment,
     on_bus: &BTreeMap<String, Option<RuleState>>,
     findings: &mut Findings,
 ) -> Result<()> {
-    let mut looked = 0;
-    for (id, rule) in deployment.of_type("AWS::Events::Rule") {
-        looked += 1;
+    let mut examined = 0;
+    for (id, rule) in deployment.resources_of_type("AWS::Events::Rule") {
+        examined += 1;
         // The id of a rule that is not on the default bus begins with the name of its bus.
         let (bus, name) =
             rule.split_once('|').map_or((None, rule), |(bus, name)| (Some(bus), name));
         if let Some(state) = on_bus.get(name) {
             if *state != Some(RuleState::Enabled) {
-                findings.wrong("rule", id, format!("it is {state:?}"));
+                findings.add("rule", id, format!("it is {state:?}"));
             }
             continue;
         }
@@ -221,17 +221,17 @@ async fn rules(
             .set_event_bus_name(bus.map(ToOwned::to_owned));
         match describe.send().await {
             Ok(found) if found.state() == Some(&RuleState::Enabled) => {}
-            Ok(found) => findings.wrong("rule", id, format!("it is {:?}", found.state())),
-            Err(error) => findings.wrong("rule", id, format!("{:#}", anyhow::Error::from(error))),
+            Ok(found) => findings.add("rule", id, format!("it is {:?}", found.state())),
+            Err(error) => findings.add("rule", id, format!("{:#}", anyhow::Error::from(error))),
         }
     }
-    findings.looked.push(("rules", looked));
+    findings.examined.push(("rules", examined));
     Ok(())
 }
 
 /// Finds rules on the bus, also those of other stacks, that match event types which the fanout does
 /// not send. Returns the rules with their states.
-async fn bus(
+async fn check_bus(
     deployment: &Deployment,
     findings: &mut Findings,
 ) -> Result<BTreeMap<String, Option<RuleState>>> {
@@ -241,14 +241,14 @@ async fn bus(
         fanout.and_then(|fanout| fanout.variables.get("BUS_EVENTS")).map_or("*", String::as_str);
     let sent: BTreeSet<_> = sent.split_whitespace().collect();
     let mut rules = BTreeMap::new();
-    for (id, name) in deployment.of_type("AWS::Events::EventBus") {
+    for (id, name) in deployment.resources_of_type("AWS::Events::EventBus") {
         let mut after = None;
         loop {
             let list = deployment.events.list_rules().event_bus_name(name).set_next_token(after);
             let page = match list.send().await {
                 Ok(page) => page,
                 Err(error) => {
-                    findings.wrong("bus", id, format!("{:#}", anyhow::Error::from(error)));
+                    findings.add("bus", id, format!("{:#}", anyhow::Error::from(error)));
                     break;
                 }
             };
@@ -257,8 +257,8 @@ async fn bus(
                 rules.insert(rule.name().unwrap_or_default().to_owned(), rule.state().cloned());
                 let pattern =
                     rule.event_pattern().and_then(|pattern| serde_json::from_str(pattern).ok());
-                if let Some(wrong) = unsent(&pattern.unwrap_or_default(), &sent) {
-                    findings.wrong("rule", rule.name().unwrap_or_default(), wrong);
+                if let Some(wrong) = unsent_types(&pattern.unwrap_or_default(), &sent) {
+                    findings.add("rule", rule.name().unwrap_or_default(), wrong);
                 }
             }
             after = page.next_token;
@@ -267,12 +267,12 @@ async fn bus(
             }
         }
     }
-    findings.looked.push(("rules on the bus", rules.len()));
+    findings.examined.push(("rules on the bus", rules.len()));
     Ok(rules)
 }
 
 /// Returns the problem of a rule that matches event types which the fanout does not send.
-fn unsent(pattern: &Value, sent: &BTreeSet<&str>) -> Option<String> {
+fn unsent_types(pattern: &Value, sent: &BTreeSet<&str>) -> Option<String> {
     const OPEN: &str = "deploy with BusEvents=*, or add the types to BusEvents";
     if sent.contains("*") {
         return None;
@@ -288,7 +288,7 @@ fn unsent(pattern: &Value, sent: &BTreeSet<&str>) -> Option<String> {
 }
 
 /// Makes CloudFormation compare the resources with their deployed form, and waits for the result.
-async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
+async fn detect_drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
     let client = &deployment.cloudformation;
     let begun = client.detect_stack_drift().stack_name(&deployment.stack).send().await;
     let id = begun
@@ -320,7 +320,7 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
         .context("the progress of the drift detection cannot be read")?
         .detection_status_reason
     {
-        findings.wrong("drift", &deployment.stack, reason);
+        findings.add("drift", &deployment.stack, reason);
     }
     let changed = [StackResourceDriftStatus::Modified, StackResourceDriftStatus::Deleted];
     let mut after = None;
@@ -338,7 +338,7 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
                 .stack_resource_drift_status()
                 .map(|status| status.as_str())
                 .unwrap_or_default();
-            findings.wrong("drift", id, format!("{is} {}", places.join(" ")));
+            findings.add("drift", id, format!("{is} {}", places.join(" ")));
         }
         after = page.next_token;
         if after.is_none() {
@@ -351,14 +351,14 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
 
 /// Checks that this code reads the newest commits, which newer code may have written. Returns the
 /// event types that none of them has, each with its category.
-async fn readable<L: Aggregates>(
+async fn check_newest_commits<L: Aggregates>(
     deployment: &Deployment,
     findings: &mut Findings,
 ) -> Result<BTreeSet<String>> {
-    let mut unseen = types::<L>();
+    let mut unseen = event_types::<L>();
     let Some((sequence, partitions)) = deployment.order() else { return Ok(unseen) };
     let log = deployment.log()?;
-    let mut looked = 0;
+    let mut examined = 0;
     for partition in 0..partitions {
         let Some(newest) = newest(&sequence, partition).await? else { continue };
         let mut entries = Vec::new();
@@ -377,7 +377,7 @@ async fn readable<L: Aggregates>(
             let names: Vec<(&StreamId, u64)> =
                 part.iter().map(|entry| (&entry.stream, entry.version)).collect();
             for (entry, commit) in part.iter().zip(log.get_all(&names).await?) {
-                looked += 1;
+                examined += 1;
                 let name = format!("{} {}", entry.stream, entry.version);
                 match commit {
                     Ok(Some(commit)) => {
@@ -386,12 +386,12 @@ async fn readable<L: Aggregates>(
                             unseen.remove(&format!("{category} {}", event.event_type));
                         }
                         if let Some(problem) = unreadable::<L>(&commit) {
-                            findings.wrong("log", &name, problem);
+                            findings.add("log", &name, problem);
                         }
                     }
                     Ok(None) if voids.contains(*entry) => {}
-                    Ok(None) => findings.wrong("log", &name, "it is missing, and $all names it"),
-                    Err(StoreError::Corrupt { reason, .. }) => findings.wrong("log", &name, reason),
+                    Ok(None) => findings.add("log", &name, "it is missing, and $all names it"),
+                    Err(StoreError::Corrupt { reason, .. }) => findings.add("log", &name, reason),
                     Err(error @ (StoreError::Throttled(_) | StoreError::Unavailable(_))) => {
                         return Err(error.into());
                     }
@@ -399,12 +399,12 @@ async fn readable<L: Aggregates>(
             }
         }
     }
-    findings.looked.push(("newest commits", looked));
+    findings.examined.push(("newest commits", examined));
     Ok(unseen)
 }
 
 /// Returns the event types of these aggregates, each with its category.
-fn types<L: Aggregates>() -> BTreeSet<String> {
+fn event_types<L: Aggregates>() -> BTreeSet<String> {
     struct Types(BTreeSet<String>);
     impl Visitor for Types {
         fn visit<A: Aggregate>(&mut self) {
@@ -425,14 +425,14 @@ mod tests {
     fn a_rule_with_types_that_the_bus_does_not_carry_is_found() {
         let sent = BTreeSet::from(["Filled", "Drained"]);
         let pattern = |types: Value| json!({ "source": ["tanks.tank"], "detail-type": types });
-        assert_eq!(unsent(&pattern(json!(["Filled"])), &sent), None);
+        assert_eq!(unsent_types(&pattern(json!(["Filled"])), &sent), None);
         for (wants, says) in [
             (pattern(json!(["Filled", "Opened"])), "Opened is not put on the bus"),
             (pattern(json!([{ "prefix": "Fill" }])), "it names no detail-type"),
             (json!({ "source": ["tanks.tank"] }), "it names no detail-type"),
         ] {
-            assert!(unsent(&wants, &sent).unwrap().contains(says), "{wants}");
-            assert_eq!(unsent(&wants, &BTreeSet::from(["*"])), None, "{wants}");
+            assert!(unsent_types(&wants, &sent).unwrap().contains(says), "{wants}");
+            assert_eq!(unsent_types(&wants, &BTreeSet::from(["*"])), None, "{wants}");
         }
     }
 }

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(35);
 ///
 /// # Errors
 /// When the address is neither HTTPS nor this computer.
-pub(crate) fn is_private(url: &Uri) -> Result<()> {
+pub(crate) fn require_private(url: &Uri) -> Result<()> {
     let is_here =
         url.host().is_some_and(|host| ["localhost", "127.0.0.1", "[::1]"].contains(&host));
     if url.scheme_str() != Some("https") && !is_here {

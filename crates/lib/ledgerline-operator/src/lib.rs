@@ -2,27 +2,29 @@
 #![expect(clippy::print_stderr, reason = "this is a program for people")]
 
 mod command;
+mod commits;
 mod concurrency;
 mod dead_letters;
 mod deployed;
 mod deployment;
 mod doctor;
 mod https;
-mod log;
 mod login;
-mod order;
 mod price;
-mod reconcile;
+mod reconciliation;
 mod records;
 mod redeliver;
 #[cfg(test)]
 mod reference;
 mod release;
+mod repair;
+mod send_records;
 mod skip;
 mod standby_generation;
+mod subscriber_lists;
 mod subscribers;
 mod view_generations;
-mod views;
+mod void_entry;
 
 use std::{
     io::{ErrorKind, IsTerminal, Write},
@@ -48,7 +50,7 @@ struct Ledger {
     #[command(flatten)]
     stack: Stack,
     #[command(subcommand)]
-    what: What,
+    verb: Verb,
 }
 
 /// The default AWS address of the local stack.
@@ -84,7 +86,7 @@ impl Stack {
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Verb {
     /// List streams with their versions.
     ///
     /// Scans the whole log, and costs its read units, but reads only the keys.
@@ -146,7 +148,7 @@ enum What {
     /// Scans the whole log, and reads each stream's row or position in each view. Exits with 2 if a
     /// commit is missing, a subscriber is ahead of the log or unreadable, or the log has a hole.
     /// `ledger redeliver --missing` delivers missing commits.
-    Reconcile(reconcile::Options),
+    Reconcile(reconciliation::ReconcileArgs),
     /// Rebuild a view from the whole log, online.
     ///
     /// Live delivery writes the previous rows and the new ones. Without --write, a subcommand prints
@@ -159,54 +161,54 @@ enum What {
     /// Show the lag of each subscriber behind the log, by the recently written streams.
     ///
     /// Exits with 2 if a subscriber lacks an old commit, is ahead of the log or is unreadable.
-    Lag(views::Lag),
+    Lag(subscriber_lists::LagArgs),
     /// Redeliver commits to subscribers.
     ///
     /// A subscriber ignores a commit that it has already applied. With --missing, each subscriber
     /// gets only the commits that it lacks. Otherwise the fanout sends the commits to all of them.
     /// Without --write, print the planned redelivery.
-    Redeliver(redeliver::Options),
+    Redeliver(redeliver::RedeliverArgs),
     /// Correct `$all`: make wrong entries void.
     #[command(subcommand)]
-    Order(order::Order),
+    Order(void_entry::Order),
     /// Skip one commit that a subscription cannot apply.
     ///
     /// The subscription's position moves past the commit in every generation, and no row changes.
     /// A commit that the subscription can apply is still applied. Without --write, print whether
     /// the commit is skipped.
-    Skip(skip::Options),
+    Skip(skip::SkipArgs),
     /// Send a command for operators, such as the settlement of a stuck transfer, or list these
     /// commands.
     ///
     /// The command goes through the API, so the domain decides, and the log has the reason.
-    Command(command::Options),
+    Command(command::CommandArgs),
     /// Sign in at the stack's user pool with a browser, and print the access token.
     ///
     /// Use it for `ledger command`: export LEDGER_TOKEN="$(ledger login)".
-    Login(login::Options),
+    Login(login::LoginArgs),
     /// List, roll back or promote the live versions of functions.
     #[command(subcommand)]
     Release(release::Release),
     /// Show or change the reserved concurrency of functions.
     ///
     /// Also shows the unreserved concurrency of the account. A reservation of 0 stops a function.
-    Concurrency(concurrency::Options),
+    Concurrency(concurrency::ConcurrencyArgs),
     /// Find changes by hand, and differences from this workspace, in the deployed stack.
     ///
     /// Checks what CloudFormation does not see as drift: reservations, aliases and variables of
     /// functions, disabled sources of events and rules, and rules that match no event. Compares the
     /// manifests with this workspace, and reads the newest commits. Exits with 2 if it finds a
     /// fault. A change set of CloudFormation shows how a template differs.
-    Doctor(doctor::Options),
+    Doctor(doctor::DoctorArgs),
     /// Count dead letters by queue, age and reason, show those of a queue, and redrive, park or
     /// discard them.
     ///
     /// Exits with 2 if there are any, or if an action leaves some of the selected ones.
-    DeadLetters(dead_letters::Options),
+    DeadLetters(dead_letters::DeadLettersArgs),
 }
 
 /// Refuses a category that no aggregate has, because such a filter would never match.
-fn known_category<L: Aggregates>(category: Option<&str>) -> Result<()> {
+fn require_known_category<L: Aggregates>(category: Option<&str>) -> Result<()> {
     let known = categories::<L>();
     match category.filter(|category| !known.contains(category)) {
         Some(category) => {
@@ -218,7 +220,7 @@ fn known_category<L: Aggregates>(category: Option<&str>) -> Result<()> {
 
 /// The options of a command that can write.
 #[derive(Debug, Args)]
-struct Writing {
+struct WriteArgs {
     /// Write, instead of only printing the current state.
     #[arg(long, requires = "why")]
     write: bool,
@@ -230,14 +232,14 @@ struct Writing {
     yes: bool,
 }
 
-impl Writing {
+impl WriteArgs {
     /// Returns the reason; empty if `--why` is missing.
     fn why(&self) -> String {
         self.why.as_ref().map(ToString::to_string).unwrap_or_default()
     }
 
     /// Asks the operator, unless `--yes` answers the question.
-    fn is_agreed(&self, ask: &str) -> Result<bool> {
+    fn confirm(&self, ask: &str) -> Result<bool> {
         if self.yes {
             return Ok(true);
         }
@@ -259,13 +261,13 @@ const FOUND: u8 = 2;
 pub fn main<L: Aggregates>() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let done = runtime.context("the runtime cannot start its threads").and_then(|runtime| {
-        let Ledger { stack, what } = Ledger::parse();
-        runtime.block_on(run::<L>(&stack, what))
+        let Ledger { stack, verb } = Ledger::parse();
+        runtime.block_on(run::<L>(&stack, verb))
     });
     match done {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {}", plain(&format!("{error:#}")));
+            eprintln!("error: {}", escape_controls(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
@@ -273,7 +275,7 @@ pub fn main<L: Aggregates>() -> ExitCode {
 
 /// Escapes the invisible characters of a text, except line feeds. An error may quote a text of the
 /// stack, and such a text must not control the terminal.
-fn plain(text: &str) -> String {
+fn escape_controls(text: &str) -> String {
     let escaped = |c: char| match c {
         '\n' => c.to_string(),
         c if c.is_control() || ('\u{200b}'..='\u{206f}').contains(&c) || c == '\u{feff}' => {
@@ -284,74 +286,67 @@ fn plain(text: &str) -> String {
     text.chars().map(escaped).collect()
 }
 
-async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
-    let out = Out { json: stack.json };
+async fn run<L: Aggregates>(stack: &Stack, verb: Verb) -> Result<ExitCode> {
+    let out = Output { json: stack.json };
     let deployment = Deployment::find(stack).await?;
-    let is_well = match what {
-        What::Streams { category, find, from } => {
-            known_category::<L>(category.as_deref())?;
-            let mut rows = Vec::new();
-            let busy = out.busy("reading the keys of the whole log");
-            for (stream, head) in deployment.log()?.heads(deployment.parts()).await? {
-                let is_wanted =
-                    category.as_ref().is_none_or(|category| stream.category() == category)
-                        && find.as_ref().is_none_or(|text| stream.as_str().contains(text.as_str()))
-                        && head.version >= from;
-                if is_wanted {
-                    rows.push(
-                        serde_json::json!({ "stream": stream, "version": head.version, "at": head.at }),
-                    );
-                }
-            }
-            drop(busy);
-            out.rows(&["stream", "version", "at"], &rows);
+    let is_well = match verb {
+        Verb::Streams { category, find, from } => {
+            require_known_category::<L>(category.as_deref())?;
+            let is_wanted = |stream: &StreamId, version| {
+                category.as_ref().is_none_or(|category| stream.category() == category)
+                    && find.as_ref().is_none_or(|text| stream.as_str().contains(text.as_str()))
+                    && version >= from
+            };
+            commits::list_streams(&deployment, is_wanted, out).await?;
             true
         }
-        What::Resources { id } => {
+        Verb::Resources { id } => {
             resources(&deployment, id.as_deref(), out)?;
             true
         }
-        What::Show { stream, at, payloads } => {
+        Verb::Show { stream, at, payloads } => {
             let stream =
                 StreamId::try_from(stream).context("the name of the stream is not valid")?;
-            log::show::<L>(&deployment, &stream, at, payloads, out).await?;
+            commits::show::<L>(&deployment, &stream, at, payloads, out).await?;
             true
         }
-        What::Tail { category, from, payloads, once } => {
-            known_category::<L>(category.as_deref())?;
-            log::tail(&deployment, category, &from, payloads, once, out).await?;
+        Verb::Tail { category, from, payloads, once } => {
+            require_known_category::<L>(category.as_deref())?;
+            commits::tail(&deployment, category, &from, payloads, once, out).await?;
             true
         }
-        What::Trace { correlation_id, payloads } => {
-            log::trace(&deployment, stack, &correlation_id, payloads, out).await?;
+        Verb::Trace { correlation_id, payloads } => {
+            commits::trace(&deployment, stack, &correlation_id, payloads, out).await?;
             true
         }
-        What::Reconcile(options) => reconcile::run(&deployment, stack, &options, None, out).await?,
-        What::Subscribers => {
-            views::list(&deployment, stack, out).await?;
+        Verb::Reconcile(options) => {
+            reconciliation::run(&deployment, stack, &options, None, out).await?
+        }
+        Verb::Subscribers => {
+            subscriber_lists::list(&deployment, stack, out).await?;
             true
         }
-        What::Lag(options) => views::lag(&deployment, stack, &options, out).await?,
-        What::Redeliver(options) => redeliver::run(&deployment, stack, &options, out).await?,
-        What::Order(order) => order::run(&deployment, &order, out).await?,
-        What::Skip(options) => skip::run(&deployment, stack, &options, out).await?,
-        What::Command(options) => command::run(&deployment, stack, &options, out).await?,
-        What::Login(options) => {
+        Verb::Lag(options) => subscriber_lists::lag(&deployment, stack, &options, out).await?,
+        Verb::Redeliver(options) => redeliver::run(&deployment, stack, &options, out).await?,
+        Verb::Order(order) => void_entry::run(&deployment, &order, out).await?,
+        Verb::Skip(options) => skip::run(&deployment, stack, &options, out).await?,
+        Verb::Command(options) => command::run(&deployment, stack, &options, out).await?,
+        Verb::Login(options) => {
             login::run(&deployment, &options, out).await?;
             true
         }
-        What::Release(release) => release::run(&deployment, &release, out).await?,
-        What::Concurrency(options) => concurrency::run(&deployment, &options, out).await?,
-        What::Doctor(options) => doctor::run::<L>(&deployment, stack, &options, out).await?,
-        What::DeadLetters(options) => dead_letters::run(&deployment, &options, out).await?,
-        What::Rebuild(rebuild) => view_generations::run(&deployment, stack, &rebuild, out).await?,
+        Verb::Release(release) => release::run(&deployment, &release, out).await?,
+        Verb::Concurrency(options) => concurrency::run(&deployment, &options, out).await?,
+        Verb::Doctor(options) => doctor::run::<L>(&deployment, stack, &options, out).await?,
+        Verb::DeadLetters(options) => dead_letters::run(&deployment, &options, out).await?,
+        Verb::Rebuild(rebuild) => view_generations::run(&deployment, stack, &rebuild, out).await?,
     };
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
 /// Prints the physical ids of all resources, or of the resource with this logical id. A physical id
 /// is a name, or the URL of a queue.
-fn resources(deployment: &Deployment, id: Option<&str>, out: Out) -> Result<()> {
+fn resources(deployment: &Deployment, id: Option<&str>, out: Output) -> Result<()> {
     let row = |(id, kind, name): (&str, &str, &str)| serde_json::json!({ "id": id, "type": kind, "name": name });
     match id {
         None => {
@@ -370,11 +365,11 @@ fn resources(deployment: &Deployment, id: Option<&str>, out: Out) -> Result<()> 
 
 /// The output: tables for people, or JSON for programs.
 #[derive(Debug, Clone, Copy)]
-struct Out {
+struct Output {
     json: bool,
 }
 
-impl Out {
+impl Output {
     /// Prints these fields of the rows. Each row is an object.
     fn rows(self, fields: &[&str], rows: &[Value]) {
         if self.json {

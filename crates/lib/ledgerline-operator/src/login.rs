@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 
-use crate::{Out, deployed, deployment::Deployment, https};
+use crate::{Output, deployed, deployment::Deployment, https};
 
 /// The logical id of the client of the user pool.
 const CLIENT: &str = "OperatorClient";
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The options of `ledger login`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct LoginArgs {
     /// Authenticate with this secret of the client `OperatorClient` (docs/runbook.md, "Operators").
     #[arg(long, env = "LEDGER_CLIENT_SECRET", hide_env_values = true)]
     client_secret: String,
@@ -46,7 +46,7 @@ pub(crate) struct Options {
 }
 
 /// Signs the operator in, and prints the access token.
-pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<()> {
+pub(crate) async fn run(deployment: &Deployment, options: &LoginArgs, out: Output) -> Result<()> {
     if deployment.is_local {
         bail!("on the local stack, any name is a token: set LEDGER_TOKEN to it");
     }
@@ -59,7 +59,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
         None => deployment.output("SignInUrl").await?,
     };
     let pages = pages.trim_end_matches('/');
-    https::is_private(
+    https::require_private(
         &pages.parse().context("the URL of the sign-in pages is not valid: set --sign-in-url")?,
     )?;
     // Each text has 122 random bits. A verifier must have at least 43 characters.
@@ -70,10 +70,10 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     let listeners = listen().await?;
     let address = format!(
         "{pages}/oauth2/authorize?{}",
-        asked(client, &scopes(&template), &state, &verifier)
+        sign_in_query(client, &scopes(&template), &state, &verifier)
     );
     eprintln!("Sign in, within five minutes, at\n{address}");
-    let code = timeout(PATIENCE, code(listeners, state))
+    let code = timeout(PATIENCE, receive_code(listeners, state))
         .await
         .context("the sign-in took longer than five minutes: run `ledger login` again")??;
     let form = form(&[
@@ -110,7 +110,7 @@ fn scopes(template: &Value) -> String {
 }
 
 /// Returns the query of the sign-in page.
-fn asked(client: &str, scopes: &str, state: &str, verifier: &str) -> String {
+fn sign_in_query(client: &str, scopes: &str, state: &str, verifier: &str) -> String {
     let challenge = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(verifier));
     form(&[
         ("response_type", "code"),
@@ -144,12 +144,12 @@ async fn listen() -> Result<Vec<TcpListener>> {
 }
 
 /// The channel for the result of a sign-in: a code, or the reason why there is none.
-type Came = mpsc::Sender<Result<String, String>>;
+type CodeSender = mpsc::Sender<Result<String, String>>;
 
 /// Waits for the redirect of the browser, and returns its code.
-async fn code(listeners: Vec<TcpListener>, state: String) -> Result<String> {
-    let (came, mut comes) = mpsc::channel(1);
-    let pages = Router::new().route("/", get(back)).with_state((state, came));
+async fn receive_code(listeners: Vec<TcpListener>, state: String) -> Result<String> {
+    let (sender, mut receiver) = mpsc::channel(1);
+    let pages = Router::new().route("/", get(handle_redirect)).with_state((state, sender));
     let serving: Vec<_> = listeners
         .into_iter()
         .map(|listener| {
@@ -157,7 +157,8 @@ async fn code(listeners: Vec<TcpListener>, state: String) -> Result<String> {
             tokio::spawn(async move { axum::serve(listener, pages).await })
         })
         .collect();
-    let code = comes.recv().await.context("the redirect page stopped: run `ledger login` again")?;
+    let code =
+        receiver.recv().await.context("the redirect page stopped: run `ledger login` again")?;
     // The browser needs time to show the page before the server stops.
     tokio::time::sleep(Duration::from_millis(200)).await;
     serving.iter().for_each(tokio::task::JoinHandle::abort);
@@ -166,8 +167,8 @@ async fn code(listeners: Vec<TcpListener>, state: String) -> Result<String> {
 
 /// Handles the redirect. Another site cannot know the state, so its request is refused and changes
 /// nothing.
-async fn back(
-    State((state, came)): State<(String, Came)>,
+async fn handle_redirect(
+    State((state, sender)): State<(String, CodeSender)>,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> impl IntoResponse {
     if query.get("state") != Some(&state) {
@@ -186,7 +187,7 @@ async fn back(
             (Err(error), "Not signed in: the terminal shows the reason.")
         }
     };
-    let _ = came.send(result).await;
+    let _ = sender.send(result).await;
     (StatusCode::OK, Html(text))
 }
 
@@ -197,7 +198,7 @@ mod tests {
     /// The example of RFC 7636, appendix B.
     #[test]
     fn the_sign_in_request_has_a_challenge_for_this_program_only() {
-        let query = asked(
+        let query = sign_in_query(
             "client-1",
             "openid ledgerline/operate",
             "s",
@@ -213,7 +214,7 @@ mod tests {
         // Given a page at the redirect address,
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let code = tokio::spawn(code(vec![listener], "right".to_owned()));
+        let code = tokio::spawn(receive_code(vec![listener], "right".to_owned()));
         // when another site opens it, and then the user pool does,
         let open = |query: &'static str| async move {
             let request =
@@ -231,7 +232,7 @@ mod tests {
     async fn the_error_has_the_reason_why_the_user_pool_refused() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let code = tokio::spawn(code(vec![listener], "s".to_owned()));
+        let code = tokio::spawn(receive_code(vec![listener], "s".to_owned()));
         let query = "state=s&error=invalid_request&error_description=invalid_scope";
         let request =
             Request::get(format!("http://{address}/?{query}")).body(String::new()).unwrap();

@@ -26,22 +26,22 @@ pub(crate) struct Record {
 
 /// Returns the name of the table.
 pub(crate) fn table(deployment: &Deployment) -> Result<&str> {
-    deployment.table_named(OPERATIONS).with_context(|| {
+    deployment.table_name(OPERATIONS).with_context(|| {
         format!("the stack has no `{OPERATIONS}` for the records of operators: run `cargo xtask new operators`, and deploy the stack")
     })
 }
 
 /// Writes a record.
-pub(crate) async fn keep(deployment: &Deployment, table: &str, record: Record) -> Result<()> {
+pub(crate) async fn store(deployment: &Deployment, table: &str, record: Record) -> Result<()> {
     let now = Timestamp::now();
     let key = key(record.kind, &format!("{now}#{}", uuid::Uuid::new_v4()));
     put(deployment, table, key, now, &record, None).await
 }
 
 /// Writes a record if the stack has the table. This is for actions that cannot lose data.
-pub(crate) async fn keep_if_possible(deployment: &Deployment, record: Record) -> Result<()> {
+pub(crate) async fn store_if_possible(deployment: &Deployment, record: Record) -> Result<()> {
     match table(deployment) {
-        Ok(table) => keep(deployment, table, record).await,
+        Ok(table) => store(deployment, table, record).await,
         Err(error) => {
             eprintln!("{error:#}");
             Ok(())
@@ -70,8 +70,15 @@ pub(crate) async fn park(
 ) -> Result<()> {
     let ParkedMessage { queue, id, detail, body } = message;
     let record = Record { kind: PARKED, what: "park".to_owned(), why, detail };
-    put(deployment, table, key(PARKED, &place(queue, id)), Timestamp::now(), &record, Some(body))
-        .await
+    put(
+        deployment,
+        table,
+        key(PARKED, &parked_key(queue, id)),
+        Timestamp::now(),
+        &record,
+        Some(body),
+    )
+    .await
 }
 
 /// Deletes a parked message.
@@ -82,12 +89,15 @@ pub(crate) async fn unpark(
     id: &str,
 ) -> Result<()> {
     let delete = deployment.dynamodb.delete_item().table_name(table);
-    delete.set_key(Some(key(PARKED, &place(queue, id)))).send().await?;
+    delete.set_key(Some(key(PARKED, &parked_key(queue, id)))).send().await?;
     Ok(())
 }
 
 /// Returns the parked messages, each with the operator, the time and the reason.
-pub(crate) async fn parked(deployment: &Deployment, table: &str) -> Result<Vec<(Value, Record)>> {
+pub(crate) async fn parked_messages(
+    deployment: &Deployment,
+    table: &str,
+) -> Result<Vec<(Value, Record)>> {
     let query = deployment.dynamodb.query().table_name(table).consistent_read(true);
     let query =
         query.key_condition_expression("#kind = :kind").expression_attribute_names("#kind", "kind");
@@ -108,7 +118,7 @@ pub(crate) async fn parked(deployment: &Deployment, table: &str) -> Result<Vec<(
     Ok(found)
 }
 
-fn place(queue: &str, id: &str) -> String {
+fn parked_key(queue: &str, id: &str) -> String {
     format!("{queue}#{id}")
 }
 

@@ -4,31 +4,27 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
-use aws_sdk_lambda::primitives::Blob;
 use clap::Args;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use ledgerline::StreamId;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
-    Out, Stack, Writing,
+    Output, Stack, WriteArgs,
     deployment::{Deployment, SEQUENCER},
-    reconcile::{self, Repair},
+    reconciliation::{self, ReconcileArgs},
     records::{self, Record},
+    repair::Repair,
+    send_records::send_records,
 };
 
-/// The most records of one invocation.
-const RECORDS: usize = 10;
-/// The size in bytes from which an invocation gets no more records. Lambda accepts 6 MB, and one
-/// more record has half a megabyte at most.
-const BYTES: usize = 4_000_000;
 /// The number of streams that are sent at once.
 const AT_ONCE: usize = 4;
 
 /// The options of `ledger redeliver`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct RedeliverArgs {
     /// The stream to redeliver.
     #[arg(required_unless_present_any = ["since", "all", "missing"], conflicts_with_all = ["since", "all", "missing"])]
     stream: Option<String>,
@@ -57,9 +53,9 @@ pub(crate) struct Options {
     #[arg(long, requires_all = ["missing", "write"])]
     act: bool,
     #[command(flatten)]
-    compared: reconcile::Options,
+    compared: ReconcileArgs,
     #[command(flatten)]
-    writing: Writing,
+    writing: WriteArgs,
 }
 
 /// Redelivers commits, or prints their number. Returns `false` if a stream fails, or the operator
@@ -67,12 +63,12 @@ pub(crate) struct Options {
 pub(crate) async fn run(
     deployment: &Deployment,
     stack: &Stack,
-    options: &Options,
-    out: Out,
+    options: &RedeliverArgs,
+    out: Output,
 ) -> Result<bool> {
     if options.missing {
         let repair = Repair { act: options.act, writing: &options.writing };
-        return reconcile::run(deployment, stack, &options.compared, Some(repair), out).await;
+        return reconciliation::run(deployment, stack, &options.compared, Some(repair), out).await;
     }
     if !options.compared.only.is_empty() || options.compared.younger.is_some() {
         bail!("--only and --younger need --missing");
@@ -90,19 +86,19 @@ pub(crate) async fn run(
         );
         return Ok(true);
     }
-    if !options.writing.is_agreed(&format!("{what}?"))? {
+    if !options.writing.confirm(&format!("{what}?"))? {
         return Ok(false);
     }
     let why = options.writing.why();
     let detail = json!({ "stream": options.stream });
-    records::keep_if_possible(deployment, Record { kind: "replay", what, why, detail }).await?;
+    records::store_if_possible(deployment, Record { kind: "redeliver", what, why, detail }).await?;
     let bar =
         out.bar(commits, "{elapsed_precise} {wide_bar} {pos}/{len} commits, {per_sec}, {eta} left");
     let sent = stream::iter(&streams).map(|(stream, (first, last))| {
         let (commits, bar) =
             ((*first..=*last).map(|version| (stream.clone(), version)).collect::<Vec<_>>(), &bar);
         async move {
-            let taken = hand_over(deployment, to, &commits).await;
+            let taken = send_records(deployment, to, &commits).await;
             bar.inc(commits.len() as u64);
             (stream, first, taken)
         }
@@ -125,7 +121,7 @@ pub(crate) async fn run(
     Ok(failed == 0)
 }
 
-impl Options {
+impl RedeliverArgs {
     /// Returns the streams, each with its first and its last version.
     async fn streams(&self, deployment: &Deployment) -> Result<BTreeMap<StreamId, (u64, u64)>> {
         let log = deployment.log()?;
@@ -144,53 +140,4 @@ impl Options {
         }
         Ok(BTreeMap::from([(stream, (self.from, to))]))
     }
-}
-
-/// Invokes the function with the logical id `to` with the records of these commits, as the stream
-/// of `CommitsTable` does, in several invocations if needed.
-///
-/// # Errors
-/// At the first invocation that fails, or that reports a failed record. Earlier invocations stay.
-pub(crate) async fn hand_over(
-    deployment: &Deployment,
-    to: &str,
-    commits: &[(StreamId, u64)],
-) -> Result<()> {
-    let log = deployment.log()?;
-    let name = deployment.name(to)?;
-    // A FIFO queue drops a message that it received in the last five minutes. The id of this run
-    // makes its messages different.
-    let run = uuid::Uuid::new_v4();
-    let (mut records, mut bytes) = (Vec::new(), 0);
-    for (place, (stream, version)) in commits.iter().enumerate() {
-        let record = log.record(stream, *version).await?;
-        let mut record = record.with_context(|| format!("`{stream}` has no version {version}"))?;
-        record["ApproximateCreationDateTime"] = 0.into();
-        record["SequenceNumber"] = (place + 1).to_string().into();
-        record["SizeBytes"] = 1.into();
-        record["StreamViewType"] = "NEW_IMAGE".into();
-        let record = json!({
-            "eventID": format!("replay-{place}"), "eventName": "INSERT", "eventVersion": "1.1", "eventSource": "aws:dynamodb",
-            "awsRegion": "replay", "eventSourceARN": format!("replay/{run}"), "dynamodb": record,
-        });
-        bytes += record.to_string().len();
-        records.push(record);
-        if records.len() == RECORDS || bytes > BYTES {
-            hand(deployment, to, &name, std::mem::take(&mut records)).await?;
-            bytes = 0;
-        }
-    }
-    if records.is_empty() { Ok(()) } else { hand(deployment, to, &name, records).await }
-}
-
-async fn hand(deployment: &Deployment, to: &str, name: &str, records: Vec<Value>) -> Result<()> {
-    let payload = json!({ "Records": records }).to_string();
-    let answer =
-        deployment.lambda.invoke().function_name(name).payload(Blob::new(payload)).send().await?;
-    let body: Value =
-        serde_json::from_slice(answer.payload.as_ref().map_or(&[], |payload| payload.as_ref()))?;
-    if answer.function_error.is_some() || body["batchItemFailures"] != json!([]) {
-        bail!("`{to}` did not accept the records: {body}");
-    }
-    Ok(())
 }

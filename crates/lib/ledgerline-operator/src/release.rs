@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
-    Out, Writing,
+    Output, WriteArgs,
     deployment::{Deployment, LIVE},
     records::{self, Record},
 };
@@ -27,16 +27,16 @@ pub(crate) enum Release {
     /// Roll back every function to the version that was live before a deployment.
     ///
     /// Builds nothing and changes no data. Without --write, print the versions.
-    Rollback(Options),
+    Rollback(RollbackArgs),
     /// Publish a version of each function as it is configured, and make it live.
     ///
     /// Needed after a deployment that changed only the settings of all functions.
-    Promote(Writing),
+    Promote(WriteArgs),
 }
 
 /// The options of `ledger release rollback`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct RollbackArgs {
     /// Roll back to the versions in this file, the output of `ledger release list --json` from
     /// before the deployment.
     #[arg(long, required_unless_present = "before", conflicts_with = "before")]
@@ -46,12 +46,12 @@ pub(crate) struct Options {
     #[arg(long)]
     before: Option<Timestamp>,
     #[command(flatten)]
-    writing: Writing,
+    writing: WriteArgs,
 }
 
 /// A function, by its logical id, and its live version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Live {
+struct LiveVersion {
     function: String,
     version: String,
 }
@@ -65,12 +65,12 @@ struct Alias {
 }
 
 /// Returns the aliases, by the logical ids of the functions.
-async fn live(deployment: &Deployment) -> Result<BTreeMap<String, Alias>> {
+async fn live_aliases(deployment: &Deployment) -> Result<BTreeMap<String, Alias>> {
     if deployment.is_local {
         bail!("the local stack has one version of each function, the newest");
     }
     let mut aliases = BTreeMap::new();
-    for (id, name) in deployment.of_type("AWS::Lambda::Function") {
+    for (id, name) in deployment.resources_of_type("AWS::Lambda::Function") {
         let alias = deployment.lambda.get_alias().function_name(name).name(LIVE).send().await;
         let alias = alias.with_context(|| format!("the alias {LIVE} of {id}"))?;
         let weights = alias.routing_config.and_then(|routing| routing.additional_version_weights);
@@ -83,7 +83,7 @@ async fn live(deployment: &Deployment) -> Result<BTreeMap<String, Alias>> {
 
 /// Runs the subcommand. Returns `false` if a function does not get the wanted version, or the
 /// operator declines.
-pub(crate) async fn run(deployment: &Deployment, release: &Release, out: Out) -> Result<bool> {
+pub(crate) async fn run(deployment: &Deployment, release: &Release, out: Output) -> Result<bool> {
     match release {
         Release::List => list(deployment, out).await.map(|()| true),
         Release::Rollback(options) => roll_back(deployment, options, out).await,
@@ -92,24 +92,24 @@ pub(crate) async fn run(deployment: &Deployment, release: &Release, out: Out) ->
 }
 
 /// Prints the live versions.
-async fn list(deployment: &Deployment, out: Out) -> Result<()> {
-    let row = |(function, Alias { version, is_split: _ })| json!(Live { function, version });
-    let rows: Vec<_> = live(deployment).await?.into_iter().map(row).collect();
+async fn list(deployment: &Deployment, out: Output) -> Result<()> {
+    let row = |(function, Alias { version, is_split: _ })| json!(LiveVersion { function, version });
+    let rows: Vec<_> = live_aliases(deployment).await?.into_iter().map(row).collect();
     out.rows(&["function", "version"], &rows);
     Ok(())
 }
 
 /// Makes earlier versions live. Returns `false` if a function keeps another version, or the
 /// operator declines.
-async fn roll_back(deployment: &Deployment, options: &Options, out: Out) -> Result<bool> {
-    let live = live(deployment).await?;
+async fn roll_back(deployment: &Deployment, options: &RollbackArgs, out: Output) -> Result<bool> {
+    let live = live_aliases(deployment).await?;
     let (wanted, cannot) = match (&options.to, options.before) {
-        (Some(file), _) => (written_down(file)?, Vec::new()),
-        (None, Some(before)) => from_before(deployment, &live, before).await?,
+        (Some(file), _) => (read_versions(file)?, Vec::new()),
+        (None, Some(before)) => versions_before(deployment, &live, before).await?,
         (None, None) => bail!("choose the versions: --to or --before"),
     };
-    let moves = moves(wanted, &live)?;
-    let row = |Live { function, version }: &Live| json!({ "function": function, "from": live[function].version, "to": version });
+    let moves = choose_moves(wanted, &live)?;
+    let row = |LiveVersion { function, version }: &LiveVersion| json!({ "function": function, "from": live[function].version, "to": version });
     let rows: Vec<_> = moves.iter().map(row).collect();
     out.rows(&["function", "from", "to"], &rows);
     for function in &cannot {
@@ -123,17 +123,21 @@ async fn roll_back(deployment: &Deployment, options: &Options, out: Out) -> Resu
         return Ok(cannot.is_empty());
     }
     let what = format!("roll back {} functions", moves.len());
-    if !options.writing.is_agreed(&format!("{what}?"))? {
+    if !options.writing.confirm(&format!("{what}?"))? {
         return Ok(false);
     }
     let why = options.writing.why();
     let detail = json!(rows);
-    records::keep_if_possible(deployment, Record { kind: "go-back", what, why, detail }).await?;
+    records::store_if_possible(deployment, Record { kind: "release rollback", what, why, detail })
+        .await?;
     Ok(move_all(deployment, moves).await? && cannot.is_empty())
 }
 
 /// Returns the functions whose alias names another version, or splits the events between two.
-fn moves(wanted: Vec<Live>, live: &BTreeMap<String, Alias>) -> Result<Vec<Live>> {
+fn choose_moves(
+    wanted: Vec<LiveVersion>,
+    live: &BTreeMap<String, Alias>,
+) -> Result<Vec<LiveVersion>> {
     let mut moves = Vec::new();
     for wanted in wanted {
         let now = live.get(&wanted.function);
@@ -151,28 +155,29 @@ fn moves(wanted: Vec<Live>, live: &BTreeMap<String, Alias>) -> Result<Vec<Live>>
 }
 
 /// Publishes a version of each function as it is configured, and makes it live.
-async fn promote(deployment: &Deployment, writing: &Writing, out: Out) -> Result<bool> {
-    let live = live(deployment).await?;
+async fn promote(deployment: &Deployment, writing: &WriteArgs, out: Output) -> Result<bool> {
+    let live = live_aliases(deployment).await?;
     let what = format!("publish {} functions", live.len());
     if !writing.write {
         out.note(&format!("to {what} and make the new versions live, give --write and --why"));
         return Ok(true);
     }
-    if !writing.is_agreed(&format!("{what}?"))? {
+    if !writing.confirm(&format!("{what}?"))? {
         return Ok(false);
     }
     let versions: BTreeMap<_, _> =
         live.iter().map(|(function, alias)| (function, &alias.version)).collect();
     let why = writing.why();
     let detail = json!(versions);
-    records::keep_if_possible(deployment, Record { kind: "publish", what, why, detail }).await?;
+    records::store_if_possible(deployment, Record { kind: "release promote", what, why, detail })
+        .await?;
     let mut published = Vec::new();
     for function in live.into_keys() {
         let name = &deployment.function(&function)?.name;
         // AWS publishes no new version of an unchanged function, and returns its last one.
         let version = deployment.lambda.publish_version().function_name(name).send().await;
         let version = version.with_context(|| format!("`{function}` is not published"))?.version;
-        published.push(Live { function, version: version.unwrap_or_default() });
+        published.push(LiveVersion { function, version: version.unwrap_or_default() });
     }
     let rows: Vec<_> = published.iter().map(|live| json!(live)).collect();
     out.rows(&["function", "version"], &rows);
@@ -181,9 +186,9 @@ async fn promote(deployment: &Deployment, writing: &Writing, out: Out) -> Result
 
 /// Moves the aliases, each with all of its events. Returns whether all moves succeeded, and prints
 /// the functions whose moves failed.
-async fn move_all(deployment: &Deployment, moves: Vec<Live>) -> Result<bool> {
+async fn move_all(deployment: &Deployment, moves: Vec<LiveVersion>) -> Result<bool> {
     let mut is_done = true;
-    for Live { function, version } in moves {
+    for LiveVersion { function, version } in moves {
         let name = &deployment.function(&function)?.name;
         // A canary deployment sends a part of the events to another version. The update stops that.
         let routing = AliasRoutingConfiguration::builder()
@@ -199,7 +204,7 @@ async fn move_all(deployment: &Deployment, moves: Vec<Live>) -> Result<bool> {
 }
 
 /// Reads a saved list of versions, one function per line.
-fn written_down(file: &Path) -> Result<Vec<Live>> {
+fn read_versions(file: &Path) -> Result<Vec<LiveVersion>> {
     let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let read = |(place, line): (usize, &str)| {
         serde_json::from_str(line).with_context(|| format!("{}:{}", file.display(), place + 1))
@@ -212,13 +217,13 @@ fn written_down(file: &Path) -> Result<Vec<Live>> {
     Ok(list)
 }
 
-/// Returns the version of each function from before this time, as [`at_or_before`] chooses it. Also
+/// Returns the version of each function from before this time, as [`version_before`] chooses it. Also
 /// returns the functions without such a version.
-async fn from_before(
+async fn versions_before(
     deployment: &Deployment,
     live: &BTreeMap<String, Alias>,
     before: Timestamp,
-) -> Result<(Vec<Live>, Vec<String>)> {
+) -> Result<(Vec<LiveVersion>, Vec<String>)> {
     let (mut found, mut cannot) = (Vec::new(), Vec::new());
     for (id, alias) in live {
         let list = deployment
@@ -230,13 +235,14 @@ async fn from_before(
         while let Some(version) = items.next().await {
             let version = version.with_context(|| format!("the versions of {id}"))?;
             let number = version.version().and_then(|number| number.parse::<u64>().ok());
-            if let (Some(number), Some(at)) = (number, version.last_modified().and_then(modified)) {
+            if let (Some(number), Some(at)) = (number, version.last_modified().and_then(parse_time))
+            {
                 versions.insert(number, at);
             }
         }
         let function = id.clone();
-        match at_or_before(&versions, &alias.version, before) {
-            Some(number) => found.push(Live { function, version: number.to_string() }),
+        match version_before(&versions, &alias.version, before) {
+            Some(number) => found.push(LiveVersion { function, version: number.to_string() }),
             None => cannot.push(function),
         }
     }
@@ -244,13 +250,17 @@ async fn from_before(
 }
 
 /// Parses a time of Lambda. Its offset has no colon: 2026-11-23T10:00:00.000+0000.
-fn modified(text: &str) -> Option<Timestamp> {
+fn parse_time(text: &str) -> Option<Timestamp> {
     text.parse().ok().or_else(|| Timestamp::strptime("%Y-%m-%dT%H:%M:%S%.f%z", text).ok())
 }
 
 /// Returns the live version if it is from before a time, or else the highest version from before
 /// it.
-fn at_or_before(versions: &BTreeMap<u64, Timestamp>, live: &str, before: Timestamp) -> Option<u64> {
+fn version_before(
+    versions: &BTreeMap<u64, Timestamp>,
+    live: &str,
+    before: Timestamp,
+) -> Option<u64> {
     let number = live.parse().ok().filter(|live| versions.get(live).is_some_and(|at| *at < before));
     let highest = || versions.iter().rev().find(|(_, at)| **at < before).map(|(number, _)| *number);
     number.or_else(highest)
@@ -267,13 +277,13 @@ mod tests {
             (2, "2026-11-22T10:00:00.000+0000"),
             (3, "2026-11-23T10:00:00.123+0000"),
         ]
-        .map(|(number, at)| (number, modified(at).unwrap()))
+        .map(|(number, at)| (number, parse_time(at).unwrap()))
         .into();
         let before = "2026-11-23T09:00:00Z".parse().unwrap();
         for (live, expected) in [("3", 2), ("2", 2), ("1", 1), ("9", 2), ("$LATEST", 2)] {
-            assert_eq!(at_or_before(&versions, live, before), Some(expected), "{live}");
+            assert_eq!(version_before(&versions, live, before), Some(expected), "{live}");
         }
-        assert_eq!(at_or_before(&versions, "3", "2026-11-19T00:00:00Z".parse().unwrap()), None);
+        assert_eq!(version_before(&versions, "3", "2026-11-19T00:00:00Z".parse().unwrap()), None);
     }
 
     #[test]
@@ -281,12 +291,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("live.jsonl");
         fs::write(&file, "{\"function\":\"FanoutFunction\",\"version\":\"7\"}\n\n").unwrap();
-        let expected = Live { function: "FanoutFunction".into(), version: "7".into() };
-        assert_eq!(written_down(&file).unwrap(), [expected]);
+        let expected = LiveVersion { function: "FanoutFunction".into(), version: "7".into() };
+        assert_eq!(read_versions(&file).unwrap(), [expected]);
         fs::write(&file, "\n").unwrap();
-        assert!(written_down(&file).unwrap_err().to_string().ends_with("names no function"));
+        assert!(read_versions(&file).unwrap_err().to_string().ends_with("names no function"));
         fs::write(&file, "FanoutFunction 7\n").unwrap();
-        assert!(written_down(&file).unwrap_err().to_string().ends_with("live.jsonl:1"));
+        assert!(read_versions(&file).unwrap_err().to_string().ends_with("live.jsonl:1"));
     }
 
     #[test]
@@ -297,10 +307,13 @@ mod tests {
             ("B".to_owned(), alias("7", true)),
             ("C".to_owned(), alias("8", false)),
         ]);
-        let to = |function: &str| Live { function: function.into(), version: "7".into() };
-        assert_eq!(moves(vec![to("A"), to("B"), to("C")], &live).unwrap(), [to("B"), to("C")]);
+        let to = |function: &str| LiveVersion { function: function.into(), version: "7".into() };
+        assert_eq!(
+            choose_moves(vec![to("A"), to("B"), to("C")], &live).unwrap(),
+            [to("B"), to("C")]
+        );
         assert!(
-            moves(vec![to("A"), to("D")], &live)
+            choose_moves(vec![to("A"), to("D")], &live)
                 .unwrap_err()
                 .to_string()
                 .contains("no function `D`")

@@ -8,15 +8,15 @@ use ledgerline_dynamodb::Move;
 use serde_json::json;
 
 use crate::{
-    Out, Stack, Writing,
+    Output, Stack, WriteArgs,
     deployment::Deployment,
     records::{self, Record},
-    subscribers::{named, subscribers},
+    subscribers::{find, subscribers},
 };
 
 /// The options of `ledger skip`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct SkipArgs {
     /// The logical id of the subscription, or its beginning: Bookings.
     view: String,
     /// The stream of the commit.
@@ -25,7 +25,7 @@ pub(crate) struct Options {
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     version: u64,
     #[command(flatten)]
-    writing: Writing,
+    writing: WriteArgs,
 }
 
 /// Skips the commit with `--write`; without it, prints whether the commit is skipped. Returns
@@ -33,28 +33,28 @@ pub(crate) struct Options {
 pub(crate) async fn run(
     deployment: &Deployment,
     stack: &Stack,
-    options: &Options,
-    out: Out,
+    options: &SkipArgs,
+    out: Output,
 ) -> Result<bool> {
-    let Options { view, stream, version, writing } = options;
+    let SkipArgs { view, stream, version, writing } = options;
     let stream = StreamId::try_from(stream.clone())
         .with_context(|| format!("`{stream}` is no name of a stream"))?;
     let all = subscribers(deployment, stack).await?;
-    let of_log = &named(&all, view)?.of_log;
-    if of_log.kind != SubscriberKind::Subscription {
-        bail!("`{}` is no subscription: there, a commit stops only its own stream", of_log.id);
+    let compared = &find(&all, view)?.compared;
+    if compared.kind != SubscriberKind::Subscription {
+        bail!("`{}` is no subscription: there, a commit stops only its own stream", compared.id);
     }
-    if !of_log.takes(&stream) {
-        bail!("`{}` applies no commits of the category `{}`", of_log.id, stream.category());
+    if !compared.takes(&stream) {
+        bail!("`{}` applies no commits of the category `{}`", compared.id, stream.category());
     }
     if !deployment.log()?.has(&stream, *version).await? {
         bail!("the log has no version {version} of {stream}: see `ledger order void`");
     }
-    let table = of_log.table.at(0);
+    let table = compared.table.at(0);
     let seen = table.generations().await?;
     let is_skipped = seen.skips(&stream, *version);
     let show = |is| {
-        let row = json!({ "view": of_log.id, "stream": stream, "version": version, "is": is });
+        let row = json!({ "view": compared.id, "stream": stream, "version": version, "is": is });
         out.rows(&["view", "stream", "version", "is"], &[row]);
     };
     if is_skipped || !writing.write {
@@ -66,20 +66,20 @@ pub(crate) async fn run(
         return Ok(true);
     }
     let ask =
-        format!("make {} skip version {version} of {stream} if it cannot be applied?", of_log.id);
-    if !writing.is_agreed(&ask)? {
+        format!("make {} skip version {version} of {stream} if it cannot be applied?", compared.id);
+    if !writing.confirm(&ask)? {
         return Ok(false);
     }
     let skipping = seen.skipping(&stream, *version)?;
     let what = format!("skip {stream} {version}");
     let why = writing.why();
-    let detail = json!({ "view": of_log.id, "stream": stream, "version": version });
+    let detail = json!({ "view": compared.id, "stream": stream, "version": version });
     // The view stores only its last changes, but the record stays.
-    let record = Record { kind: "subscriptions", what: what.clone(), why: why.clone(), detail };
-    records::keep(deployment, records::table(deployment)?, record).await?;
+    let record = Record { kind: "skip", what: what.clone(), why: why.clone(), detail };
+    records::store(deployment, records::table(deployment)?, record).await?;
     let by = Move { at: Timestamp::now(), what, who: deployment.operator().await?, why };
     if !table.compare_and_set(&seen, skipping, by).await? {
-        bail!("the generations of `{}` changed meanwhile; run the command again", of_log.id);
+        bail!("the generations of `{}` changed meanwhile; run the command again", compared.id);
     }
     show("skipped, if it cannot be applied");
     Ok(true)

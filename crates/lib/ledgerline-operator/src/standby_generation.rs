@@ -13,7 +13,7 @@ use ledgerline_lambda::rebuild::{RebuildRequest, RebuildResponse};
 use serde_json::json;
 
 use crate::{
-    Writing,
+    WriteArgs,
     price::{READS, WRITES},
     view_generations::{BuildArgs, View},
 };
@@ -56,7 +56,7 @@ impl View<'_> {
         &self,
         generations: Generations,
         build: &BuildArgs,
-        writing: &Writing,
+        writing: &WriteArgs,
     ) -> Result<bool> {
         let plan = format!("{}, and leave reads on the active one", self.plan(&generations)?);
         if !writing.write {
@@ -81,7 +81,7 @@ impl View<'_> {
         generations: Generations,
         build: &BuildArgs,
         without: &[String],
-        writing: &Writing,
+        writing: &WriteArgs,
     ) -> Result<bool> {
         let plan = format!(
             "{}, compare it with the log, and switch all reads to it",
@@ -130,7 +130,7 @@ impl View<'_> {
     /// # Errors
     /// When the previous generation still exists.
     fn plan(&self, generations: &Generations) -> Result<String> {
-        let id = &self.subscriber.of_log.id;
+        let id = &self.subscriber.compared.id;
         match generations.standby.as_ref().map(|standby| standby.phase) {
             None => Ok(format!("build a standby generation of {id}")),
             Some(Phase::Building) => Ok(format!("resume the standby generation of {id}")),
@@ -149,13 +149,13 @@ impl View<'_> {
         &self,
         generations: Generations,
         plan: &str,
-        writing: &Writing,
+        writing: &WriteArgs,
     ) -> Result<Option<Generations>> {
         if generations.in_phase(Phase::Building).is_some() {
             self.out.note("resuming the rebuild of the standby generation");
             return Ok(Some(generations));
         }
-        if !writing.is_agreed(&format!("{}.\n{plan}?", self.estimate().await?))? {
+        if !writing.confirm(&format!("{}.\n{plan}?", self.estimate().await?))? {
             return Ok(None);
         }
         let begun = self
@@ -172,7 +172,7 @@ impl View<'_> {
         build: &BuildArgs,
     ) -> Result<(RebuildResponse, Comparison)> {
         let number = building.in_phase(Phase::Building).context("no generation is being built")?;
-        let built = match self.subscriber.of_log.kind {
+        let built = match self.subscriber.compared.kind {
             SubscriberKind::Subscription => self.build_in_order(number).await?,
             SubscriberKind::StateProjector
             | SubscriberKind::LogProjector
@@ -215,7 +215,7 @@ impl View<'_> {
 
     /// Makes the function rebuild every part of the log, several parts at once.
     async fn build_parts(&self, number: u32, build: &BuildArgs) -> Result<RebuildResponse> {
-        let (commits, _) = self.deployment.size_of_log().await?;
+        let (commits, _) = self.deployment.log_size().await?;
         let bar = self
             .out
             .bar(commits, "{wide_bar} {pos} of {len} commits, {per_sec}, {eta} left; {msg}");
@@ -285,7 +285,8 @@ impl View<'_> {
     async fn compare(&self, number: u32) -> Result<Comparison> {
         let table = self.table.at(number);
         let heads = self.deployment.log()?.heads(self.deployment.parts()).await?;
-        let streams = heads.into_iter().filter(|(stream, _)| self.subscriber.of_log.takes(stream));
+        let streams =
+            heads.into_iter().filter(|(stream, _)| self.subscriber.compared.takes(stream));
         let all = streams
             .map(|(stream, head)| (stream, Versions { log: head.version, view: 0 }))
             .collect();
@@ -294,7 +295,7 @@ impl View<'_> {
         let mut in_vain = 0;
         let mut reasons = BTreeMap::new();
         while !missing.is_empty() && in_vain < ROUNDS {
-            if self.subscriber.of_log.kind == SubscriberKind::Subscription {
+            if self.subscriber.compared.kind == SubscriberKind::Subscription {
                 self.build_in_order(number).await?;
             } else if !is_first {
                 // The first round only waits for messages in flight. Later rounds write the missing
@@ -358,12 +359,12 @@ impl View<'_> {
 
     async fn invoke(&self, request: &RebuildRequest) -> Result<RebuildResponse> {
         let payload = json!({ "rebuild": request }).to_string();
-        let name = self.deployment.name(&self.subscriber.of_log.id)?;
+        let name = self.deployment.name(&self.subscriber.compared.id)?;
         let call = self.deployment.lambda.invoke().function_name(name).payload(Blob::new(payload));
         let response = call.send().await?;
         let body = response.payload.as_ref().map_or(&[][..], |payload| payload.as_ref());
         if response.function_error.is_some() {
-            bail!("{}: {}", self.subscriber.of_log.id, String::from_utf8_lossy(body));
+            bail!("{}: {}", self.subscriber.compared.id, String::from_utf8_lossy(body));
         }
         serde_json::from_slice(body)
             .context("the deployed function cannot rebuild its view: deploy a newer version first")

@@ -16,7 +16,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(crate) struct Subscriber {
     /// The function with its table, at the generation that was active when the tool began.
-    pub(crate) of_log: reconcile::Subscriber,
+    pub(crate) compared: reconcile::Subscriber,
     /// The URL of its queue, if it has one.
     pub(crate) queue: Option<String>,
     /// The longest timeout, in seconds, of all functions that use the table.
@@ -55,7 +55,7 @@ pub(crate) async fn subscribers(deployment: &Deployment, stack: &Stack) -> Resul
         let queue = events
             .filter(|event| event["Type"] == "SQS")
             .find_map(|event| logical_id(&event["Properties"]["Queue"]));
-        let of_log = reconcile::Subscriber {
+        let compared = reconcile::Subscriber {
             id: id.to_owned(),
             kind: subscriber.kind,
             of: manifest.categories().into_iter().map(ToOwned::to_owned).collect(),
@@ -63,25 +63,25 @@ pub(crate) async fn subscribers(deployment: &Deployment, stack: &Stack) -> Resul
         };
         subscribers.push(Subscriber {
             queue: queue.and_then(|queue| queues.get(queue)).cloned(),
-            timeout: deployment.longest(name_of_table, &template),
+            timeout: deployment.longest_timeout(name_of_table, &template),
             is_rebuildable: subscriber.kind == SubscriberKind::Subscription
                 || manifest.takes(Action::Scan, "COMMITS_TABLE"),
-            of_log,
+            compared,
         });
     }
     Ok(subscribers)
 }
 
 /// Returns the subscriber with this logical id, or the only one whose id begins with this name.
-pub(crate) fn named<'f>(subscribers: &'f [Subscriber], name: &str) -> Result<&'f Subscriber> {
+pub(crate) fn find<'f>(subscribers: &'f [Subscriber], name: &str) -> Result<&'f Subscriber> {
     let begins: Vec<_> =
-        subscribers.iter().filter(|subscriber| subscriber.of_log.id.starts_with(name)).collect();
-    let exact = begins.iter().find(|subscriber| subscriber.of_log.id == name).copied();
+        subscribers.iter().filter(|subscriber| subscriber.compared.id.starts_with(name)).collect();
+    let exact = begins.iter().find(|subscriber| subscriber.compared.id == name).copied();
     match (exact, begins.as_slice()) {
         (Some(one), _) | (None, &[one]) => Ok(one),
         (None, _) => {
             let known: Vec<_> =
-                subscribers.iter().map(|subscriber| subscriber.of_log.id.as_str()).collect();
+                subscribers.iter().map(|subscriber| subscriber.compared.id.as_str()).collect();
             bail!("`{name}` does not identify one function; choose one of: {}", known.join(", "))
         }
     }

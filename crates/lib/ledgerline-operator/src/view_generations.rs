@@ -18,10 +18,10 @@ use ledgerline_lambda::rebuild::RebuildResponse;
 use serde_json::json;
 
 use crate::{
-    Out, Stack, Writing,
+    Output, Stack, WriteArgs,
     deployment::Deployment,
     price::READS,
-    subscribers::{Subscriber, named, subscribers},
+    subscribers::{Subscriber, find, subscribers},
 };
 
 /// The most streams that a switch leaves out. The view's history names them, in one item.
@@ -86,7 +86,7 @@ pub(crate) struct ViewArgs {
     /// The logical id of the function that writes the view, or its beginning: Balances.
     view: String,
     #[command(flatten)]
-    writing: Writing,
+    writing: WriteArgs,
 }
 
 /// The options for building a generation.
@@ -110,7 +110,7 @@ pub(crate) struct View<'a> {
     pub(crate) deployment: &'a Deployment,
     pub(crate) subscriber: &'a Subscriber,
     pub(crate) table: ViewTable,
-    pub(crate) out: Out,
+    pub(crate) out: Output,
 }
 
 /// Runs the subcommand. Returns whether it finished its work.
@@ -118,17 +118,17 @@ pub(crate) async fn run(
     deployment: &Deployment,
     stack: &Stack,
     rebuild: &Rebuild,
-    out: Out,
+    out: Output,
 ) -> Result<bool> {
     let all = subscribers(deployment, stack).await?;
-    let subscriber = named(&all, rebuild.view())?;
+    let subscriber = find(&all, rebuild.view())?;
     if !subscriber.is_rebuildable {
         bail!(
             "`{}` is not written from commits alone, and cannot be rebuilt; see docs/rebuild.md",
-            subscriber.of_log.id
+            subscriber.compared.id
         );
     }
-    let view = View { deployment, subscriber, table: subscriber.of_log.table.at(0), out };
+    let view = View { deployment, subscriber, table: subscriber.compared.table.at(0), out };
     let generations = view.table.generations().await?;
     match rebuild {
         Rebuild::Status { parts, .. } => {
@@ -154,7 +154,7 @@ impl View<'_> {
     async fn print_status(&self, generations: &Generations, parts: Option<i32>) -> Result<()> {
         self.out.rows(&["generation", "is", "since"], &generation_rows(generations));
         if let Some(number) = generations.in_phase(Phase::Building)
-            && self.subscriber.of_log.kind != SubscriberKind::Subscription
+            && self.subscriber.compared.kind != SubscriberKind::Subscription
         {
             self.print_progress(number, self.parts(parts)).await?;
         }
@@ -205,7 +205,7 @@ impl View<'_> {
 
     /// Returns the cost of a rebuild, as text.
     pub(crate) async fn estimate(&self) -> Result<String> {
-        let (commits, bytes) = self.deployment.size_of_log().await?;
+        let (commits, bytes) = self.deployment.log_size().await?;
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let units = bytes as f64 / 8_192.0;
         Ok(format!(
@@ -232,13 +232,13 @@ impl View<'_> {
         if !self.table.compare_and_set(from, to, by).await? {
             bail!(
                 "another operator changes the generations of `{}`; run the command again",
-                self.subscriber.of_log.id
+                self.subscriber.compared.id
             );
         }
         Ok(self.table.generations().await?)
     }
 
-    async fn roll_back(&self, generations: &Generations, writing: &Writing) -> Result<bool> {
+    async fn roll_back(&self, generations: &Generations, writing: &WriteArgs) -> Result<bool> {
         let Some(previous) = generations.in_phase(Phase::Kept) else {
             bail!(
                 "the standby generation was never active: `ledger rebuild switch` resumes its rebuild"
@@ -246,13 +246,13 @@ impl View<'_> {
         };
         let plan = format!(
             "switch all reads of {} from generation {} back to generation {previous}",
-            self.subscriber.of_log.id, generations.active
+            self.subscriber.compared.id, generations.active
         );
         if !writing.write {
             self.print_plan(&plan);
             return Ok(true);
         }
-        if !writing.is_agreed(&format!("{plan}?"))? {
+        if !writing.confirm(&format!("{plan}?"))? {
             return Ok(false);
         }
         let to = self
@@ -268,17 +268,17 @@ impl View<'_> {
     }
 
     /// Deletes the rows of the standby generation.
-    async fn drop_standby(&self, generations: Generations, writing: &Writing) -> Result<bool> {
+    async fn drop_standby(&self, generations: Generations, writing: &WriteArgs) -> Result<bool> {
         let Some(Standby { number, phase, .. }) = generations.standby.clone() else {
-            bail!("`{}` has no standby generation", self.subscriber.of_log.id)
+            bail!("`{}` has no standby generation", self.subscriber.compared.id)
         };
         let plan =
-            format!("delete the rows of generation {number} of {}", self.subscriber.of_log.id);
+            format!("delete the rows of generation {number} of {}", self.subscriber.compared.id);
         if !writing.write {
             self.print_plan(&plan);
             return Ok(true);
         }
-        if !writing.is_agreed(&format!("{plan}?"))? {
+        if !writing.confirm(&format!("{plan}?"))? {
             return Ok(false);
         }
         let leaving = match phase {

@@ -12,7 +12,7 @@ use ledgerline_dynamodb::TableError;
 use serde_json::{Value, json};
 
 use crate::{
-    Out, Stack,
+    Output, Stack,
     deployment::Deployment,
     subscribers::{Subscriber, subscribers},
 };
@@ -37,13 +37,31 @@ fn row(commit: &Commit, payloads: bool) -> Value {
     row
 }
 
+/// Prints the streams for which `is_wanted` is true, by their names and versions.
+pub(crate) async fn list_streams(
+    deployment: &Deployment,
+    is_wanted: impl Fn(&StreamId, u64) -> bool,
+    out: Output,
+) -> Result<()> {
+    let busy = out.busy("reading the keys of the whole log");
+    let heads = deployment.log()?.heads(deployment.parts()).await?;
+    drop(busy);
+    let rows: Vec<_> = heads
+        .into_iter()
+        .filter(|(stream, head)| is_wanted(stream, head.version))
+        .map(|(stream, head)| json!({ "stream": stream, "version": head.version, "at": head.at }))
+        .collect();
+    out.rows(&["stream", "version", "at"], &rows);
+    Ok(())
+}
+
 /// Prints a stream up to a version, and the state at that version.
 pub(crate) async fn show<L: Aggregates>(
     deployment: &Deployment,
     stream: &StreamId,
     at: Option<u64>,
     payloads: bool,
-    out: Out,
+    out: Output,
 ) -> Result<()> {
     let log = deployment.log()?;
     let (mut commits, up_to) = (Vec::<Commit>::new(), at.unwrap_or(u64::MAX));
@@ -63,7 +81,7 @@ pub(crate) async fn show<L: Aggregates>(
     if at.is_some_and(|at| at > last) {
         bail!("`{stream}` has the versions 1 to {last}");
     }
-    let mut state = StateOf { commits: &commits, category: stream.category(), state: None };
+    let mut state = StateFold { commits: &commits, category: stream.category(), state: None };
     L::visit(&mut state);
     let rows: Vec<_> = commits.iter().map(|commit| row(commit, payloads)).collect();
     let fields = if payloads { &FIELDS[1..] } else { &FIELDS[1..5] };
@@ -94,13 +112,13 @@ fn hole(commits: &[Commit]) -> Option<u64> {
 }
 
 /// Folds commits to the state of the aggregate with this category.
-struct StateOf<'a> {
+struct StateFold<'a> {
     commits: &'a [Commit],
     category: &'a str,
     state: Option<Result<Value>>,
 }
 
-impl Visitor for StateOf<'_> {
+impl Visitor for StateFold<'_> {
     fn visit<A: Aggregate>(&mut self) {
         if A::CATEGORY == self.category {
             let events = self.commits.iter().flat_map(|commit| &commit.events).map(decode::<A>);
@@ -121,7 +139,7 @@ pub(crate) async fn tail(
     from: &str,
     payloads: bool,
     once: bool,
-    out: Out,
+    out: Output,
 ) -> Result<()> {
     let (sequence, partitions) = deployment
         .order()
@@ -170,7 +188,7 @@ pub(crate) async fn tail(
     }
 }
 
-fn line(row: &Value, out: Out) -> String {
+fn line(row: &Value, out: Output) -> String {
     if out.json {
         return row.to_string();
     }
@@ -185,7 +203,7 @@ pub(crate) async fn trace(
     stack: &Stack,
     id: &str,
     payloads: bool,
-    out: Out,
+    out: Output,
 ) -> Result<()> {
     let log = deployment.log()?;
     let busy = out.busy("looking for the commits in the whole log");
@@ -210,16 +228,16 @@ pub(crate) async fn trace(
     for commit in &commits {
         // The subscribers of the stream that have applied the commit, and those that have not.
         let (mut there, mut not_yet) = (Vec::new(), Vec::new());
-        for Subscriber { of_log, .. } in
-            subscribers.iter().filter(|subscriber| subscriber.of_log.takes(&commit.stream))
+        for Subscriber { compared, .. } in
+            subscribers.iter().filter(|subscriber| subscriber.compared.takes(&commit.stream))
         {
-            let is_there = match of_log.table.reached(&commit.stream).await {
+            let is_there = match compared.table.reached(&commit.stream).await {
                 Ok(reached) => reached >= commit.version,
                 // A subscriber that cannot read its own position has not applied the commit.
                 Err(TableError::Row(_)) => false,
                 Err(error) => return Err(error.into()),
             };
-            if is_there { &mut there } else { &mut not_yet }.push(of_log.id.as_str());
+            if is_there { &mut there } else { &mut not_yet }.push(compared.id.as_str());
         }
         let mut row = row(commit, payloads);
         row["in"] = there.join(" ").into();

@@ -10,7 +10,7 @@ use ledgerline::{
 use serde_json::{Value, json};
 
 use crate::{
-    Out, Writing,
+    Output, WriteArgs,
     deployment::{Deployment, SEQUENCER},
     records::{self, Record},
 };
@@ -23,24 +23,24 @@ pub(crate) enum Order {
     /// Subscriptions and `GET /events` ignore a void entry. Deploy all readers of `$all` first: a
     /// reader of an older version fails at the void entry. Without --write, print whether the log
     /// has the commit.
-    Void(Void),
+    Void(VoidArgs),
 }
 
 /// The arguments of `ledger order void`.
 #[derive(Debug, Args)]
-pub(crate) struct Void {
+pub(crate) struct VoidArgs {
     /// The stream that the entry names.
     stream: String,
     /// The version that the entry names.
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     version: u64,
     #[command(flatten)]
-    writing: Writing,
+    writing: WriteArgs,
 }
 
 /// Makes the entry void, or prints its state. Returns `false` if the operator declines.
-pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Result<bool> {
-    let Order::Void(Void { stream, version, writing }) = order;
+pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Output) -> Result<bool> {
+    let Order::Void(VoidArgs { stream, version, writing }) = order;
     let stream = StreamId::try_from(stream.clone())
         .with_context(|| format!("`{stream}` is no name of a stream"))?;
     let entry = Entry { stream, version: *version };
@@ -53,7 +53,7 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
     }
     let partition = partition_of(&entry.stream, partitions);
     let is_void = void_entries(&sequence, partition).await?.contains(&entry);
-    let Some(segment) = named_in(&sequence, partition, &entry).await? else {
+    let Some(segment) = find_segment(&sequence, partition, &entry).await? else {
         bail!("`$all` has no entry `{name}`: check the stream and the version");
     };
     if is_void || !writing.write {
@@ -65,14 +65,14 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
         );
         return Ok(true);
     }
-    if !writing.is_agreed(&format!("make the entry `{name}` of `$all` void, permanently?"))? {
+    if !writing.confirm(&format!("make the entry `{name}` of `$all` void, permanently?"))? {
         return Ok(false);
     }
     // `$all` stores no reason. The record stores it, so the record is written first.
     let table = records::table(deployment)?;
     let what = format!("void {name}");
     let why = writing.why();
-    records::keep(deployment, table, Record { kind: "order", what, why, detail: json!(entry) })
+    records::store(deployment, table, Record { kind: "order", what, why, detail: json!(entry) })
         .await?;
     let payload =
         Blob::new(json!({ "void": NamedEntry { segment, entry: entry.clone() } }).to_string());
@@ -93,7 +93,11 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
 
 /// Returns the number of the first segment that names an entry. It reads the partition from its
 /// beginning, at a read unit for each 4 KB.
-async fn named_in(sequence: &impl EventLog, partition: u16, entry: &Entry) -> Result<Option<u64>> {
+async fn find_segment(
+    sequence: &impl EventLog,
+    partition: u16,
+    entry: &Entry,
+) -> Result<Option<u64>> {
     let mut after = 0;
     loop {
         let (page, complete) = segments(sequence, partition, after).await?;
