@@ -77,7 +77,7 @@ fn credited() -> Event {
 /// for cqrs-es.
 fn our_events(times: u32) -> Result<()> {
     let stored = encode::<Account>(&credited())?;
-    let mut loaded = Loaded::<Account>::nothing();
+    let mut loaded = Loaded::<Account>::initial();
     for _ in 0..times {
         let recorded: RecordedEvent = black_box(&stored).clone();
         loaded.state = Account::evolve(loaded.state, &decode::<Account>(&recorded)?);

@@ -117,7 +117,7 @@ async fn main() {
 fn batches(entries: usize, number: usize) -> impl Iterator<Item = Vec<Candidate>> {
     let candidate = move |place: usize| {
         let stream = tank(number * 1_000 + place % 200);
-        Candidate::proven(Entry { stream, version: (place / 200) as u64 + 1 })
+        Candidate::from_record(Entry { stream, version: (place / 200) as u64 + 1 })
     };
     (0..entries / BATCH)
         .map(move |batch| (batch * BATCH..(batch + 1) * BATCH).map(candidate).collect())

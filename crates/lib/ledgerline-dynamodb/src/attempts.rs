@@ -6,8 +6,7 @@ use ledgerline::StoreError;
 
 use crate::{DynamoDbStore, error, item};
 
-/// The attribute with the ids of the attempts. Earlier versions counted a number in `tries`, which
-/// counted a repeated call twice.
+/// The attribute with the ids of the attempts. A number would count a repeated call twice.
 const BEGUN: &str = "begun";
 
 impl DynamoDbStore {

@@ -117,10 +117,10 @@ where
     E: ProvideErrorMetadata + Error + Send + Sync + 'static,
     R: Debug + Send + Sync + 'static,
 {
-    of_store(failure(error))
+    to_store_error(failure(error))
 }
 
-pub(crate) fn of_store(failure: Failure) -> StoreError {
+pub(crate) fn to_store_error(failure: Failure) -> StoreError {
     match failure {
         Failure::Throttled(cause) => StoreError::Throttled(cause),
         Failure::Busy => {
@@ -137,10 +137,10 @@ where
     E: ProvideErrorMetadata + Error + Send + Sync + 'static,
     R: Debug + Send + Sync + 'static,
 {
-    of_table(failure(error))
+    to_table_error(failure(error))
 }
 
-pub(crate) fn of_table(failure: Failure) -> TableError {
+pub(crate) fn to_table_error(failure: Failure) -> TableError {
     match failure {
         Failure::Throttled(cause) => TableError::Throttled(cause),
         Failure::Busy => {

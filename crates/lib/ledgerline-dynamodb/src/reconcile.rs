@@ -71,7 +71,7 @@ pub struct Difference {
 
 /// The number of compared streams of one subscriber, by their condition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Looked {
+pub struct ComparisonCounts {
     /// The subscriber, or [`ORDER`].
     pub who: String,
     /// All compared streams.
@@ -90,7 +90,7 @@ pub struct Looked {
 #[derive(Debug, Default)]
 pub struct Found {
     /// The numbers of compared streams, by subscriber.
-    pub looked: Vec<Looked>,
+    pub looked: Vec<ComparisonCounts>,
     /// The subscribers that lack commits.
     pub missing: Vec<Difference>,
     /// The subscribers that are ahead of the log, as after a restored backup.
@@ -136,7 +136,8 @@ impl Found {
             count(|difference| difference.found > difference.head),
         );
         let place = self.looked.iter().position(|known| known.who == who).unwrap_or_else(|| {
-            self.looked.push(Looked { who: who.to_owned(), ..Looked::default() });
+            self.looked
+                .push(ComparisonCounts { who: who.to_owned(), ..ComparisonCounts::default() });
             self.looked.len() - 1
         });
         let sum = &mut self.looked[place];
@@ -243,7 +244,7 @@ impl Comparison<'_> {
                         }
                     }
                     if window.len() >= WINDOW {
-                        self.compare(self.heads_of(&mem::take(&mut window)).await?, &mut found)
+                        self.compare(self.read_heads(&mem::take(&mut window)).await?, &mut found)
                             .await?;
                     }
                     if compared.len() >= REMEMBERED {
@@ -255,11 +256,11 @@ impl Comparison<'_> {
                 }
             }
         }
-        self.compare(self.heads_of(&window).await?, &mut found).await?;
+        self.compare(self.read_heads(&window).await?, &mut found).await?;
         Ok(found)
     }
 
-    async fn heads_of(
+    async fn read_heads(
         &self,
         streams: &BTreeSet<StreamId>,
     ) -> Result<BTreeMap<StreamId, Head>, CompareError> {
@@ -288,9 +289,9 @@ impl Comparison<'_> {
         let heads = self.compare(heads, &mut found).await?;
         if let Some(reached) = reached.as_ref().filter(|_| self.with_order) {
             let looked = stream::iter(&heads)
-                .map(|(stream, head)| self.look_at_order(reached, stream, head));
+                .map(|(stream, head)| self.compare_order(reached, stream, head));
             let looked: Vec<_> = looked.buffer_unordered(AT_ONCE).try_collect().await?;
-            let looked = self.without_the_young(looked, &heads, &mut found).await?;
+            let looked = self.drop_young(looked, &heads, &mut found).await?;
             found.note(ORDER, looked, Vec::new(), self.most);
             let missing = found.missing.iter().filter(|missing| missing.kind.is_none());
             found.seen = missing
@@ -312,9 +313,9 @@ impl Comparison<'_> {
         for subscriber in self.subscribers {
             let of_it = heads.iter().filter(|(stream, _)| subscriber.takes(stream));
             let looked = stream::iter(of_it)
-                .map(|(stream, head)| self.look_twice(subscriber, stream, head.version));
+                .map(|(stream, head)| self.compare_twice(subscriber, stream, head.version));
             let looked: Vec<Difference> = looked.buffer_unordered(AT_ONCE).try_collect().await?;
-            let looked = self.without_the_young(looked, &heads, found).await?;
+            let looked = self.drop_young(looked, &heads, found).await?;
             let is_forgotten = |looked: &Difference| {
                 let head = heads.get(&looked.stream).and_then(|head| head.at);
                 looked.kind == Some(SubscriberKind::StateProjector)
@@ -330,7 +331,7 @@ impl Comparison<'_> {
 
     /// Leaves out the streams that lack only young commits. The first missing commit counts, not
     /// the newest: otherwise a stream with constant writes would never be compared.
-    async fn without_the_young(
+    async fn drop_young(
         &self,
         looked: Vec<Difference>,
         heads: &BTreeMap<StreamId, Head>,
@@ -344,7 +345,7 @@ impl Comparison<'_> {
             let is_young =
                 heads.get(stream).and_then(|head| head.at).is_some_and(|at| at > self.until);
             if is_missing && is_young {
-                let first = self.log.time_of(stream, there + 1).await?;
+                let first = self.log.commit_time(stream, there + 1).await?;
                 if first.is_some_and(|at| at > self.until) {
                     found.too_young += 1;
                     continue;
@@ -357,7 +358,7 @@ impl Comparison<'_> {
 
     /// Returns the version of a subscriber in a stream. The log and the view change during a
     /// comparison. So a difference counts only if a second look, in this order, still finds it.
-    async fn look_twice(
+    async fn compare_twice(
         &self,
         subscriber: &Subscriber,
         stream: &StreamId,
@@ -375,7 +376,7 @@ impl Comparison<'_> {
         Ok(Difference { head: again.head.max(again.found.min(head.version)), ..again })
     }
 
-    async fn look_at_order(
+    async fn compare_order(
         &self,
         reached: &BTreeMap<StreamId, Seen>,
         stream: &StreamId,
@@ -402,7 +403,7 @@ async fn look(
     stream: &StreamId,
     head: u64,
 ) -> Result<Difference, CompareError> {
-    let (found, unreadable) = match subscriber.table.reached(stream).await {
+    let (found, unreadable) = match subscriber.table.applied_version(stream).await {
         Ok(found) => (found, None),
         // One row must not hide the missing commits of other streams (rule 11).
         Err(error @ TableError::Row(_)) => (0, Some(error.to_string())),

@@ -5,7 +5,10 @@ use std::{
     ops::RangeInclusive,
 };
 
-use aws_sdk_dynamodb::types::{AttributeValue, ReturnConsumedCapacity};
+use aws_sdk_dynamodb::{
+    operation::scan::ScanOutput,
+    types::{AttributeValue, ReturnConsumedCapacity},
+};
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use ledgerline::{Commit, StoreError, StreamId};
@@ -78,11 +81,45 @@ impl DynamoDbStore {
     /// When the table cannot be read.
     pub async fn scan(
         &self,
-        ScanPart { part, parts }: ScanPart,
+        part: ScanPart,
         after: Option<&(StreamId, u64)>,
         of: &[&str],
         limit: i32,
     ) -> Result<Scanned, StoreError> {
+        let mut after = after.map(|(stream, version)| {
+            HashMap::from([
+                (item::STREAM.to_owned(), AttributeValue::S(stream.to_string())),
+                (item::VERSION.to_owned(), AttributeValue::N(version.to_string())),
+            ])
+        });
+        let mut scanned = Scanned { commits: Vec::new(), damaged: 0, after: None, units: 0.0 };
+        loop {
+            let page = self.page_of_scan(part, after, of, limit).await?;
+            scanned.units +=
+                page.consumed_capacity().and_then(|used| used.capacity_units()).unwrap_or(0.0);
+            for item in page.items.unwrap_or_default() {
+                match keys(&item).and_then(|(stream, _)| item::commit(&stream, item).ok()) {
+                    Some(commit) => scanned.commits.push(commit),
+                    None => scanned.damaged += 1,
+                }
+            }
+            let Some(last) = page.last_evaluated_key else { return Ok(scanned) };
+            scanned.after = keys(&last);
+            if scanned.after.is_some() {
+                return Ok(scanned);
+            }
+            // No caller can name this key as the beginning of the next page.
+            after = Some(last);
+        }
+    }
+
+    async fn page_of_scan(
+        &self,
+        ScanPart { part, parts }: ScanPart,
+        after: Option<Item>,
+        of: &[&str],
+        limit: i32,
+    ) -> Result<ScanOutput, StoreError> {
         let mut scan = self
             .client
             .scan()
@@ -91,39 +128,22 @@ impl DynamoDbStore {
             // emulated database has an index.
             .set_segment((parts > 1).then_some(part))
             .set_total_segments((parts > 1).then_some(parts))
+            .set_exclusive_start_key(after)
             .limit(limit);
-        if !of.is_empty() {
-            scan = scan.expression_attribute_names("#stream", item::STREAM);
-        }
-        if let Some((stream, version)) = after {
-            scan = scan
-                .exclusive_start_key(item::STREAM, AttributeValue::S(stream.to_string()))
-                .exclusive_start_key(item::VERSION, AttributeValue::N(version.to_string()));
-        }
         let mut wanted = Vec::new();
         for (place, category) in of.iter().enumerate() {
             wanted.push(format!("begins_with(#stream, :of{place})"));
             let begin = AttributeValue::S(format!("{category}-"));
             scan = scan.expression_attribute_values(format!(":of{place}"), begin);
         }
-        let page = scan
-            .set_filter_expression((!of.is_empty()).then(|| wanted.join(" OR ")))
+        if !of.is_empty() {
+            scan = scan.expression_attribute_names("#stream", item::STREAM);
+        }
+        scan.set_filter_expression((!of.is_empty()).then(|| wanted.join(" OR ")))
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await
-            .map_err(error::store_error)?;
-        let units =
-            page.consumed_capacity().and_then(|capacity| capacity.capacity_units()).unwrap_or(0.0);
-        let after = page.last_evaluated_key().and_then(keys);
-        let items = page.items.unwrap_or_default();
-        let found = items.len();
-        let commits = items.into_iter().filter_map(|item| {
-            let (stream, _) = keys(&item)?;
-            item::commit(&stream, item).ok()
-        });
-        let commits: Vec<_> = commits.collect();
-        let damaged = (found - commits.len()) as u64;
-        Ok(Scanned { commits, damaged, after, units })
+            .map_err(error::store_error)
     }
 
     /// Reads the heads of all streams, in this number of parts at once. Only keys and times are
@@ -212,7 +232,7 @@ impl DynamoDbStore {
     ///
     /// # Errors
     /// When the table cannot be read.
-    pub async fn time_of(
+    pub async fn commit_time(
         &self,
         stream: &StreamId,
         version: u64,
@@ -235,7 +255,7 @@ impl DynamoDbStore {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<BTreeMap<StreamId, (u64, u64)>, StoreError> {
-        Ok(self.between_each(&[from..=to]).await?.pop().unwrap_or_default())
+        Ok(self.streams_between_each(&[from..=to]).await?.pop().unwrap_or_default())
     }
 
     /// Does the same as [`between`](Self::between) for each of these times, with one scan of the
@@ -243,7 +263,7 @@ impl DynamoDbStore {
     ///
     /// # Errors
     /// When the table cannot be read.
-    pub async fn between_each(
+    pub async fn streams_between_each(
         &self,
         times: &[RangeInclusive<Timestamp>],
     ) -> Result<Vec<BTreeMap<StreamId, (u64, u64)>>, StoreError> {
@@ -283,7 +303,7 @@ impl DynamoDbStore {
     ///
     /// # Errors
     /// When the table cannot be read.
-    pub async fn correlated(&self, id: &str) -> Result<Vec<(StreamId, u64)>, StoreError> {
+    pub async fn find_correlated(&self, id: &str) -> Result<Vec<(StreamId, u64)>, StoreError> {
         let scan = self
             .client
             .scan()
@@ -321,10 +341,10 @@ impl DynamoDbStore {
             return Ok(None);
         };
         let key =
-            |name: &str| (name.to_owned(), found.get(name).map_or(Value::Null, as_in_a_record));
+            |name: &str| (name.to_owned(), found.get(name).map_or(Value::Null, image_of_record));
         let keys: Map<_, _> = [item::STREAM, item::VERSION].map(key).into_iter().collect();
         let image: Map<_, _> =
-            found.iter().map(|(name, value)| (name.clone(), as_in_a_record(value))).collect();
+            found.iter().map(|(name, value)| (name.clone(), image_of_record(value))).collect();
         Ok(Some(json!({ "Keys": keys, "NewImage": image })))
     }
 }
@@ -358,17 +378,17 @@ fn end(heads: &mut BTreeMap<StreamId, Head>, run: Option<(StreamId, Head, Item)>
 
 /// Returns a value in DynamoDB's JSON. Commits have no sets and no binary values.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the SDK may know more kinds tomorrow")]
-fn as_in_a_record(value: &AttributeValue) -> Value {
+fn image_of_record(value: &AttributeValue) -> Value {
     match value {
         AttributeValue::S(text) => json!({ "S": text }),
         AttributeValue::N(number) => json!({ "N": number }),
         AttributeValue::Bool(is) => json!({ "BOOL": is }),
         AttributeValue::L(values) => {
-            json!({ "L": values.iter().map(as_in_a_record).collect::<Vec<_>>() })
+            json!({ "L": values.iter().map(image_of_record).collect::<Vec<_>>() })
         }
         AttributeValue::M(fields) => {
             let fields: Map<_, _> =
-                fields.iter().map(|(name, value)| (name.clone(), as_in_a_record(value))).collect();
+                fields.iter().map(|(name, value)| (name.clone(), image_of_record(value))).collect();
             json!({ "M": fields })
         }
         _ => json!({ "NULL": true }),

@@ -19,7 +19,7 @@ use ledgerline::{
 use crate::{
     error,
     item::{self, MAX_ITEM_BYTES},
-    views::batch::items_of,
+    views::batch::get_items,
 };
 
 /// The most commits in a forward page. DynamoDB returns at most 1 MB at once, which may be many
@@ -54,7 +54,7 @@ fn key(stream: &StreamId, version: u64) -> [(&'static str, AttributeValue); 2] {
 }
 
 /// Returns the commit as an item, if it fits in one.
-fn within_item(commit: &Commit) -> Result<item::Fields, AppendError> {
+fn item_within_limit(commit: &Commit) -> Result<item::Fields, AppendError> {
     let item = item::commit_to_item(commit);
     let bytes = item::bytes_of(&item);
     if bytes > MAX_ITEM_BYTES {
@@ -89,7 +89,7 @@ impl DynamoDbStore {
     /// DynamoDB charges it.
     pub const HOST: Host = Host {
         pause: |duration| Box::pin(tokio::time::sleep(duration)),
-        stored_bytes: item::bytes_of_commit,
+        stored_bytes: item::commit_bytes,
     };
 
     /// Returns a store on the Commits table of this name, for functions that only read the log.
@@ -377,9 +377,9 @@ impl EventLog for DynamoDbStore {
         let keys: Vec<_> = keys.collect();
         let calls: Vec<_> = keys.chunks(AT_ONCE).map(<[item::Item]>::to_vec).collect();
         let calls = futures::stream::iter(calls)
-            .map(|keys| items_of(&self.client, &self.commits, keys, true));
+            .map(|keys| get_items(&self.client, &self.commits, keys, true));
         let calls = calls.buffered(CALLS).try_collect::<Vec<_>>().await;
-        let found = calls.map_err(error::of_store)?.into_iter().flatten();
+        let found = calls.map_err(error::to_store_error)?.into_iter().flatten();
         let named = |item: item::Item| {
             let stream = item.get(item::STREAM)?.as_s().ok()?.clone();
             let version = item.get(item::VERSION)?.as_n().ok()?.parse().ok()?;
@@ -401,7 +401,7 @@ impl EventLog for DynamoDbStore {
         if request.is_some() {
             return self.append_all(std::slice::from_ref(commit), request).await;
         }
-        self.insert(&self.commits, within_item(commit)?, AppendError::VersionTaken).await
+        self.insert(&self.commits, item_within_limit(commit)?, AppendError::VersionTaken).await
     }
 
     async fn append_all(
@@ -423,7 +423,7 @@ impl EventLog for DynamoDbStore {
         if keys.len() < commits.len() {
             return Err(AppendError::VersionTaken);
         }
-        let items = commits.iter().map(within_item).collect::<Result<Vec<_>, _>>()?;
+        let items = commits.iter().map(item_within_limit).collect::<Result<Vec<_>, _>>()?;
         let bytes = items.iter().map(item::bytes_of).sum();
         if bytes > MAX_TRANSACTION_BYTES {
             return Err(AppendError::TooLarge { bytes, limit: MAX_TRANSACTION_BYTES });

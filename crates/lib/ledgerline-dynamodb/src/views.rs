@@ -6,17 +6,18 @@
 mod apply;
 pub(crate) mod batch;
 mod checkpoint;
+mod commit_batch;
 mod cursor;
 mod generations;
+mod list;
 mod log_rows;
 mod pages;
 mod position;
-mod rebuild;
+mod rebuild_progress;
 mod state_rows;
 
 use std::{borrow::Cow, collections::HashMap};
 
-pub use apply::{Applied, CommitBatch};
 use aws_sdk_dynamodb::{
     Client,
     error::SdkError,
@@ -24,14 +25,15 @@ use aws_sdk_dynamodb::{
     types::{AttributeValue, ReturnConsumedCapacity, error::TransactionCanceledException},
 };
 pub use checkpoint::{Checkpoint, MAX_CHANGES, NextCheckpoint, OrderedRows, StreamPosition};
+pub use commit_batch::{Applied, CommitBatch, CommitChanges};
 pub use cursor::InvalidCursor;
 pub use generations::{
     FRESH, Generations, InvalidTransition, Move, Phase, Previous, SWITCHING, Standby,
 };
 use ledgerline::{LogTable, StateTable, changes::Key, manifest::Table};
-pub use log_rows::{CommitChanges, LogRows};
+pub use log_rows::LogRows;
 pub use pages::{Page, PageQuery, UnreadableRow};
-pub use rebuild::{Cleared, SegmentProgress};
+pub use rebuild_progress::{Cleared, SegmentProgress};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use state_rows::{Overwrite, StateRows};
 

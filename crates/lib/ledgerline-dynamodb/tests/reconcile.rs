@@ -97,8 +97,9 @@ async fn a_comparison_since_a_time_compares_streams_in_batches() {
         stream::iter(&commits).map(|commit| log.append(commit, None)).buffer_unordered(16);
     appended.collect::<Vec<_>>().await.into_iter().for_each(Result::unwrap);
     // Each stream has two entries in `$all`, far from each other.
-    let entry =
-        |commit: &Commit| Candidate::proven(Entry { stream: commit.stream.clone(), version: 1 });
+    let entry = |commit: &Commit| {
+        Candidate::from_record(Entry { stream: commit.stream.clone(), version: 1 })
+    };
     let mut sequencer = Sequencer::new(0, DynamoDbStore::HOST.pause);
     let candidates = commits.iter().map(entry).collect();
     let appended =

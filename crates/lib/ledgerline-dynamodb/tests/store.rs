@@ -85,7 +85,6 @@ async fn send(
         idempotency: key.map(|key| Idempotency {
             key,
             fingerprint: "f",
-            older_fingerprint: None,
             retention: 100,
             answer: &answer,
         }),

@@ -6,8 +6,7 @@ use http::{HeaderName, StatusCode, header};
 use jiff::Timestamp;
 use ledgerline::{
     Aggregate, Cache, Causes, Context, EventStore, ExecuteError, Execution, Id, Idempotency,
-    LoadError, NOTHING_TO_REPLAY, Outcome, Precondition, Refusal, RefusalKind, StoreError,
-    StreamId, Text, execute,
+    Outcome, Precondition, Refusal, RefusalKind, StreamId, Text, UNKNOWN_STREAM, execute,
     manifest::{Endpoint, Manifest, Scope, Source},
 };
 use ledgerline_dynamodb::DynamoDbStore;
@@ -232,26 +231,29 @@ pub fn action<A: Aggregate, Answer: Serialize + JsonSchema + 'static>(
 }
 
 /// Creates a route by which an operator republishes the state of one stream to all state views:
-/// `POST /tanks/{id}/replays`. It appends a commit without events ([`Execution::replay`]). The body
-/// contains the reason.
+/// `POST /tanks/{id}/republications`. It appends a commit without events ([`Execution::republish`]).
+/// The body contains the reason.
 #[must_use]
 pub fn republish_state<A: Aggregate, Answer: Serialize + JsonSchema + 'static>(
     key: &'static str,
     answer: AnswerOf<A, Answer>,
 ) -> Route<A> {
     let read = |request: &HttpRequest| {
-        let Replay { reason: _ } = request.json()?;
+        let Republication { reason: _ } = request.json()?;
         Ok((request.path_value::<Id>("id")?.into_inner(), None))
     };
     let route = Route::from_reader(key, Box::new(read), answer).restrict_to_operators();
-    Route { described: route.described.body::<Replay>().refusals(&[NOTHING_TO_REPLAY]), ..route }
+    Route {
+        described: route.described.body::<Republication>().refusals(&[UNKNOWN_STREAM]),
+        ..route
+    }
 }
 
 /// The body of a request to republish state. The operator's tool stores the reason.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Replay {
-    #[expect(dead_code, reason = "it is asked for, so that nobody does this without one")]
+struct Republication {
+    #[expect(dead_code, reason = "the request must have one")]
     reason: Text<500>,
 }
 
@@ -358,8 +360,8 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         // A client's key has no spaces, so the first space ends it. So no two pairs of key and
         // caller give the same text.
         let key = idempotency_key(request)?.map(|key| format!("{key} {actor}"));
-        let fingerprints =
-            if key.is_some() { Fingerprints::of(request)? } else { Fingerprints::default() };
+        let fingerprint = key.as_ref().map(|_| fingerprint(request)).transpose()?;
+        let fingerprint = fingerprint.unwrap_or_default();
         let answer = |answer: Result<(&A::State, u64), &Refusal>| {
             let answer = match answer {
                 Ok((state, version)) => StoredAnswer::success(route, &stream, state, version),
@@ -377,14 +379,13 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
             creates: route.location.is_some(),
             idempotency: key.as_deref().map(|key| Idempotency {
                 key,
-                fingerprint: &fingerprints.of_command,
-                older_fingerprint: Some(&fingerprints.of_text),
+                fingerprint: &fingerprint,
                 retention,
                 answer: &answer,
             }),
             ..match &command {
                 Some(command) => Execution::new(&stream, command, &context, &id, &meta),
-                None => Execution::replay(&stream, &context, &id, &meta),
+                None => Execution::republish(&stream, &context, &id, &meta),
             }
         };
         // The future is on the heap, because it contains those of the SDK. Each surrounding future
@@ -499,42 +500,18 @@ fn idempotency_key(request: &HttpRequest) -> Result<Option<&str>, Problem> {
     Err(Problem::field("Idempotency-Key", detail))
 }
 
-/// The hashes that distinguish two requests with the same key, by route, path and body.
-#[derive(Debug, Default)]
-struct Fingerprints {
-    /// The hash of the command in its canonical spelling: without null fields, with ids in lower
-    /// case, and without an empty object, which equals a missing body.
-    of_command: String,
-    /// The hash that an earlier version stored. It hashes the body as JSON, so that white space
-    /// makes no difference. For most requests, it equals the other hash.
-    of_text: String,
-}
-
-impl Fingerprints {
-    fn of(request: &HttpRequest) -> Result<Self, Problem> {
-        let body = request.body()?;
-        let json = serde_json::from_slice::<Value>(body);
-        let text =
-            json.as_ref().map_or_else(|_| body.to_vec(), |json| json.to_string().into_bytes());
-        let command = match json {
-            Ok(json) => {
-                let json = in_one_spelling(json);
-                if json == Value::Object(serde_json::Map::new()) {
-                    Vec::new()
-                } else {
-                    json.to_string().into_bytes()
-                }
-            }
-            Err(_) => body.to_vec(),
-        };
-        let path: Vec<_> = request.path().split('/').map(id_in_one_spelling).collect();
-        let hash =
-            |path: &str, body: &[u8]| hash([request.route().as_bytes(), path.as_bytes(), body]);
-        Ok(Self {
-            of_command: hash(&path.join("/"), &command),
-            of_text: hash(request.path(), &text),
-        })
-    }
+/// Returns the hash that distinguishes two requests with the same key: of the route, the path and the
+/// command in its canonical spelling. That is without null fields, with ids in lower case, and
+/// without an empty object, which equals a missing body.
+fn fingerprint(request: &HttpRequest) -> Result<String, Problem> {
+    let body = request.body()?;
+    let command = match serde_json::from_slice::<Value>(body).map(in_one_spelling) {
+        Ok(Value::Object(fields)) if fields.is_empty() => Vec::new(),
+        Ok(json) => json.to_string().into_bytes(),
+        Err(_) => body.to_vec(),
+    };
+    let path: Vec<_> = request.path().split('/').map(id_in_one_spelling).collect();
+    Ok(hash([request.route().as_bytes(), path.join("/").as_bytes(), &command]))
 }
 
 /// Returns the JSON without null fields, and with ids in lower case.
@@ -617,13 +594,10 @@ fn problem(error: &ExecuteError, precondition: Option<&Precondition>) -> Problem
             COMMIT_TOO_LARGE,
             format!("what this would store has {bytes} bytes, the limit is {limit}"),
         ),
-        ExecuteError::Store(error) | ExecuteError::Load(LoadError::Store(error)) => match error {
-            StoreError::Throttled(_) | StoreError::Unavailable(_) => Problem::unavailable(),
-            StoreError::Corrupt { .. } => Problem::internal(),
-        },
-        ExecuteError::Load(LoadError::Decode { .. }) | ExecuteError::Encode(_) => {
-            Problem::internal()
-        }
+        // A newer version of the program may have written a commit that this one cannot read. The
+        // client retries, and reaches a newer instance once the deployment is complete.
+        ExecuteError::Store(_) | ExecuteError::Load(_) => Problem::unavailable(),
+        ExecuteError::Encode(_) => Problem::internal(),
     }
 }
 
@@ -828,23 +802,17 @@ mod tests {
         assert_eq!(scrap("{}").await.1["title"], "Tank not empty", "and that is the answer again");
     }
 
-    /// A record of an earlier version matches the same request.
+    /// The fingerprint is stored with the response. A change of it refuses every command that is sent
+    /// again.
     #[test]
-    fn the_fingerprint_of_a_plain_request_equals_that_of_earlier_versions() {
-        let of = |path: &str, body: &str| {
-            let event = serde_json::json!({
-                "routeKey": "POST /tanks/{id}/fills", "rawPath": path, "headers": {}, "body": body,
-                "isBase64Encoded": false, "requestContext": { "http": { "method": "POST" }, "timeEpoch": 0 },
-            });
-            let event: ApiGatewayV2httpRequest = serde_json::from_value(event).unwrap();
-            let Fingerprints { of_command, of_text } = Fingerprints::of(&event.into()).unwrap();
-            (of_command, of_text)
-        };
-        let path = format!("/tanks/{ID}/fills");
-        let (command, text) = of(&path, r#"{"note":"rain","amount":5}"#);
-        assert_eq!(command, text);
-        assert_eq!(text, "8c0a3ee7952174c0e8ae4578baa8b9b97a70dd9b3e8e74bf2e58e94e044700ec");
-        let (command, text) = of(&path.to_uppercase(), r#"{"note":null}"#);
-        assert_ne!(command, text);
+    fn the_stored_fingerprint_keeps_its_form() {
+        let event = serde_json::json!({
+            "routeKey": "POST /tanks/{id}/fills", "rawPath": format!("/tanks/{ID}/fills"), "headers": {},
+            "body": r#"{"note":"rain","amount":5}"#, "isBase64Encoded": false,
+            "requestContext": { "http": { "method": "POST" }, "timeEpoch": 0 },
+        });
+        let event: ApiGatewayV2httpRequest = serde_json::from_value(event).unwrap();
+        let expected = "8c0a3ee7952174c0e8ae4578baa8b9b97a70dd9b3e8e74bf2e58e94e044700ec";
+        assert_eq!(fingerprint(&event.into()).unwrap(), expected);
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use jiff::Timestamp;
-use ledgerline::{Commit, Meta, REPLAYED, RecordedEvent, RecordedState, StreamId};
+use ledgerline::{Commit, Meta, RecordedEvent, RecordedState, STATE_REPUBLISHED, StreamId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
@@ -99,12 +99,12 @@ pub fn details(commit: &Commit, state: &RecordedState) -> Result<Vec<String>, St
 }
 
 /// The published events of a commit. State views get a commit without events as one with the event
-/// [`REPLAYED`].
+/// [`STATE_REPUBLISHED`].
 pub(crate) fn published_events(commit: &Commit) -> Cow<'_, [RecordedEvent]> {
     if !commit.events.is_empty() {
         return Cow::Borrowed(&commit.events);
     }
-    let event_type = REPLAYED.to_owned();
+    let event_type = STATE_REPUBLISHED.to_owned();
     let data = "null".to_owned();
     Cow::Owned(vec![RecordedEvent { event_type, schema: 1, data }])
 }
@@ -203,6 +203,65 @@ mod tests {
         assert_eq!(read(0), None);
         for version in [1, (1 << 53) + 1, u64::MAX] {
             assert_eq!(read(version), Some(version));
+        }
+    }
+
+    /// A later version of the program may add fields to a message.
+    #[test]
+    fn unknown_fields_of_a_message_are_ignored() {
+        fn add_to_each_object(value: &mut Value) {
+            match value {
+                Value::Object(fields) => {
+                    fields.values_mut().for_each(add_to_each_object);
+                    fields.insert("tenant".into(), serde_json::json!({ "of": "the future" }));
+                }
+                Value::Array(values) => values.iter_mut().for_each(add_to_each_object),
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+        }
+        let later = |message: &str| {
+            let mut message = serde_json::from_str(message).unwrap();
+            add_to_each_object(&mut message);
+            message.to_string()
+        };
+        let stream = StreamId::new("tank", "1").unwrap();
+        let mut commit = commit(&stream, 3);
+        commit.state = Some(RecordedState { schema: 1, data: "{}".into() });
+        for message in [
+            Message::Commit(Box::new(commit.clone())),
+            Message::Reference(Reference { stream, version: 3 }),
+        ] {
+            let body = serde_json::to_string(&message).unwrap();
+            assert_eq!(Message::read(&later(&body)).unwrap(), message);
+        }
+        let detail = details(&commit, &unknown_state()).unwrap().remove(0);
+        let entry: BusEntry = serde_json::from_str(&later(&detail)).unwrap();
+        assert_eq!((entry.last_event.version, entry.meta), (3, commit.meta));
+    }
+
+    /// A message without `events` is a reference: its commit is read from the log, which refuses it.
+    #[test]
+    fn a_message_with_a_commit_of_the_future_is_refused() {
+        let message = |events: Value| {
+            serde_json::json!({
+                "stream": "tank-1", "version": 3, "events": events, "command": "c", "meta": {},
+                "at": "2027-11-21T09:30:00Z",
+            })
+            .to_string()
+        };
+        let event = serde_json::json!({ "type": "TankFilled", "schema": 1 });
+        let mut reference = event.clone();
+        reference["reference"] = "s3://commits/1".into();
+        let mut binary = event.clone();
+        binary["data"] = serde_json::json!({ "binary": "KLUv" });
+        for (events, named) in [
+            (serde_json::json!([event]), "data"),
+            (serde_json::json!([reference]), "data"),
+            (serde_json::json!([binary]), "events[0].data"),
+            (Value::from("s3://commits/1"), "events"),
+        ] {
+            let reason = Message::read(&message(events)).unwrap_err();
+            assert_eq!(reason, format!("the field {named}"));
         }
     }
 

@@ -240,7 +240,6 @@ impl<A: Aggregate> Due<'_, A> {
         let idempotency = Idempotency {
             key: &id,
             fingerprint: self.step,
-            older_fingerprint: None,
             retention: RETENTION_SECONDS,
             answer: &answer,
         };

@@ -242,7 +242,7 @@ where
         let stream = stream::<A>(&id)?;
         let read = async || {
             let (version, row) =
-                views.state_rows(table)?.shown::<Row>(id.get()).await.map_err(problem)?;
+                views.state_rows(table)?.find_row::<Row>(id.get()).await.map_err(problem)?;
             Ok(match row {
                 Some(row) if is_visible(&row, visible, actor) => {
                     (Visibility::Version(version), Some(row))
@@ -371,7 +371,7 @@ where
         let limit = limit(request)?;
         let cursor = request.query("cursor")?;
         let query =
-            PageQuery { newest_first: true, ..PageQuery::of(id.get(), limit, cursor.as_deref()) };
+            PageQuery { newest_first: true, ..PageQuery::new(id.get(), limit, cursor.as_deref()) };
         let rows = views.log_rows(table)?;
         let read = async |query: &PageQuery<'_>| rows.page::<Row>(query).await;
         let page = page_that_fits(query, read, shown).await?;
@@ -469,7 +469,7 @@ impl Views {
     /// # Errors
     /// `500` when no route named its table: a programming error.
     pub fn state_rows(&self, table: StateTable) -> Result<StateRows, Problem> {
-        Ok(StateRows::in_table(self.table(table.variable)?, table))
+        Ok(StateRows::from_table(self.table(table.variable)?, table))
     }
 
     /// Returns the rows of a log view, at the active generation.
@@ -477,11 +477,11 @@ impl Views {
     /// # Errors
     /// `500` when no route named its table: a programming error.
     pub fn log_rows(&self, table: LogTable) -> Result<LogRows, Problem> {
-        Ok(LogRows::in_table(self.table(table.variable)?, table))
+        Ok(LogRows::from_table(self.table(table.variable)?, table))
     }
 
     fn table(&self, variable: &str) -> Result<ViewTable, Problem> {
-        self.tables.get(variable).map(ViewTable::at_active).ok_or_else(|| {
+        self.tables.get(variable).map(ViewTable::at_active_generation).ok_or_else(|| {
             tracing::error!(variable, "a query reads a table that its route does not name");
             Problem::internal()
         })
@@ -508,7 +508,7 @@ impl Views {
         let (log, state) = (self.log_rows(log)?, self.state_rows(state)?);
         let read = async || {
             let (position, row) =
-                tokio::join!(log.position(stream), state.shown::<Row>(stream.id()));
+                tokio::join!(log.position(stream), state.find_row::<Row>(stream.id()));
             let visibility = match row.map_err(problem)? {
                 (_, Some(row)) if is_visible(&row, visible, actor) => {
                     Visibility::Version(position.map_err(problem)?)
@@ -884,7 +884,7 @@ mod tests {
         let shown = |row: usize| json!([row, "\"".repeat(250_000)]);
         let (mut all, mut cursor) = (Vec::new(), None::<String>);
         loop {
-            let query = PageQuery::of("", 9, cursor.as_deref());
+            let query = PageQuery::new("", 9, cursor.as_deref());
             let page = page_that_fits(query, read, shown).await.unwrap();
             let (page, next) = page.whole().unwrap();
             let answer = json!({ "body": json!(page).to_string() }).to_string();

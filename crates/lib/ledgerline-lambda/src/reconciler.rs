@@ -14,7 +14,7 @@ use lambda_runtime::LambdaEvent;
 use ledgerline::manifest::{Manifest, Source, SubscriberKind};
 use ledgerline_dynamodb::{
     DynamoDbStore, KeyNames, ViewTable,
-    reconcile::{CompareError, Comparison, Difference, Found, Looked, Subscriber},
+    reconcile::{CompareError, Comparison, ComparisonCounts, Difference, Found, Subscriber},
 };
 use serde_json::Value;
 
@@ -131,7 +131,7 @@ impl Reconciler {
         let mut subscribers = self.subscribers.clone();
         for subscriber in &mut subscribers {
             subscriber.table.recent_generations().await?;
-            subscriber.table = subscriber.table.at_active();
+            subscriber.table = subscriber.table.at_active_generation();
         }
         let comparison = Comparison {
             log: &self.log,
@@ -145,7 +145,7 @@ impl Reconciler {
         };
         let found = comparison.run().await?;
         let Found { looked, missing, ahead, unreadable, .. } = &found;
-        let sum = |count: fn(&Looked) -> usize| looked.iter().map(count).sum::<usize>();
+        let sum = |count: fn(&ComparisonCounts) -> usize| looked.iter().map(count).sum::<usize>();
         for (what, differences) in
             [("missing", missing), ("ahead", ahead), ("unreadable", unreadable)]
         {

@@ -280,7 +280,7 @@ fn record_candidates(record: &Record, is_proven: bool) -> Vec<Candidate> {
                     "a record has no key of a commit, so `$all` gets no entry"
                 );
             }
-            entry.map(Candidate::proven).into_iter().collect()
+            entry.map(Candidate::from_record).into_iter().collect()
         }
     };
     let weakened = |candidate: Candidate| Candidate {

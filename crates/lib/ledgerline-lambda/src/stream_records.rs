@@ -36,7 +36,7 @@ pub struct Record {
     /// time, as in a redelivery.
     pub created: Option<i64>,
     /// The name of the redelivery that the record belongs to; `None` if it is from the stream. A
-    /// redelivered record has `replay/` and the name in place of the stream's ARN.
+    /// redelivered record has `redelivery/` and the name in place of the stream's ARN.
     pub run: Option<String>,
     /// The commit, or the readable fields if the record cannot be read as a commit.
     pub commit: Result<Commit, Unreadable>,
@@ -192,7 +192,7 @@ fn whole_seconds(seconds: f64) -> Option<i64> {
 
 /// The name of the redelivery that a record belongs to, if any.
 fn redelivery(event_source_arn: Option<&str>) -> Option<String> {
-    event_source_arn?.strip_prefix("replay/").map(ToOwned::to_owned)
+    event_source_arn?.strip_prefix("redelivery/").map(ToOwned::to_owned)
 }
 
 /// Builds the response that names the failed record. Its sequence number, the lowest that failed,

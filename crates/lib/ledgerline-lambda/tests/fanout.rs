@@ -288,7 +288,7 @@ fn stream(id: usize) -> StreamId {
 fn history(stream: &StreamId, length: u64, embed: bool) -> Vec<Commit> {
     let context =
         Context { at: "2026-11-21T09:30:00Z".parse().unwrap(), actor: Some("ada".into()) };
-    let mut loaded = Loaded::<Tank>::nothing();
+    let mut loaded = Loaded::<Tank>::initial();
     (1..=length)
         .map(|version| {
             let command = match version {
@@ -414,29 +414,29 @@ async fn a_state_view_gets_the_newest_state_of_each_stream_of_its_categories() {
 }
 
 /// A commit that republishes a state has no events. Each state projector gets the state with the
-/// new version, the bus gets a `Replayed` entry, and each queue gets the commit.
+/// new version, the bus gets a `StateRepublished` entry, and each queue gets the commit.
 #[tokio::test]
 async fn republished_state_reaches_every_state_projector() {
     let mut world = World::with(256 * 1024, &["levels:live"]).await;
     let written = history(&stream(1), 2, true);
-    let replay = Commit { version: 3, events: Vec::new(), ..written[1].clone() };
-    let state: Value = serde_json::from_str(&replay.state.as_ref().unwrap().data).unwrap();
+    let republication = Commit { version: 3, events: Vec::new(), ..written[1].clone() };
+    let state: Value = serde_json::from_str(&republication.state.as_ref().unwrap().data).unwrap();
     let all = None;
-    let named = Some(BTreeSet::from(["Replayed".to_owned()]));
+    let named = Some(BTreeSet::from(["StateRepublished".to_owned()]));
     let none = Some(BTreeSet::new());
     for (wanted, entries) in [(all, 1), (named, 2), (none, 2)] {
         world.wiring.bus_events = wanted;
         world.replace_store(world.store.clone());
-        assert_eq!(world.fanout.handle(&batch([replay.clone()])).await, None);
+        assert_eq!(world.fanout.handle(&batch([republication.clone()])).await, None);
         let taken = world.taken();
         assert_eq!(shown(&taken, "levels:live").last().unwrap(), &[(stream(1).to_string(), 3)]);
         let shown = &taken.invocations.last().unwrap().1["states"][0];
         assert_eq!(
             (&shown["lastEvent"]["eventType"], &shown["aggregate"]["level"]),
-            (&json!("Replayed"), &state["level"])
+            (&json!("StateRepublished"), &state["level"])
         );
         assert_eq!(
-            taken.entries.iter().filter(|entry| entry["DetailType"] == "Replayed").count(),
+            taken.entries.iter().filter(|entry| entry["DetailType"] == "StateRepublished").count(),
             entries
         );
     }
@@ -530,6 +530,46 @@ async fn rule_11_only_the_unreadable_record_goes_to_the_dead_letter_queue() {
     assert_eq!(letter["stream"], "tank-163082d2-b005-45d7-9eb6-aa1f83efd55d");
     assert_eq!(letter["version"], 2);
     assert!(!letter.to_string().contains("damaged"), "no payload in it: {letter}");
+}
+
+/// A later version of the program may write such commits. Each is quarantined with its stream and
+/// version, and holds up no other record.
+#[tokio::test]
+async fn rule_11_a_commit_of_the_future_is_quarantined_and_holds_up_no_other() {
+    let corpus = include_str!("../../ledgerline-dynamodb/tests/commits_of_the_future.json");
+    let corpus: Value = serde_json::from_str(corpus).unwrap();
+    let items = |kind: &str| -> Vec<Value> {
+        corpus[kind].as_array().unwrap().iter().map(|case| case["item"].clone()).collect()
+    };
+    let (refused, read) = (items("refused"), items("read"));
+    let all: Vec<_> = refused.iter().zip(read.iter().cycle()).collect();
+    let batch = all.into_iter().flat_map(|(refused, read)| [refused, read]).enumerate();
+    let batch = batch.map(|(number, item)| {
+        json!({
+            "eventID": number.to_string(), "eventName": "INSERT", "eventSourceARN": "arn",
+            "dynamodb": {
+                "SequenceNumber": format!("{number:021}"), "NewImage": item,
+                "Keys": { "stream": item["stream"], "version": item["version"] },
+            },
+        })
+    });
+    let batch = json!({ "Records": batch.collect::<Vec<_>>() });
+    let world = World::new().await;
+    assert_eq!(world.fanout.handle(&records(serde_json::from_value(batch).unwrap())).await, None);
+    let taken = world.taken();
+    let quarantined: Vec<_> = taken
+        .dead_letters
+        .iter()
+        .map(|letter| (letter["stream"].clone(), letter["version"].clone()))
+        .collect();
+    let expected: Vec<_> =
+        refused.iter().map(|item| (item["stream"]["S"].clone(), json!(2))).collect();
+    assert_eq!(quarantined, expected);
+    drop(taken);
+    let queued: BTreeSet<_> = world.queued().into_iter().collect();
+    let expected: BTreeSet<_> =
+        read.iter().map(|item| (item["stream"]["S"].as_str().unwrap().to_owned(), 2)).collect();
+    assert_eq!(queued, expected);
 }
 
 #[tokio::test]
@@ -869,7 +909,7 @@ async fn attempts_are_counted_only_for_late_records() {
 #[tokio::test]
 async fn each_redelivery_has_its_own_deduplication_ids_and_a_retried_call_the_same_ids() {
     let world = World::new().await;
-    let replayed = |arn: &str| {
+    let redelivered = |arn: &str| {
         let mut batch: Value = file("tank-fanout/commits");
         for record in batch["Records"].as_array_mut().unwrap() {
             record["eventSourceARN"] = arn.into();
@@ -877,8 +917,14 @@ async fn each_redelivery_has_its_own_deduplication_ids_and_a_retried_call_the_sa
         records(serde_json::from_value(batch).unwrap())
     };
     let mut ids = Vec::new();
-    for arn in ["arn:aws:dynamodb:…/stream/1", "replay/1", "replay/2", "replay/2", "replay"] {
-        assert_eq!(world.fanout.handle(&replayed(arn)).await, None);
+    for arn in [
+        "arn:aws:dynamodb:…/stream/1",
+        "redelivery/1",
+        "redelivery/2",
+        "redelivery/2",
+        "redelivery",
+    ] {
+        assert_eq!(world.fanout.handle(&redelivered(arn)).await, None);
         let messages = std::mem::take(&mut world.taken().messages);
         let id = |message: &Value| message["MessageDeduplicationId"].as_str().unwrap().to_owned();
         ids.push(messages.iter().map(id).collect::<Vec<_>>());

@@ -239,7 +239,7 @@ async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
     let world = World::new(1).await;
     world.commit(&[("tank-a", 1)]).await;
     let forged = Entry { stream: StreamId::new("tank", "forged").unwrap(), version: 7 };
-    let wrong = vec![Candidate::proven(forged.clone())];
+    let wrong = vec![Candidate::from_record(forged.clone())];
     let mut faulty = Sequencer::new(0, DynamoDbStore::HOST.pause);
     faulty.append(&world.sequence, &world.log, "faulty", wrong, Timestamp::now()).await.unwrap();
     world.commit(&[("tank-a", 2)]).await;
@@ -510,7 +510,7 @@ impl World {
     }
 
     async fn diary_of(&self, generation: u32) -> Vec<String> {
-        let query = PageQuery::of("diary", 1_000, None);
+        let query = PageQuery::new("diary", 1_000, None);
         let (rows, _) =
             self.rows.at(generation).page::<Value>(&query).await.unwrap().whole().unwrap();
         rows.iter().map(|row| row["commit"].as_str().unwrap().to_owned()).collect()
@@ -654,7 +654,12 @@ async fn an_ordered_view_gets_no_time_later_than_five_minutes_after_the_segment(
     let by =
         Move { at: Timestamp::now(), what: "begin".into(), who: "test".into(), why: "test".into() };
     assert!(
-        world.rows.view().compare_and_set(&first, first.begun(by.at).unwrap(), by).await.unwrap()
+        world
+            .rows
+            .view()
+            .compare_and_set(&first, first.begin_build(by.at).unwrap(), by)
+            .await
+            .unwrap()
     );
     let rebuild =
         RebuildRequest { generation: 1, part: 0, parts: 0, write_units: None, streams: Vec::new() };
@@ -745,7 +750,7 @@ async fn a_view_in_one_order_is_rebuilt_while_its_subscription_continues() {
         world
             .rows
             .view()
-            .compare_and_set(&first, first.begun(now).unwrap(), by("begin"))
+            .compare_and_set(&first, first.begin_build(now).unwrap(), by("begin"))
             .await
             .unwrap()
     );
@@ -754,7 +759,7 @@ async fn a_view_in_one_order_is_rebuilt_while_its_subscription_continues() {
         !world
             .rows
             .view()
-            .compare_and_set(&first, first.begun(now).unwrap(), by("late"))
+            .compare_and_set(&first, first.begin_build(now).unwrap(), by("late"))
             .await
             .unwrap()
     );
@@ -930,9 +935,9 @@ async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
                 who: "ada".into(),
                 why: "a test".into(),
             };
-            let skipping = seen.skipping(&stream, version.unwrap()).unwrap();
+            let skipping = seen.skip_commit(&stream, version.unwrap()).unwrap();
             assert!(world.rows.view().compare_and_set(&seen, skipping.clone(), by).await.unwrap());
-            assert!(skipping.skipping(&stream, version.unwrap()).is_err());
+            assert!(skipping.skip_commit(&stream, version.unwrap()).is_err());
             skipped.push(version.unwrap());
         }
         let expected = match at_fault {
@@ -967,7 +972,7 @@ async fn skipping_an_out_of_order_commit_skips_no_other_commit() {
         let error = subscriber.catch_up().await.unwrap_err().to_string();
         assert!(error.contains(&format!("version {damaged} of tank-a")), "{damaged}: {error}");
         let seen = world.rows.view().generations().await.unwrap();
-        let skipping = seen.skipping(&stream, damaged).unwrap();
+        let skipping = seen.skip_commit(&stream, damaged).unwrap();
         let by = Move {
             at: Timestamp::UNIX_EPOCH,
             what: "skip".into(),

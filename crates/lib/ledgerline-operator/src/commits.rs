@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use ledgerline::{
-    Aggregate, Aggregates, Commit, EventLog, REPLAYED, StoreError, StreamId, Visitor,
+    Aggregate, Aggregates, Commit, EventLog, STATE_REPUBLISHED, StoreError, StreamId, Visitor,
     all::{Cursor, Filter, Subscription},
     decode, encode_state, fold,
 };
@@ -24,7 +24,7 @@ const FIELDS: [&str; 6] = ["stream", "version", "at", "events", "correlation", "
 fn row(commit: &Commit, payloads: bool) -> Value {
     let mut types: Vec<_> = commit.events.iter().map(|event| event.event_type.as_str()).collect();
     if types.is_empty() {
-        types.push(REPLAYED);
+        types.push(STATE_REPUBLISHED);
     }
     let mut row = json!({
         "stream": commit.stream, "version": commit.version, "at": commit.at, "events": types.join(", "),
@@ -208,7 +208,7 @@ pub(crate) async fn trace(
     let log = deployment.log()?;
     let busy = out.busy("looking for the commits in the whole log");
     let (mut commits, mut rows) = (Vec::new(), Vec::new());
-    for (stream, version) in log.correlated(id).await? {
+    for (stream, version) in log.find_correlated(id).await? {
         match log.get(&stream, version).await {
             Ok(commit) => commits.extend(commit),
             // A damaged commit does not hide the others (rule 11).
@@ -231,7 +231,7 @@ pub(crate) async fn trace(
         for Subscriber { compared, .. } in
             subscribers.iter().filter(|subscriber| subscriber.compared.takes(&commit.stream))
         {
-            let is_there = match compared.table.reached(&commit.stream).await {
+            let is_there = match compared.table.applied_version(&commit.stream).await {
                 Ok(reached) => reached >= commit.version,
                 // A subscriber that cannot read its own position has not applied the commit.
                 Err(TableError::Row(_)) => false,

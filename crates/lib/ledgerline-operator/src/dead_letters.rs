@@ -521,7 +521,7 @@ async fn commits_in_batches(
         return Ok(BTreeMap::new());
     }
     let times: Vec<_> = batches.iter().map(|(_, (from, to))| *from..=*to).collect();
-    let found = deployment.log()?.between_each(&times).await?;
+    let found = deployment.log()?.streams_between_each(&times).await?;
     Ok(batches.into_iter().map(|(id, _)| id).zip(found).collect())
 }
 

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::StreamId;
-use ledgerline_dynamodb::reconcile::{Comparison, Difference, Found, Looked, ORDER};
+use ledgerline_dynamodb::reconcile::{Comparison, ComparisonCounts, Difference, Found, ORDER};
 use serde_json::json;
 
 use crate::{
@@ -95,7 +95,7 @@ pub(crate) async fn run(
 }
 
 fn print(found: &Found, in_part: bool, out: Output) {
-    let looked = |Looked { who, streams, missing, ahead, forgotten, unreadable }: &Looked| {
+    let looked = |ComparisonCounts { who, streams, missing, ahead, forgotten, unreadable }: &ComparisonCounts| {
         json!({
             "what": "compared", "who": who, "streams": streams, "missing": missing, "ahead": ahead, "forgotten": forgotten, "unreadable": unreadable,
         })

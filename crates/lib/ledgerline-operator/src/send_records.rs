@@ -36,8 +36,8 @@ pub(crate) async fn send_records(
         record["SizeBytes"] = 1.into();
         record["StreamViewType"] = "NEW_IMAGE".into();
         let record = json!({
-            "eventID": format!("replay-{place}"), "eventName": "INSERT", "eventVersion": "1.1", "eventSource": "aws:dynamodb",
-            "awsRegion": "replay", "eventSourceARN": format!("replay/{run}"), "dynamodb": record,
+            "eventID": format!("redelivery-{place}"), "eventName": "INSERT", "eventVersion": "1.1", "eventSource": "aws:dynamodb",
+            "awsRegion": "redelivery", "eventSourceARN": format!("redelivery/{run}"), "dynamodb": record,
         });
         bytes += record.to_string().len();
         records.push(record);

@@ -70,7 +70,7 @@ pub(crate) async fn run(
     if !writing.confirm(&ask)? {
         return Ok(false);
     }
-    let skipping = seen.skipping(&stream, *version)?;
+    let skipping = seen.skip_commit(&stream, *version)?;
     let what = format!("skip {stream} {version}");
     let why = writing.why();
     let detail = json!({ "view": compared.id, "stream": stream, "version": version });

@@ -110,7 +110,7 @@ impl View<'_> {
             streams => (format!("switch without {streams}"), format!(" but {streams}")),
         };
         let switched =
-            self.change(&building, |now| building.switched(now), &what, &writing.why()).await?;
+            self.change(&building, |now| building.switch(now), &what, &writing.why()).await?;
         self.out.note(&format!(
             "every stream{but} matches the log. In {} seconds, all reads are on generation {}. Generation {} stays until `ledger rebuild drop`; `ledger rebuild rollback` returns to it",
             SWITCHING.as_secs(),
@@ -151,7 +151,7 @@ impl View<'_> {
         plan: &str,
         writing: &WriteArgs,
     ) -> Result<Option<Generations>> {
-        if generations.in_phase(Phase::Building).is_some() {
+        if generations.generation_in_phase(Phase::Building).is_some() {
             self.out.note("resuming the rebuild of the standby generation");
             return Ok(Some(generations));
         }
@@ -159,7 +159,7 @@ impl View<'_> {
             return Ok(None);
         }
         let begun = self
-            .change(&generations, |now| generations.begun(now), "begin", &writing.why())
+            .change(&generations, |now| generations.begin_build(now), "begin", &writing.why())
             .await?;
         Ok(Some(begun))
     }
@@ -171,7 +171,9 @@ impl View<'_> {
         building: &Generations,
         build: &BuildArgs,
     ) -> Result<(RebuildResponse, Comparison)> {
-        let number = building.in_phase(Phase::Building).context("no generation is being built")?;
+        let number = building
+            .generation_in_phase(Phase::Building)
+            .context("no generation is being built")?;
         let built = match self.subscriber.compared.kind {
             SubscriberKind::Subscription => self.build_in_order(number).await?,
             SubscriberKind::StateProjector
@@ -336,7 +338,7 @@ impl View<'_> {
     /// Returns those of the streams whose version in the view is lower than in the log.
     async fn find_missing(&self, table: &ViewTable, streams: Missing) -> Result<Missing> {
         let compared = stream::iter(streams).map(|(stream, Versions { log, view })| async move {
-            let read = table.reached(&stream).await?;
+            let read = table.applied_version(&stream).await?;
             // An eventually consistent read may return an older version after a newer one.
             Ok::<_, anyhow::Error>((stream, Versions { log, view: read.max(view) }))
         });

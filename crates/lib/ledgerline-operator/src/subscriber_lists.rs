@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use ledgerline::{all::newest, manifest::SubscriberKind};
 use ledgerline_dynamodb::{
     DynamoDbStore, Phase,
-    reconcile::{Comparison, Found, Looked, ORDER},
+    reconcile::{Comparison, ComparisonCounts, Found, ORDER},
 };
 use serde_json::{Value, json};
 
@@ -172,7 +172,7 @@ async fn backlogs<'f>(
 ) -> Result<BTreeMap<&'f str, Backlog>> {
     let mut backlogs = BTreeMap::<&str, Backlog>::new();
     for missing in &found.missing {
-        let at = log.time_of(&missing.stream, missing.found + 1).await?;
+        let at = log.commit_time(&missing.stream, missing.found + 1).await?;
         let backlog = backlogs.entry(&missing.who).or_default();
         backlog.commits += missing.head - missing.found;
         backlog.oldest = [backlog.oldest, at].into_iter().flatten().min();
@@ -186,10 +186,10 @@ async fn backlogs<'f>(
 async fn lag_row(
     deployment: &Deployment,
     subscriber: Option<&Subscriber>,
-    counts: &Looked,
+    counts: &ComparisonCounts,
     Backlog { commits, oldest, is_late: _ }: Backlog,
 ) -> Result<Value> {
-    let Looked { who, streams, missing, ahead, forgotten: _, unreadable } = counts;
+    let ComparisonCounts { who, streams, missing, ahead, forgotten: _, unreadable } = counts;
     let queue = match subscriber {
         Some(subscriber) => queue_counts(deployment, subscriber).await?,
         None => None,

@@ -59,7 +59,7 @@ pub(crate) async fn subscribers(deployment: &Deployment, stack: &Stack) -> Resul
             id: id.to_owned(),
             kind: subscriber.kind,
             of: manifest.categories().into_iter().map(ToOwned::to_owned).collect(),
-            table: table.at_active(),
+            table: table.at_active_generation(),
         };
         subscribers.push(Subscriber {
             queue: queue.and_then(|queue| queues.get(queue)).cloned(),

@@ -153,7 +153,7 @@ impl View<'_> {
     /// rebuild.
     async fn print_status(&self, generations: &Generations, parts: Option<i32>) -> Result<()> {
         self.out.rows(&["generation", "is", "since"], &generation_rows(generations));
-        if let Some(number) = generations.in_phase(Phase::Building)
+        if let Some(number) = generations.generation_in_phase(Phase::Building)
             && self.subscriber.compared.kind != SubscriberKind::Subscription
         {
             self.print_progress(number, self.parts(parts)).await?;
@@ -239,7 +239,7 @@ impl View<'_> {
     }
 
     async fn roll_back(&self, generations: &Generations, writing: &WriteArgs) -> Result<bool> {
-        let Some(previous) = generations.in_phase(Phase::Kept) else {
+        let Some(previous) = generations.generation_in_phase(Phase::Kept) else {
             bail!(
                 "the standby generation was never active: `ledger rebuild switch` resumes its rebuild"
             );
@@ -256,7 +256,7 @@ impl View<'_> {
             return Ok(false);
         }
         let to = self
-            .change(generations, |now| generations.switched(now), "rollback", &writing.why())
+            .change(generations, |now| generations.switch(now), "rollback", &writing.why())
             .await?;
         self.out.note(&format!(
             "in {} seconds, all reads are on generation {}",
@@ -284,7 +284,7 @@ impl View<'_> {
         let leaving = match phase {
             Phase::Dropping => generations,
             Phase::Building | Phase::Kept => {
-                self.change(&generations, |now| generations.dropping(now), "drop", &writing.why())
+                self.change(&generations, |now| generations.begin_drop(now), "drop", &writing.why())
                     .await?
             }
         };
@@ -303,7 +303,7 @@ impl View<'_> {
             }
         }
         bar.finish_and_clear();
-        self.change(&leaving, |_| Ok(leaving.dropped()), "dropped", &writing.why()).await?;
+        self.change(&leaving, |_| Ok(leaving.end_drop()), "dropped", &writing.why()).await?;
         self.out.rows(&["dropped", "rows"], &[json!({ "dropped": number, "rows": deleted })]);
         Ok(true)
     }

@@ -465,8 +465,8 @@ impl<'a> Schedule<'a> {
         };
         let record = |(place, item): (usize, Value)| {
             json!({
-                "eventID": format!("replay-{place}"), "eventName": "INSERT", "eventVersion": "1.1",
-                "eventSource": "aws:dynamodb", "awsRegion": "replay", "eventSourceARN": "replay/1",
+                "eventID": format!("redelivery-{place}"), "eventName": "INSERT", "eventVersion": "1.1",
+                "eventSource": "aws:dynamodb", "awsRegion": "redelivery", "eventSourceARN": "redelivery/1",
                 "dynamodb": {
                     "ApproximateCreationDateTime": 0,
                     "Keys": { "stream": item["stream"], "version": item["version"] },

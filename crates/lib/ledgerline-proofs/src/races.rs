@@ -62,7 +62,7 @@ impl<A: Aggregate> History<A> {
     fn written(
         &self,
         mut embed: impl FnMut() -> bool,
-        mut replay: impl FnMut() -> bool,
+        mut republishes: impl FnMut() -> bool,
     ) -> Vec<Commit> {
         let Ok(stream) = StreamId::new(A::CATEGORY, &self.id) else { return Vec::new() };
         let mut state = A::initial();
@@ -90,11 +90,11 @@ impl<A: Aggregate> History<A> {
             };
             let version = version + 1;
             let command = format!("{stream}:{version}");
-            let replayed = Commit { version, command, events: Vec::new(), ..commit.clone() };
+            let republished = Commit { version, command, events: Vec::new(), ..commit.clone() };
             commits.push(commit);
-            if replay() {
+            if republishes() {
                 let state = encode_state::<A>(&state).ok();
-                commits.push(Commit { state, ..replayed });
+                commits.push(Commit { state, ..republished });
             }
         }
         commits
@@ -500,7 +500,6 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
             idempotency: keyed.then_some(Idempotency {
                 key: id,
                 fingerprint: id,
-                older_fingerprint: None,
                 retention: RETENTION_SECONDS,
                 answer: &answer,
             }),

@@ -447,11 +447,11 @@ impl<'a> Run<'a> {
         let table = self.table.at(generation);
         Ok(match self.kind {
             Kind::States => {
-                let rows = StateRows::in_table(table, SITES.table);
-                rows.shown::<Value>(stream.id()).await?.0
+                let rows = StateRows::from_table(table, SITES.table);
+                rows.find_row::<Value>(stream.id()).await?.0
             }
             Kind::Sums | Kind::Lists => {
-                LogRows::in_table(table, FILLS).position_now(stream).await?
+                LogRows::from_table(table, FILLS).consistent_position(stream).await?
             }
         })
     }
@@ -541,7 +541,7 @@ impl<'a> Run<'a> {
 async fn begin(table: &ViewTable, generations: &Generations) -> Result<()> {
     let at = Timestamp::UNIX_EPOCH;
     let by = Move { at, what: "begin".into(), who: String::new(), why: String::new() };
-    let is_begun = table.compare_and_set(generations, generations.begun(at)?, by).await?;
+    let is_begun = table.compare_and_set(generations, generations.begin_build(at)?, by).await?;
     ensure!(is_begun, "not begun");
     Ok(())
 }

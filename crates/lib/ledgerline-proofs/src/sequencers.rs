@@ -194,7 +194,7 @@ impl History {
             self.stored.append(commit, None).await?;
             counts.add(COMMITS, 1);
         }
-        let wrong = self.wrong.iter().cloned().chain(self.right()).map(Candidate::proven);
+        let wrong = self.wrong.iter().cloned().chain(self.right()).map(Candidate::from_record);
         self.append(&mut self.sequencer(), "faulty", wrong.collect()).await?;
         self.wire.follow(Plan::Random(rng.u32(0..400)), self.seed);
         let again: Mutex<u64> = Mutex::new(0);
@@ -246,7 +246,7 @@ impl History {
             if rng.u32(0..4) == 0 {
                 batch.insert(
                     rng.usize(0..=batch.len()),
-                    Candidate::claimed(forged(&self.log, &mut rng)),
+                    Candidate::from_claim(forged(&self.log, &mut rng)),
                 );
             }
             // An instance processes one batch at a time. It may have paused for long, or be new.

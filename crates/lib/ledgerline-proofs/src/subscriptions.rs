@@ -295,7 +295,7 @@ async fn compare(
     for partition in ["diary", "sums"] {
         let mut cursor: Option<String> = None;
         loop {
-            let query = PageQuery::of(partition, 100, cursor.as_deref());
+            let query = PageQuery::new(partition, 100, cursor.as_deref());
             let page = table.page::<serde_json::Map<String, serde_json::Value>>(&query).await;
             let (rows, next) = page.and_then(ledgerline_dynamodb::Page::whole)?;
             let key = |row: &serde_json::Map<String, serde_json::Value>, name: &str| {

@@ -415,7 +415,7 @@ impl<'a> Mixture<'a> {
                 Ok(())
             }
             400..500 => Ok(()),
-            500 if self.may_fail(version, &tank) => Ok(()),
+            503 if self.may_fail(version, &tank) => Ok(()),
             status => bail!("{status} for {sent:?}"),
         }
     }

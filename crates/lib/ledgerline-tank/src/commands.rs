@@ -33,7 +33,7 @@ pub fn tanks() -> Vec<Route<Tank>> {
         update("POST /tanks/{id}/fills", Command::Fill, changed),
         update("POST /tanks/{id}/draws", Command::Draw, changed),
         action("POST /tanks/{id}/scrap", || Command::Scrap, changed),
-        republish_state("POST /tanks/{id}/replays", changed),
+        republish_state("POST /tanks/{id}/republications", changed),
     ]
 }
 

@@ -47,7 +47,7 @@ pub const EVENTS: [(&str, &str); 10] = files! {
     "tank-commands/fill.json",
     "tank-commands/install.json",
     "tank-commands/invalid-amount.json",
-    "tank-commands/replay.json",
+    "tank-commands/republication.json",
     "tank-commands/scrap.json",
 };
 
@@ -58,7 +58,7 @@ pub const ANSWERS: [(&str, &str); 6] = files! {
     "tank-commands/fill.json",
     "tank-commands/install.json",
     "tank-commands/invalid-amount.json",
-    "tank-commands/replay.json",
+    "tank-commands/republication.json",
     "tank-commands/scrap.json",
 };
 

@@ -95,7 +95,7 @@ async fn readings(views: &Views, request: &HttpRequest) -> Result<Answer<Reading
     if version == 0 {
         return Err(Problem::from(&UNKNOWN));
     }
-    let query = PageQuery::of(id.get(), limit, cursor.as_deref());
+    let query = PageQuery::new(id.get(), limit, cursor.as_deref());
     let query = PageQuery { newest_first: true, ..query };
     let page = views.log_rows(READINGS)?.page::<Reading>(&query).await.map_err(problem)?;
     let (readings, end) = split_page(page, |row| {
@@ -151,7 +151,7 @@ async fn rows_of_stock(
             Problem::internal()
         })?,
     };
-    let page = PageQuery::of(BOOK, limit, cursor.as_deref());
+    let page = PageQuery::new(BOOK, limit, cursor.as_deref());
     let page = table.page::<StockRow>(&page).await.map_err(problem)?;
     let (rows, end) = split_page(page, |row| {
         let StockRow { book: _, entry: _, tank_id, version, amount, level, stock } = row;

@@ -563,7 +563,7 @@ async fn compare(world: &World, stack: &LocalStack) -> Result<()> {
 /// Returns the litres that were filled into a tank, from the active generation of the fills.
 async fn sum_of_fills(fills: &LogRows, tank: &str) -> Result<i64> {
     // The sort key of the sum is greater than that of any amount.
-    let query = PageQuery { newest_first: true, ..PageQuery::of(tank, 1, None) };
+    let query = PageQuery { newest_first: true, ..PageQuery::new(tank, 1, None) };
     let Some(sum) = fills.page::<Value>(&query).await?.rows.into_iter().next() else {
         return Ok(0);
     };

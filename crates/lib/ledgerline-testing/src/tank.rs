@@ -135,7 +135,7 @@ async fn fills(stack: &LocalStack, id: &str) -> Vec<Value> {
     let table = LogRows::new(client, table("FillsTable"), FILLS);
     let (mut rows, mut cursor) = (Vec::new(), None::<String>);
     loop {
-        let query = PageQuery::of(id, 200, cursor.as_deref());
+        let query = PageQuery::new(id, 200, cursor.as_deref());
         let page = table.page::<Value>(&query).await.unwrap();
         for row in page.rows {
             let row = row.unwrap();

@@ -684,8 +684,8 @@ fn slips_in_manifests() -> Vec<(&'static str, Value, &'static str)> {
         ),
         (
             "/items-projector/source/states/events",
-            json!(["ItemCreated", "Replayed"]),
-            "its aggregate has an event with the reserved name Replayed: rename the event",
+            json!(["ItemCreated", "StateRepublished"]),
+            "its aggregate has an event with the reserved name StateRepublished: rename the event",
         ),
         (
             "/items-projector/source",

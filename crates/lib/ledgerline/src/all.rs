@@ -87,7 +87,7 @@ pub struct Entry {
 impl Entry {
     /// Returns the commit that `causation_id` names, if it names one: `<stream>:<version>`, as
     /// process managers write it.
-    fn of_cause(causation_id: &str) -> Option<Self> {
+    fn from_causation_id(causation_id: &str) -> Option<Self> {
         let (stream, version) = causation_id.rsplit_once(':')?;
         let version = version.parse().ok().filter(|version| *version > 0)?;
         Some(Self { stream: StreamId::try_from(stream.to_owned()).ok()?, version })
@@ -117,13 +117,13 @@ pub struct Candidate {
 impl Candidate {
     /// Returns an entry whose commit a record of the log's stream carries.
     #[must_use]
-    pub fn proven(entry: Entry) -> Self {
+    pub fn from_record(entry: Entry) -> Self {
         Self { entry, is_proven: true }
     }
 
     /// Returns an entry whose commit is only named, by another commit or by an operator.
     #[must_use]
-    pub fn claimed(entry: Entry) -> Self {
+    pub fn from_claim(entry: Entry) -> Self {
         Self { entry, is_proven: false }
     }
 }
@@ -134,9 +134,9 @@ impl Candidate {
 pub fn candidates<'a>(commits: impl IntoIterator<Item = &'a Commit>) -> Vec<Candidate> {
     let mut candidates = Vec::new();
     for commit in commits {
-        let cause = commit.meta.causation_id.as_deref().and_then(Entry::of_cause);
-        candidates.extend(cause.map(Candidate::claimed));
-        candidates.push(Candidate::proven(Entry {
+        let cause = commit.meta.causation_id.as_deref().and_then(Entry::from_causation_id);
+        candidates.extend(cause.map(Candidate::from_claim));
+        candidates.push(Candidate::from_record(Entry {
             stream: commit.stream.clone(),
             version: commit.version,
         }));
@@ -181,7 +181,7 @@ pub struct Segment {
 
 /// The data of a segment with entries, once the order has void entries.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 struct Sequenced {
     last_void: u64,
     entries: Vec<(StreamId, u64)>,
@@ -196,7 +196,7 @@ impl Segment {
     ///
     /// # Errors
     /// When the commit is no segment that this program reads.
-    pub fn of(commit: &Commit) -> Result<Self, StoreError> {
+    pub fn from_commit(commit: &Commit) -> Result<Self, StoreError> {
         let corrupt = |reason: &str| StoreError::Corrupt {
             stream: commit.stream.to_string(),
             version: commit.version,
@@ -239,7 +239,7 @@ impl Segment {
 
     /// Returns a checksum that distinguishes this segment from another one with its number. Cursors
     /// store it, so it must not change.
-    fn check(&self) -> u32 {
+    fn checksum(&self) -> u32 {
         let mut text = format!("{} {} {}", self.number, self.batch, self.at);
         for entry in self.entries.iter().chain(&self.voids) {
             text += &format!(" {}:{}", entry.stream, entry.version);
@@ -270,7 +270,7 @@ impl Segment {
 }
 
 /// Checks rule 2 for readers: a hole in `$all` would lose its entries silently.
-fn contiguous(stream: &StreamId, before: u64, commit: &Commit) -> Result<(), StoreError> {
+fn check_contiguous(stream: &StreamId, before: u64, commit: &Commit) -> Result<(), StoreError> {
     if commit.version == before + 1 {
         return Ok(());
     }
@@ -307,7 +307,7 @@ pub async fn segments(
 pub async fn newest(store: &impl EventLog, partition: u16) -> Result<Option<Segment>, StoreError> {
     let newest = Range { after: 0, up_to: u64::MAX, limit: Some(1) };
     let page = store.read(&StreamId::all(partition), newest, Consistency::Strong).await?;
-    page.commits.first().map(Segment::of).transpose()
+    page.commits.first().map(Segment::from_commit).transpose()
 }
 
 /// Returns the last segment of `$all-<partition>` that is older than this time, if there is one.
@@ -369,12 +369,12 @@ pub async fn void_entries(
     partition: u16,
 ) -> Result<BTreeSet<Entry>, StoreError> {
     let newest_void = newest(store, partition).await?.map_or(0, |newest| newest.newest_void());
-    Ok(voids_of(store, partition, newest_void).await?.into_iter().collect())
+    Ok(read_voids(store, partition, newest_void).await?.into_iter().collect())
 }
 
 /// Returns the void entries that this void segment lists, the newest one last; none for the number
 /// 0.
-async fn voids_of(
+async fn read_voids(
     store: &impl EventLog,
     partition: u16,
     number: u64,
@@ -390,7 +390,7 @@ async fn segment(
 ) -> Result<Segment, StoreError> {
     let stream = StreamId::all(partition);
     match store.get(&stream, number).await? {
-        Some(commit) => Segment::of(&commit),
+        Some(commit) => Segment::from_commit(&commit),
         None => Err(StoreError::Corrupt {
             stream: stream.to_string(),
             version: number,
@@ -411,9 +411,9 @@ async fn segments_up_to(
     let mut segments = Vec::new();
     let mut before = after;
     for commit in &page.commits {
-        contiguous(&stream, before, commit)?;
+        check_contiguous(&stream, before, commit)?;
         before = commit.version;
-        segments.push(Segment::of(commit)?);
+        segments.push(Segment::from_commit(commit)?);
     }
     Ok((segments, page.complete))
 }
@@ -468,7 +468,7 @@ mod tests {
         batch: &str,
         entries: Vec<Entry>,
     ) -> usize {
-        let candidates = entries.into_iter().map(Candidate::proven).collect();
+        let candidates = entries.into_iter().map(Candidate::from_record).collect();
         let log = MemoryStore::default();
         block_on(sequencer.append(store, &log, batch, candidates, Timestamp::UNIX_EPOCH))
             .unwrap()
@@ -505,7 +505,7 @@ mod tests {
         for (number, seconds) in [(1, 10), (2, 5), (3, 12), (4, 11), (5, 9_999), (6, 13)] {
             let sequencer = if number % 2 == 0 { &mut second } else { &mut first };
             let at = Timestamp::from_second(seconds).unwrap();
-            let candidates = vec![Candidate::proven(entry("a", number))];
+            let candidates = vec![Candidate::from_record(entry("a", number))];
             block_on(sequencer.append(&store, &MemoryStore::default(), "b", candidates, at))
                 .unwrap();
         }
@@ -522,7 +522,7 @@ mod tests {
     fn segments_at(seconds: &[i64]) -> MemoryStore {
         let store = MemoryStore::default();
         for (at, number) in seconds.iter().zip(1..) {
-            let candidates = vec![Candidate::proven(entry("a", number))];
+            let candidates = vec![Candidate::from_record(entry("a", number))];
             let at = Timestamp::from_second(*at).unwrap();
             block_on(Sequencer::new(0, MemoryStore::HOST.pause).append(
                 &store,
@@ -580,9 +580,9 @@ mod tests {
         let cause = commit(&entry("a", 1).stream, 7);
         let mut consequence = commit(&entry("b", 1).stream, 1);
         consequence.meta.causation_id = Some("tank-a:7".into());
-        let named = Candidate::claimed(entry("a", 7));
-        let caused = Candidate::proven(entry("b", 1));
-        let expected = [named, caused.clone(), Candidate::proven(entry("a", 7))];
+        let named = Candidate::from_claim(entry("a", 7));
+        let caused = Candidate::from_record(entry("b", 1));
+        let expected = [named, caused.clone(), Candidate::from_record(entry("a", 7))];
         assert_eq!(candidates([&consequence, &cause]), expected);
         for other in ["request-1", "tank-a:0", "tank-a:", ":7", "tank-a:x", "Tank-a:7"] {
             consequence.meta.causation_id = Some(other.into());
@@ -598,11 +598,11 @@ mod tests {
         let data = r#"[["tank-a",2],["user-b-c",18446744073709551615]]"#.to_owned();
         written.events = vec![RecordedEvent { event_type: "Sequenced".into(), schema: 1, data }];
         written.command = "4421".into();
-        let segment = Segment::of(&written).unwrap();
+        let segment = Segment::from_commit(&written).unwrap();
         let second = Entry { stream: StreamId::new("user", "b-c").unwrap(), version: u64::MAX };
         assert_eq!((segment.number, segment.batch.as_str()), (7, "4421"));
         assert_eq!(segment.entries, [entry("a", 2), second]);
-        assert_eq!(segment.check(), 0x458f_387b);
+        assert_eq!(segment.checksum(), 0x458f_387b);
         assert_eq!(segment.commit(&StreamId::all(0)).unwrap().events, written.events);
         for (event_type, schema, data, voids, last_void) in [
             ("Voided", 1, r#"[["tank-a",2]]"#, vec![entry("a", 2)], 0),
@@ -610,14 +610,14 @@ mod tests {
         ] {
             written.events =
                 vec![RecordedEvent { event_type: event_type.into(), schema, data: data.into() }];
-            let segment = Segment::of(&written).unwrap();
+            let segment = Segment::from_commit(&written).unwrap();
             assert_eq!((&segment.voids, segment.last_void), (&voids, last_void));
             assert_eq!(segment.entries.len() + segment.voids.len(), 1);
             assert_eq!(segment.commit(&StreamId::all(0)).unwrap().events, written.events);
         }
         // A stack with several partitions has segments of `$all-1` and so on.
         written.stream = StreamId::try_from("$all-1".to_owned()).unwrap();
-        let segment = Segment::of(&written).unwrap();
+        let segment = Segment::from_commit(&written).unwrap();
         assert_eq!((segment.number, segment.entries), (7, vec![entry("a", 2)]));
     }
 
@@ -659,8 +659,8 @@ mod tests {
         let mut sequencer = Sequencer::new(0, MemoryStore::HOST.pause);
         // when a batch claims entries, and a record proves one of them,
         let claimed =
-            [entry("a", 1), entry("a", 2), entry("b", 7), entry("c", 1)].map(Candidate::claimed);
-        let candidates = [&claimed[..], &[Candidate::proven(entry("c", 1))]].concat();
+            [entry("a", 1), entry("a", 2), entry("b", 7), entry("c", 1)].map(Candidate::from_claim);
+        let candidates = [&claimed[..], &[Candidate::from_record(entry("c", 1))]].concat();
         let appended =
             block_on(sequencer.append(&sequence, &log, "1", candidates, Timestamp::UNIX_EPOCH))
                 .unwrap();
@@ -672,7 +672,7 @@ mod tests {
         let segments = all(&sequence);
         assert_eq!(segments[0].entries, [entry("a", 1), entry("c", 1)]);
         // and the sequencer does not look up an entry that `$all` has.
-        let again = vec![Candidate::claimed(entry("c", 1))];
+        let again = vec![Candidate::from_claim(entry("c", 1))];
         let appended =
             block_on(sequencer.append(&sequence, &log, "2", again, Timestamp::UNIX_EPOCH));
         assert_eq!(appended.unwrap(), Appended::default());

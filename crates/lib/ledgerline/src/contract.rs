@@ -6,19 +6,24 @@
 
 #![expect(clippy::missing_panics_doc, clippy::unwrap_used, reason = "these are tests")]
 
-pub mod event_log;
-pub mod idempotency_store;
-pub mod snapshot_store;
+mod event_log;
+mod idempotency_store;
+mod snapshot_store;
 
 use crate::{
-    Commit, Consistency, EventLog, IdempotencyRecord, Meta, Range, RecordedEvent, StreamId,
+    Commit, Consistency, EventLog, EventStore, IdempotencyRecord, Meta, Range, RecordedEvent,
+    StreamId,
 };
 
 /// Writes one `#[tokio::test]` for each test of the contract. The argument makes an empty store.
 #[macro_export]
 macro_rules! contract_tests {
     ($make:expr) => {
-        $crate::contract_tests!(@port $make; event_log
+        $crate::contract_tests!(@list write $make);
+    };
+    (@list $then:ident $($arguments:tt)*) => {
+        $crate::contract_tests!(@$then [$($arguments)*]
+            event_log:
                 an_unknown_stream_is_empty
                 what_was_appended_is_read_as_it_was_written
                 a_taken_version_is_refused_and_what_took_it_stays
@@ -31,23 +36,32 @@ macro_rules! contract_tests {
                 of_concurrent_appends_at_one_version_exactly_one_wins
                 commits_of_several_streams_are_stored_all_or_none
                 of_concurrent_transactions_over_the_same_streams_exactly_one_wins
-                the_same_transaction_twice_is_one
-        );
-        $crate::contract_tests!(@port $make; snapshot_store
-                a_snapshot_is_found_by_its_schema_until_a_newer_one_replaces_it
-        );
-        $crate::contract_tests!(@port $make; idempotency_store
+                the_same_transaction_twice_is_one;
+            snapshot_store:
+                a_snapshot_is_found_by_its_schema_until_a_newer_one_replaces_it;
+            idempotency_store:
                 a_commit_and_its_idempotency_record_are_stored_both_or_none
-                a_recorded_response_never_changes
+                a_recorded_response_never_changes;
         );
     };
-    (@port $make:expr; $port:ident $($name:ident)*) => {
-        $(#[tokio::test]
+    (@write [$make:expr] $($port:ident: $($name:ident)*;)*) => {
+        $($(#[tokio::test]
         async fn $name() {
             let store = $make.await;
-            $crate::contract::$port::$name(&store).await;
-        })*
+            $crate::contract::check(stringify!($name), &store).await;
+        })*)*
     };
+    (@call [$test:ident $store:ident] $($port:ident: $($name:ident)*;)*) => {
+        match $test {
+            $($(stringify!($name) => $port::$name($store).await,)*)*
+            _ => panic!("the contract has no test `{}`", $test),
+        }
+    };
+}
+
+/// Runs one test of the contract on an empty store.
+pub async fn check(test: &str, store: &impl EventStore) {
+    contract_tests!(@list call test store);
 }
 
 fn stream(id: &str) -> StreamId {
@@ -84,7 +98,11 @@ fn request(key: &str, answer: &str) -> IdempotencyRecord {
 const ALL: Range = Range { after: 0, up_to: u64::MAX, limit: None };
 
 /// Reads a range to its end, page by page, oldest first.
-pub async fn read_all(store: &impl EventLog, stream: &StreamId, mut range: Range) -> Vec<Commit> {
+pub(crate) async fn read_all(
+    store: &impl EventLog,
+    stream: &StreamId,
+    mut range: Range,
+) -> Vec<Commit> {
     let mut commits = Vec::new();
     loop {
         let page = store.read(stream, range, Consistency::Strong).await.unwrap();

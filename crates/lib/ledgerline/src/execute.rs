@@ -19,9 +19,9 @@ use crate::{
 /// error and retries later (rule 11).
 const MAX_REPAIRS: usize = 12;
 
-/// The type of the event that stands for a commit without events, a [replay](Execution::replay),
+/// The type of the event that stands for a commit without events ([`Execution::republish`])
 /// for subscribers to states. No aggregate may have an event of this name.
-pub const REPLAYED: &str = "Replayed";
+pub const STATE_REPUBLISHED: &str = "StateRepublished";
 
 /// The name of the counter of lost races.
 pub const CONFLICTS: &str = "Conflicts";
@@ -67,26 +67,21 @@ pub async fn execute<A: Aggregate, S: EventStore>(
     execution: &Execution<'_, A>,
 ) -> Result<Outcome<A>, ExecuteError> {
     let stream = execution.stream;
-    let mut loaded = match cache.get(stream) {
-        Some(cached) => cached,
-        None if execution.creates => Loaded::nothing(),
-        // Half the price of a strongly consistent read. A stale state is safe: its append fails.
-        None => load(store, stream, None, Consistency::Eventual).await?,
-    };
-    let mut knowledge = Knowledge::Stale;
+    let mut loaded = load_stale(store, cache, execution).await?;
+    let mut freshness = Freshness::Stale;
     let mut delays = delays();
     loop {
         let events = match decide(execution, &loaded) {
             Ok(events) => events,
-            Err(no_append) => match (no_append, knowledge) {
-                (_, Knowledge::Stale) => {
+            Err(no_append) => match (no_append, freshness) {
+                (_, Freshness::Stale) => {
                     loaded = load(store, stream, Some(loaded), Consistency::Strong).await?;
-                    knowledge = Knowledge::Fresh;
+                    freshness = Freshness::Fresh;
                     cache.put(stream, &loaded);
                     continue;
                 }
-                (NoAppend::PreconditionFailed, Knowledge::Overtaken) => {
-                    let repeated = repeat(store, execution).await?;
+                (NoAppend::PreconditionFailed, Freshness::Overtaken) => {
+                    let repeated = find_repeated(store, execution).await?;
                     return repeated.ok_or(ExecuteError::Overtaken { version: loaded.version });
                 }
                 (no_append, _) => return conclude(store, execution, loaded, no_append).await,
@@ -98,18 +93,17 @@ pub async fn execute<A: Aggregate, S: EventStore>(
                 return Ok(Outcome::Committed(after));
             }
             Appended::VersionTaken(attempt) => {
-                let race = Race { store, cache, execution, before: knowledge };
+                let race = Race { store, cache, execution, freshness };
                 // On the heap: otherwise a command that loses no race would carry this future.
-                match Box::pin(race.lost(loaded, attempt)).await? {
-                    Lost::Answered(outcome) => return Ok(outcome),
-                    Lost::Again { caught_up, now, may_contend } => {
-                        loaded = caught_up;
-                        knowledge = now;
+                match Box::pin(race.resolve_conflict(loaded, attempt)).await? {
+                    Resolution::Answered(outcome) => return Ok(outcome),
+                    Resolution::Retry { state, freshness: newest, may_contend } => {
+                        (loaded, freshness) = (state, newest);
                         may_contend
                     }
                 }
             }
-            Appended::RequestTaken => match repeat(store, execution).await? {
+            Appended::RequestTaken => match find_repeated(store, execution).await? {
                 Some(outcome) => return Ok(outcome),
                 None => true,
             },
@@ -126,6 +120,20 @@ pub async fn execute<A: Aggregate, S: EventStore>(
     }
 }
 
+/// Returns the state for the first decision, which may lag behind the log.
+async fn load_stale<A: Aggregate>(
+    store: &impl EventStore,
+    cache: &Cache<A>,
+    execution: &Execution<'_, A>,
+) -> Result<Loaded<A>, LoadError> {
+    match cache.get(execution.stream) {
+        Some(cached) => Ok(cached),
+        None if execution.creates => Ok(Loaded::initial()),
+        // Half the price of a strongly consistent read. A stale state is safe: its append fails.
+        None => load(store, execution.stream, None, Consistency::Eventual).await,
+    }
+}
+
 /// Returns the pauses between attempts, so that other writers finish meanwhile.
 fn delays() -> impl Iterator<Item = Duration> {
     ExponentialBuilder::default()
@@ -138,7 +146,7 @@ fn delays() -> impl Iterator<Item = Duration> {
 
 /// The freshness of the loaded state. It decides which answers the state allows.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Knowledge {
+enum Freshness {
     /// It is from a cache or an eventually consistent read. Nothing is refused on it (rule 6).
     Stale,
     /// It is from a strongly consistent read after the command arrived.
@@ -154,19 +162,19 @@ struct Race<'a, A: Aggregate, S> {
     cache: &'a Cache<A>,
     execution: &'a Execution<'a, A>,
     /// The freshness of the state that the append was decided on.
-    before: Knowledge,
+    freshness: Freshness,
 }
 
-/// The consequence of a lost race.
-enum Lost<A: Aggregate> {
+/// The resolution of a conflict: an append that lost its version to another one.
+enum Resolution<A: Aggregate> {
     /// The winner is this command, with this outcome.
     Answered(Outcome<A>),
     /// The command must be decided again.
-    Again {
+    Retry {
         /// The newest state.
-        caught_up: Loaded<A>,
+        state: Loaded<A>,
         /// Its freshness.
-        now: Knowledge,
+        freshness: Freshness,
         /// Whether another writer may be writing to the stream now, and a pause lets it finish.
         may_contend: bool,
     },
@@ -174,14 +182,14 @@ enum Lost<A: Aggregate> {
 
 impl<A: Aggregate, S: EventStore> Race<'_, A, S> {
     /// Reads the stream's newest commits, and determines whose commit won.
-    async fn lost(
+    async fn resolve_conflict(
         &self,
         loaded: Loaded<A>,
         attempt: Box<Attempt<A>>,
-    ) -> Result<Lost<A>, ExecuteError> {
-        let Self { store, cache, execution, before } = *self;
-        let (caught_up, winner) = catch_up(store, execution.stream, loaded).await?;
-        cache.put(execution.stream, &caught_up);
+    ) -> Result<Resolution<A>, ExecuteError> {
+        let Self { store, cache, execution, freshness } = *self;
+        let (state, winner) = catch_up(store, execution.stream, loaded).await?;
+        cache.put(execution.stream, &state);
         let winner = match winner {
             // If the winner is an earlier delivery of this very command, the store reports its
             // record in the next attempt.
@@ -193,15 +201,17 @@ impl<A: Aggregate, S: EventStore> Race<'_, A, S> {
         if let Some(winner) =
             winner.as_ref().filter(|winner| winner.command == attempt.commit.command)
         {
-            if attempt.is(winner) && attempt.commit.at == winner.at {
+            if attempt.matches(winner) && attempt.commit.at == winner.at {
                 // The winner is our own append, whose reply was lost (rule 4).
-                return Ok(Lost::Answered(Outcome::Committed(attempt.after)));
+                return Ok(Resolution::Answered(Outcome::Committed(attempt.after)));
             }
             // The winner is the same request, executed by another instance or at another time, or
             // another request with our id.
-            return match repeat(store, execution).await? {
-                Some(repeated) => Ok(Lost::Answered(repeated)),
-                None if attempt.is(winner) => Ok(Lost::Answered(Outcome::Committed(attempt.after))),
+            return match find_repeated(store, execution).await? {
+                Some(repeated) => Ok(Resolution::Answered(repeated)),
+                None if attempt.matches(winner) => {
+                    Ok(Resolution::Answered(Outcome::Committed(attempt.after)))
+                }
                 None => Err(ExecuteError::CommandIdReused),
             };
         }
@@ -214,14 +224,14 @@ impl<A: Aggregate, S: EventStore> Race<'_, A, S> {
         let is_overtaken = winner.as_ref().is_some_and(|winner| winner.at >= attempt.commit.at);
         // The state was merely stale, as in the cache of one of several instances. In that case the
         // first commit that it lacked is older than the command.
-        let was_stale = before == Knowledge::Stale && winner.is_some() && !is_overtaken;
-        let now = if is_overtaken { Knowledge::Overtaken } else { Knowledge::Fresh };
-        Ok(Lost::Again { caught_up, now, may_contend: !was_stale })
+        let was_stale = freshness == Freshness::Stale && winner.is_some() && !is_overtaken;
+        let freshness = if is_overtaken { Freshness::Overtaken } else { Freshness::Fresh };
+        Ok(Resolution::Retry { state, freshness, may_contend: !was_stale })
     }
 }
 
 /// A stream without commits has no state to republish.
-pub const NOTHING_TO_REPLAY: Refusal =
+pub const UNKNOWN_STREAM: Refusal =
     Refusal::not_found("unknown-stream", "there is nothing of this name");
 
 /// The reason why there is nothing to append.
@@ -237,7 +247,7 @@ fn decide<A: Aggregate>(
 ) -> Result<Vec<A::Event>, NoAppend> {
     let decision = match execution.command {
         Some(command) => A::decide(&loaded.state, command, execution.context),
-        None if loaded.version == 0 => Err(NOTHING_TO_REPLAY),
+        None if loaded.version == 0 => Err(UNKNOWN_STREAM),
         None => Ok(Vec::new()),
     };
     if let Err(refusal) = &decision
@@ -276,7 +286,7 @@ struct Attempt<A: Aggregate> {
 
 impl<A: Aggregate> Attempt<A> {
     /// Whether the stored commit is the commit of this attempt.
-    fn is(&self, stored: &Commit) -> bool {
+    fn matches(&self, stored: &Commit) -> bool {
         stored.command == self.commit.command && stored.events == self.commit.events
     }
 }
@@ -290,7 +300,7 @@ async fn append<A: Aggregate>(
 ) -> Result<Appended<A>, ExecuteError> {
     let mut attempt = prepare(host, execution, loaded, events)?;
     let record = execution.idempotency.as_ref().map(|idempotency| {
-        idempotency.record(execution.now(), Ok((&attempt.after.state, attempt.after.version)))
+        idempotency.record(execution.arrival(), Ok((&attempt.after.state, attempt.after.version)))
     });
     let mut result = store.append(&attempt.commit, record.as_ref()).await;
     if matches!(result, Err(AppendError::TooLarge { .. })) && attempt.commit.state.is_some() {
@@ -313,7 +323,7 @@ async fn append<A: Aggregate>(
             // read before the client gets an error. The events are compared too, because another
             // request under the same client's key has the same command id.
             match store.get(execution.stream, attempt.commit.version).await {
-                Ok(Some(stored)) if attempt.is(&stored) => Ok(Appended::Stored(attempt.after)),
+                Ok(Some(stored)) if attempt.matches(&stored) => Ok(Appended::Stored(attempt.after)),
                 Ok(_) | Err(_) => Err(error.into()),
             }
         }
@@ -348,7 +358,7 @@ fn prepare<A: Aggregate>(
     let free =
         (host.stored_bytes)(&commit).div_ceil(WRITE_UNIT_BYTES) <= bytes.div_ceil(WRITE_UNIT_BYTES);
     let due = commit.version - loaded.embedded >= A::SNAPSHOT_EVERY;
-    // Subscribers to states need the state of a replay, which has nothing else.
+    // Subscribers to states need the state, and such a commit has nothing else.
     if !free && !due && execution.command.is_some() {
         commit.state = None;
     }
@@ -395,7 +405,7 @@ async fn conclude<A: Aggregate>(
     no_append: NoAppend,
 ) -> Result<Outcome<A>, ExecuteError> {
     if let Some(idempotency) = &execution.idempotency {
-        let record = |answer| idempotency.record(execution.now(), answer);
+        let record = |answer| idempotency.record(execution.arrival(), answer);
         // A repeated request may be refused because of its own earlier success: its first answer is
         // returned instead.
         let remembered = match &no_append {
@@ -410,7 +420,7 @@ async fn conclude<A: Aggregate>(
         match remembered {
             Ok(()) => {}
             Err(AppendError::RequestTaken) => {
-                if let Some(outcome) = repeat(store, execution).await? {
+                if let Some(outcome) = find_repeated(store, execution).await? {
                     return Ok(outcome);
                 }
             }
@@ -440,13 +450,15 @@ fn one_is_too_many() -> StoreError {
 }
 
 /// Returns the stored answer to the same request, if there is one.
-async fn repeat<A: Aggregate>(
+async fn find_repeated<A: Aggregate>(
     store: &impl IdempotencyStore,
     execution: &Execution<'_, A>,
 ) -> Result<Option<Outcome<A>>, ExecuteError> {
     let Some(idempotency) = &execution.idempotency else { return Ok(None) };
     match store.find_response(idempotency.key).await? {
-        Some(record) if idempotency.is_of(&record) => Ok(Some(Outcome::Repeated(record.answer))),
+        Some(record) if record.fingerprint == idempotency.fingerprint => {
+            Ok(Some(Outcome::Repeated(record.answer)))
+        }
         Some(_) => Err(ExecuteError::CommandIdReused),
         None => Ok(None),
     }

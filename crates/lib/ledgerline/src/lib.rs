@@ -36,8 +36,8 @@ pub use codec::{
 };
 pub use commit::{Commit, Meta};
 pub use execute::{
-    CONFLICTS, ExecuteError, Execution, Host, Idempotency, NOTHING_TO_REPLAY, Outcome, Pause,
-    Precondition, REPLAYED, RETRIES, execute,
+    CONFLICTS, ExecuteError, Execution, Host, Idempotency, Outcome, Pause, Precondition, RETRIES,
+    STATE_REPUBLISHED, UNKNOWN_STREAM, execute,
 };
 pub use load::{History, LoadError, Loaded, history, load};
 pub use memory::MemoryStore;

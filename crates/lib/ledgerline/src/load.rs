@@ -1,5 +1,7 @@
 //! From commits to states: one reverse query at any length of the stream.
 
+use std::ops::RangeInclusive;
+
 use crate::{
     Aggregate, Commit, Consistency, DecodeError, EventLog, FoldedCommit, Range, RecordedEvent,
     RecordedState, SnapshotStore, StoreError, StreamId, decode, decode_state, encode_state, fold,
@@ -39,7 +41,7 @@ impl<A: Aggregate> Clone for Loaded<A> {
 impl<A: Aggregate> Loaded<A> {
     /// Returns the state of a stream without commits.
     #[must_use]
-    pub fn nothing() -> Self {
+    pub fn initial() -> Self {
         Self { version: 0, state: A::initial(), embedded: 0 }
     }
 
@@ -62,7 +64,7 @@ impl<A: Aggregate> Loaded<A> {
                 (Self { version, state, embedded: version }, &commits[place + 1..])
             }
             None if commits.first().is_some_and(|first| first.version == 1) => {
-                (Self::nothing(), commits)
+                (Self::initial(), commits)
             }
             None => return Ok(None),
         };
@@ -217,7 +219,7 @@ pub async fn history<A: Aggregate>(
     up_to: u64,
     consistency: Consistency,
 ) -> Result<History<A>, LoadError> {
-    let mut known = known.unwrap_or_else(Loaded::nothing);
+    let mut known = known.unwrap_or_else(Loaded::initial);
     let mut newest_first: Vec<FoldedCommit> = Vec::new();
     let mut consistency = consistency;
     let mut range = Range {
@@ -249,11 +251,9 @@ pub async fn history<A: Aggregate>(
         consistency = Consistency::Strong;
         if newest_first.len() >= FEW
             && std::mem::take(&mut may_have_snapshot)
-            && let Some(snapshot) = snapshot::<A>(store, stream).await?
-            // A snapshot that is ahead of the log is not used: a log that was restored from a
-            // backup has lost its newest commits.
             && let Some(newest) = newest_first.first().map(|step| step.version)
-            && (known.version + 1..=base_at_most.min(newest)).contains(&snapshot.version)
+            && let Some(snapshot) =
+                snapshot::<A>(store, stream, known.version + 1..=base_at_most.min(newest)).await?
         {
             newest_first.retain(|step| step.version > snapshot.version);
             range.after = snapshot.version;
@@ -272,12 +272,16 @@ pub async fn history<A: Aggregate>(
     Ok(History { stream: stream.clone(), base, steps: newest_first })
 }
 
-/// Loads the snapshot of the stream. A snapshot that this code cannot read is ignored (rule 5).
+/// Loads the snapshot of the stream, if it shows one of these versions. A snapshot that this code
+/// cannot read is ignored (rule 5). So is a snapshot that is ahead of the log: a log that was
+/// restored from a backup has lost its newest commits.
 async fn snapshot<A: Aggregate>(
     store: &impl SnapshotStore,
     stream: &StreamId,
+    versions: RangeInclusive<u64>,
 ) -> Result<Option<Loaded<A>>, StoreError> {
     let kept = store.load_snapshot(stream, A::STATE_SCHEMA).await?;
+    let kept = kept.filter(|(version, _)| versions.contains(version));
     Ok(kept.and_then(|(version, state)| {
         // `embedded` is 0 because no commit of the log is known to embed a state.
         Some(Loaded { version, state: decode_state::<A>(&state)?, embedded: 0 })
@@ -341,7 +345,7 @@ mod tests {
 
     #[test]
     fn rule_2_a_hole_is_reported() {
-        let mut loaded = Loaded::<Tank> { version: 4, ..Loaded::nothing() };
+        let mut loaded = Loaded::<Tank> { version: 4, ..Loaded::initial() };
         let hole = loaded.apply(&closed(7, None));
         assert!(
             matches!(hole, Err(LoadError::Store(StoreError::Corrupt { version: 5, .. }))),
@@ -371,7 +375,7 @@ mod tests {
 
     #[test]
     fn rule_5_a_state_counts_as_embedded_only_in_the_readers_schema() {
-        let mut loaded = Loaded::<Tank>::nothing();
+        let mut loaded = Loaded::<Tank>::initial();
         for (version, schema, embedded) in
             [(1, None, 0), (2, Some(Tank::STATE_SCHEMA), 2), (3, Some(Tank::STATE_SCHEMA + 1), 2)]
         {
@@ -544,7 +548,7 @@ mod tests {
     #[tokio::test]
     async fn rule_2_a_snapshot_ahead_of_the_log_is_not_used() {
         let (store, stream) = long(100).await;
-        let state = Loaded::<Tank>::nothing().state;
+        let state = Loaded::<Tank>::initial().state;
         let state = encode_state::<Tank>(&state).unwrap_or_else(|error| unreachable!("{error}"));
         assert!(store.save_snapshot(&stream, 101, &state).await.is_ok());
         store.pages.store(100, Ordering::Relaxed);

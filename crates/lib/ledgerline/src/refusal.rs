@@ -5,14 +5,14 @@ use std::{borrow::Cow, fmt};
 /// A domain's refusal of a command, with all data that the edge needs to answer the client.
 ///
 /// Each refusal of an aggregate is a constant, declared with [`refusals!`](crate::refusals). If the
-/// detail depends on the state, the decision sets another detail with [`saying`](Self::saying).
+/// detail depends on the state, the decision sets another detail with [`saying`](Self::with_detail).
 ///
 /// ```
 /// use ledgerline::Refusal;
 ///
 /// const TOO_LITTLE: Refusal = Refusal::refused("too-little", "there is less in it");
 ///
-/// let refusal = TOO_LITTLE.saying("the level of 5 does not cover 6");
+/// let refusal = TOO_LITTLE.with_detail("the level of 5 does not cover 6");
 /// assert_eq!(refusal.code(), TOO_LITTLE.code());
 /// assert_eq!(refusal.to_string(), "the level of 5 does not cover 6");
 /// ```
@@ -51,7 +51,7 @@ impl Refusal {
 
     /// Returns the same refusal with a detail for this one case.
     #[must_use]
-    pub fn saying(self, detail: impl fmt::Display) -> Self {
+    pub fn with_detail(self, detail: impl fmt::Display) -> Self {
         Self { detail: Cow::Owned(detail.to_string()), ..self }
     }
 

@@ -42,14 +42,14 @@ pub fn state<A: Aggregate>() -> Value {
 /// Returns the schema of a row.
 #[must_use]
 pub fn row<Row: JsonSchema>() -> Value {
-    of::<Row>(SchemaSettings::draft2020_12())
+    schema_with::<Row>(SchemaSettings::draft2020_12())
 }
 
 fn written<T: JsonSchema>() -> Value {
-    of::<T>(SchemaSettings::draft2020_12().for_serialize())
+    schema_with::<T>(SchemaSettings::draft2020_12().for_serialize())
 }
 
-fn of<T: JsonSchema>(settings: SchemaSettings) -> Value {
+fn schema_with<T: JsonSchema>(settings: SchemaSettings) -> Value {
     let settings = settings.with(|settings| {
         settings.inline_subschemas = true;
         settings.meta_schema = None;

@@ -89,7 +89,7 @@ mod tests {
             let context = crate::Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ada".into()) };
             let stream = StreamId::new("tank", "1").unwrap();
             let store = MemoryStore::default();
-            let mut loaded = Loaded::<Tank>::nothing();
+            let mut loaded = Loaded::<Tank>::initial();
             let mut log = Vec::new();
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             for (version, embed) in (1_u64..).zip(&embeds) {

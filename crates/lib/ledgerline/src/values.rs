@@ -48,13 +48,13 @@ pub trait Plain: Sized {
 
     /// Returns the value, if it is of this type: a text is not a number, and 1.0 is not a whole
     /// number.
-    fn of_json(value: Value) -> Option<Self>;
+    fn from_json(value: Value) -> Option<Self>;
 }
 
 impl Plain for String {
     const TYPE: &'static str = "string";
 
-    fn of_json(value: Value) -> Option<Self> {
+    fn from_json(value: Value) -> Option<Self> {
         if let Value::String(text) = value { Some(text) } else { None }
     }
 }
@@ -64,7 +64,7 @@ impl Plain for i64 {
 
     /// Refuses a fraction, an exponent or a number outside the range of `i64`, and never rounds it:
     /// the parser does not read it as an integer.
-    fn of_json(value: Value) -> Option<Self> {
+    fn from_json(value: Value) -> Option<Self> {
         value.as_i64()
     }
 }
@@ -84,7 +84,7 @@ pub fn try_new<V: ValueObject>(plain: impl Into<V::Plain>) -> Result<V, Invalid>
 pub fn deserialize<'de, V: ValueObject, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<V, D::Error> {
-    let plain = V::Plain::of_json(Value::deserialize(deserializer)?);
+    let plain = V::Plain::from_json(Value::deserialize(deserializer)?);
     plain.and_then(V::read).ok_or_else(|| D::Error::custom(V::expected()))
 }
 
@@ -518,7 +518,7 @@ mod tests {
     /// Whether the schema of a value object allows exactly the values that its rule allows. It may
     /// also allow texts with characters beyond U+FFFF.
     fn agrees<V: ValueObject>(value: &Value) -> bool {
-        let is_read = V::Plain::of_json(value.clone()).and_then(V::read).is_some();
+        let is_read = V::Plain::from_json(value.clone()).and_then(V::read).is_some();
         let is_valid = misfit(&schema::<V>().to_value(), value).is_none();
         is_read == is_valid || is_valid && value.to_string().contains(|c| c > '\u{ffff}')
     }

@@ -497,9 +497,10 @@ async fn only_an_operator_settles_a_stuck_transfer() {
     assert_eq!(settle(&bank.no_operator().await).await.problem(), "not-an-operator");
     // then they are refused, as they are without the scope,
     let status = async |api: Api| {
-        let replays =
-            api.post(&format!("/accounts/{other}/replays"), json!({ "reason": "a try" })).await;
-        (settle(&api).await.status, replays.status)
+        let republications = api
+            .post(&format!("/accounts/{other}/republications"), json!({ "reason": "a try" }))
+            .await;
+        (settle(&api).await.status, republications.status)
     };
     let forbidden = (StatusCode::FORBIDDEN, StatusCode::FORBIDDEN);
     assert_eq!(status(bank.reader().await).await, forbidden);

@@ -109,7 +109,7 @@ impl Aggregate for Link {
     /// A value that the link has already is no change, and creates no event.
     fn decide(state: &State, command: &Command, context: &Context) -> Result<Vec<Event>, Refusal> {
         let Command { user_id, link_url, rating, title, image, tags } = command;
-        if context.actor.as_deref().and_then(UserId::of_subject).as_ref() != Some(user_id) {
+        if context.actor.as_deref().and_then(UserId::from_subject).as_ref() != Some(user_id) {
             return Err(NOT_YOU);
         }
         let whose = || (user_id.to_string(), link_url.to_string());

@@ -4,10 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use ledgerline::{Aggregate, Context, Refusal, with_field};
+use ledgerline::{Aggregate, Context, Refusal};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::values::{Email, Name, UserId};
 
@@ -114,18 +113,12 @@ pub struct User;
 
 impl Aggregate for User {
     const CATEGORY: &'static str = "user";
-    const STATE_SCHEMA: u32 = 2;
+    const STATE_SCHEMA: u32 = 1;
     const REFUSALS: &'static [Refusal] = REFUSALS;
 
     type State = State;
     type Event = Event;
     type Command = Command;
-
-    /// In schema 1 a user had `registered` in place of `status`. Every stored state is that of a
-    /// registered user.
-    fn upcast_state(schema: u32, data: Value) -> Option<Value> {
-        (schema == 1).then(|| with_field(data, "status", "registered"))
-    }
 
     fn evolve(state: State, event: &Event) -> State {
         match event {
@@ -150,7 +143,7 @@ impl Aggregate for User {
 
     fn decide(state: &State, command: &Command, context: &Context) -> Result<Vec<Event>, Refusal> {
         let Command { user_id, action } = command;
-        if context.actor.as_deref().and_then(UserId::of_subject).as_ref() != Some(user_id) {
+        if context.actor.as_deref().and_then(UserId::from_subject).as_ref() != Some(user_id) {
             return Err(NOT_YOU);
         }
         let user = match state {

@@ -41,7 +41,7 @@ impl UserId {
     /// digit, dot, dash or underscore becomes a colon and two hexadecimal digits. No two subjects
     /// have the same id.
     #[must_use]
-    pub fn of_subject(subject: &str) -> Option<Self> {
+    pub fn from_subject(subject: &str) -> Option<Self> {
         Self::new(Self::encoded(subject)?).ok()
     }
 
@@ -184,13 +184,13 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(
-                UserId::of_subject(subject).map(UserId::into_inner).as_deref(),
+                UserId::from_subject(subject).map(UserId::into_inner).as_deref(),
                 id,
                 "{subject}"
             );
         }
-        assert!(UserId::of_subject(&"x".repeat(128)).is_some());
-        assert_eq!(UserId::of_subject(&"x".repeat(129)), None);
+        assert!(UserId::from_subject(&"x".repeat(128)).is_some());
+        assert_eq!(UserId::from_subject(&"x".repeat(129)), None);
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
 
         #[test]
         fn no_two_subjects_have_one_id(left in ".{1,30}", right in ".{1,30}") {
-            if let (Some(a), Some(b)) = (UserId::of_subject(&left), UserId::of_subject(&right)) {
+            if let (Some(a), Some(b)) = (UserId::from_subject(&left), UserId::from_subject(&right)) {
                 prop_assert_eq!(a == b, left == right);
                 prop_assert!(a.get().bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:".contains(&b)));
             }

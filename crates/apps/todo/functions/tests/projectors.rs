@@ -40,7 +40,7 @@ async fn a_late_entry_does_not_restore_a_deleted_todo() {
     let mut deleted = updated.detail.clone();
     deleted["aggregate"]["lastKnownVersion"] = json!(3);
     deleted["aggregate"]["status"] = json!("deleted");
-    let shown = async || table.shown::<todos::Row>(ID).await.unwrap();
+    let shown = async || table.find_row::<todos::Row>(ID).await.unwrap();
     projector.project(updated.detail.clone()).await.unwrap();
     assert_eq!(shown().await.0, 2);
     for detail in [&deleted, &updated.detail, &deleted, &updated.detail] {

@@ -12,16 +12,11 @@ use std::collections::HashMap;
 
 use aws_sdk_dynamodb::{Client, config::Builder, types::AttributeValue};
 use ledgerline::{StreamId, spec::valid};
-use ledgerline_dynamodb::{DynamoDbStore, StateRows};
-use ledgerline_lambda::state_projector::StateProjector;
 use ledgerline_local::services::DynamoDb;
 use ledgerline_sam::template;
 use ledgerline_testing::{LocalStack, Wire, cold, commits, counted, event_types, send};
 use serde_json::{Value, json};
-use widgets::{
-    views::widgets::{Row, VIEW},
-    widget::{Command, Widget},
-};
+use widgets::widget::{Command, Widget};
 
 fn create() -> Command {
     Command::Create(valid("Sprocket"), valid(""), valid(5))
@@ -167,36 +162,6 @@ async fn a_command_that_took_five_calls_takes_one_or_two() {
     wire.take();
     send(&store, &warm, &widget_123(), &stock, false).await.unwrap();
     assert_eq!(wire.operations(), ["ExecuteStatement"]);
-}
-
-/// A new version of a projector reads the states in the entries that the earlier version of the
-/// program put on the bus.
-#[tokio::test]
-async fn an_entry_with_a_state_of_an_earlier_schema_is_projected() {
-    let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "WidgetsTable"]).await;
-    let client = Client::new(&dynamodb.sdk_config());
-    let table =
-        StateRows::new(client.clone(), ledgerline_testing::table("WidgetsTable"), VIEW.table);
-    let log = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
-    let projector = StateProjector { table: table.clone(), log, view: VIEW };
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../../../events/widgets-projector/stock-updated.json"
-    );
-    let event: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    let mut detail = event["detail"].clone();
-    detail["aggregateSchema"] = json!(1);
-    let state = detail["aggregate"].as_object_mut().unwrap();
-    state.remove("status");
-    state.insert("exists".into(), json!(true));
-    projector.project(detail.clone()).await.unwrap();
-    let (version, row) = table.shown::<Row>("163082d2-b005-45d7-9eb6-aa1f83efd55d").await.unwrap();
-    assert_eq!((version, row.map(|row| row.stock)), (4, Some(4)));
-    detail["aggregateSchema"] = json!(3);
-    assert!(
-        projector.project(detail).await.is_err(),
-        "a newer program's state is not guessed at, and the log is empty"
-    );
 }
 
 /// "Event store change data capture with DynamoDB Streams": the query side shows the written

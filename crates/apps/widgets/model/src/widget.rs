@@ -2,10 +2,9 @@
 //! belongs to the caller who created it. The events are those of the article on the AWS event
 //! store.
 
-use ledgerline::{Aggregate, Context, LongText, Number, Refusal, Text, with_field};
+use ledgerline::{Aggregate, Context, LongText, Number, Refusal, Text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 // --- Values --------------------------------------------------------------------------------------
 
@@ -117,18 +116,12 @@ pub struct Widget;
 
 impl Aggregate for Widget {
     const CATEGORY: &'static str = "widget";
-    const STATE_SCHEMA: u32 = 2;
+    const STATE_SCHEMA: u32 = 1;
     const REFUSALS: &'static [Refusal] = REFUSALS;
 
     type State = State;
     type Event = Event;
     type Command = Command;
-
-    /// In schema 1 a widget had `exists` in place of `status`. Every stored state is that of an
-    /// existing widget.
-    fn upcast_state(schema: u32, data: Value) -> Option<Value> {
-        (schema == 1).then(|| with_field(data, "status", "created"))
-    }
 
     fn evolve(state: State, event: &Event) -> State {
         match event {

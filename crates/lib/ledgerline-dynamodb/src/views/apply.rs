@@ -13,13 +13,13 @@ use aws_sdk_dynamodb::{
 };
 use backon::{ExponentialBuilder, Retryable};
 use ledgerline::{
-    Changes, LogTable, StreamId,
+    Changes,
     changes::{Change, Key},
 };
 
 use super::{
-    CommitChanges, LogRows, MAX_TRANSACTION_ITEMS, POSITION, POSITION_ENTRY, Position, RowKey,
-    TableError, batch, invalid,
+    Applied, CommitBatch, CommitChanges, LogRows, MAX_TRANSACTION_ITEMS, POSITION, POSITION_ENTRY,
+    Position, RowKey, TableError, batch, invalid,
     log_rows::Guard,
     number, number_of,
     position::{Condition, position_below, position_equals},
@@ -27,109 +27,11 @@ use super::{
 };
 use crate::error::table_error;
 
-/// The bytes of rows after which a transaction is written. The limit is 4 MB, and rows are larger
-/// in a transaction than as JSON.
-const MAX_BYTES: usize = 1_000_000;
 /// The number of times that a write is retried after a conflict with another writer at one of its
 /// rows (rule 11).
 const MAX_CONFLICTS: usize = 10;
-/// The longest pause between these retries. Deliveries have a short time, and other messages wait
-/// for them.
-pub(super) const DELIVERY_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause of a rebuild, whose workers conflict at sums.
 const REBUILD_PAUSE: Duration = Duration::from_millis(500);
-
-/// Commits of some streams: their joint changes, and the moves of the position in each stream.
-#[derive(Debug, Clone)]
-pub struct CommitBatch {
-    moves: BTreeMap<StreamId, Move>,
-    changes: Changes,
-    /// About the bytes of the changes, as far as [`LogRows::try_add`] counted them.
-    bytes: usize,
-}
-
-/// The move of a position.
-#[derive(Debug, Clone)]
-struct Move {
-    from: u64,
-    to: u64,
-    /// The version of the last commit that changes a row; `from` if none does.
-    last_row: u64,
-    /// The progress in the commit after `to`.
-    progress: Option<String>,
-}
-
-/// Whether a batch was written.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Applied {
-    /// The batch was written.
-    Written {
-        /// The consumed write units.
-        units: f64,
-        /// The positions that were higher already: another writer of the same rows moved them.
-        further: BTreeMap<StreamId, u64>,
-    },
-    /// Nothing was written, because the position in one of the streams is this one.
-    PositionIs(u64),
-}
-
-impl CommitBatch {
-    /// Returns a batch without commits.
-    #[must_use]
-    pub fn new(table: LogTable) -> Self {
-        Self { moves: BTreeMap::new(), changes: Changes::new(table), bytes: 0 }
-    }
-
-    /// Returns a batch of one commit.
-    pub(super) fn of(stream: &StreamId, version: u64, changes: Changes) -> Self {
-        let from = version.saturating_sub(1);
-        let last_row = if changes.is_empty() { from } else { version };
-        let step = Move { from, to: version, last_row, progress: None };
-        Self { moves: BTreeMap::from([(stream.clone(), step)]), changes, bytes: 0 }
-    }
-
-    /// Returns a batch of the first changes of a commit, which do not move the position.
-    pub(super) fn begun(
-        stream: &StreamId,
-        version: u64,
-        changes: Changes,
-        progress: Option<String>,
-    ) -> Self {
-        let from = version.saturating_sub(1);
-        let step = Move { from, to: from, last_row: from, progress };
-        Self { moves: BTreeMap::from([(stream.clone(), step)]), changes, bytes: 0 }
-    }
-
-    /// Adds a commit. The batch's earlier commits of its stream are those right before it.
-    pub(super) fn add(&mut self, stream: &StreamId, version: u64, changes: Changes) {
-        let from = version.saturating_sub(1);
-        let first = || Move { from, to: from, last_row: from, progress: None };
-        let step = self.moves.entry(stream.clone()).or_insert_with(first);
-        step.to = version;
-        if !changes.is_empty() {
-            step.last_row = version;
-        }
-        self.changes.extend(changes);
-    }
-
-    /// Whether it has no commits.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.moves.is_empty()
-    }
-
-    /// Returns its streams.
-    pub fn into_streams(self) -> impl Iterator<Item = StreamId> {
-        self.moves.into_keys()
-    }
-
-    /// Whether one more commit may exceed the limits of one transaction.
-    fn is_full_for(&self, changes: &Changes, bytes: usize) -> bool {
-        !self.is_empty()
-            && (self.moves.len() + 1 + self.changes.len() + changes.len() > MAX_TRANSACTION_ITEMS
-                || self.bytes + bytes > MAX_BYTES)
-    }
-}
 
 impl LogRows {
     /// Adds a commit to a batch. The batch's earlier commits of its stream are those right before
@@ -273,7 +175,7 @@ impl LogRows {
         let error = match write.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await
         {
             Ok(output) => {
-                let units = batch::units_of(output.consumed_capacity());
+                let units = batch::consumed_units(output.consumed_capacity());
                 return Ok(Applied::Written { units, further: BTreeMap::new() });
             }
             Err(error) => error,

@@ -16,7 +16,7 @@ use ledgerline::changes::Key;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    error::{Failure, failure, of_table, table_error},
+    error::{Failure, failure, table_error, to_table_error},
     views::{Item, LogRows, TableError, UnreadableRow, ViewTable, invalid},
 };
 
@@ -56,7 +56,7 @@ impl LogRows {
     pub async fn delete_all(&self, rows: &[Key]) -> Result<(), TableError> {
         let mut writes = Vec::new();
         for row in rows {
-            writes.push(delete_of(self.view.key(row.into()))?);
+            writes.push(delete_request(self.view.key(row.into()))?);
         }
         self.view.write_all(writes).await.map(|_| ())
     }
@@ -71,7 +71,7 @@ impl LogRows {
         rows: &[Key],
     ) -> Result<Vec<Result<T, UnreadableRow>>, TableError> {
         let rows = rows.iter().map(|row| self.view.key(row.into()));
-        let found = self.view.items_of(rows.collect(), true).await?;
+        let found = self.view.get_items(rows.collect(), true).await?;
         Ok(self.view.rows_read(found, self.keys.sort, &[self.keys.partition]))
     }
 }
@@ -108,14 +108,16 @@ impl ViewTable {
                 .send()
                 .await
                 .map_err(table_error)?;
-            units += units_of(output.consumed_capacity());
+            units += consumed_units(output.consumed_capacity());
             writes =
                 output.unprocessed_items.unwrap_or_default().remove(&self.name).unwrap_or_default();
             if writes.is_empty() {
                 return Ok(units);
             }
             tokio::time::sleep(
-                delays.next().ok_or_else(|| TableError::Throttled(unprocessed(&self.name)))?,
+                delays
+                    .next()
+                    .ok_or_else(|| TableError::Throttled(remaining_requests(&self.name)))?,
             )
             .await;
         }
@@ -123,18 +125,18 @@ impl ViewTable {
 
     /// Reads the items with these keys that exist, in no particular order. No key may be in the
     /// list twice.
-    pub(crate) async fn items_of(
+    pub(crate) async fn get_items(
         &self,
         keys: Vec<Item>,
         strongly: bool,
     ) -> Result<Vec<Item>, TableError> {
-        items_of(&self.client, &self.name, keys, strongly).await.map_err(of_table)
+        get_items(&self.client, &self.name, keys, strongly).await.map_err(to_table_error)
     }
 }
 
 /// Reads the items of a table with these keys that exist, in no particular order. No key may be in
 /// the list twice.
-pub(crate) async fn items_of(
+pub(crate) async fn get_items(
     client: &Client,
     table: &str,
     keys: Vec<Item>,
@@ -163,7 +165,7 @@ pub(crate) async fn items_of(
                 Some(_) | None => break,
             };
             tokio::time::sleep(
-                delays.next().ok_or_else(|| Failure::Throttled(unprocessed(table)))?,
+                delays.next().ok_or_else(|| Failure::Throttled(remaining_requests(table)))?,
             )
             .await;
         }
@@ -173,17 +175,17 @@ pub(crate) async fn items_of(
 
 /// Returns the throttling text for a batch call that succeeds and leaves items unprocessed:
 /// DynamoDB names no reason.
-fn unprocessed(table: &str) -> String {
+fn remaining_requests(table: &str) -> String {
     format!("DynamoDB leaves items of table {table} unprocessed")
 }
 
 /// Returns the deletion of a row.
-pub(super) fn delete_of(key: Item) -> Result<WriteRequest, TableError> {
+pub(super) fn delete_request(key: Item) -> Result<WriteRequest, TableError> {
     let delete = DeleteRequest::builder().set_key(Some(key)).build().map_err(invalid)?;
     Ok(WriteRequest::builder().delete_request(delete).build())
 }
 
 /// Returns the units that a call consumed.
-pub(super) fn units_of(capacity: &[ConsumedCapacity]) -> f64 {
+pub(super) fn consumed_units(capacity: &[ConsumedCapacity]) -> f64 {
     capacity.iter().filter_map(ConsumedCapacity::capacity_units).sum()
 }

@@ -108,7 +108,7 @@ impl LogRows {
     ///
     /// # Errors
     /// When the table fails, or is throttled for too long.
-    pub async fn reached_in(
+    pub async fn applied_positions(
         &self,
         streams: &BTreeSet<&StreamId>,
     ) -> Result<BTreeMap<StreamId, StreamPosition>, TableError> {
@@ -120,7 +120,7 @@ impl LogRows {
             wanted.push(key);
         }
         let mut reached = BTreeMap::new();
-        for item in self.view.items_of(wanted, true).await? {
+        for item in self.view.get_items(wanted, true).await? {
             let Some(stream) = asked.get(text(&item, self.keys.partition)) else { continue };
             let Position { position, progress } = from_item(item)?;
             reached.insert((*stream).clone(), StreamPosition { position, memory: progress });
@@ -133,7 +133,7 @@ impl LogRows {
     /// # Errors
     /// When the table fails.
     pub async fn checkpoint(&self) -> Result<Checkpoint, TableError> {
-        let item = self.view.item(self.view.beside(CHECKPOINT), true).await?;
+        let item = self.view.item(self.view.item_key(CHECKPOINT), true).await?;
         item.map_or_else(|| Ok(Checkpoint::default()), from_item)
     }
 
@@ -156,7 +156,7 @@ impl LogRows {
             .client
             .update_item()
             .table_name(&self.view.name)
-            .set_key(Some(self.view.beside(CHECKPOINT)))
+            .set_key(Some(self.view.item_key(CHECKPOINT)))
             .update_expression("SET #until = :until, #holder = :holder, #moves = if_not_exists(#moves, :none) ADD #fence :one")
             // An earlier attempt of this very holder, whose reply was lost, is no other holder.
             .condition_expression("attribute_not_exists(#until) OR NOT #until BETWEEN :now AND :longest OR #holder = :holder")
@@ -212,7 +212,7 @@ impl LogRows {
             ..from.clone()
         };
         let mut item = to_item(&moved)?;
-        item.extend(self.view.beside(CHECKPOINT));
+        item.extend(self.view.item_key(CHECKPOINT));
         let is_moved = if rows.changes.is_empty() && rows.positions.is_empty() {
             self.put_checkpoint(item, from).await?
                 // An earlier attempt of this very write, whose reply was lost.
@@ -237,7 +237,7 @@ impl LogRows {
                 .client
                 .update_item()
                 .table_name(&self.view.name)
-                .set_key(Some(self.view.beside(CHECKPOINT)))
+                .set_key(Some(self.view.item_key(CHECKPOINT)))
                 .update_expression("SET #until = :until")
                 .condition_expression("#fence = :fence")
                 .expression_attribute_names("#until", "$until")
@@ -275,7 +275,7 @@ impl LogRows {
             .condition_expression(UNMOVED)
             .expression_attribute_names("#fence", "$fence")
             .expression_attribute_names("#moves", "$moves")
-            .set_expression_attribute_values(Some(unmoved(from)));
+            .set_expression_attribute_values(Some(has_not_moved(from)));
         let mut writes =
             vec![TransactWriteItem::builder().put(guarded.build().map_err(invalid)?).build()];
         for (stream, StreamPosition { position, memory }) in positions {
@@ -319,7 +319,7 @@ impl LogRows {
             .condition_expression(UNMOVED)
             .expression_attribute_names("#fence", "$fence")
             .expression_attribute_names("#moves", "$moves")
-            .set_expression_attribute_values(Some(unmoved(from)))
+            .set_expression_attribute_values(Some(has_not_moved(from)))
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         let Err(error) = put.send().await else { return Ok(true) };
         match error.as_service_error() {
@@ -341,7 +341,7 @@ fn text<'i>(item: &'i Item, name: &str) -> &'i str {
 /// The condition that no holder has taken or moved the checkpoint.
 const UNMOVED: &str = "#fence = :fence AND #moves = :moves";
 
-fn unmoved(from: &Checkpoint) -> Item {
+fn has_not_moved(from: &Checkpoint) -> Item {
     HashMap::from([
         (":fence".to_owned(), number(from.fence)),
         (":moves".to_owned(), number(from.moves)),

@@ -142,7 +142,7 @@ pub struct InvalidTransition(&'static str);
 impl Generations {
     /// Returns the number of the generation that queries read at this time.
     #[must_use]
-    pub fn active_at(&self, now: Timestamp) -> u32 {
+    pub fn active_generation(&self, now: Timestamp) -> u32 {
         self.previous
             .filter(|previous| now < previous.until)
             .map_or(self.active, |previous| previous.active)
@@ -151,17 +151,17 @@ impl Generations {
     /// Returns the numbers of the generations that projectors write. The one that is read is last.
     /// So, when reads switch to the other one, that one has everything that was ever shown.
     #[must_use]
-    pub fn written_at(&self, now: Timestamp) -> Vec<u32> {
+    pub fn generations_to_write(&self, now: Timestamp) -> Vec<u32> {
         let other = self.standby.as_ref().filter(|other| other.phase != Phase::Dropping);
         let mut numbers: Vec<_> =
             other.map(|other| other.number).into_iter().chain([self.active]).collect();
-        numbers.sort_by_key(|number| *number == self.active_at(now));
+        numbers.sort_by_key(|number| *number == self.active_generation(now));
         numbers
     }
 
     /// Returns the number of the other generation, if it is in this phase.
     #[must_use]
-    pub fn in_phase(&self, phase: Phase) -> Option<u32> {
+    pub fn generation_in_phase(&self, phase: Phase) -> Option<u32> {
         self.standby.as_ref().filter(|other| other.phase == phase).map(|other| other.number)
     }
 
@@ -169,7 +169,7 @@ impl Generations {
     ///
     /// # Errors
     /// When there is another one already.
-    pub fn begun(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
+    pub fn begin_build(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
         if self.standby.is_some() {
             return Err(InvalidTransition(
                 "a standby generation exists already: run `ledger rebuild drop` first",
@@ -184,13 +184,14 @@ impl Generations {
     ///
     /// # Errors
     /// When there is no such other one, or a switch is in progress.
-    pub fn switched(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
-        if self.active_at(now) != self.active {
+    pub fn switch(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
+        if self.active_generation(now) != self.active {
             return Err(InvalidTransition(
                 "a switch of the reads is in progress: retry in some seconds",
             ));
         }
-        let to = self.in_phase(Phase::Building).or(self.in_phase(Phase::Kept));
+        let to =
+            self.generation_in_phase(Phase::Building).or(self.generation_in_phase(Phase::Kept));
         let active = to.ok_or(InvalidTransition("there is no previous generation"))?;
         let previous = Some(Previous { active: self.active, until: now + SWITCHING });
         Ok(Self { active, previous, ..self.with(self.active, Phase::Kept, now) })
@@ -200,8 +201,8 @@ impl Generations {
     ///
     /// # Errors
     /// When there is no other one, or it is still read.
-    pub fn dropping(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
-        if self.active_at(now) != self.active {
+    pub fn begin_drop(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
+        if self.active_generation(now) != self.active {
             return Err(InvalidTransition(
                 "a switch of the reads is in progress: retry in some seconds",
             ));
@@ -216,7 +217,7 @@ impl Generations {
 
     /// Removes the other generation, after the deletion of its rows.
     #[must_use]
-    pub fn dropped(&self) -> Self {
+    pub fn end_drop(&self) -> Self {
         Self { standby: None, ..self.clone() }
     }
 
@@ -230,7 +231,7 @@ impl Generations {
     ///
     /// # Errors
     /// When it does already, or skips too many.
-    pub fn skipping(&self, stream: &StreamId, version: u64) -> Result<Self, InvalidTransition> {
+    pub fn skip_commit(&self, stream: &StreamId, version: u64) -> Result<Self, InvalidTransition> {
         let mut skipping = self.clone();
         if !skipping.skips.insert(skip(stream, version)) {
             return Err(InvalidTransition("the commit is skipped already"));
@@ -260,7 +261,7 @@ impl ViewTable {
     /// # Errors
     /// When the table fails.
     pub async fn generations(&self) -> Result<Generations, TableError> {
-        self.item(beside(&self.keys, GENERATIONS), true)
+        self.item(item_key(&self.keys, GENERATIONS), true)
             .await?
             .map_or_else(|| Ok(Generations::default()), from_item)
     }
@@ -276,11 +277,11 @@ impl ViewTable {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let known = match known.filter(|known| (known.at..known.at + FRESH).contains(&now)) {
             Some(Seen { at, generations, read: _ }) => {
-                Seen { at, read: generations.active_at(now), generations }
+                Seen { at, read: generations.active_generation(now), generations }
             }
             None => {
                 let generations = self.generations().await?;
-                Seen { at: now, read: generations.active_at(now), generations }
+                Seen { at: now, read: generations.active_generation(now), generations }
             }
         };
         let generations = known.generations.clone();
@@ -291,19 +292,19 @@ impl ViewTable {
     /// Returns the same table, at the generation that was to be read at the last call of
     /// [`recent_generations`](Self::recent_generations). It stays the same until the next call.
     #[must_use]
-    pub fn at_active(&self) -> Self {
+    pub fn at_active_generation(&self) -> Self {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         self.at(known.as_ref().map_or(self.generation, |known| known.read))
     }
 
-    /// Returns the generations whose rows a projector writes, by [`Generations::written_at`]: one,
+    /// Returns the generations whose rows a projector writes, by [`Generations::generations_to_write`]: one,
     /// unless a rebuild runs or its predecessor is kept.
     ///
     /// # Errors
     /// When they have to be read, and the table fails. The projector must not write then: a row
     /// written into one generation alone might never be written into the other one.
     pub async fn written(&self) -> Result<Vec<u32>, TableError> {
-        Ok(self.recent_generations().await?.written_at(Timestamp::now()))
+        Ok(self.recent_generations().await?.generations_to_write(Timestamp::now()))
     }
 
     /// Changes the generations, unless they were changed after they were read. Returns whether they
@@ -322,7 +323,7 @@ impl ViewTable {
         let forgotten = to.history.len().saturating_sub(REMEMBERED);
         to.history.drain(..forgotten);
         let mut item = to_item(&to)?;
-        item.extend(beside(&self.keys, GENERATIONS));
+        item.extend(item_key(&self.keys, GENERATIONS));
         let result = self
             .client
             .put_item()
@@ -349,11 +350,11 @@ impl ViewTable {
 
     /// Returns the value of a partition key of a row in this generation.
     pub(super) fn partition(&self, key: &str) -> AttributeValue {
-        self.signed(&escaped(key))
+        self.sign_key(&escape(key))
     }
 
     /// Returns a partition key with the sign of this generation.
-    pub(super) fn signed(&self, key: &str) -> AttributeValue {
+    pub(super) fn sign_key(&self, key: &str) -> AttributeValue {
         AttributeValue::S(match self.generation {
             0 => key.to_owned(),
             generation => format!("{}{key}", sign(generation)),
@@ -361,18 +362,10 @@ impl ViewTable {
     }
 
     /// Returns the key of an item next to the rows of this generation.
-    pub(super) fn beside(&self, name: &str) -> Item {
-        let mut key = beside(&self.keys, name);
-        key.insert(self.keys.partition.to_string(), self.signed(name));
+    pub(super) fn item_key(&self, name: &str) -> Item {
+        let mut key = item_key(&self.keys, name);
+        key.insert(self.keys.partition.to_string(), self.sign_key(name));
         key
-    }
-
-    /// Whether the row with this value of the table's key was written in this generation. An index
-    /// may have a text that looks like the sign of a generation, as an earlier version wrote it:
-    /// without a sign of its own.
-    pub(super) fn is_of_this_generation(&self, item: &Item, key: &str) -> bool {
-        let id = item.get(key).and_then(|id| id.as_s().ok());
-        id.is_some_and(|id| generation_of(id) == Some(self.generation))
     }
 
     /// Returns the key of a row in this generation.
@@ -406,15 +399,14 @@ impl ViewTable {
     ) {
         for name in partitions {
             if let Some(AttributeValue::S(key)) = item.get(name) {
-                let key = self.signed(key);
+                let key = self.sign_key(key);
                 item.insert(name.to_owned(), key);
             }
         }
     }
 
-    /// Removes the sign of this generation from the keys of a cursor. A text stays as it is stored:
-    /// an earlier version stored texts that this version escapes, and a cursor leads back to its
-    /// row.
+    /// Removes the sign of this generation from the keys of a cursor. A text stays escaped, as the
+    /// prefix of a query is.
     pub(super) fn unsign_keys<'n>(
         &self,
         item: &mut Item,
@@ -422,25 +414,25 @@ impl ViewTable {
     ) {
         for name in partitions {
             if let Some(AttributeValue::S(key)) = item.get_mut(name) {
-                *key = self.unsigned(key).to_owned();
+                *key = self.strip_sign(key).to_owned();
             }
         }
     }
 
-    fn unsigned<'k>(&self, key: &'k str) -> &'k str {
+    fn strip_sign<'k>(&self, key: &'k str) -> &'k str {
         let sign = (self.generation > 0).then(|| sign(self.generation));
         sign.and_then(|sign| key.strip_prefix(&sign)).unwrap_or(key)
     }
 
     /// Removes the sign of this generation, and the escape of a text, from these partition keys.
-    pub(super) fn bare_keys<'n>(
+    pub(super) fn strip_keys<'n>(
         &self,
         item: &mut Item,
         partitions: impl IntoIterator<Item = &'n str>,
     ) {
         for name in partitions {
             if let Some(AttributeValue::S(key)) = item.get_mut(name) {
-                *key = unescaped(self.unsigned(key)).to_owned();
+                *key = unescape(self.strip_sign(key)).to_owned();
             }
         }
     }
@@ -451,7 +443,7 @@ impl ViewTable {
         mut item: Item,
         partitions: &[&str],
     ) -> Result<T, TableError> {
-        self.bare_keys(&mut item, partitions.iter().copied());
+        self.strip_keys(&mut item, partitions.iter().copied());
         from_item(item)
     }
 }
@@ -471,14 +463,14 @@ fn is_taken_for_ours(text: &str) -> bool {
 }
 
 /// Returns a text of a row, as a part of a key. Only a text that looks like a key of this program
-/// is changed. All others are as in rows of every earlier version.
-pub(super) fn escaped(text: &str) -> Cow<'_, str> {
+/// is changed.
+pub(super) fn escape(text: &str) -> Cow<'_, str> {
     if is_taken_for_ours(text) { format!("{ESCAPE}{text}").into() } else { text.into() }
 }
 
-/// Removes the escape. A text that an earlier version stored without an escape stays unchanged.
-fn unescaped(key: &str) -> &str {
-    key.strip_prefix(ESCAPE).filter(|text| is_taken_for_ours(text)).unwrap_or(key)
+/// Removes the escape.
+fn unescape(key: &str) -> &str {
+    key.strip_prefix(ESCAPE).unwrap_or(key)
 }
 
 /// Returns the form in which the item names a skipped commit.
@@ -504,7 +496,7 @@ pub(super) fn generation_of(key: &str) -> Option<u32> {
 }
 
 /// Returns the key of an item that is no row.
-pub(super) fn beside(keys: &KeyNames, name: &str) -> Item {
+pub(super) fn item_key(keys: &KeyNames, name: &str) -> Item {
     let partition = (keys.partition.to_string(), AttributeValue::S(name.to_owned()));
     let sort = keys
         .sort
@@ -525,29 +517,43 @@ mod tests {
         let soon = now + FRESH;
         let later = now + SWITCHING;
         let none = Generations::default();
-        assert_eq!(none.written_at(now), [0]);
-        assert!(none.switched(now).is_err() && none.dropping(now).is_err());
-        let building = none.begun(now).unwrap();
-        assert_eq!((building.active_at(now), building.written_at(now)), (0, vec![1, 0]));
-        assert!(building.begun(now).is_err());
+        assert_eq!(none.generations_to_write(now), [0]);
+        assert!(none.switch(now).is_err() && none.begin_drop(now).is_err());
+        let building = none.begin_build(now).unwrap();
+        assert_eq!(
+            (building.active_generation(now), building.generations_to_write(now)),
+            (0, vec![1, 0])
+        );
+        assert!(building.begin_build(now).is_err());
 
         // Until every process has seen the switch, reads use the old generation, and writers write
         // it last.
-        let switched = building.switched(now).unwrap();
-        assert_eq!((switched.active_at(soon), switched.written_at(soon)), (0, vec![1, 0]));
-        assert!(switched.switched(soon).is_err() && switched.dropping(soon).is_err());
-        assert_eq!((switched.active_at(later), switched.written_at(later)), (1, vec![0, 1]));
+        let switched = building.switch(now).unwrap();
+        assert_eq!(
+            (switched.active_generation(soon), switched.generations_to_write(soon)),
+            (0, vec![1, 0])
+        );
+        assert!(switched.switch(soon).is_err() && switched.begin_drop(soon).is_err());
+        assert_eq!(
+            (switched.active_generation(later), switched.generations_to_write(later)),
+            (1, vec![0, 1])
+        );
 
-        let back = switched.switched(later).unwrap();
-        assert_eq!((back.active_at(later), back.active_at(later + SWITCHING)), (1, 0));
+        let back = switched.switch(later).unwrap();
+        assert_eq!(
+            (back.active_generation(later), back.active_generation(later + SWITCHING)),
+            (1, 0)
+        );
         let now = later + SWITCHING;
-        let leaving = back.dropping(now).unwrap();
-        assert_eq!((leaving.active_at(now), leaving.written_at(now)), (0, vec![0]));
-        assert!(leaving.switched(now).is_err(), "it is not whole any more");
-        assert_eq!(leaving.dropped().begun(now).unwrap().written_at(now), [2, 0]);
+        let leaving = back.begin_drop(now).unwrap();
+        assert_eq!(
+            (leaving.active_generation(now), leaving.generations_to_write(now)),
+            (0, vec![0])
+        );
+        assert!(leaving.switch(now).is_err(), "it is not whole any more");
+        assert_eq!(leaving.end_drop().begin_build(now).unwrap().generations_to_write(now), [2, 0]);
     }
 
-    /// The first version of the library with generations wrote this form.
     #[test]
     fn stored_generations_keep_their_form() {
         let stored = serde_json::json!({
@@ -586,31 +592,11 @@ mod tests {
             let key = first["owner"].as_s().unwrap().clone();
             prop_assert_eq!(generation_of(&key), Some(generations[0]));
             for name in [CHECKPOINT, "$part-0-of-1"] {
-                prop_assert_ne!(&table.at(generations[1]).beside(name)["owner"], &first["owner"]);
+                prop_assert_ne!(&table.at(generations[1]).item_key(name)["owner"], &first["owner"]);
             }
-            prop_assert_ne!(&beside(&keys, GENERATIONS)["owner"], &first["owner"]);
-            table.at(generations[0]).bare_keys(&mut first, ["owner"]);
+            prop_assert_ne!(&item_key(&keys, GENERATIONS)["owner"], &first["owner"]);
+            table.at(generations[0]).strip_keys(&mut first, ["owner"]);
             prop_assert_eq!(first["owner"].as_s().unwrap(), &texts[0]);
-        }
-    }
-
-    /// Earlier versions of the library stored these keys without an escape.
-    #[test]
-    fn a_text_stored_without_an_escape_is_shown_as_sent() {
-        for (generation, key, text) in [
-            (0, "$1/Zed", "$1/Zed"),
-            (0, "$generations", "$generations"),
-            (1, "$1/$1/Zed", "$1/Zed"),
-            (0, "$Zed", "$Zed"),
-            (2, "$2/$Zed", "$Zed"),
-        ] {
-            let config = aws_sdk_dynamodb::Config::builder().behavior_version_latest().build();
-            let keys = KeyNames { partition: "owner".into(), sort: None };
-            let client = aws_sdk_dynamodb::Client::from_conf(config);
-            let table = ViewTable::new(client, "rows", keys).at(generation);
-            let mut row = Item::from([("owner".to_owned(), AttributeValue::S(key.to_owned()))]);
-            table.bare_keys(&mut row, ["owner"]);
-            assert_eq!(row["owner"].as_s().unwrap(), text, "{generation}: {key}");
         }
     }
 

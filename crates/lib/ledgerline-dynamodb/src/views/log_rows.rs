@@ -1,6 +1,9 @@
 //! Rows that are written from the log, together with the position in its stream (rule 9).
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    time::Duration,
+};
 
 use aws_sdk_dynamodb::{
     Client,
@@ -8,16 +11,20 @@ use aws_sdk_dynamodb::{
     types::{AttributeValue, ReturnConsumedCapacity},
 };
 use ledgerline::{
-    Changes, LogTable, StreamId, Write,
+    LogTable, StreamId, Write,
     position::{Delivery, check},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    Applied, CommitBatch, Item, Position, RowKey, TableError, ViewTable, apply::DELIVERY_PAUSE,
-    to_item, written,
+    Applied, CommitBatch, CommitChanges, Item, Position, RowKey, TableError, ViewTable, to_item,
+    written,
 };
 use crate::error::table_error;
+
+/// The longest pause between two attempts of a delivery. Deliveries have a short time, and other
+/// messages wait for them.
+const DELIVERY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The rows of a view that is written from commits, with the position in each stream. Cheap to
 /// clone.
@@ -32,7 +39,7 @@ use crate::error::table_error;
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = aws_sdk_dynamodb::Client::new(&aws_config::load_from_env().await);
 /// let fills = LogRows::new(client, "Fills", FILLS);
-/// let (rows, _) = fills.page::<Value>(&PageQuery::of("north", 10, None)).await?.whole()?;
+/// let (rows, _) = fills.page::<Value>(&PageQuery::new("north", 10, None)).await?.whole()?;
 /// println!("{rows:?}");
 /// # Ok(())
 /// # }
@@ -54,17 +61,6 @@ pub(super) enum Guard {
     NewestRow,
 }
 
-/// A delivered commit, and the changes that it makes.
-#[derive(Debug)]
-pub struct CommitChanges<'c> {
-    /// The stream.
-    pub stream: &'c StreamId,
-    /// The version.
-    pub version: u64,
-    /// The changes.
-    pub changes: Changes,
-}
-
 impl LogRows {
     /// Returns the rows in the table of this name. They are written in transactions.
     #[must_use]
@@ -75,7 +71,7 @@ impl LogRows {
     /// Returns the same rows, of a view that writes them in these ways
     /// ([`LogView::writes`](ledgerline::LogView::writes)). Inserted rows need no transaction.
     #[must_use]
-    pub fn written_by(self, writes: &[Write]) -> Self {
+    pub fn with_writes(self, writes: &[Write]) -> Self {
         let inserts = writes.contains(&Write::Insert);
         let guard = if inserts { Guard::NewestRow } else { Guard::Transaction };
         Self { guard, ..self }
@@ -83,7 +79,7 @@ impl LogRows {
 
     /// Returns the rows in this table.
     #[must_use]
-    pub fn in_table(view: ViewTable, keys: LogTable) -> Self {
+    pub fn from_table(view: ViewTable, keys: LogTable) -> Self {
         Self { view, keys, guard: Guard::Transaction }
     }
 
@@ -216,7 +212,7 @@ impl LogRows {
 
     async fn deliver_one(&self, commit: CommitChanges<'_>) -> Result<(Delivery, u64), TableError> {
         let CommitChanges { stream, version, changes } = commit;
-        let batch = CommitBatch::of(stream, version, changes);
+        let batch = CommitBatch::from_commit(stream, version, changes);
         verdict(&self.transact(&batch, DELIVERY_PAUSE).await?, version)
     }
 
@@ -233,7 +229,7 @@ impl LogRows {
         progress: Option<String>,
     ) -> Result<(Delivery, u64), TableError> {
         let CommitChanges { stream, version, changes } = commit;
-        let batch = CommitBatch::begun(stream, version, changes, progress);
+        let batch = CommitBatch::from_first_changes(stream, version, changes, progress);
         verdict(&self.transact(&batch, DELIVERY_PAUSE).await?, version)
     }
 
@@ -324,9 +320,9 @@ impl LogRows {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn position_to_go_on_from(&self, stream: &StreamId) -> Result<u64, TableError> {
+    pub async fn resume_position(&self, stream: &StreamId) -> Result<u64, TableError> {
         match self.guard {
-            Guard::NewestRow => self.position_now(stream).await,
+            Guard::NewestRow => self.consistent_position(stream).await,
             Guard::Transaction => Ok(self.progress(stream).await?.0),
         }
     }

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::{
     Item, LogRows, StateRows, TOMBSTONE, TableError, ViewTable, cursor, deserialized, generations,
+    list::List,
 };
 use crate::error::table_error;
 
@@ -65,40 +66,8 @@ pub struct PageQuery<'a> {
 impl<'a> PageQuery<'a> {
     /// Returns a query of all rows of a partition, in ascending order.
     #[must_use]
-    pub fn of(partition: &'a str, limit: i32, cursor: Option<&'a str>) -> Self {
+    pub fn new(partition: &'a str, limit: i32, cursor: Option<&'a str>) -> Self {
         Self { partition, starts_with: None, newest_first: false, limit, cursor }
-    }
-}
-
-/// A query with the names of the keys of its table or index.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct List<'a> {
-    /// The name of the index; `None` for the table itself.
-    pub(super) index: Option<&'a str>,
-    /// Name and value of the partition key.
-    pub(super) partition: (&'a str, &'a str),
-    /// The names of the other keys. The sort key is first. For an index, the table's key that is no
-    /// key of the index follows.
-    pub(super) keys: &'a [&'a str],
-    /// The names of all partition keys of the table and its indexes: their values carry the
-    /// generation.
-    pub(super) partitions: &'a [&'a str],
-    /// The key of the table, for an index.
-    pub(super) of_index: Option<&'a str>,
-    pub(super) starts_with: Option<&'a str>,
-    pub(super) newest_first: bool,
-    pub(super) limit: i32,
-    pub(super) cursor: Option<&'a str>,
-}
-
-impl List<'_> {
-    fn sort(&self) -> &str {
-        self.keys.first().copied().unwrap_or_default()
-    }
-
-    /// Whether its sort key is the partition key of another index.
-    fn is_sorted_by_partition(&self) -> bool {
-        self.partitions.contains(&self.sort())
     }
 }
 
@@ -118,7 +87,6 @@ impl LogRows {
             partition: (self.keys.partition, partition),
             keys: &[self.keys.sort],
             partitions: &[self.keys.partition],
-            of_index: None,
             starts_with,
             newest_first,
             limit,
@@ -150,7 +118,6 @@ impl StateRows {
             partition: (index.partition, partition),
             keys: &[index.sort, self.keys.key],
             partitions: &partitions,
-            of_index: Some(self.keys.key),
             starts_with,
             newest_first,
             limit,
@@ -172,7 +139,7 @@ impl StateRows {
         let ids: Vec<_> = items.iter().filter_map(id).collect();
         let keys =
             ids.iter().map(|id| HashMap::from([(key.to_owned(), AttributeValue::S(id.clone()))]));
-        let found = self.view.items_of(keys.collect(), false).await?.into_iter();
+        let found = self.view.get_items(keys.collect(), false).await?.into_iter();
         let mut found: HashMap<_, _> = found.filter_map(|item| Some((id(&item)?, item))).collect();
         let partition = self.view.partition(list.partition.1);
         let prefix = list.starts_with.map(|prefix| {
@@ -206,7 +173,7 @@ impl ViewTable {
         partitions: &[&str],
     ) -> Vec<Result<T, UnreadableRow>> {
         let read = |mut item: Item| {
-            self.bare_keys(&mut item, partitions.iter().copied());
+            self.strip_keys(&mut item, partitions.iter().copied());
             let key = item.get(key).and_then(|key| key.as_s().ok()).cloned().unwrap_or_default();
             deserialized(item).map_err(|reason| UnreadableRow { key, reason })
         };
@@ -217,7 +184,7 @@ impl ViewTable {
     async fn items(&self, list: &List<'_>) -> Result<Items, TableError> {
         let prefix = list.starts_with.map(|prefix| {
             if list.is_sorted_by_partition() {
-                generations::escaped(prefix)
+                generations::escape(prefix)
             } else {
                 Cow::Borrowed(prefix)
             }
@@ -225,28 +192,18 @@ impl ViewTable {
         let list = &List { starts_with: prefix.as_deref(), ..*list };
         let partitions = list.partitions.iter().copied();
         let start = list.cursor.map(|cursor| cursor::read(cursor, list)).transpose()?;
-        let mut start = start.map(|mut start| {
+        let start = start.map(|mut start| {
             self.sign_keys(&mut start, partitions.clone());
             start.insert(list.partition.0.to_owned(), self.partition(list.partition.1));
             start
         });
-        let is_of_this_generation =
-            |item: &Item| list.of_index.is_none_or(|key| self.is_of_this_generation(item, key));
-        let mut rows = Vec::new();
-        loop {
-            let (found, last) = self.query(list, start).await?;
-            let shown = |item: &Item| !item.contains_key(TOMBSTONE) && is_of_this_generation(item);
-            rows.extend(found.into_iter().filter(shown));
-            match last {
-                // A cursor has no generation, so no page ends at a row of another generation.
-                Some(last) if !is_of_this_generation(&last) => start = Some(last),
-                Some(mut last) => {
-                    self.unsign_keys(&mut last, partitions);
-                    return Ok(Items { items: rows, cursor: Some(cursor::write(&last, list)?) });
-                }
-                None => return Ok(Items { items: rows, cursor: None }),
-            }
-        }
+        let (mut items, last) = self.query(list, start).await?;
+        items.retain(|item| !item.contains_key(TOMBSTONE));
+        let cursor = last.map(|mut last| {
+            self.unsign_keys(&mut last, partitions);
+            cursor::write(&last, list)
+        });
+        Ok(Items { items, cursor: cursor.transpose()? })
     }
 
     /// Makes one call for items, after this key. Also returns the key where the next call begins.
@@ -258,7 +215,7 @@ impl ViewTable {
         let mut request = self.client.query();
         if let Some(prefix) = list.starts_with {
             let prefix = if list.is_sorted_by_partition() {
-                self.signed(prefix)
+                self.sign_key(prefix)
             } else {
                 AttributeValue::S(prefix.to_owned())
             };

@@ -55,7 +55,7 @@ impl LogRows {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn position_now(&self, stream: &StreamId) -> Result<u64, TableError> {
+    pub async fn consistent_position(&self, stream: &StreamId) -> Result<u64, TableError> {
         self.view.position(stream, true).await
     }
 
@@ -76,7 +76,7 @@ impl ViewTable {
     ///
     /// # Errors
     /// When the table fails, or the row has no version.
-    pub async fn reached(&self, stream: &StreamId) -> Result<u64, TableError> {
+    pub async fn applied_version(&self, stream: &StreamId) -> Result<u64, TableError> {
         if self.keys.sort.is_some() {
             return self.position(stream, false).await;
         }
@@ -109,8 +109,7 @@ impl ViewTable {
     }
 
     /// Returns the position in the row with the last sort key. It is 0 if the partition has no row,
-    /// or that row has no position. Only inserted rows have a position; that of rows of earlier
-    /// versions is in the item next to the rows.
+    /// or that row has no position: only inserted rows have one.
     pub(super) async fn position_in_newest_row(
         &self,
         stream: &StreamId,

@@ -37,7 +37,7 @@ pub enum Overwrite {
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = aws_sdk_dynamodb::Client::new(&aws_config::load_from_env().await);
 /// let levels = StateRows::new(client, "Levels", LEVELS);
-/// let (version, row) = levels.shown::<Value>("north").await?;
+/// let (version, row) = levels.find_row::<Value>("north").await?;
 /// println!("{row:?} at version {version}");
 /// # Ok(())
 /// # }
@@ -57,7 +57,7 @@ impl StateRows {
 
     /// Returns the rows in this table.
     #[must_use]
-    pub fn in_table(view: ViewTable, keys: StateTable) -> Self {
+    pub fn from_table(view: ViewTable, keys: StateTable) -> Self {
         Self { view, keys }
     }
 
@@ -158,7 +158,7 @@ impl StateRows {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn shown<T: DeserializeOwned>(
+    pub async fn find_row<T: DeserializeOwned>(
         &self,
         id: &str,
     ) -> Result<(u64, Option<T>), TableError> {

@@ -118,7 +118,7 @@ impl LogProjector {
     /// Creates a projector that writes the rows of this view into the table of this name.
     #[must_use]
     pub fn new(client: Client, name: impl Into<String>, view: LogView) -> Self {
-        Self { table: LogRows::new(client, name, view.table).written_by(view.writes), view }
+        Self { table: LogRows::new(client, name, view.table).with_writes(view.writes), view }
     }
 
     fn changes(&self, commit: &Commit) -> Result<Changes, ChangesError> {

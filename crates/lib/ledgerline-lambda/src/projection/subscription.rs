@@ -292,12 +292,12 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         let generations = self.table.view().recent_generations().await?;
         let now = Timestamp::now();
         let mut others = Ok(());
-        let mut numbers = generations.written_at(now);
-        if generations.in_phase(Phase::Building).is_some() {
+        let mut numbers = generations.generations_to_write(now);
+        if generations.generation_in_phase(Phase::Building).is_some() {
             numbers.reverse();
         }
         for number in numbers {
-            if number == generations.active_at(now) {
+            if number == generations.active_generation(now) {
                 self.in_generation(number, true).catch_up().await?;
             } else {
                 let done = self
@@ -317,7 +317,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     /// When the generation is not being built, and as those of [`catch_up`](Self::catch_up).
     pub async fn rebuild(&self, request: &RebuildRequest) -> Result<bool, SubscribeError> {
         let generations = self.table.view().generations().await?;
-        if generations.in_phase(Phase::Building) != Some(request.generation) {
+        if generations.generation_in_phase(Phase::Building) != Some(request.generation) {
             return Err(RebuildError::NotBuilding(request.generation).into());
         }
         self.in_generation(request.generation, false).catch_up().await
@@ -685,6 +685,6 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         page: &Page,
     ) -> Result<BTreeMap<StreamId, StreamPosition>, SubscribeError> {
         let streams = page.delivered.iter().map(|delivered| &delivered.entry.stream).collect();
-        Ok(self.table.reached_in(&streams).await?)
+        Ok(self.table.applied_positions(&streams).await?)
     }
 }

@@ -232,7 +232,7 @@ pub(crate) async fn rebuild(
 ) -> Result<RebuildResponse, RebuildError> {
     let began = Instant::now();
     let generation = request.generation;
-    if view.view().generations().await?.in_phase(Phase::Building) != Some(generation) {
+    if view.view().generations().await?.generation_in_phase(Phase::Building) != Some(generation) {
         return Err(RebuildError::NotBuilding(generation));
     }
     if request.streams.is_empty() {

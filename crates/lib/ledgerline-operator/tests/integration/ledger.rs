@@ -273,9 +273,9 @@ async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
     assert_eq!(ledger.run(&[&["redeliver", &stream][..], &sure].concat()).0, 0);
     assert_eq!(stack.get(&format!("/tanks/{id}")).await.body["level"], 7);
 
-    let path = format!("/tanks/{id}/replays");
-    let replay = ["command", "POST", &path, "--api", stack.url()];
-    assert_eq!(ledger.run(&[&replay[..], &sure].concat()).0, 0);
+    let path = format!("/tanks/{id}/republications");
+    let republish = ["command", "POST", &path, "--api", stack.url()];
+    assert_eq!(ledger.run(&[&republish[..], &sure].concat()).0, 0);
     settled(&stack, &id).await;
     let shown = stack.get(&format!("/tanks/{id}?minVersion=3")).await;
     assert_eq!((shown.version(), &shown.body["level"]), (3, &json!(1_000)));
@@ -287,18 +287,24 @@ async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
     assert_eq!(ledger.run(&[&repair[..], &sure].concat()).0, 0);
     settled(&stack, &id).await;
     assert_eq!(ledger.run(&["dead-letters"]).0, 0);
-    eventually("nobody lacks the replay", async || {
+    eventually("no view lacks the republished state", async || {
         (ledger.found(&[]) == (0, BTreeSet::new())).then_some(())
     })
     .await;
     // `ledger command` sends only commands for operators.
     let (code, commands) = ledger.run(&["command"]);
     let commands: Vec<_> = commands.iter().map(|row| row["command"].as_str().unwrap()).collect();
-    assert_eq!((code, &*commands), (0, &["POST /tanks/{id}/replays"][..]));
+    assert_eq!((code, &*commands), (0, &["POST /tanks/{id}/republications"][..]));
     let api = stack.url();
     let fills = format!("/tanks/{id}/fills");
     for wrong in [
-        &["command", "POST", "/tanks/163082d2-b005-45d7-9eb6-aa1f83efd55d/replays", "--api", api][..],
+        &[
+            "command",
+            "POST",
+            "/tanks/163082d2-b005-45d7-9eb6-aa1f83efd55d/republications",
+            "--api",
+            api,
+        ][..],
         &["command", "POST", &fills, "--body", r#"{"amount":1}"#, "--api", api],
         &["command", "POST", &path, "--body", "30", "--api", api],
         // The tool does not know the API of a local stack at another address, and sends no token in

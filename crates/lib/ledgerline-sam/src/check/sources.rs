@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ledgerline::{
-    REPLAYED,
+    STATE_REPUBLISHED,
     manifest::{Endpoint, Name, Source},
 };
 use serde_json::Value;
@@ -40,9 +40,9 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
                     None => rule(template, function, &source, events),
                 };
                 found.extend(queues.retry_problems(template, function));
-                if events.contains(REPLAYED) {
+                if events.contains(STATE_REPUBLISHED) {
                     let message = format!(
-                        "its aggregate has an event with the reserved name {REPLAYED}: rename the event"
+                        "its aggregate has an event with the reserved name {STATE_REPUBLISHED}: rename the event"
                     );
                     found.push(template.problem(function.id, &[], &message));
                 }
@@ -161,8 +161,9 @@ fn rule<'t>(
                 &message,
             ));
         }
-        // A rule may match `Replayed`, which is no event of an aggregate.
-        let unknown = join_names(named.difference(events).filter(|event| **event != REPLAYED));
+        // A rule may match `StateRepublished`, which is no event of an aggregate.
+        let unknown =
+            join_names(named.difference(events).filter(|event| **event != STATE_REPUBLISHED));
         if !unknown.is_empty() {
             let message = format!(
                 "its aggregate has no events {unknown}; choose from: {}",

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use ledgerline::{
-    REPLAYED,
+    STATE_REPUBLISHED,
     manifest::{Endpoint, Source},
 };
 
@@ -66,7 +66,8 @@ pub(super) fn pattern(template: &Template<'_>, before: &[&str]) -> Result<Vec<St
         "  detail-type:".to_owned(),
     ];
     // The types are in quotation marks, because YAML does not read words such as `On` as text.
-    let types: BTreeSet<_> = events.iter().map(|event| &**event).chain([REPLAYED]).collect();
+    let types: BTreeSet<_> =
+        events.iter().map(|event| &**event).chain([STATE_REPUBLISHED]).collect();
     Ok(heads.into_iter().chain(types.iter().map(|event| format!("    - \"{event}\""))).collect())
 }
 

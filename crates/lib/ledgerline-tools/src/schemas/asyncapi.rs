@@ -1,7 +1,7 @@
 //! The AsyncAPI document: the messages on the bus, on the queues, and of `GET /events`.
 
 use ledgerline::{
-    Commit, REPLAYED,
+    Commit, STATE_REPUBLISHED,
     manifest::{Manifest, Manifests, Source as Events},
     schemas,
 };
@@ -126,7 +126,7 @@ impl Messages<'_> {
         }
         // An operator republishes a state by a commit without events.
         let payload = json!({ "schema": { "const": 1 }, "payload": { "type": "null" } });
-        self.message(aggregate, REPLAYED, vec![json!({ "properties": payload })]);
+        self.message(aggregate, STATE_REPUBLISHED, vec![json!({ "properties": payload })]);
     }
 
     /// Adds the message of an event of an aggregate. Two aggregates may have events of one name.
@@ -260,7 +260,7 @@ mod tests {
             json!({ "source": "water.tank", "detail-type": event, "detail": detail })
         };
         for state in [encode_state::<Tank>(&state).unwrap(), messages::unknown_state()] {
-            for (commit, event) in [(&commit, "TankMoved"), (&republished, "Replayed")] {
+            for (commit, event) in [(&commit, "TankMoved"), (&republished, "StateRepublished")] {
                 let entry = entry(commit, event, &state);
                 assert_eq!(misfit(&schema_of(event), &entry), None, "{entry}");
             }

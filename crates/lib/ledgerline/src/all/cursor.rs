@@ -70,7 +70,7 @@ impl Cursor {
 impl Place {
     /// Returns the place after all entries of this segment.
     pub(super) fn after(segment: &Segment) -> Self {
-        Self { segment: segment.number, entries: segment.entries.len(), check: segment.check() }
+        Self { segment: segment.number, entries: segment.entries.len(), check: segment.checksum() }
     }
 }
 

@@ -5,7 +5,8 @@ use std::{collections::HashSet, mem, time::Duration};
 use jiff::Timestamp;
 
 use super::{
-    CLOCK_SKEW, Candidate, Entry, NamedEntry, Segment, contiguous, segment, time_in_order, voids_of,
+    CLOCK_SKEW, Candidate, Entry, NamedEntry, Segment, check_contiguous, read_voids, segment,
+    time_in_order,
 };
 use crate::{AppendError, Consistency, EventLog, Pause, Range, StoreError, StreamId};
 
@@ -85,7 +86,7 @@ pub struct Appended {
 ///
 /// # let done = async {
 /// let (sequence, log, mut sequencer) = (MemoryStore::default(), MemoryStore::default(), Sequencer::new(0, MemoryStore::HOST.pause));
-/// let candidate = Candidate::proven(Entry { stream: StreamId::new("tank", "north")?, version: 1 });
+/// let candidate = Candidate::from_record(Entry { stream: StreamId::new("tank", "north")?, version: 1 });
 /// let at = Timestamp::UNIX_EPOCH;
 /// assert_eq!(sequencer.append(&sequence, &log, "batch-1", vec![candidate.clone()], at).await?.segments, 1);
 /// assert_eq!(sequencer.append(&sequence, &log, "batch-2", vec![candidate], at).await?.segments, 0, "it says nothing new");
@@ -183,8 +184,8 @@ impl Sequencer {
         at: Timestamp,
     ) -> Result<Appended, SequenceError> {
         let is_of_stream = candidates.iter().any(|candidate| candidate.is_proven);
-        self.look_once(sequence).await?;
-        let (confirmed, unconfirmed) = self.confirmed(log, &candidates).await?;
+        self.find_head(sequence).await?;
+        let (confirmed, unconfirmed) = self.split_confirmed(log, &candidates).await?;
         let mut appended = Appended { segments: 0, unconfirmed };
         let mut attempts = Attempts::default();
         if self.may_be_void(&candidates) {
@@ -193,7 +194,7 @@ impl Sequencer {
         loop {
             // All of them each time: an entry that the sequencer holds may be void since the last
             // attempt.
-            let left = self.fresh(&confirmed);
+            let left = self.unseen(&confirmed);
             if left.is_empty() {
                 return Ok(appended);
             }
@@ -201,7 +202,7 @@ impl Sequencer {
             let at =
                 if is_of_stream { time_in_order(self.at, at, CLOCK_SKEW) } else { at.max(self.at) };
             if self
-                .attempt(sequence, self.next(batch, at, entries, Vec::new()), &mut attempts)
+                .attempt(sequence, self.next_segment(batch, at, entries, Vec::new()), &mut attempts)
                 .await?
             {
                 appended.segments += 1;
@@ -233,7 +234,7 @@ impl Sequencer {
         batch: &str,
         at: Timestamp,
     ) -> Result<(), VoidError> {
-        self.look_once(sequence).await?;
+        self.find_head(sequence).await?;
         if number == 0 || number > self.head.unwrap_or(0) {
             self.catch_up(sequence, self.head.unwrap_or(0)).await?;
         }
@@ -244,10 +245,10 @@ impl Sequencer {
         }
         let mut attempts = Attempts::default();
         loop {
-            if !missing(log, std::slice::from_ref(&entry)).await?.contains(&entry) {
+            if !missing_entries(log, std::slice::from_ref(&entry)).await?.contains(&entry) {
                 return Err(VoidError::Exists);
             }
-            let mut voids = voids_of(sequence, self.partition, self.last_void).await?;
+            let mut voids = read_voids(sequence, self.partition, self.last_void).await?;
             if voids.contains(&entry) {
                 return Ok(());
             }
@@ -257,7 +258,7 @@ impl Sequencer {
             voids.push(entry.clone());
             let at = at.max(self.at);
             if self
-                .attempt(sequence, self.next(batch, at, Vec::new(), voids), &mut attempts)
+                .attempt(sequence, self.next_segment(batch, at, Vec::new(), voids), &mut attempts)
                 .await?
             {
                 break;
@@ -265,12 +266,18 @@ impl Sequencer {
         }
         // A sequencer may have dropped a commit that took the version meanwhile, as a duplicate of
         // its wrong entry.
-        self.append(sequence, log, batch, vec![Candidate::claimed(entry)], at).await?;
+        self.append(sequence, log, batch, vec![Candidate::from_claim(entry)], at).await?;
         Ok(())
     }
 
     /// The segment after the head.
-    fn next(&self, batch: &str, at: Timestamp, entries: Vec<Entry>, voids: Vec<Entry>) -> Segment {
+    fn next_segment(
+        &self,
+        batch: &str,
+        at: Timestamp,
+        entries: Vec<Entry>,
+        voids: Vec<Entry>,
+    ) -> Segment {
         Segment {
             number: self.head.unwrap_or(0) + 1,
             batch: batch.to_owned(),
@@ -326,7 +333,7 @@ impl Sequencer {
 
     /// Returns the entries of candidates whose commits exist, in order, and the claimed entries
     /// whose commits do not.
-    async fn confirmed(
+    async fn split_confirmed(
         &self,
         log: &impl EventLog,
         candidates: &[Candidate],
@@ -345,14 +352,14 @@ impl Sequencer {
             })
             .cloned()
             .collect();
-        let missing = missing(log, &claimed).await?;
+        let missing = missing_entries(log, &claimed).await?;
         let unconfirmed = claimed.into_iter().filter(|entry| missing.contains(entry)).collect();
         let entries = candidates.iter().map(|candidate| &candidate.entry);
         Ok((entries.filter(|entry| !missing.contains(entry)).cloned().collect(), unconfirmed))
     }
 
     /// Returns the entries that are not in `$all` yet, as far as this sequencer has seen.
-    fn fresh(&self, entries: &[Entry]) -> Vec<Entry> {
+    fn unseen(&self, entries: &[Entry]) -> Vec<Entry> {
         let mut new = HashSet::new();
         entries
             .iter()
@@ -363,7 +370,7 @@ impl Sequencer {
 
     /// Finds the head, unless it is known, and notes the entries of the newest segments. So a batch
     /// that is redelivered after a crash adds nothing.
-    async fn look_once(&mut self, store: &impl EventLog) -> Result<(), StoreError> {
+    async fn find_head(&mut self, store: &impl EventLog) -> Result<(), StoreError> {
         if self.head.is_some() {
             return Ok(());
         }
@@ -372,7 +379,7 @@ impl Sequencer {
         // Oldest first, so that the sequencer forgets the newest ones last.
         let mut head = 0;
         for commit in page.commits.iter().rev() {
-            self.observe(&Segment::of(commit)?);
+            self.observe(&Segment::from_commit(commit)?);
             head = commit.version;
         }
         self.head = Some(head);
@@ -384,8 +391,8 @@ impl Sequencer {
         loop {
             let page = store.read_forwards(&self.stream, head, u64::MAX).await?;
             for commit in &page.commits {
-                contiguous(&self.stream, head, commit)?;
-                self.observe(&Segment::of(commit)?);
+                check_contiguous(&self.stream, head, commit)?;
+                self.observe(&Segment::from_commit(commit)?);
                 head = commit.version;
             }
             self.head = Some(head);
@@ -409,7 +416,10 @@ impl Sequencer {
 
 /// Returns the entries whose commits the log does not have, by strongly consistent reads. A commit
 /// that cannot be read counts as present.
-async fn missing(log: &impl EventLog, entries: &[Entry]) -> Result<HashSet<Entry>, StoreError> {
+async fn missing_entries(
+    log: &impl EventLog,
+    entries: &[Entry],
+) -> Result<HashSet<Entry>, StoreError> {
     if entries.is_empty() {
         return Ok(HashSet::new());
     }

@@ -172,11 +172,12 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
                     complete = false;
                     break;
                 }
-                let (segments, ended) = self.after(partition, cursor.places[place]).await?;
+                let (segments, ended) =
+                    self.segments_after(partition, cursor.places[place]).await?;
                 for segment in segments {
                     let number = segment.number;
                     let made_at = segment.at;
-                    let check = segment.check();
+                    let check = segment.checksum();
                     let at = cursor.places[place];
                     let read = if at.segment == number { at.entries } else { 0 };
                     if segment.entries.is_empty() {
@@ -289,12 +290,12 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         match commit.version.checked_sub(position) {
             None | Some(0) => Ok(Vec::new()),
             Some(1) => Ok(vec![commit.clone()]),
-            Some(_) => self.part(&commit.stream, position, commit.version - 1).await,
+            Some(_) => self.read_part(&commit.stream, position, commit.version - 1).await,
         }
     }
 
     /// Returns the segments from that of a reader's place on, and whether nothing followed them.
-    async fn after(
+    async fn segments_after(
         &self,
         partition: u16,
         place: Place,
@@ -309,7 +310,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         match segments.first() {
             _ if place.segment == 0 => {}
             None => return Err(CursorError::Ahead.into()),
-            Some(first) if first.check() != place.check => return Err(CursorError::Lost.into()),
+            Some(first) if first.checksum() != place.check => return Err(CursorError::Lost.into()),
             Some(_) => {}
         }
         Ok((segments, complete))
@@ -339,22 +340,22 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
             ranges.into_iter().partition(|(_, first, last)| first == last);
         let alone: Vec<_> =
             alone.into_iter().map(|(stream, version, _)| (stream, version)).collect();
-        let read =
-            stream::iter(ranges).map(|(stream, first, last)| self.readable(stream, first, last));
+        let read = stream::iter(ranges)
+            .map(|(stream, first, last)| self.read_or_explain(stream, first, last));
         let read: Vec<Vec<_>> = read.buffer_unordered(AT_ONCE).try_collect().await?;
-        let alone = if alone.is_empty() { Vec::new() } else { self.each(&alone).await? };
+        let alone = if alone.is_empty() { Vec::new() } else { self.read_each(&alone).await? };
         Ok(read.into_iter().flatten().chain(alone).collect())
     }
 
     /// Returns all versions from `first` to `last`, or for some of them the reason why they cannot
     /// be read.
-    async fn readable(
+    async fn read_or_explain(
         &self,
         stream: &StreamId,
         first: u64,
         last: u64,
     ) -> Result<Vec<(Entry, Result<Commit, String>)>, StoreError> {
-        match self.range(stream, first, last).await {
+        match self.read_range(stream, first, last).await {
             Ok(commits) => Ok(commits
                 .into_iter()
                 .map(|commit| {
@@ -363,14 +364,14 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
                 .collect()),
             Err(StoreError::Corrupt { .. }) => {
                 let names: Vec<_> = (first..=last).map(|version| (stream, version)).collect();
-                self.each(&names).await
+                self.read_each(&names).await
             }
             Err(error) => Err(error),
         }
     }
 
     /// Returns these commits, or for some of them the reason why they cannot be read.
-    async fn each(
+    async fn read_each(
         &self,
         names: &[(&StreamId, u64)],
     ) -> Result<Vec<(Entry, Result<Commit, String>)>, StoreError> {
@@ -387,7 +388,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
     }
 
     /// Returns all versions from `first` to `last`.
-    async fn range(
+    async fn read_range(
         &self,
         stream: &StreamId,
         first: u64,
@@ -399,12 +400,12 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
             if before >= last {
                 return Ok(commits);
             }
-            commits.extend(self.part(stream, before, last).await?);
+            commits.extend(self.read_part(stream, before, last).await?);
         }
     }
 
     /// Returns the versions after this one and up to `last` that one read yields: one at least.
-    async fn part(
+    async fn read_part(
         &self,
         stream: &StreamId,
         before: u64,
@@ -471,6 +472,21 @@ mod tests {
             }
         }
         (Subscription { sequence, log, partitions, filter: Filter::default(), limit: 3 }, order)
+    }
+
+    /// Appends these entries to `$all`.
+    fn append(world: &Subscription<MemoryStore, MemoryStore>, candidates: Vec<Candidate>) {
+        let mut sequencer = Sequencer::new(0, MemoryStore::HOST.pause);
+        let (sequence, log) = (&world.sequence, &world.log);
+        block_on(sequencer.append(sequence, log, "b", candidates, Timestamp::UNIX_EPOCH)).unwrap();
+    }
+
+    /// Makes an entry of this segment void.
+    fn void(world: &Subscription<MemoryStore, MemoryStore>, segment: u64, entry: Entry) {
+        let mut sequencer = Sequencer::new(0, MemoryStore::HOST.pause);
+        let named = NamedEntry { segment, entry };
+        let (sequence, log) = (&world.sequence, &world.log);
+        block_on(sequencer.void(sequence, log, named, "w", Timestamp::UNIX_EPOCH)).unwrap();
     }
 
     fn read(
@@ -541,14 +557,7 @@ mod tests {
         }
         let named = (1..=last)
             .map(|version| Entry { stream: StreamId::new("tank", "0").unwrap(), version });
-        block_on(Sequencer::new(0, MemoryStore::HOST.pause).append(
-            &subscription.sequence,
-            &subscription.log,
-            "b",
-            named.map(Candidate::proven).collect(),
-            Timestamp::UNIX_EPOCH,
-        ))
-        .unwrap();
+        append(&subscription, named.map(Candidate::from_record).collect());
         subscription.limit = 1_000;
         subscription.filter.events = BTreeSet::from(["Made".to_owned()]);
         let first = block_on(subscription.next(&Cursor::beginning(1))).unwrap();
@@ -619,26 +628,11 @@ mod tests {
         // Given entries of `$all` for two commits that are not in the log,
         let (subscription, order) = given(&[3, 2], 1);
         let wrong = |version| Entry { stream: StreamId::new("tank", "forged").unwrap(), version };
-        let named = [wrong(7), wrong(9)].map(Candidate::proven).to_vec();
+        let named = [wrong(7), wrong(9)].map(Candidate::from_record).to_vec();
         let whole = Subscription { limit: 100, ..subscription };
-        let at = Timestamp::UNIX_EPOCH;
-        block_on(Sequencer::new(0, MemoryStore::HOST.pause).append(
-            &whole.sequence,
-            &whole.log,
-            "b",
-            named,
-            at,
-        ))
-        .unwrap();
+        append(&whole, named);
         // when an operator voids one of the entries,
-        block_on(Sequencer::new(0, MemoryStore::HOST.pause).void(
-            &whole.sequence,
-            &whole.log,
-            NamedEntry { segment: 6, entry: wrong(7) },
-            "w",
-            at,
-        ))
-        .unwrap();
+        void(&whole, 6, wrong(7));
         // then readers pass the void entry,
         let page = block_on(whole.next(&Cursor::beginning(1))).unwrap();
         let read: Vec<_> = page.delivered.iter().map(|delivered| delivered.entry.clone()).collect();
@@ -650,25 +644,9 @@ mod tests {
             "the cursor stands after the void segment"
         );
         // their cursor passes any number of void segments,
-        let many = (100..140).map(|version| Candidate::proven(wrong(version))).collect();
-        block_on(Sequencer::new(0, MemoryStore::HOST.pause).append(
-            &whole.sequence,
-            &whole.log,
-            "b",
-            many,
-            at,
-        ))
-        .unwrap();
-        for version in 100..140 {
-            block_on(Sequencer::new(0, MemoryStore::HOST.pause).void(
-                &whole.sequence,
-                &whole.log,
-                NamedEntry { segment: 8, entry: wrong(version) },
-                "w",
-                at,
-            ))
-            .unwrap();
-        }
+        let many = (100..140).map(|version| Candidate::from_record(wrong(version))).collect();
+        append(&whole, many);
+        (100..140).for_each(|version| void(&whole, 8, wrong(version)));
         let page = block_on(whole.next(&page.cursor)).unwrap();
         assert!(page.complete && page.delivered.is_empty());
         assert_eq!(page.cursor, block_on(whole.now()).unwrap());

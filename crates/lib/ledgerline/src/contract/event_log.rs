@@ -1,6 +1,6 @@
 //! The tests that every [`EventLog`] must pass.
 
-#![expect(clippy::missing_panics_doc, clippy::unwrap_used, reason = "these are tests")]
+#![expect(clippy::unwrap_used, reason = "these are tests")]
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Given nothing, a stream has no commits, and its first page is complete.
-pub async fn an_unknown_stream_is_empty(store: &impl EventLog) {
+pub(super) async fn an_unknown_stream_is_empty(store: &impl EventLog) {
     for consistency in [Consistency::Eventual, Consistency::Strong] {
         let page = store.read(&stream("none"), ALL, consistency).await.unwrap();
         assert_eq!((page.commits, page.complete), (vec![], true));
@@ -21,7 +21,7 @@ pub async fn an_unknown_stream_is_empty(store: &impl EventLog) {
 
 /// Given a commit with all of its fields, a read returns it exactly as written, to the last digit
 /// of its payload and time.
-pub async fn what_was_appended_is_read_as_it_was_written(store: &impl EventLog) {
+pub(super) async fn what_was_appended_is_read_as_it_was_written(store: &impl EventLog) {
     let full = Commit {
         events: vec![
             RecordedEvent {
@@ -60,7 +60,7 @@ pub async fn what_was_appended_is_read_as_it_was_written(store: &impl EventLog) 
 }
 
 /// Rules 2 and 3: a version is taken once, and its commit is never overwritten.
-pub async fn a_taken_version_is_refused_and_what_took_it_stays(store: &impl EventLog) {
+pub(super) async fn a_taken_version_is_refused_and_what_took_it_stays(store: &impl EventLog) {
     let first = commit(&stream("taken"), 1);
     let second = Commit { command: "another".into(), ..first.clone() };
     store.append(&first, None).await.unwrap();
@@ -70,7 +70,7 @@ pub async fn a_taken_version_is_refused_and_what_took_it_stays(store: &impl Even
 }
 
 /// Given 250 commits, pages of any size show each once, newest first.
-pub async fn pages_cover_the_stream_newest_first_without_holes(store: &impl EventLog) {
+pub(super) async fn pages_cover_the_stream_newest_first_without_holes(store: &impl EventLog) {
     let stream = stream("pages");
     for version in 1..=250 {
         store.append(&commit(&stream, version), None).await.unwrap();
@@ -83,7 +83,7 @@ pub async fn pages_cover_the_stream_newest_first_without_holes(store: &impl Even
 }
 
 /// Given ten commits, a read returns only those of its range.
-pub async fn a_range_bounds_what_is_read(store: &impl EventLog) {
+pub(super) async fn a_range_bounds_what_is_read(store: &impl EventLog) {
     let stream = stream("range");
     for version in 1..=10 {
         store.append(&commit(&stream, version), None).await.unwrap();
@@ -104,7 +104,7 @@ pub async fn a_range_bounds_what_is_read(store: &impl EventLog) {
 
 /// Given many commits, forward pages show those above one version and up to another, each once,
 /// oldest first.
-pub async fn forward_pages_cover_a_range_oldest_first_without_holes(store: &impl EventLog) {
+pub(super) async fn forward_pages_cover_a_range_oldest_first_without_holes(store: &impl EventLog) {
     for version in 1..=250 {
         store.append(&commit(&stream("forward"), version), None).await.unwrap();
     }
@@ -130,7 +130,7 @@ pub async fn forward_pages_cover_a_range_oldest_first_without_holes(store: &impl
 
 /// Given commits with states, without them and without events, a page for a fold has the events and
 /// states of the page's commits.
-pub async fn a_page_for_a_fold_has_what_the_commits_of_the_page_have(store: &impl EventLog) {
+pub(super) async fn a_page_for_a_fold_has_what_the_commits_of_the_page_have(store: &impl EventLog) {
     let stream = stream("steps");
     for version in 1..=130 {
         let state = RecordedState { schema: 1, data: format!(r#"{{"n":{version}}}"#) };
@@ -163,7 +163,7 @@ pub async fn a_page_for_a_fold_has_what_the_commits_of_the_page_have(store: &imp
 
 /// A store that stops at the end of the database's first page loses the stream's beginning without
 /// an error.
-pub async fn a_stream_of_more_than_a_megabyte_is_read_whole(store: &impl EventLog) {
+pub(super) async fn a_stream_of_more_than_a_megabyte_is_read_whole(store: &impl EventLog) {
     let stream = stream("long");
     let data = format!(r#"{{"text":"{}"}}"#, "x".repeat(12_000));
     for version in 1..=120 {
@@ -177,7 +177,7 @@ pub async fn a_stream_of_more_than_a_megabyte_is_read_whole(store: &impl EventLo
 }
 
 /// Given streams whose names begin alike, each has its own commits.
-pub async fn streams_do_not_see_each_other(store: &impl EventLog) {
+pub(super) async fn streams_do_not_see_each_other(store: &impl EventLog) {
     for id in ["a", "a-b", "ab"] {
         store.append(&commit(&stream(id), 1), None).await.unwrap();
     }
@@ -187,7 +187,7 @@ pub async fn streams_do_not_see_each_other(store: &impl EventLog) {
 }
 
 /// Rule 2, under concurrency: eight writers, twenty versions, one winner each.
-pub async fn of_concurrent_appends_at_one_version_exactly_one_wins(store: &impl EventLog) {
+pub(super) async fn of_concurrent_appends_at_one_version_exactly_one_wins(store: &impl EventLog) {
     let stream = stream("race");
     for version in 1..=20 {
         let attempts = (0..8).map(|writer| {
@@ -213,7 +213,7 @@ pub async fn of_concurrent_appends_at_one_version_exactly_one_wins(store: &impl 
 
 /// Commits of several streams are stored together or not at all. Otherwise money could leave one
 /// stream and never arrive in the other.
-pub async fn commits_of_several_streams_are_stored_all_or_none(
+pub(super) async fn commits_of_several_streams_are_stored_all_or_none(
     store: &(impl EventLog + IdempotencyStore),
 ) {
     let from = stream("from");
@@ -244,7 +244,7 @@ pub async fn commits_of_several_streams_are_stored_all_or_none(
 
 /// Rule 2 over two streams at once: eight writers, which name them in either order, five versions,
 /// one winner each.
-pub async fn of_concurrent_transactions_over_the_same_streams_exactly_one_wins(
+pub(super) async fn of_concurrent_transactions_over_the_same_streams_exactly_one_wins(
     store: &impl EventLog,
 ) {
     let streams = [stream("left"), stream("right")];
@@ -278,7 +278,7 @@ pub async fn of_concurrent_transactions_over_the_same_streams_exactly_one_wins(
 /// Rule 4 over several streams: a transaction that is sent again, because its reply was lost, is a
 /// success. Another transaction at the same versions is refused. Commits that cannot be one
 /// transaction are refused.
-pub async fn the_same_transaction_twice_is_one(store: &impl EventLog) {
+pub(super) async fn the_same_transaction_twice_is_one(store: &impl EventLog) {
     let both = [commit(&stream("once-a"), 1), commit(&stream("once-b"), 1)];
     for _ in 0..2 {
         append_all_once(store, &both, None).await.unwrap();

@@ -1,13 +1,13 @@
 //! The tests that every [`IdempotencyStore`] must pass, together with the log with which its
 //! records are written.
 
-#![expect(clippy::missing_panics_doc, clippy::unwrap_used, reason = "these are tests")]
+#![expect(clippy::unwrap_used, reason = "these are tests")]
 
 use super::{commit, request, stream};
 use crate::{AppendError, EventLog, IdempotencyStore};
 
 /// A request is written in one transaction with its commit: neither can exist without the other.
-pub async fn a_commit_and_its_idempotency_record_are_stored_both_or_none(
+pub(super) async fn a_commit_and_its_idempotency_record_are_stored_both_or_none(
     store: &(impl EventLog + IdempotencyStore),
 ) {
     let stream = stream("both");
@@ -30,7 +30,7 @@ pub async fn a_commit_and_its_idempotency_record_are_stored_both_or_none(
 
 /// A key is taken until the database has deleted it, even after its time: the clock of an instance
 /// does not free it.
-pub async fn a_recorded_response_never_changes(store: &(impl EventLog + IdempotencyStore)) {
+pub(super) async fn a_recorded_response_never_changes(store: &(impl EventLog + IdempotencyStore)) {
     let first = request("k", "first");
     assert_eq!(first.expires, 100, "that is long ago");
     store.record_response(&first).await.unwrap();

@@ -1,12 +1,12 @@
 //! The tests that every [`SnapshotStore`] must pass.
 
-#![expect(clippy::missing_panics_doc, clippy::unwrap_used, reason = "these are tests")]
+#![expect(clippy::unwrap_used, reason = "these are tests")]
 
 use super::stream;
 use crate::{RecordedState, SnapshotStore};
 
 /// Given a snapshot, it is found by stream and schema, and a later one replaces it.
-pub async fn a_snapshot_is_found_by_its_schema_until_a_newer_one_replaces_it(
+pub(super) async fn a_snapshot_is_found_by_its_schema_until_a_newer_one_replaces_it(
     store: &impl SnapshotStore,
 ) {
     let state = |schema, data: &str| RecordedState { schema, data: data.into() };

@@ -31,7 +31,7 @@ pub type Pause = fn(Duration) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct Execution<'a, A: Aggregate> {
     /// The stream of the command.
     pub stream: &'a StreamId,
-    /// The command; `None` for a [replay](Self::replay).
+    /// The command; `None` for a [republished state](Self::republish).
     pub command: Option<&'a A::Command>,
     /// The time of the command and its sender.
     pub context: &'a Context,
@@ -77,7 +77,7 @@ impl<'a, A: Aggregate> Execution<'a, A> {
     ///
     /// Source: Kumo's "replay" event, which all projectors listen to and the reducer ignores.
     #[must_use]
-    pub const fn replay(
+    pub const fn republish(
         stream: &'a StreamId,
         context: &'a Context,
         command_id: &'a str,
@@ -97,7 +97,7 @@ impl<'a, A: Aggregate> Execution<'a, A> {
     }
 
     /// Returns the time when the command arrived, in Unix seconds.
-    pub(super) fn now(&self) -> i64 {
+    pub(super) fn arrival(&self) -> i64 {
         self.context.at.as_second()
     }
 }
@@ -133,8 +133,6 @@ pub struct Idempotency<'a, A: Aggregate> {
     pub key: &'a str,
     /// The hash of the request.
     pub fingerprint: &'a str,
-    /// Another hash of the same request, under which an earlier version may have stored its answer.
-    pub older_fingerprint: Option<&'a str>,
     /// The number of seconds after [`Context::at`] for which the answer is stored at least.
     pub retention: i64,
     /// Writes the answer for a state and its version, or for a refusal. A repeated request gets the
@@ -144,12 +142,6 @@ pub struct Idempotency<'a, A: Aggregate> {
 }
 
 impl<A: Aggregate> Idempotency<'_, A> {
-    /// Whether this is the record of the same request.
-    pub(super) fn is_of(&self, record: &IdempotencyRecord) -> bool {
-        [Some(self.fingerprint), self.older_fingerprint]
-            .contains(&Some(record.fingerprint.as_str()))
-    }
-
     pub(super) fn record(
         &self,
         now: i64,

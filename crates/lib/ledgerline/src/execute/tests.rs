@@ -304,7 +304,6 @@ impl<'a> Client<'a> {
         let idempotency = options.key.map(|(key, fingerprint)| Idempotency {
             key,
             fingerprint,
-            older_fingerprint: None,
             retention: 100,
             answer: &answer,
         });
@@ -434,7 +433,7 @@ async fn an_instance_with_a_stale_cache_catches_up_without_a_pause() {
 }
 
 impl Client<'_> {
-    async fn replay(&self) -> Result<Outcome<Tank>, ExecuteError> {
+    async fn republish(&self) -> Result<Outcome<Tank>, ExecuteError> {
         let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ops".into()) };
         let stream = stream();
         let meta = Meta::default();
@@ -442,7 +441,7 @@ impl Client<'_> {
             self.store,
             &self.cache,
             &HOST,
-            &Execution::replay(&stream, &context, "replay", &meta),
+            &Execution::republish(&stream, &context, "republish", &meta),
         )
         .await
     }
@@ -454,12 +453,12 @@ async fn republishing_a_state_appends_a_commit_without_events_and_with_the_state
     let client = warm(&store, 100).await;
     // The command recovers from a lost race and from a lost reply, like every command.
     store.fail_next(Fault::LostRace);
-    assert_eq!(committed(client.replay().await), (4, 101));
-    let replay = store.inner.get(&stream(), 4).await.unwrap().unwrap();
-    assert_eq!((replay.events.len(), replay.command.as_str()), (0, "replay"));
-    assert!(replay.state.is_some(), "whoever follows states needs it");
+    assert_eq!(committed(client.republish().await), (4, 101));
+    let republished = store.inner.get(&stream(), 4).await.unwrap().unwrap();
+    assert_eq!((republished.events.len(), republished.command.as_str()), (0, "republish"));
+    assert!(republished.state.is_some(), "subscribers to states need it");
     store.fail_next(Fault::AppliedAndUnavailable);
-    assert_eq!(committed(client.replay().await), (5, 101));
+    assert_eq!(committed(client.republish().await), (5, 101));
     // The folded state is unchanged.
     let cold = Client::new(&store);
     assert_eq!(committed(cold.send(draw(1)).await), (6, 100));
@@ -468,7 +467,7 @@ async fn republishing_a_state_appends_a_commit_without_events_and_with_the_state
 #[tokio::test]
 async fn the_state_of_a_stream_without_commits_cannot_be_republished() {
     let store = Spy::default();
-    let refused = Client::new(&store).replay().await;
+    let refused = Client::new(&store).republish().await;
     assert!(
         matches!(refused, Err(ExecuteError::Refused(refusal)) if refusal.code() == "unknown-stream")
     );
@@ -486,7 +485,7 @@ async fn rule_6_no_command_is_refused_on_a_stale_state() {
     assert_eq!(store.calls(), ["strong read", "append"]);
 
     let refused = stale.send(draw(1)).await;
-    let too_little = TOO_LITTLE.saying("the level of 0 does not cover 1");
+    let too_little = TOO_LITTLE.with_detail("the level of 0 does not cover 1");
     assert!(matches!(refused, Err(ExecuteError::Refused(refusal)) if refusal == too_little));
     assert_eq!(store.calls(), ["strong read"]);
 }

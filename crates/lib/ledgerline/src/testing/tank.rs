@@ -257,7 +257,7 @@ impl Aggregate for Tank {
                     (tank?.level, *amount.get(), note.as_ref().map(ToString::to_string));
                 if amount > level {
                     let detail = format_args!("the level of {level} does not cover {amount}");
-                    return Err(TOO_LITTLE.saying(detail));
+                    return Err(TOO_LITTLE.with_detail(detail));
                 }
                 Event::TankDrawn { amount, level: level - amount, note, on }
             }
@@ -270,8 +270,9 @@ impl Aggregate for Tank {
             Command::Scrap => match tank?.level {
                 0 => Event::TankScrapped { on },
                 level => {
-                    return Err(NOT_EMPTY
-                        .saying(format_args!("the level is {level}, a tank is scrapped at 0")));
+                    return Err(NOT_EMPTY.with_detail(format_args!(
+                        "the level is {level}, a tank is scrapped at 0"
+                    )));
                 }
             },
         };

@@ -29,7 +29,7 @@ pub fn routes() -> Vec<Route<Account>> {
         update("POST /accounts/{id}/credits", Command::Credit, change_answer),
         update("POST /accounts/{id}/debits", Command::Debit, change_answer),
         action("POST /accounts/{id}/close", || Command::Close, change_answer),
-        republish_state("POST /accounts/{id}/replays", change_answer),
+        republish_state("POST /accounts/{id}/republications", change_answer),
     ]
 }
 

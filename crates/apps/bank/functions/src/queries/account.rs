@@ -82,7 +82,7 @@ async fn transactions(
     if version == 0 {
         return Err(Problem::from(&UNKNOWN));
     }
-    let query = PageQuery::of(id.get(), limit, cursor.as_deref());
+    let query = PageQuery::new(id.get(), limit, cursor.as_deref());
     let query = PageQuery { newest_first: true, ..query };
     let rows = views.log_rows(transactions::TABLE)?;
     let page = rows.page::<transactions::Row>(&query).await.map_err(problem)?;

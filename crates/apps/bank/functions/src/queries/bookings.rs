@@ -55,7 +55,7 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Answer<Booking
     };
     let day = day.unwrap_or_else(|| books.day());
     let partition = day.to_string();
-    let page = PageQuery::of(&partition, limit, cursor.as_deref());
+    let page = PageQuery::new(&partition, limit, cursor.as_deref());
     let page = table.page::<Row>(&page).await.map_err(problem)?;
     let (bookings, end) = split_page(page, booking);
     let held = books.held.into_iter().map(|(currency, sums)| (currency, sums.held())).collect();

@@ -90,7 +90,7 @@ impl Transactions {
     }
 
     async fn rows_of(&self, generation: u32) -> Vec<transactions::Row> {
-        let query = PageQuery::of(ID, 100, None);
+        let query = PageQuery::new(ID, 100, None);
         self.projector.consumer.table.at(generation).page(&query).await.unwrap().whole().unwrap().0
     }
 }
@@ -280,7 +280,7 @@ async fn balances() -> (StateProjector<Account, balances::Row>, Wire) {
 }
 
 async fn balance(projector: &StateProjector<Account, balances::Row>) -> Option<balances::Row> {
-    projector.table.shown(ID).await.unwrap().1
+    projector.table.find_row(ID).await.unwrap().1
 }
 
 /// A stream of ten commits has nine rows, and a position item for the opening.
@@ -292,7 +292,7 @@ async fn a_rebuild_with_a_limit_returns_a_pause_and_resumes_where_it_stopped() {
     let now = consumer.table.view().generations().await.unwrap();
     let by =
         Move { at: Timestamp::now(), what: "begin".into(), who: String::new(), why: String::new() };
-    let begun = now.begun(by.at).unwrap();
+    let begun = now.begin_build(by.at).unwrap();
     assert!(consumer.table.view().compare_and_set(&now, begun, by).await.unwrap());
     let asked = RebuildRequest {
         generation: 1,
@@ -338,6 +338,18 @@ async fn the_sample_entry_becomes_a_row_in_one_write() {
     older["aggregate"]["totalBalance"] = json!(5_000);
     projector.project(older).await.unwrap();
     assert_eq!(balance(&projector).await, Some(row));
+}
+
+/// During a deployment, an older version of the program puts states of its schema on the bus.
+#[tokio::test]
+async fn an_entry_with_a_state_of_an_older_schema_is_upcast() {
+    let (projector, _) = balances().await;
+    let mut detail = sample("balances-projector/debited")["detail"].take();
+    detail["aggregateSchema"] = json!(1);
+    detail["aggregate"].as_object_mut().unwrap().remove("currency");
+    projector.project(detail).await.unwrap();
+    let row = balance(&projector).await.unwrap();
+    assert_eq!((row.version, row.currency.as_str()), (3, "EUR"));
 }
 
 /// DynamoDB writes an index of keys alone only if one of the keys changes. So a booking costs one

@@ -60,7 +60,7 @@ async fn an_operator_settles_a_stuck_transfer_by_a_command_with_a_reason() {
     let commands: Vec<_> = commands.iter().map(|row| row["command"].as_str().unwrap()).collect();
     assert_eq!(
         (code, &*commands),
-        (0, &["POST /accounts/{id}/replays", "POST /transfers/{id}/settlements"][..])
+        (0, &["POST /accounts/{id}/republications", "POST /transfers/{id}/settlements"][..])
     );
 
     let path = format!("/transfers/{id}/settlements");

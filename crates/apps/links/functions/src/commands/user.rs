@@ -53,7 +53,7 @@ fn register(
     request: &HttpRequest,
     Register { name, email }: Register,
 ) -> Result<(String, Command), Problem> {
-    let user_id = UserId::of_subject(request.actor()?).ok_or_else(|| {
+    let user_id = UserId::from_subject(request.actor()?).ok_or_else(|| {
         Problem::field("Authorization", "the subject of the token is too long to be a user's id")
     })?;
     Ok((user_id.to_string(), Command { user_id, action: Action::Register(name, email) }))

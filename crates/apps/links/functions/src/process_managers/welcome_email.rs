@@ -52,9 +52,8 @@ struct Mail {
     /// The id of the attempt that sends the mail. It distinguishes this attempt's claim, whose
     /// response was lost, from the claim of another attempt.
     claim: Uuid,
-    /// The time of the claim. Claims of earlier versions have none.
-    #[serde(default)]
-    at: Option<Timestamp>,
+    /// The time of the claim.
+    at: Timestamp,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,7 +167,7 @@ impl WelcomeEmail {
         let stream = commit.stream.as_str();
         let claim = Uuid::new_v4();
         let entry = format!("mail#{:020}#{index:04}", commit.version);
-        let at = Some(Timestamp::now());
+        let at = Timestamp::now();
         let mail =
             |status| Mail { stream: stream.to_owned(), entry: entry.clone(), status, claim, at };
         if !self.mails.put_new(&mail(Status::Sending)).await? {
@@ -181,9 +180,7 @@ impl WelcomeEmail {
                 Status::Sending if found.claim == claim => {}
                 // Two instances may have the same commit at the same time. The one with the claim
                 // decides, as long as it can still be running.
-                Status::Sending
-                    if found.at.is_some_and(|at| Timestamp::now() < at + self.claim) =>
-                {
+                Status::Sending if Timestamp::now() < found.at + self.claim => {
                     return Err(claimed_elsewhere());
                 }
                 Status::Sending => {

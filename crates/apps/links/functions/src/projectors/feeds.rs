@@ -128,7 +128,7 @@ impl FeedProjector {
         match then {
             Then::Deliver { author, place, link } => {
                 let owner = feeds::followers(author);
-                let page = self.table.page::<Follow>(&PageQuery::of(&owner, PAGE, cursor)).await?;
+                let page = self.table.page::<Follow>(&PageQuery::new(&owner, PAGE, cursor)).await?;
                 let (follows, next) = page.whole()?;
                 let entry = |follow: &Follow| {
                     Entry::new(&follow.entry, follow.following, author, place, link)
@@ -139,7 +139,7 @@ impl FeedProjector {
             Then::BringIn { follower, author, following } => {
                 let owner = feeds::recent(author);
                 let newest =
-                    PageQuery { newest_first: true, ..PageQuery::of(&owner, RECENT, None) };
+                    PageQuery { newest_first: true, ..PageQuery::new(&owner, RECENT, None) };
                 let (links, next) = self.table.page::<Recent>(&newest).await?.whole()?;
                 let entry = |recent: &Recent| {
                     Entry::new(follower, *following, author, &recent.entry, &recent.link)
@@ -153,7 +153,7 @@ impl FeedProjector {
             Then::Remove { follower, author, following } => {
                 let owner = feeds::recent(author);
                 let newest =
-                    PageQuery { newest_first: true, ..PageQuery::of(&owner, PAGE, cursor) };
+                    PageQuery { newest_first: true, ..PageQuery::new(&owner, PAGE, cursor) };
                 let (links, next) = self.table.page::<Recent>(&newest).await?.whole()?;
                 let there = links.iter().filter(|recent| recent.entry.as_str() >= from);
                 let key = |recent: &Recent| {

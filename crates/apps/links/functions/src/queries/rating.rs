@@ -77,7 +77,7 @@ async fn link_ratings(
     let url = WebUrl::new(url).map_err(|invalid| Problem::field("url", invalid.to_string()))?;
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
-    let query = PageQuery::of(url.get(), limit, cursor.as_deref());
+    let query = PageQuery::new(url.get(), limit, cursor.as_deref());
     let query = PageQuery { starts_with: Some(RATINGS), ..query };
     let summary = table.get::<Summary>(RowKey { partition: url.get(), sort: SUMMARY });
     let (summary, page) = tokio::join!(summary, table.page::<link_ratings::Row>(&query));
@@ -104,7 +104,7 @@ async fn user_ratings(
     let owner = user_ratings::partition(request.path_value::<UserId>("id")?.get());
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
-    let query = PageQuery::of(&owner, limit, cursor.as_deref());
+    let query = PageQuery::new(&owner, limit, cursor.as_deref());
     let page = table.page::<user_ratings::Row>(&query).await.map_err(problem)?;
     let (ratings, end) = split_page(page, |row| {
         let user_ratings::Row { entry, link_url, rating, title, image, tags } = row;
@@ -153,7 +153,7 @@ async fn follows(views: &Views, request: &HttpRequest) -> Result<Answer<Follows>
     let owner = feeds::following(id.get());
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
-    let query = PageQuery::of(&owner, limit, cursor.as_deref());
+    let query = PageQuery::new(&owner, limit, cursor.as_deref());
     let page = table.page::<Follow>(&query).await.map_err(problem)?;
     let (follows, end) = split_page(page, |follow| Followed { user_id: follow.entry });
     Ok(Answer::new(Follows { follows, end }))
@@ -163,8 +163,8 @@ async fn follows(views: &Views, request: &HttpRequest) -> Result<Answer<Follows>
 fn caller(request: &HttpRequest, refusal: &str) -> Result<UserId, Problem> {
     let actor = request.actor()?;
     let id = request.path_value::<UserId>("id")?;
-    if UserId::of_subject(actor).as_ref() != Some(&id) {
-        return Err(Problem::from(&NOT_YOU.saying(refusal)));
+    if UserId::from_subject(actor).as_ref() != Some(&id) {
+        return Err(Problem::from(&NOT_YOU.with_detail(refusal)));
     }
     Ok(id)
 }
@@ -181,7 +181,7 @@ async fn entries(
     let mut following = BTreeMap::new();
     let mut next = None;
     loop {
-        let query = PageQuery::of(&owner, FOLLOWING, next.as_deref());
+        let query = PageQuery::new(&owner, FOLLOWING, next.as_deref());
         let (follows, after) = table.page::<Follow>(&query).await?.whole()?;
         following.extend(follows.into_iter().map(|follow| (follow.entry, follow.following)));
         next = after;
@@ -199,7 +199,7 @@ async fn entries(
         }
         let left = i32::try_from(wanted - entries.len()).unwrap_or(limit);
         let query =
-            PageQuery { newest_first: true, ..PageQuery::of(&feed, left, cursor.as_deref()) };
+            PageQuery { newest_first: true, ..PageQuery::new(&feed, left, cursor.as_deref()) };
         let page = table.page::<Entry>(&query).await?;
         let is_hidden = |row: &Result<Entry, _>| {
             row.as_ref().is_ok_and(|entry| !feeds::shown(entry, &following))

@@ -38,7 +38,7 @@ impl Page<'_> {
         match self.rows.apply(&full).await {
             Ok(Applied::Written { units, .. }) => self.progress.writes += units,
             Err(error) if is_outage(&error) => return Err(error),
-            Ok(Applied::PositionIs(_)) | Err(_) => self.alone.extend(full.into_streams()),
+            Ok(Applied::PositionIs(_)) | Err(_) => self.alone.extend(full.into_stream_ids()),
         }
         Ok(())
     }
@@ -119,7 +119,7 @@ impl Rebuild for LogProjector {
         let mut writes = 0.0;
         let mut retries = 0;
         loop {
-            let position = rows.position_to_go_on_from(stream).await?;
+            let position = rows.resume_position(stream).await?;
             let page = log.read_forwards(stream, position, u64::MAX).await?;
             let Some(first) = page.commits.first() else { return Ok(writes) };
             if first.version != position + 1 {
@@ -177,7 +177,7 @@ async fn is_next(rows: &LogRows, first: &Commit) -> Result<bool, TableError> {
     if !rows.inserts() || first.version == 1 {
         return Ok(true);
     }
-    Ok(rows.position_now(&first.stream).await? == first.version - 1)
+    Ok(rows.consistent_position(&first.stream).await? == first.version - 1)
 }
 
 fn commit_changes(commit: &Commit, changes: ledgerline::Changes) -> CommitChanges<'_> {

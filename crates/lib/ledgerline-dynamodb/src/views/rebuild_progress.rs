@@ -58,7 +58,7 @@ impl ViewTable {
     /// # Errors
     /// When the table fails.
     pub async fn part(&self, name: &str) -> Result<SegmentProgress, TableError> {
-        self.item(self.beside(name), true)
+        self.item(self.item_key(name), true)
             .await?
             .map_or_else(|| Ok(SegmentProgress::default()), from_item)
     }
@@ -69,7 +69,7 @@ impl ViewTable {
     /// When the table fails.
     pub async fn put_part(&self, name: &str, part: &SegmentProgress) -> Result<(), TableError> {
         let mut item = to_item(part)?;
-        item.extend(self.beside(name));
+        item.extend(self.item_key(name));
         let put = self.client.put_item().table_name(&self.name).set_item(Some(item));
         put.return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
@@ -106,7 +106,8 @@ impl ViewTable {
             partition.is_some_and(|key| generation_of(key) == Some(self.generation))
         };
         let found: Vec<_> = page.items().iter().filter(is_of_it).cloned().collect();
-        let deletions = found.iter().cloned().map(batch::delete_of).collect::<Result<_, _>>()?;
+        let deletions =
+            found.iter().cloned().map(batch::delete_request).collect::<Result<_, _>>()?;
         self.write_all(deletions).await?;
         Ok(Cleared { deleted: found.len(), after: page.last_evaluated_key })
     }
