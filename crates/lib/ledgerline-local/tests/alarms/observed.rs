@@ -67,14 +67,12 @@ impl Template {
         if let Some(id) = id {
             return self.name(id.split('.').next().unwrap_or_default()).into();
         }
-        match value {
-            Value::Object(fields) => {
-                let fields = fields.iter().map(|(name, value)| (name.clone(), self.resolve(value)));
-                fields.collect::<Map<_, _>>().into()
-            }
-            Value::Array(values) => values.iter().map(|value| self.resolve(value)).collect(),
-            other => other.clone(),
+        if let Some(fields) = value.as_object() {
+            let fields = fields.iter().map(|(name, value)| (name.clone(), self.resolve(value)));
+            return fields.collect::<Map<_, _>>().into();
         }
+        let Some(values) = value.as_array() else { return value.clone() };
+        values.iter().map(|value| self.resolve(value)).collect()
     }
 }
 
