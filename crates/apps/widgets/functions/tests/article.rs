@@ -138,7 +138,7 @@ impl Article {
 }
 
 /// "Loading an aggregate algorithm" and "Saving an aggregate algorithm": counts the calls of the
-/// article and of the library. docs/data.md has a table of them.
+/// article and of the library. The README of the widgets has a table of them.
 #[tokio::test]
 async fn a_command_that_took_five_calls_takes_one_or_two() {
     let article = Article::new().await;
