@@ -3,9 +3,9 @@
 
 mod e2e;
 mod fuzz;
+mod invocations;
 mod lint;
 mod new;
-mod samples;
 mod schemas;
 mod sizes;
 mod tools;
@@ -183,7 +183,7 @@ pub fn main<L: Aggregates>() -> ExitCode {
         Task::E2e { no_build } => e2e::run(!no_build),
         Task::Soak { arguments } => soak(&MetadataCommand::new().no_deps().exec()?, &arguments),
         Task::Samples { address, no_build, sam_arguments } => {
-            samples::run(address.as_deref(), !no_build, &sam_arguments)
+            invocations::run(address.as_deref(), !no_build, &sam_arguments)
         }
         Task::Sizes => sizes::run(),
     });
@@ -231,8 +231,8 @@ fn enter_workspace() -> Result<()> {
 fn check<L: Aggregates>(template: &Path) -> Result<()> {
     let metadata = MetadataCommand::new().exec()?;
     let mut problems = impurities(&metadata);
-    problems.extend(emulated(&metadata));
-    problems.extend(upwards(&metadata));
+    problems.extend(emulator_paths(&metadata));
+    problems.extend(upward_dependencies(&metadata));
     problems.extend(mismatches(&metadata)?);
     problems.extend(compiled_twice(&metadata)?);
     problems.extend(category_problems(&ledgerline::categories::<L>()));
@@ -332,20 +332,20 @@ fn impurities(metadata: &Metadata) -> Vec<String> {
         ["aws-", "aws_", "lambda-", "lambda_"].iter().any(|begin| name.starts_with(begin))
             || name == "tokio"
     };
-    reached(metadata, is_pure, is_impure, "rule 12")
+    dependency_paths(metadata, is_pure, is_impure, "rule 12")
 }
 
 /// Returns the dependency paths from the programs of operators and developers to the emulator. The
 /// emulator takes minutes to build, so these programs must build without it.
-fn emulated(metadata: &Metadata) -> Vec<String> {
+fn emulator_paths(metadata: &Metadata) -> Vec<String> {
     let small = ["ledger", "ledgerline-operator", "ledgerline-tools", "xtask"];
     let is_small = |package: &Package| small.contains(&package.name.as_str());
-    reached(metadata, is_small, |name| name == "ledgerline-local", "no emulator")
+    dependency_paths(metadata, is_small, |name| name == "ledgerline-local", "no emulator")
 }
 
 /// Returns a problem for each forbidden package that a package of the workspace reaches, with a
 /// dependency path to the forbidden one. `from` selects the packages of the workspace.
-fn reached(
+fn dependency_paths(
     metadata: &Metadata,
     from: impl Fn(&Package) -> bool,
     is_forbidden: impl Fn(&str) -> bool,
@@ -392,7 +392,7 @@ fn reached(
 
 /// Returns the dependencies of the libraries on applications, including those of tests. The
 /// libraries must work with any application.
-fn upwards(metadata: &Metadata) -> Vec<String> {
+fn upward_dependencies(metadata: &Metadata) -> Vec<String> {
     let packages = metadata.workspace_packages();
     let applications: BTreeSet<&str> = packages
         .iter()

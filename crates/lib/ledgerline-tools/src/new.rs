@@ -8,9 +8,9 @@
 mod change;
 mod facts;
 mod names;
+pub(crate) mod part_samples;
 mod parts;
 mod runbook;
-pub(crate) mod samples;
 mod starter;
 mod template;
 pub(crate) mod workspace;
@@ -162,7 +162,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn of<L: Aggregates>(part: &Part, root: &Path) -> Result<Self> {
+    fn new<L: Aggregates>(part: &Part, root: &Path) -> Result<Self> {
         if part.kind == Kind::Operators {
             if part.name.is_some() {
                 bail!("operators takes no name: omit it");
@@ -188,7 +188,7 @@ impl Plan {
             return Ok(Self { names, facts: None });
         }
         let category = part.of.as_deref().context("give --of CATEGORY")?;
-        let known = Known::of::<L>(category)?;
+        let known = Known::find::<L>(category)?;
         let names = names
             .name(APPLICATION, &known.application)
             .aggregate(AGGREGATE, &known.name, &known.of_type, category)
@@ -224,13 +224,13 @@ fn with_field(names: Names, view: &str, field: &str) -> Result<Names> {
     // Such a query is copied from the text of both state views: `STATES` and `LISTED`.
     Ok(names
         .name("by-created-by", &format!("by-{dashed}"))
-        .text("byCreatedBy", &by(&dashed))
+        .text("byCreatedBy", &index_name(&dashed))
         .text("createdBy", field)
         .name(STATES, view))
 }
 
 /// Returns the name of the index of this field.
-fn by(dashed: &str) -> String {
+fn index_name(dashed: &str) -> String {
     format!("by{}", names::upper_camel(dashed))
 }
 
@@ -241,7 +241,7 @@ fn with_commanded<L: Aggregates>(
     category: &str,
     commanded: &str,
 ) -> Result<Names> {
-    let known = Known::of::<L>(commanded)?;
+    let known = Known::find::<L>(commanded)?;
     if commanded == category {
         bail!(
             "a process manager of {category} that sends commands to {category} would never end: name another aggregate"
@@ -267,7 +267,7 @@ pub(crate) fn run<L: Aggregates>(part: &Part) -> Result<()> {
         ));
     }
     let root = Path::new("");
-    let plan = Plan::of::<L>(part, root)?;
+    let plan = Plan::new::<L>(part, root)?;
     let source = Source::read(Path::new(TEMPLATE))?;
     let names = parts::own_names(plan.names.clone(), &source);
     let mut change = Change::new(root, names.clone());

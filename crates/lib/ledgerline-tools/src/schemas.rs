@@ -72,8 +72,8 @@ pub(crate) fn run<L: Aggregates>(
     };
     let source = Source::read(template)?;
     let manifests = manifests::read_file(template)?;
-    let Stored { documents, mut problems } = stored::of::<L>(root, &read(folder)?)?;
-    let operations = operations::of(&manifests)?;
+    let Stored { documents, mut problems } = stored::collect::<L>(root, &read(folder)?)?;
+    let operations = operations::read(&manifests)?;
     let types = Types { operations, aggregates: types::aggregates::<L>(), documents };
     if let Some(path) = types_path {
         fs::write(path, text(&serde_json::to_value(&types)?))?;

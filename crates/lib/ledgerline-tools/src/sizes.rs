@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{samples::Local, tools};
+use crate::{invocations::Local, tools};
 
 /// The number of starts of each function. The table shows their median.
 const STARTS: usize = 15;

@@ -47,7 +47,7 @@ pub(crate) fn run(template: &Path, mode: Mode) -> Result<()> {
     let mut written = write(template, &source, &manifests)?;
     if mode == Mode::WriteSamples {
         let root = template.parent().unwrap_or(Path::new(""));
-        let samples = new::samples::write_missing(root, &source, &manifests)?;
+        let samples = new::part_samples::write_missing(root, &source, &manifests)?;
         written.extend(samples.iter().map(|sample| sample.display().to_string()));
     }
     if written.is_empty() {

@@ -15,9 +15,9 @@ use ledgerline_sam::{
 
 use super::{
     names::Names,
-    samples::Sample,
+    part_samples::Sample,
     starter,
-    template::{TEMPLATE, with_even_headings, with_listed, with_loop, with_section},
+    template::{TEMPLATE, align_headings, with_listed, with_loop, with_section},
 };
 
 /// The library of the functions that belong to no application.
@@ -60,8 +60,8 @@ pub(super) struct Change {
     /// The names of the new part.
     names: Names,
     files: BTreeMap<PathBuf, String>,
-    /// A file that the part adds twice.
-    twice: Option<PathBuf>,
+    /// A file that the part adds duplicate.
+    duplicate: Option<PathBuf>,
     /// Loops that the template must have. `cargo xtask wire` writes their lists.
     loops: Vec<&'static str>,
     /// Lines for sorted lists in other files: the file, the beginning of every line in the list,
@@ -91,7 +91,7 @@ impl Change {
             root: root.to_owned(),
             names,
             files: BTreeMap::new(),
-            twice: None,
+            duplicate: None,
             loops: Vec::new(),
             sorted: Vec::new(),
             followed: Vec::new(),
@@ -135,7 +135,7 @@ impl Change {
     pub(super) fn file(&mut self, path: &str, text: String) {
         let path = PathBuf::from(self.named(path));
         if self.files.insert(path.clone(), text).is_some() {
-            self.twice = Some(path);
+            self.duplicate = Some(path);
         }
     }
 
@@ -251,14 +251,14 @@ impl Change {
 
     /// Adds a section to the application's part of the template.
     pub(super) fn section(&mut self, text: &str) {
-        let section = with_even_headings(&self.named(text));
+        let section = align_headings(&self.named(text));
         self.sections.push((self.named(starter::APPLICATION), section));
     }
 
     /// Writes all changes. Returns the previous texts of the files.
     pub(super) fn make(self) -> Result<Replaced> {
         let taken = self.files.keys().find(|path| self.root.join(path).exists());
-        if let Some(taken) = self.twice.as_ref().or(taken) {
+        if let Some(taken) = self.duplicate.as_ref().or(taken) {
             bail!("{} exists already: choose another name", taken.display());
         }
         let mut texts = Texts { root: self.root, new: self.files, changed: BTreeMap::new() };
@@ -270,13 +270,13 @@ impl Change {
             texts.edit(path, |text| with_replaced(text, old, new))?;
         }
         let template = Path::new(TEMPLATE);
-        for looped in &self.loops {
-            texts.edit(template, |text| with_loop(text, looped))?;
+        for loop_name in &self.loops {
+            texts.edit(template, |text| with_loop(text, loop_name))?;
         }
         for (application, section) in &self.sections {
             texts.edit(template, |text| with_section(text, application, section))?;
         }
-        // With a taken name, the template has a resource twice, which is a parse error.
+        // With a taken name, the template has a resource duplicate, which is a parse error.
         texts.edit(template, |text| {
             Source::parse(text, template).context("the name exists already: choose another")?;
             Ok(text.to_owned())

@@ -18,7 +18,7 @@ pub(super) struct Known {
 
 impl Known {
     /// Returns the names of the aggregate with this category.
-    pub(super) fn of<L: Aggregates>(category: &str) -> Result<Self> {
+    pub(super) fn find<L: Aggregates>(category: &str) -> Result<Self> {
         struct Find<'a>(&'a str, Option<Known>);
         impl Visitor for Find<'_> {
             fn visit<A: Aggregate>(&mut self) {
@@ -72,12 +72,12 @@ impl Facts {
             format!("there is no crates/apps/<application>/model/shapes/{category}.json")
         })?;
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-        Self::of(category, &text).with_context(|| file.display().to_string())
+        Self::new(category, &text).with_context(|| file.display().to_string())
     }
 
     /// Returns the facts in a file of shapes: the newest shape of the first event, and the newest
     /// shape of the state.
-    pub(super) fn of(category: &str, shapes: &str) -> Result<Self> {
+    pub(super) fn new(category: &str, shapes: &str) -> Result<Self> {
         let shapes: Value = serde_json::from_str(shapes)?;
         let of = |kind: &str| shapes[kind].as_array().cloned().unwrap_or_default();
         let newest =

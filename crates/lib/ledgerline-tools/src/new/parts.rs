@@ -9,7 +9,7 @@ use super::{
     change::Change,
     facts::Facts,
     names::Names,
-    samples,
+    part_samples,
     starter::{
         self, APPLICATION, COMMANDS, FUNCTIONS, LISTED, LOG, MODEL, ORDERED, REACTS, STATES, SUMS,
     },
@@ -35,7 +35,7 @@ pub(super) fn own_names(names: Names, source: &Source) -> Names {
         &template["Globals"]["Function"]["Environment"]["Variables"]["METRICS_NAMESPACE"];
     let namespace = namespace["Fn::Sub"].as_str().or(namespace.as_str());
     let scope = scope_prefix(&template).unwrap_or("ledgerline");
-    let names = samples::with_event_source(names, &template);
+    let names = part_samples::rename_event_source(names, &template);
     let scopes = ["read", "write", "operate", "events"];
     let named = |names: Names, of: &str| {
         names.text(&format!("{APPLICATION}/{of}"), &format!("{scope}/{of}"))
@@ -99,7 +99,7 @@ pub(super) fn aggregate(change: &mut Change) -> Result<()> {
 
 /// Adds a sample event of the starter, and its answers.
 fn copy_sample(change: &mut Change, function: &str, case: &str) -> Result<()> {
-    let sample = samples::of_starter(change.names(), function, case)?;
+    let sample = part_samples::read_starter(change.names(), function, case)?;
     change.sample(function, case, sample);
     Ok(())
 }
@@ -133,8 +133,8 @@ fn row(change: &mut Change, module: &str) -> Result<()> {
 
 /// Adds a projector that the fanout invokes with states.
 pub(super) fn state_projector(change: &mut Change, facts: &Facts) -> Result<()> {
-    let sample = samples::state(change.names(), facts)?;
-    of_states(change, facts, sample)?;
+    let sample = part_samples::state(change.names(), facts)?;
+    add_state_view(change, facts, sample)?;
     change.section(&template::section("Stock cards: a state projector")?);
     change.loops(&["StateViews"]);
     Ok(())
@@ -142,15 +142,15 @@ pub(super) fn state_projector(change: &mut Change, facts: &Facts) -> Result<()> 
 
 /// Adds a projector that a rule of the bus invokes with the states in events.
 pub(super) fn bus_projector(change: &mut Change, facts: &Facts) -> Result<()> {
-    let sample = samples::entry(change.names(), facts)?;
-    of_states(change, facts, sample)?;
+    let sample = part_samples::entry(change.names(), facts)?;
+    add_state_view(change, facts, sample)?;
     change.section(&template::section("Stock signs: a state projector on the bus")?);
     change.loops(&["StateViews", "Rules"]);
     Ok(())
 }
 
 /// Adds the files that every state projector has.
-fn of_states(change: &mut Change, facts: &Facts, sample: samples::Sample) -> Result<()> {
+fn add_state_view(change: &mut Change, facts: &Facts, sample: part_samples::Sample) -> Result<()> {
     let module = STATES.replace('-', "_");
     change.copy(&[
         format!("{MODEL}/src/views/{module}.rs"),
@@ -161,7 +161,7 @@ fn of_states(change: &mut Change, facts: &Facts, sample: samples::Sample) -> Res
     change.handler(&format!("{module}_projector"))?;
     change.file(
         &format!("{MODEL}/shapes/rows/{module}.json"),
-        format!("[\n  {}\n]\n", samples::row(facts)),
+        format!("[\n  {}\n]\n", part_samples::row(facts)),
     );
     change.tried("\"StockCardsTable\"")?;
     change.sample("stock-cards-projector", "changed", sample);
@@ -174,7 +174,7 @@ pub(super) fn log_projector(change: &mut Change, facts: &Facts) -> Result<()> {
     change.tried("\"StockJournalTable\"")?;
     change.section(&template::section("Stock journal: a log projector")?);
     change.loops(&["LogViews"]);
-    queued(change, "stock-journal-projector", facts)
+    add_queue_function(change, "stock-journal-projector", facts)
 }
 
 /// Adds a projector that adds up values of events.
@@ -182,13 +182,13 @@ pub(super) fn sums_projector(change: &mut Change, facts: &Facts) -> Result<()> {
     view(change, SUMS, "projector", &[("entry", &facts.event.as_str().into())])?;
     change.tried("\"StockTotalsTable\"")?;
     change.section(&template::section("Stock totals: a projector of sums")?);
-    queued(change, "stock-totals-projector", facts)
+    add_queue_function(change, "stock-totals-projector", facts)
 }
 
 /// Adds the queue and a sample message for a function behind a FIFO queue of commits.
-fn queued(change: &mut Change, function: &str, facts: &Facts) -> Result<()> {
+fn add_queue_function(change: &mut Change, function: &str, facts: &Facts) -> Result<()> {
     change.loops(&["Queues"]);
-    let sample = samples::commit(change.names(), function, facts)?;
+    let sample = part_samples::commit(change.names(), function, facts)?;
     change.sample(function, "commit", sample);
     Ok(())
 }
@@ -334,7 +334,7 @@ fn reacts(change: &mut Change, name: &str, heading: &str, facts: &Facts) -> Resu
     change.copy(&[format!("{FUNCTIONS}/src/bin/{name}.rs")])?;
     change.handler(&module)?;
     change.section(&template::section(heading)?);
-    queued(change, name, facts)
+    add_queue_function(change, name, facts)
 }
 
 /// Adds a view of all streams in the order of `$all`. The first such view also adds `$all`.
@@ -368,7 +368,7 @@ pub(super) fn operators(change: &mut Change) -> Result<()> {
     change.inserted(TEMPLATE, "  # --- Monitoring -", &sections.concat());
     let client = template::part("  # For `ledger login`:", &[template::AFTER_CLIENTS])?;
     client_and_scope(change, 1, &client)?;
-    of_fanout(change, &["reconciler"])?;
+    add_fanout_functions(change, &["reconciler"])?;
     change.copy(&["crates/fanout/src/reconciler.rs".to_owned()])?;
     copy_sample(change, "reconciler", "daily")
 }
@@ -390,13 +390,13 @@ fn order(change: &mut Change) -> Result<()> {
     );
     let client = template::part(template::CLIENTS, &["  # For `ledger login`:"])?;
     client_and_scope(change, 0, &client)?;
-    of_fanout(change, &["sequencer", "events-queries"])?;
+    add_fanout_functions(change, &["sequencer", "events-queries"])?;
     change
         .copy(&["sequencer", "events_queries"].map(|bin| format!("crates/fanout/src/{bin}.rs")))?;
     copy_sample(change, "events-queries", "now")?;
     let commits = change.read("events/fanout/commits.json")?;
     let answers = change.named(starter::file("tests/answers/sequencer/commits.json")?);
-    change.sample("sequencer", "commits", samples::Sample { event: commits, answers });
+    change.sample("sequencer", "commits", part_samples::Sample { event: commits, answers });
     Ok(())
 }
 
@@ -418,7 +418,7 @@ fn client_and_scope(change: &mut Change, which: usize, client: &str) -> Result<(
 }
 
 /// Adds functions that belong to no application.
-fn of_fanout(change: &mut Change, functions: &[&str]) -> Result<()> {
+fn add_fanout_functions(change: &mut Change, functions: &[&str]) -> Result<()> {
     let manifest = "crates/fanout/Cargo.toml";
     for function in functions {
         let bin = format!("[[bin]]\nname = \"{function}\"\n");

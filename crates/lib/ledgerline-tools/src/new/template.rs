@@ -77,7 +77,7 @@ pub(super) const AUDIENCES: [&str; 2] = [
 ];
 
 /// Returns the text with headings that end in the same column.
-pub(super) fn with_even_headings(text: &str) -> String {
+pub(super) fn align_headings(text: &str) -> String {
     let even = |line: &str| {
         let dash = if line.starts_with(PART) { '=' } else { '-' };
         let is_heading = line.starts_with(PART) || line.starts_with(SECTION);
@@ -142,26 +142,27 @@ pub(super) fn with_section(template: &str, application: &str, section: &str) -> 
 }
 
 /// The heading of the section with the loops.
-const ALIKE: &str = "  # --- Loops -";
+const LOOPS_HEADING: &str = "  # --- Loops -";
 
 /// Returns the template with this loop. A missing loop is added with an empty list, and `cargo
 /// xtask wire` writes the list. A template can lack a loop because linters reject empty lists, so
 /// the loop disappears with the last name in its list.
-pub(super) fn with_loop(template: &str, looped: &str) -> Result<String> {
-    let key = format!("  Fn::ForEach::{looped}:");
+pub(super) fn with_loop(template: &str, loop_name: &str) -> Result<String> {
+    let key = format!("  Fn::ForEach::{loop_name}:");
     if template.lines().any(|line| line == key) {
         return Ok(template.to_owned());
     }
-    let loops = part(ALIKE, &[SECTION, PART])?;
+    let loops = part(LOOPS_HEADING, &[SECTION, PART])?;
     let mut blocks = loops.split("\n\n");
     let block = blocks.find(|block| block.lines().any(|line| line == key));
-    let block = block.with_context(|| format!("there is no loop {looped}"))?.trim_end();
-    let start =
-        template.find(ALIKE).with_context(|| format!("template.yaml has no {}", ALIKE.trim()))?;
-    let rest = &template[start + ALIKE.len()..];
+    let block = block.with_context(|| format!("there is no loop {loop_name}"))?.trim_end();
+    let start = template
+        .find(LOOPS_HEADING)
+        .with_context(|| format!("template.yaml has no {}", LOOPS_HEADING.trim()))?;
+    let rest = &template[start + LOOPS_HEADING.len()..];
     let end =
         [SECTION, PART, "Outputs:"].iter().filter_map(|next| rest.find(&format!("\n{next}"))).min();
-    let place = start + ALIKE.len() + end.context("template.yaml has no Outputs")?;
+    let place = start + LOOPS_HEADING.len() + end.context("template.yaml has no Outputs")?;
     let (before, after) = template.split_at(place);
     Ok(format!("{}\n\n{block}\n{after}", before.trim_end()))
 }
@@ -235,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_loop_is_laid_down_once_at_the_end_of_the_section_of_loops() {
-        let before = format!("Resources:\n{ALIKE}\n\n  # === depot ===\n\nOutputs:\n");
+        let before = format!("Resources:\n{LOOPS_HEADING}\n\n  # === depot ===\n\nOutputs:\n");
         let after = with_loop(&before, "Queues").unwrap();
         let after = with_loop(&after, "Commands").unwrap();
         assert_eq!(with_loop(&after, "Queues").unwrap(), after);
@@ -264,7 +265,7 @@ mod tests {
     }
 
     /// Returns the part of this repository's template between two texts.
-    fn of_this_workspace(after: &str, before: &str) -> String {
+    fn load_root(after: &str, before: &str) -> String {
         let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../template.yaml");
         let ours = std::fs::read_to_string(ours).unwrap();
         let (_, rest) = ours.split_once(after).unwrap();
@@ -275,15 +276,14 @@ mod tests {
     /// adds to a new workspace. Only the subscriptions in generated blocks differ.
     #[test]
     fn the_section_for_all_is_that_of_a_new_workspace() {
-        let order = of_ours(&section("$all: one order over all streams").unwrap());
-        let ours =
-            of_this_workspace("  # --- $all: one order over all streams", "  # --- Operators -");
+        let order = load_starter(&section("$all: one order over all streams").unwrap());
+        let ours = load_root("  # --- $all: one order over all streams", "  # --- Operators -");
         let (_, order) = order.split_once("  # --- $all: one order over all streams").unwrap();
         assert_eq!(by_hand(&ours), by_hand(order));
     }
 
     /// Returns a text for a new workspace, with the names of this repository.
-    fn of_ours(text: &str) -> String {
+    fn load_starter(text: &str) -> String {
         text.replace("north-depot/${AWS::StackName}", "Ledgerline/${AWS::StackName}")
             .replace("north-depot/", "ledgerline/")
     }
@@ -293,8 +293,8 @@ mod tests {
     #[test]
     fn the_sections_for_operators_are_those_of_a_new_workspace() {
         let reconciling = section("Reconciling").unwrap();
-        let operators = of_ours(&(section("Operators").unwrap() + &reconciling));
-        let ours = of_this_workspace("  # --- Operators -", "  # --- Monitoring -");
+        let operators = load_starter(&(section("Operators").unwrap() + &reconciling));
+        let ours = load_root("  # --- Operators -", "  # --- Monitoring -");
         let (_, operators) = operators.split_once("  # --- Operators -").unwrap();
         assert_eq!(by_hand(&ours), by_hand(operators));
     }
@@ -318,7 +318,7 @@ mod tests {
         let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../template.yaml");
         let ours = std::fs::read_to_string(ours).unwrap();
         let mut known = 0;
-        let loops = part(ALIKE, &[SECTION, PART]).unwrap();
+        let loops = part(LOOPS_HEADING, &[SECTION, PART]).unwrap();
         for block in loops.split("\n\n").filter(|block| block.contains("  Fn::ForEach::")) {
             let (before, body) = block.split_once("    - []\n").unwrap();
             let name = before.lines().find(|line| line.starts_with("  Fn::ForEach::")).unwrap();

@@ -14,7 +14,7 @@ use super::{
     names::{self, Names},
     parts,
     starter::{self, AGGREGATE, APPLICATION, CONTRACT, LOG, MODEL, STATES},
-    template::{TEMPLATE, with_even_headings},
+    template::{TEMPLATE, align_headings},
 };
 use crate::{
     schemas::{self, Types},
@@ -81,7 +81,7 @@ fn small(folder: &Path, names: &Names) -> Result<()> {
     let mut change = Change::new(folder, names.clone());
     parts::aggregate(&mut change)?;
     let shapes = format!("{MODEL}/shapes/stockitem.json");
-    let facts = Facts::of(&names.rename("stockitem"), &names.rename(starter::file(&shapes)?))?;
+    let facts = Facts::new(&names.rename("stockitem"), &names.rename(starter::file(&shapes)?))?;
     parts::state_projector(&mut change, &facts)?;
     parts::log_projector(&mut change, &facts)?;
     change.make()?;
@@ -110,7 +110,7 @@ fn base(folder: &Path, names: &Names) -> Result<()> {
         let file = folder.join(names.rename(&path));
         let text = match path.as_str() {
             "Cargo.toml" => with_libraries(&text, libraries, folder),
-            TEMPLATE => with_even_headings(&text),
+            TEMPLATE => align_headings(&text),
             _ => text,
         };
         fs::create_dir_all(file.parent().unwrap_or(folder))?;
@@ -177,7 +177,7 @@ pub(crate) mod tests {
     #[test]
     fn operators_and_subscriptions_make_the_same_files_in_either_order() {
         let shapes = starter::file(&format!("{MODEL}/shapes/stockitem.json")).unwrap();
-        let facts = &Facts::of("stockitem", shapes).unwrap();
+        let facts = &Facts::new("stockitem", shapes).unwrap();
         let laid_down = |kinds: [Kind; 2]| -> Vec<String> {
             let folder = tempfile::tempdir().unwrap();
             small(folder.path(), &Names::default()).unwrap();
@@ -206,7 +206,7 @@ pub(crate) mod tests {
         let names = Names::default();
         base(folder, &names).unwrap();
         let shapes = starter::file(&format!("{MODEL}/shapes/stockitem.json")).unwrap();
-        let facts = &Facts::of("stockitem", shapes).unwrap();
+        let facts = &Facts::new("stockitem", shapes).unwrap();
         let lay_down = |part: &dyn Fn(&mut Change) -> Result<()>| {
             let mut change = Change::new(folder, names.clone());
             part(&mut change).unwrap();

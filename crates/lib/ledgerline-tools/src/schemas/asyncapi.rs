@@ -29,7 +29,7 @@ pub(super) fn document(
             "address": "EventBus",
             "description": "The EventBridge bus: one entry for each event that a rule wants, with \
                 the state of its aggregate.",
-            "messages": referred(messages.keys()),
+            "messages": references(messages.keys()),
         }),
     );
     messages.insert(COMMIT.into(), commit());
@@ -68,7 +68,7 @@ fn channels(manifests: &Manifests) -> Map<String, Value> {
             "The FIFO queue of `{function}`: every commit of {}. The stream is the message group.",
             categories.join(", ")
         );
-        let messages = referred([&COMMIT.to_owned()]);
+        let messages = references([&COMMIT.to_owned()]);
         let channel =
             json!({ "address": function, "description": description, "messages": messages });
         Some((function.clone(), channel))
@@ -77,7 +77,7 @@ fn channels(manifests: &Manifests) -> Map<String, Value> {
 }
 
 /// Returns references to messages, by their names.
-fn referred<'n>(names: impl IntoIterator<Item = &'n String>) -> Map<String, Value> {
+fn references<'n>(names: impl IntoIterator<Item = &'n String>) -> Map<String, Value> {
     let reference = |name: &String| json!({ "$ref": format!("#/components/messages/{name}") });
     names.into_iter().map(|name| (name.clone(), reference(name))).collect()
 }

@@ -60,9 +60,9 @@ pub(super) fn problems(released: &Documents, new: &Documents) -> Vec<String> {
                 found.into_iter().map(|what| format!("shapes-stay: {}: {what}", path.display())),
             );
         } else if path == Path::new("openapi.json") {
-            problems.extend(of_routes(old, new));
+            problems.extend(route_problems(old, new));
         } else if path == Path::new("asyncapi.json") {
-            problems.extend(of_messages(old, new));
+            problems.extend(message_problems(old, new));
         }
     }
     problems
@@ -91,7 +91,7 @@ fn meaning(schema: &Value) -> Value {
 
 /// Compares what is on the bus and the queues: channels and messages stay, and a state changes only
 /// with its schema number.
-fn of_messages(old: &Value, new: &Value) -> Vec<String> {
+fn message_problems(old: &Value, new: &Value) -> Vec<String> {
     let mut problems = Vec::new();
     for (channel, released) in old["channels"].as_object().into_iter().flatten() {
         let current = &new["channels"][channel];
@@ -123,7 +123,7 @@ fn of_messages(old: &Value, new: &Value) -> Vec<String> {
     problems
 }
 
-fn of_routes(old: &Value, new: &Value) -> Vec<String> {
+fn route_problems(old: &Value, new: &Value) -> Vec<String> {
     let mut problems = Vec::new();
     for (path, operations) in old["paths"].as_object().into_iter().flatten() {
         for (method, released) in operations.as_object().into_iter().flatten() {
@@ -141,11 +141,13 @@ fn of_routes(old: &Value, new: &Value) -> Vec<String> {
                     "routes-stay: {route} needs another scope than the released one"
                 ));
             }
-            let requests = of_requests((old, released), (new, current));
+            let released = Described { document: old, operation: released };
+            let current = Described { document: new, operation: current };
+            let requests = request_problems(released, current);
             problems.extend(
                 requests.into_iter().map(|what| format!("requests-stay-valid: {route}: {what}")),
             );
-            let answers = of_answers((old, released), (new, current));
+            let answers = answer_problems(released, current);
             problems.extend(
                 answers.into_iter().map(|what| format!("answers-stay-readable: {route}: {what}")),
             );
@@ -154,17 +156,28 @@ fn of_routes(old: &Value, new: &Value) -> Vec<String> {
     problems
 }
 
-/// A document, and an operation of this document.
-type Of<'a> = (&'a Value, &'a Value);
+/// An operation, with the document in which its references are resolved.
+#[derive(Debug, Clone, Copy)]
+struct Described<'a> {
+    document: &'a Value,
+    operation: &'a Value,
+}
 
-fn of_requests((old, released): Of<'_>, (new, current): Of<'_>) -> Vec<String> {
-    let schemas = Comparison::new(old, new, Direction::Read);
+impl<'a> Described<'a> {
+    fn parameters(self) -> Vec<&'a Value> {
+        let listed = self.operation["parameters"].as_array().into_iter().flatten();
+        listed.map(|parameter| subset::resolve(self.document, parameter)).collect()
+    }
+
+    fn body(self) -> &'a Value {
+        &self.operation["requestBody"]["content"]["application/json"]["schema"]
+    }
+}
+
+fn request_problems(released: Described<'_>, current: Described<'_>) -> Vec<String> {
+    let schemas = Comparison::new(released.document, current.document, Direction::Read);
     let mut problems = Vec::new();
-    let parameters = |document: &Value, operation: &Value| -> Vec<Value> {
-        let listed = operation["parameters"].as_array().into_iter().flatten();
-        listed.map(|parameter| subset::resolved(document, parameter).clone()).collect()
-    };
-    let (before, now) = (parameters(old, released), parameters(new, current));
+    let (before, now) = (released.parameters(), current.parameters());
     let same =
         |one: &Value, other: &Value| one["name"] == other["name"] && one["in"] == other["in"];
     for parameter in &before {
@@ -185,20 +198,18 @@ fn of_requests((old, released): Of<'_>, (new, current): Of<'_>) -> Vec<String> {
             problems.push(format!("the parameter `{name}` is required, and was not"));
         }
     }
-    let body = |operation: &Value| {
-        operation["requestBody"]["content"]["application/json"]["schema"].clone()
-    };
-    match (body(released), body(current)) {
+    match (released.body(), current.body()) {
         (Value::Null, Value::Null) => {}
         (Value::Null, _) => problems.push("a body is required, and was not".to_owned()),
         (_, Value::Null) => problems.push("a body is no longer accepted".to_owned()),
-        (before, now) => problems.extend(schemas.differences(&before, &now)),
+        (before, now) => problems.extend(schemas.differences(before, now)),
     }
     problems
 }
 
-fn of_answers((old, released): Of<'_>, (new, current): Of<'_>) -> Vec<String> {
-    let schemas = Comparison::new(old, new, Direction::Written);
+fn answer_problems(released: Described<'_>, current: Described<'_>) -> Vec<String> {
+    let schemas = Comparison::new(released.document, current.document, Direction::Written);
+    let (released, current) = (released.operation, current.operation);
     let is_success = |status: &str| status.starts_with('2');
     let mut problems = Vec::new();
     let kinds = |operation: &Value| -> BTreeSet<String> {

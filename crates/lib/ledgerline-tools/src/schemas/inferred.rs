@@ -7,14 +7,14 @@ use serde_json::{Map, Value, json};
 /// Returns a schema that all samples fit. The mark `x-inferred` warns that the log may have data
 /// that the schema refuses.
 pub(super) fn schema(samples: &[&Value]) -> Value {
-    let mut schema = of(samples);
+    let mut schema = infer(samples);
     schema["x-inferred"] = json!(true);
     schema["description"] =
         json!("Inferred from the stored shapes: the code has no type for this schema number.");
     schema
 }
 
-fn of(samples: &[&Value]) -> Value {
+fn infer(samples: &[&Value]) -> Value {
     let types: BTreeSet<_> = samples.iter().map(|sample| type_of(sample)).collect();
     let mut schema = match types.iter().copied().collect::<Vec<_>>().as_slice() {
         [one] => json!({ "type": one }),
@@ -35,13 +35,13 @@ fn of(samples: &[&Value]) -> Value {
             .collect();
         schema["required"] = json!(required);
         schema["properties"] =
-            fields.iter().map(|(name, values)| ((*name).clone(), of(values))).collect();
+            fields.iter().map(|(name, values)| ((*name).clone(), infer(values))).collect();
     }
     if types.contains("array") {
         let items: Vec<_> =
             samples.iter().filter_map(|sample| sample.as_array()).flatten().collect();
         if !items.is_empty() {
-            schema["items"] = of(&items);
+            schema["items"] = infer(&items);
         }
     }
     schema

@@ -23,13 +23,13 @@ const FUNCTION: &str = "AWS_LAMBDA_FUNCTION_NAME";
 ///
 /// # Errors
 /// When the workspace has no development binary, it does not build, or it prints no operations.
-pub(super) fn of(manifests: &Manifests) -> Result<BTreeMap<String, Operations>> {
+pub(super) fn read(manifests: &Manifests) -> Result<BTreeMap<String, Operations>> {
     let programs = build::build(Path::new("."), &[HANDLERS])?;
     let program = programs.get(HANDLERS).context("cargo built no development binary")?;
     let mut all = BTreeMap::new();
     for (function, manifest) in manifests {
         let Source::Http(endpoints) = &manifest.source else { continue };
-        let operations = printed(program, function)?;
+        let operations = read_function(program, function)?;
         let described = |route: &str| operations.operations.iter().any(|of| of.route == route);
         if let Some(missing) = endpoints.iter().find(|endpoint| !described(&endpoint.route)) {
             bail!(
@@ -44,7 +44,7 @@ pub(super) fn of(manifests: &Manifests) -> Result<BTreeMap<String, Operations>> 
     Ok(all)
 }
 
-fn printed(program: &PathBuf, function: &str) -> Result<Operations> {
+fn read_function(program: &PathBuf, function: &str) -> Result<Operations> {
     let mut command = Command::new(program);
     let output = command
         .arg("--operations")

@@ -29,7 +29,7 @@ pub(super) struct Stored {
 ///
 /// # Errors
 /// When a file of shapes cannot be read.
-pub(super) fn of<L: Aggregates>(root: &Path, known: &Documents) -> Result<Stored> {
+pub(super) fn collect<L: Aggregates>(root: &Path, known: &Documents) -> Result<Stored> {
     let shapes = shapes(root)?;
     let mut visit =
         Visit { shapes: &shapes, known, rows: BTreeSet::new(), stored: Stored::default() };
@@ -161,14 +161,15 @@ mod tests {
     #[test]
     fn an_earlier_number_is_inferred_once_and_stays_as_it_is() {
         let root = workspace(SHAPES);
-        let Stored { documents, problems } = of::<Tanks>(root.path(), &Documents::new()).unwrap();
+        let Stored { documents, problems } =
+            collect::<Tanks>(root.path(), &Documents::new()).unwrap();
         assert_eq!(problems, Vec::<String>::new());
         let first = path("tank", "TankInstalled", 1);
         assert_eq!(documents[&first]["x-inferred"], true);
         assert_eq!(documents[&path("tank", "TankInstalled", 2)]["x-inferred"], Value::Null);
         let mut frozen = documents.clone();
         frozen.get_mut(&first).unwrap()["description"] = json!("frozen");
-        let again = of::<Tanks>(root.path(), &frozen).unwrap();
+        let again = collect::<Tanks>(root.path(), &frozen).unwrap();
         assert_eq!(again.documents[&first]["description"], "frozen");
     }
 
@@ -177,7 +178,8 @@ mod tests {
         let root = workspace(&SHAPES.replace(r#""amount": 5000"#, r#""amount": "5000""#));
         fs::write(root.path().join("crates/apps/water/model/shapes/rows/levels.json"), "[]")
             .unwrap();
-        let problems = of::<Tanks>(root.path(), &Documents::new()).unwrap().problems.join("\n");
+        let problems =
+            collect::<Tanks>(root.path(), &Documents::new()).unwrap().problems.join("\n");
         assert!(
             problems.contains(
                 "events/tank/TankFilled.1.json: a stored shape does not fit: at \

@@ -57,7 +57,7 @@ const KNOWN: [&str; 10] = [
 ];
 
 /// Returns the schema to which a schema refers, or the schema itself.
-pub(super) fn resolved<'v>(document: &'v Value, schema: &'v Value) -> &'v Value {
+pub(super) fn resolve<'v>(document: &'v Value, schema: &'v Value) -> &'v Value {
     let pointer = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
     pointer.and_then(|pointer| document.pointer(pointer)).unwrap_or(schema)
 }
@@ -81,14 +81,14 @@ impl<'a> Comparison<'a> {
         if pair.as_ref().is_some_and(|pair| !self.open.borrow_mut().insert(pair.clone())) {
             return;
         }
-        self.compare_resolved(place, resolved(self.old, old), resolved(self.new, new), found);
+        self.compare_keywords(place, resolve(self.old, old), resolve(self.new, new), found);
         if let Some(pair) = pair {
             self.open.borrow_mut().remove(&pair);
         }
     }
 
-    fn compare_resolved(&self, place: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
-        let (sub, sup) = self.ordered(old, new);
+    fn compare_keywords(&self, place: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
+        let (sub, sup) = self.sub_and_super(old, new);
         if is_everything(sup) || meaning(old) == meaning(new) && !has_reference(old) {
             return;
         }
@@ -96,7 +96,7 @@ impl<'a> Comparison<'a> {
         if olds.len() == news.len() {
             olds.iter().zip(&news).for_each(|(old, new)| self.compare(place, old, new, found));
         } else {
-            found.push(at(place, "`allOf` differs"));
+            found.push(sentence(place, "`allOf` differs"));
         }
         self.alternatives(place, old, new, found);
         self.values(place, old, new, found);
@@ -106,7 +106,7 @@ impl<'a> Comparison<'a> {
         if let Some(items) = sup.get("items") {
             let none = Value::Bool(true);
             let of_sub = sub.get("items").unwrap_or(&none);
-            let (old, new) = self.ordered(of_sub, items);
+            let (old, new) = self.sub_and_super(of_sub, items);
             self.compare(&format!("{place}[]"), old, new, found);
         }
     }
@@ -122,12 +122,12 @@ impl<'a> Comparison<'a> {
             of_values || KNOWN.contains(&name) || BOUNDS.iter().any(|(bound, _)| *bound == name)
         };
         let others = names.into_iter().filter(|name| !is_known(name) && old[*name] != new[*name]);
-        found.extend(others.map(|name| at(place, &format!("`{name}` differs"))));
+        found.extend(others.map(|name| sentence(place, &format!("`{name}` differs"))));
     }
 
     /// Returns the schema of the written values and that of the read ones. A second call restores
     /// the order of the two schemas.
-    fn ordered<'v>(&self, old: &'v Value, new: &'v Value) -> (&'v Value, &'v Value) {
+    fn sub_and_super<'v>(&self, old: &'v Value, new: &'v Value) -> (&'v Value, &'v Value) {
         match self.direction {
             Direction::Read => (old, new),
             Direction::Written => (new, old),
@@ -147,7 +147,7 @@ impl<'a> Comparison<'a> {
         };
         for sub in subs {
             let tried = sups.iter().map(|sup| {
-                let (old, new) = self.ordered(sub, sup);
+                let (old, new) = self.sub_and_super(sub, sup);
                 let mut found = Vec::new();
                 self.compare(place, old, new, &mut found);
                 found
@@ -161,17 +161,17 @@ impl<'a> Comparison<'a> {
 
     /// Compares the types and the listed values.
     fn values(&self, place: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
-        let (sub, sup) = self.ordered(old, new);
+        let (sub, sup) = self.sub_and_super(old, new);
         let what = |value: &str| match self.direction {
-            Direction::Read => at(place, &format!("{value} is no longer allowed")),
-            Direction::Written => at(place, &format!("{value} is new")),
+            Direction::Read => sentence(place, &format!("{value} is no longer allowed")),
+            Direction::Written => sentence(place, &format!("{value} is new")),
         };
         // Alternatives have their own values.
         if !branches(sup, "anyOf").is_empty() || !branches(sup, "oneOf").is_empty() {
             return;
         }
-        if let Some(allowed) = listed(sup) {
-            match listed(sub) {
+        if let Some(allowed) = listed_values(sup) {
+            match listed_values(sub) {
                 Some(values) => {
                     let others = values.iter().filter(|value| !allowed.contains(value));
                     found.extend(others.map(|value| what(&value.to_string())));
@@ -180,7 +180,7 @@ impl<'a> Comparison<'a> {
             }
             return;
         }
-        if let Some(values) = listed(sub) {
+        if let Some(values) = listed_values(sub) {
             let refused = values.iter().filter(|value| misfit(sup, value).is_some());
             found.extend(refused.map(|value| what(&value.to_string())));
             return;
@@ -200,30 +200,30 @@ impl<'a> Comparison<'a> {
 
     /// Compares the bounds, and the patterns and formats of texts.
     fn bounds(&self, place: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
-        let (sub, sup) = self.ordered(old, new);
+        let (sub, sup) = self.sub_and_super(old, new);
         for (bound, larger_allows_more) in BOUNDS {
             let Some(limit) = sup[bound].as_f64() else { continue };
             let is_inside = sub[bound]
                 .as_f64()
                 .is_some_and(|own| if larger_allows_more { own <= limit } else { own >= limit });
-            if !is_inside && listed(sub).is_none() {
-                let (is, was) = (shown(&new[bound]), shown(&old[bound]));
-                found.push(at(place, &format!("`{bound}` is {is}, and was {was}")));
+            if !is_inside && listed_values(sub).is_none() {
+                let (is, was) = (bound_text(&new[bound]), bound_text(&old[bound]));
+                found.push(sentence(place, &format!("`{bound}` is {is}, and was {was}")));
             }
         }
         let is_number = types(sup).contains("integer") || types(sup).contains("number");
         for word in ["pattern", "format"] {
             let (of_sub, of_sup) = (&sub[word], &sup[word]);
             let is_inside = of_sub == of_sup || is_number && is_in_range(of_sub, of_sup);
-            if of_sup.is_string() && !is_inside && listed(sub).is_none() {
-                found.push(at(place, &format!("`{word}` differs")));
+            if of_sup.is_string() && !is_inside && listed_values(sub).is_none() {
+                found.push(sentence(place, &format!("`{word}` differs")));
             }
         }
     }
 
     /// Compares the fields of objects.
     fn fields(&self, place: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
-        let (sub, sup) = self.ordered(old, new);
+        let (sub, sup) = self.sub_and_super(old, new);
         let inner = |field: &str| {
             if place.is_empty() { field.to_owned() } else { format!("{place}.{field}") }
         };
@@ -236,8 +236,9 @@ impl<'a> Comparison<'a> {
         let of_old = old["properties"].as_object().into_iter().flat_map(|fields| fields.keys());
         let gone = of_old.filter(|field| is_gone(field));
         found.extend(gone.map(|field| format!("{} is removed", inner(field))));
-        let always: BTreeSet<_> = required(sub).collect();
-        for field in required(sup).filter(|field| !always.contains(field) && !is_gone(field)) {
+        let always: BTreeSet<_> = required_fields(sub).collect();
+        for field in required_fields(sup).filter(|field| !always.contains(field) && !is_gone(field))
+        {
             let what = match self.direction {
                 Direction::Read => "is required, and was not",
                 Direction::Written => "is optional, and was required",
@@ -249,7 +250,7 @@ impl<'a> Comparison<'a> {
         for (field, of_sub) in sub["properties"].as_object().into_iter().flatten() {
             match sup["properties"].get(field) {
                 Some(of_sup) => {
-                    let (old, new) = self.ordered(of_sub, of_sup);
+                    let (old, new) = self.sub_and_super(of_sub, of_sup);
                     self.compare(&inner(field), old, new, found);
                 }
                 None if is_closed => found.push(format!("{} is no longer accepted", inner(field))),
@@ -257,13 +258,13 @@ impl<'a> Comparison<'a> {
             }
         }
         if is_closed && types(sub).contains("object") && sub["additionalProperties"] != false {
-            found.push(at(place, "other fields are no longer accepted"));
+            found.push(sentence(place, "other fields are no longer accepted"));
         }
         if let Some(of_sup) =
             sup["additionalProperties"].is_object().then(|| &sup["additionalProperties"])
         {
             let of_sub = sub.get("additionalProperties").unwrap_or(&none);
-            let (old, new) = self.ordered(of_sub, of_sup);
+            let (old, new) = self.sub_and_super(of_sub, of_sup);
             self.compare(&inner("*"), old, new, found);
         }
     }
@@ -287,11 +288,11 @@ fn is_in_range(sub: &Value, sup: &Value) -> bool {
     }
 }
 
-fn at(place: &str, what: &str) -> String {
+fn sentence(place: &str, what: &str) -> String {
     if place.is_empty() { what.to_owned() } else { format!("{place}: {what}") }
 }
 
-fn shown(bound: &Value) -> String {
+fn bound_text(bound: &Value) -> String {
     if bound.is_null() { "none".to_owned() } else { bound.to_string() }
 }
 
@@ -325,7 +326,7 @@ fn types(schema: &Value) -> BTreeSet<&str> {
 }
 
 /// Returns the values of a schema that lists them.
-fn listed(schema: &Value) -> Option<Vec<&Value>> {
+fn listed_values(schema: &Value) -> Option<Vec<&Value>> {
     match (schema.get("const"), schema.get("enum")) {
         (Some(one), _) => Some(vec![one]),
         (None, Some(Value::Array(several))) => Some(several.iter().collect()),
@@ -333,6 +334,6 @@ fn listed(schema: &Value) -> Option<Vec<&Value>> {
     }
 }
 
-fn required(schema: &Value) -> impl Iterator<Item = &str> {
+fn required_fields(schema: &Value) -> impl Iterator<Item = &str> {
     schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str)
 }

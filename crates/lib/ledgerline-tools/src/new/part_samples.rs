@@ -33,7 +33,7 @@ pub(super) struct Sample {
 }
 
 /// Returns a sample of the starter.
-pub(super) fn of_starter(names: &Names, function: &str, case: &str) -> Result<Sample> {
+pub(super) fn read_starter(names: &Names, function: &str, case: &str) -> Result<Sample> {
     let read = |folder: &str| {
         Ok::<_, anyhow::Error>(
             names.rename(starter::file(&format!("{folder}/{function}/{case}.json"))?),
@@ -49,7 +49,7 @@ fn changed(
     case: &str,
     change: impl FnOnce(&mut Value) -> Result<()>,
 ) -> Result<Sample> {
-    let Sample { event, answers } = of_starter(names, function, case)?;
+    let Sample { event, answers } = read_starter(names, function, case)?;
     let mut event = serde_json::from_str(&event)?;
     change(&mut event)?;
     Ok(Sample { event: pretty(&event)?, answers })
@@ -85,7 +85,7 @@ pub(super) fn entry(names: &Names, facts: &Facts) -> Result<Sample> {
 }
 
 /// Adds the `source` of the aggregate's events on the bus to the names.
-pub(super) fn with_event_source(names: Names, template: &Value) -> Names {
+pub(super) fn rename_event_source(names: Names, template: &Value) -> Names {
     let category = names.rename("stockitem");
     match event_source(template) {
         Some(source) => {
@@ -139,7 +139,7 @@ pub(crate) fn write_missing(
     let mut written = Vec::new();
     for (function, manifest) in manifests {
         let of_function = || format!("the samples of `{function}`");
-        let known = Known::of(root, function).with_context(of_function)?;
+        let known = Known::read(root, function).with_context(of_function)?;
         for (case, sample) in
             workspace.missing(function, manifest, &known).with_context(of_function)?
         {
@@ -185,7 +185,7 @@ struct Known {
 }
 
 impl Known {
-    fn of(root: &Path, function: &str) -> Result<Self> {
+    fn read(root: &Path, function: &str) -> Result<Self> {
         let mut known = Self::default();
         for event in json_files(&root.join(EVENTS).join(function))? {
             known.events += 1;
@@ -249,7 +249,7 @@ impl Workspace<'_> {
                 match self.has_rule(function) {
                     true => one(
                         "changed",
-                        entry(&with_event_source(names(category), self.template), &facts),
+                        entry(&rename_event_source(names(category), self.template), &facts),
                     ),
                     false => one("changed", state(&names(category), &facts)),
                 }
@@ -260,12 +260,14 @@ impl Workspace<'_> {
             }
             Source::Stream => {
                 let names = self.category.map(|category| self.names(category)).unwrap_or_default();
-                one("commits", of_starter(&names, "fanout", "commits"))
+                one("commits", read_starter(&names, "fanout", "commits"))
             }
             Source::Sequence(_) => {
-                one("again", of_starter(&Names::default(), "stock-diary-subscription", "again"))
+                one("again", read_starter(&Names::default(), "stock-diary-subscription", "again"))
             }
-            Source::Schedule => one("again", of_starter(&Names::default(), "reconciler", "daily")),
+            Source::Schedule => {
+                one("again", read_starter(&Names::default(), "reconciler", "daily"))
+            }
         }
     }
 
