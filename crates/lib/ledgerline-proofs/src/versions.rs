@@ -81,6 +81,7 @@ impl Events for AsBefore {
 
 ledgerline::events! {
     /// Events that the previous version cannot decode: one has a renamed field, and one is new.
+    #[allow(clippy::enum_variant_names, reason = "an event names its aggregate")]
     pub enum NewEvent {
         TankInstalled: 2 [|data| data] { site: String, liquid: String, installed_by: Option<String>, on: Date },
         TankFilled: 2 [litres] { litres: i64, level: i64, note: Option<String>, on: Date },
