@@ -49,7 +49,7 @@ async fn main() -> Result<()> {
     let mut measured = Vec::new();
     for peer in &peers {
         eprintln!("{}", peer.name());
-        measured.push(scenarios::of(peer.as_ref(), &meter, &LENGTHS).await?);
+        measured.push(scenarios::measure(peer.as_ref(), &meter, &LENGTHS).await?);
     }
     let instructions = work::counted()?;
 

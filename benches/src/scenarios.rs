@@ -48,7 +48,7 @@ pub struct Length {
 }
 
 /// Measures one library.
-pub async fn of(peer: &dyn Peer, meter: &Meter, lengths: &[u64]) -> Result<Measured> {
+pub async fn measure(peer: &dyn Peer, meter: &Meter, lengths: &[u64]) -> Result<Measured> {
     let mut at = Vec::new();
     let mut written = 0;
     for commits in lengths {

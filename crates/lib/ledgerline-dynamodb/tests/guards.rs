@@ -630,7 +630,7 @@ async fn two_generations_share_no_row_position_or_cursor() {
     let page = |cursor: Option<String>| {
         let new = new.clone();
         async move {
-            let query = PageQuery { cursor: cursor.as_deref(), ..of("1", 1) };
+            let query = PageQuery { cursor: cursor.as_deref(), ..rows_page("1", 1) };
             new.page::<serde_json::Value>(&query).await.unwrap().whole().unwrap()
         }
     };
@@ -642,7 +642,7 @@ async fn two_generations_share_no_row_position_or_cursor() {
     );
     let cursor = cursor.unwrap();
     assert_eq!(page(Some(cursor.clone())).await.0.len(), 1);
-    let of_old = PageQuery { cursor: Some(&cursor), ..of("1", 1) };
+    let of_old = PageQuery { cursor: Some(&cursor), ..rows_page("1", 1) };
     assert!(
         old.page::<serde_json::Value>(&of_old).await.unwrap().rows.is_empty(),
         "it leads to the same place"
@@ -832,6 +832,6 @@ async fn a_text_that_begins_with_a_dollar_is_only_in_its_own_list_and_is_shown_a
 }
 
 /// Queries a page of the rows of a tank.
-fn of(tank: &str, limit: i32) -> PageQuery<'_> {
+fn rows_page(tank: &str, limit: i32) -> PageQuery<'_> {
     PageQuery::new(tank, limit, None)
 }

@@ -273,7 +273,8 @@ async fn a_transaction_has_as_many_commits_and_bytes_as_the_database_accepts() {
     for (request, limit) in [(None, 100), (Some(&request), 99)] {
         let refused = store.append_all(&commits("many", limit + 1), request).await;
         assert!(
-            matches!(refused, Err(AppendError::TooMany { commits, limit: most }) if (commits, most) == (limit + 1, limit)),
+            matches!(refused, Err(AppendError::TooMany { commits, limit: most })
+                if (commits, most) == (limit + 1, limit)),
             "{refused:?}"
         );
         store.append_all(&commits(&format!("most-{limit}"), limit), request).await.unwrap();

@@ -41,9 +41,11 @@ fn request(id: &str, query: &str) -> HttpRequest {
     let path = format!("/tanks/{id}/fills");
     let event = json!({
         "version": "2.0", "routeKey": route, "rawPath": path, "rawQueryString": query,
-        "headers": {}, "body": r#"{"amount":1}"#, "isBase64Encoded": false, "pathParameters": { "id": id },
+        "headers": {}, "body": r#"{"amount":1}"#, "isBase64Encoded": false,
+        "pathParameters": { "id": id },
         "requestContext": {
-            "authorizer": { "jwt": { "claims": { "sub": "ada" } } }, "requestId": "r", "timeEpoch": 0,
+            "authorizer": { "jwt": { "claims": { "sub": "ada" } } }, "requestId": "r",
+            "timeEpoch": 0,
             "http": { "method": "POST", "path": path, "sourceIp": "192.0.2.1" },
         },
     });

@@ -281,7 +281,7 @@ fn batch(database: &Database, body: &[u8]) -> Option<Vec<u8>> {
     };
     let done = database.transact_write_items(transaction).ok()?;
     let is_detailed = mode.as_deref() == Some("INDEXES");
-    let consumed = |capacity| of_no_transaction(capacity, is_detailed);
+    let consumed = |capacity| halve_units(capacity, is_detailed);
     let consumed_capacity = mode
         .is_some()
         .then(|| done.consumed_capacity.unwrap_or_default().into_iter().map(consumed).collect());
@@ -294,7 +294,7 @@ fn batch(database: &Database, body: &[u8]) -> Option<Vec<u8>> {
 
 /// Converts the units of a transaction into those of other writes. A transaction takes twice the
 /// units of a table, and the same units of its indexes.
-fn of_no_transaction(taken: ConsumedCapacity, is_detailed: bool) -> ConsumedCapacity {
+fn halve_units(taken: ConsumedCapacity, is_detailed: bool) -> ConsumedCapacity {
     let detail = |capacity_units| CapacityDetail { capacity_units, ..CapacityDetail::default() };
     let table = taken.table.map_or(0.0, |table| table.capacity_units) / 2.0;
     let indexes = taken.global_secondary_indexes.map(|indexes| -> HashMap<_, _> {

@@ -54,7 +54,7 @@ pub fn manifests(programs: &BTreeMap<String, PathBuf>) -> Result<Manifests> {
 /// the functions' own binaries run, and otherwise the development binary, if there is one.
 ///
 /// # Errors
-/// When they do not build, or as those of [`manifests`].
+/// When they do not build, or as those of [`manifests()`].
 pub fn manifests_of(source: &Source, root: &Path, own_binaries: bool) -> Result<Manifests> {
     // This reads JSON, because in a template with stale lists the roles of some functions are
     // missing.

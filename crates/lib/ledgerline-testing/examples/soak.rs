@@ -389,7 +389,7 @@ async fn soak(options: Options) -> Result<()> {
                 "{:>3} min: {}, {}",
                 began.elapsed().as_secs() / 60,
                 counted(&world),
-                Sizes::of(&stack, data.path())
+                Sizes::new(&stack, data.path())
             );
         }
         if let Some(ended) = clients.try_join_next() {
@@ -410,7 +410,7 @@ async fn soak(options: Options) -> Result<()> {
         ensure!(switched > 0, "no view was rebuilt");
     }
     let letters = wait_until_idle_and_verify(&world, &stack).await?;
-    let sizes = Sizes::of(&stack, data.path());
+    let sizes = Sizes::new(&stack, data.path());
     println!(
         "{}; {sizes}; litres are those acknowledged, rows are the fold, nothing is under way, {letters} dead letters",
         counted(&world),
@@ -436,7 +436,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(stack: &LocalStack, data: &Path) -> Self {
+    fn new(stack: &LocalStack, data: &Path) -> Self {
         let process = format!("/proc/{}", stack.process_id());
         let status = fs::read_to_string(format!("{process}/status")).unwrap_or_default();
         let memory =

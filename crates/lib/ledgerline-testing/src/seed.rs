@@ -16,17 +16,17 @@ pub fn seed() -> u64 {
         let given = env::var(SEED).ok();
         // A default in place of a wrong seed would not repeat the run.
         let given = given.map(|seed| seed.parse().expect("LEDGERLINE_SEED is a whole number"));
-        given.or_else(of_commit).unwrap_or(1)
+        given.or_else(commit_seed).unwrap_or(1)
     });
     *FOUND
 }
 
-fn of_commit() -> Option<u64> {
+fn commit_seed() -> Option<u64> {
     let head = Command::new("git").args(["rev-parse", "HEAD"]).output().ok()?;
-    of_id(std::str::from_utf8(&head.stdout).ok()?)
+    seed_from_id(std::str::from_utf8(&head.stdout).ok()?)
 }
 
-fn of_id(commit: &str) -> Option<u64> {
+fn seed_from_id(commit: &str) -> Option<u64> {
     u64::from_str_radix(commit.get(..8)?, 16).ok()
 }
 
@@ -44,8 +44,8 @@ mod tests {
 
     #[test]
     fn a_seed_is_the_beginning_of_the_commits_id() {
-        assert_eq!(of_id("417686b10c5e5b8e0f8a\n"), Some(0x4176_86b1));
-        assert_eq!(of_id(""), None);
-        assert_eq!(of_id("fatal: not a git repository"), None);
+        assert_eq!(seed_from_id("417686b10c5e5b8e0f8a\n"), Some(0x4176_86b1));
+        assert_eq!(seed_from_id(""), None);
+        assert_eq!(seed_from_id("fatal: not a git repository"), None);
     }
 }

@@ -52,7 +52,7 @@ impl UnderTest {
                 token(&self.url, &program).await
             }
             Self::There(_) => {
-                of_variable("EVENTS_TOKEN", "a token of the client EventsReaderClient")
+                read_variable("EVENTS_TOKEN", "a token of the client EventsReaderClient")
             }
         };
         Api::new(self.url.clone(), Some(token))
@@ -80,7 +80,7 @@ impl UnderTest {
     async fn signed_in(&self, user: &User, of: &str, variable: &str, what: &str) -> Api {
         let token = match self {
             Self::Local(_) => sign_in(&self.url, user, &format!("openid {}", scope(of))).await,
-            Self::There(_) => of_variable(variable, what),
+            Self::There(_) => read_variable(variable, what),
         };
         Api::new(self.url.clone(), Some(token))
     }
@@ -112,7 +112,7 @@ struct User {
     client: &'static str,
 }
 
-fn of_variable(variable: &str, what: &str) -> String {
+fn read_variable(variable: &str, what: &str) -> String {
     env::var(variable).unwrap_or_else(|_| panic!("{variable} is {what}"))
 }
 

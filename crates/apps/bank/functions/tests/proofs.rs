@@ -27,7 +27,9 @@ use tokio::time::sleep;
 fn application() -> Application {
     Application::new::<All>("bank", concat!(env!("CARGO_MANIFEST_DIR"), "/../model/shapes"))
         .aggregate::<Account>(bookings, |state| state.total_balance().to_string())
-        .aggregate::<Transfer>(refused, |state| format!("{:?}", transfers::Status::of(state)))
+        .aggregate::<Transfer>(refused, |state| {
+            format!("{:?}", transfers::Status::from_state(state))
+        })
         .commands("account-commands", commands::account::routes)
         .commands("transfer-commands", commands::transfer::routes)
         .state_projector("BalancesTable", balances::VIEW)
@@ -197,7 +199,7 @@ fn transfer(world: &mut World, seed: u64) -> Result<()> {
             }
         }
         let ended = load::<Transfer>(&store, &stream, None, Consistency::Strong).await?;
-        let status = transfers::Status::of(&ended.state);
+        let status = transfers::Status::from_state(&ended.state);
         let mut balances = Vec::new();
         for (account, _) in &accounts {
             let stream = Account::stream(account)?;

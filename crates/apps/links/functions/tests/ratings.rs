@@ -100,7 +100,7 @@ impl Log {
         }
     }
 
-    fn of(&self, category: &[&str]) -> Vec<Commit> {
+    fn commits_in(&self, category: &[&str]) -> Vec<Commit> {
         let wanted = |commit: &&Commit| category.contains(&commit.stream.category());
         self.commits.iter().filter(wanted).cloned().collect()
     }
@@ -268,7 +268,7 @@ proptest! {
         order in prop::collection::vec(any::<prop::sample::Index>(), 0..30),
     ) {
         let log = log(&steps);
-        let commits = log.of(&["link"]);
+        let commits = log.commits_in(&["link"]);
         prop_assume!(!commits.is_empty());
         run(async {
             let rows =
@@ -445,7 +445,7 @@ async fn a_rating_reaches_ten_thousand_followers_and_resumes_after_a_crash() {
     const FOLLOWERS: usize = 10_000;
     let mut log = log(&[]);
     log.rate("bob", LINKS[0], 4, true);
-    let rating = log.of(&["link"]).remove(0);
+    let rating = log.commits_in(&["link"]).remove(0);
     let world = World::new("FeedsTable", &log.commits, feed_projector).await;
     let follow = |n: usize| feeds::Follow {
         owner: feeds::followers("bob"),
@@ -486,7 +486,7 @@ async fn a_rating_is_one_write_for_each_list() {
     let mut log = log(&[]);
     log.rate("bob", LINKS[0], 4, true);
     log.rate("bob", LINKS[0], 5, true);
-    let commits = log.of(&["link"]);
+    let commits = log.commits_in(&["link"]);
     for (id, view) in
         [("LinkRatingsTable", link_ratings::VIEW), ("UserRatingsTable", user_ratings::VIEW)]
     {
@@ -513,7 +513,7 @@ async fn a_rating_is_one_write_for_each_list() {
 #[tokio::test]
 async fn a_poison_pill_stops_only_the_group_of_its_stream() {
     let log = log(&[Step::Rate(0, 0, 4, false), Step::Rate(1, 0, 2, false)]);
-    let commits = log.of(&["link"]);
+    let commits = log.commits_in(&["link"]);
     let view = link_ratings::VIEW;
     let world = World::new("LinkRatingsTable", &commits, |client, name| {
         LogProjector::new(client, name, view)

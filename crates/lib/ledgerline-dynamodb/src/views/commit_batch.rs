@@ -25,7 +25,8 @@ pub struct CommitChanges<'c> {
 pub struct CommitBatch {
     pub(super) moves: BTreeMap<StreamId, Move>,
     pub(super) changes: Changes,
-    /// About the bytes of the changes, as far as [`LogRows::try_add`](super::LogRows::try_add) counted them.
+    /// About the bytes of the changes, as far as [`LogRows::try_add`](super::LogRows::try_add)
+    /// counted them.
     pub(super) bytes: usize,
 }
 

@@ -12,7 +12,7 @@ use crate::{
 /// Finds metrics without an alarm, and alarms that can never go off or have no entry in the
 /// runbook.
 pub(super) fn problems(source: &Source, manifests: &Manifests, runbook: &str) -> Vec<String> {
-    let entries: Vec<_> = runbook.split("\n## ").skip(1).map(Entry::of).collect();
+    let entries: Vec<_> = runbook.split("\n## ").skip(1).map(Entry::parse).collect();
     let template = source.json();
     let own = own_namespace(&template);
     let wanted = wanted(&template, manifests, &own);
@@ -107,7 +107,7 @@ struct Entry {
 
 impl Entry {
     /// Reads an entry, which begins with its heading.
-    fn of(text: &str) -> Self {
+    fn parse(text: &str) -> Self {
         let (heading, body) = text.split_once('\n').unwrap_or((text, ""));
         let anchor = heading.to_lowercase().replace(' ', "-");
         Self { anchor, begins_with_commands: body.trim_start().starts_with("```sh\n") }

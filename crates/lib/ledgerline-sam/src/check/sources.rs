@@ -49,7 +49,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
                 (&["EventBridgeRule", "SQS"], found)
             }
             Source::Queue(categories) => {
-                (&["SQS"], queues.of_function(template, function, categories))
+                (&["SQS"], queues.check_function(template, function, categories))
             }
             Source::Stream => (&["DynamoDB"], stream(template, function)),
             Source::Schedule => (&["Schedule"], scheduled(template, function, "rate(1 day)")),
@@ -492,7 +492,7 @@ impl<'a> LogQueues<'a> {
     }
 
     /// Finds problems with the queue of a function that consumes commits.
-    fn of_function(
+    fn check_function(
         &self,
         template: &Template<'a>,
         function: &Function<'a>,

@@ -74,5 +74,9 @@ struct TransferChanged {
 }
 
 fn answer(stream: &StreamId, state: &State, version: u64) -> TransferChanged {
-    TransferChanged { transfer_id: stream.id().to_owned(), status: Status::of(state), version }
+    TransferChanged {
+        transfer_id: stream.id().to_owned(),
+        status: Status::from_state(state),
+        version,
+    }
 }

@@ -188,7 +188,8 @@ impl Balances for LocalStack {
                 let events = commits.iter().flat_map(|commit| &commit.events);
                 let events: Vec<_> =
                     events.map(|event| decode::<Transfer>(event).unwrap()).collect();
-                let end = match Status::of(&fold::<Transfer>(Default::default(), &events)).unwrap()
+                let end = match Status::from_state(&fold::<Transfer>(Default::default(), &events))
+                    .unwrap()
                 {
                     Status::Completed | Status::Settled => "credit",
                     Status::Refunded => "refund",

@@ -125,7 +125,7 @@ impl Bank {
     }
 
     async fn status(&self) -> Status {
-        Status::of(&self.transfer().await).unwrap()
+        Status::from_state(&self.transfer().await).unwrap()
     }
 
     async fn transfer(&self) -> transfer::State {
@@ -162,7 +162,7 @@ fn requested(from: &str, to: &str, amount: i64) -> transfer::Command {
 
 /// Returns the status of the transfer and the code of its last refusal.
 fn ended(state: &transfer::State) -> (Status, Option<&str>) {
-    (Status::of(state).unwrap(), state.order().unwrap().reason.as_deref())
+    (Status::from_state(state).unwrap(), state.order().unwrap().reason.as_deref())
 }
 
 /// A course that a transfer can take.

@@ -66,7 +66,7 @@ pub enum Status {
 impl Status {
     /// Returns the phase of the transfer, if it was requested.
     #[must_use]
-    pub fn of(state: &State) -> Option<Self> {
+    pub fn from_state(state: &State) -> Option<Self> {
         match state {
             State::Unrequested => None,
             State::Requested(_) => Some(Self::Requested),
@@ -92,7 +92,7 @@ pub const VIEW: StateView<Transfer, Row> = StateView { table: TABLE, row };
 /// The row that shows this state.
 #[must_use]
 pub fn row(transfer_id: &str, version: u64, state: State) -> Option<Row> {
-    let status = Status::of(&state)?;
+    let status = Status::from_state(&state)?;
     let Order {
         from_account_id,
         to_account_id,

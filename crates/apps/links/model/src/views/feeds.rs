@@ -220,12 +220,12 @@ pub enum Then {
 /// When an event of the commit cannot be read.
 pub fn work(commit: &Commit) -> Result<Work, ChangesError> {
     match commit.stream.category() {
-        User::CATEGORY => of_user(commit),
-        _ => of_link(commit),
+        User::CATEGORY => user_work(commit),
+        _ => link_work(commit),
     }
 }
 
-fn of_link(commit: &Commit) -> Result<Work, ChangesError> {
+fn link_work(commit: &Commit) -> Result<Work, ChangesError> {
     let mut work = Work { changes: Changes::new(TABLE), then: None };
     let link = commit.stream.id();
     for recorded in &commit.events {
@@ -261,7 +261,7 @@ fn of_link(commit: &Commit) -> Result<Work, ChangesError> {
     Ok(work)
 }
 
-fn of_user(commit: &Commit) -> Result<Work, ChangesError> {
+fn user_work(commit: &Commit) -> Result<Work, ChangesError> {
     let mut work = Work { changes: Changes::new(TABLE), then: None };
     for recorded in &commit.events {
         match decode::<User>(recorded)? {
