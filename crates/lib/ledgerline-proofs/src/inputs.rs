@@ -227,7 +227,7 @@ impl Feed<'_> {
         self.accepted += records.iter().filter(|record| record.commit.is_ok()).count() as u64;
         let failed = self.application.pipeline_at(&self.world.wire).fanout.handle(&records).await;
         let record = failed.map(|failed| &records[failed]);
-        ensure!(record.is_none(), "it comes again and again: {record:?}");
+        ensure!(record.is_none(), "it is delivered without end: {record:?}");
         let services = self.world.wire.services();
         let _ = services.take_entries();
         let _ = services.take_messages("http://wire.invalid/dead-letters");
