@@ -33,6 +33,9 @@ export default defineConfig({
           globalSetup: ["test/build.ts"],
           hookTimeout,
           testTimeout: 60_000,
+          // A page shows a change at once, and the answer of the API only later: after retries and
+          // a busy processor, more than the second that vitest waits.
+          expect: { poll: { timeout: 10_000 } },
         },
       },
     ],

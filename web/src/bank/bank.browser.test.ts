@@ -27,7 +27,7 @@ async function send(page: Page, form: string, fields: Record<string, string>) {
 const balance = (page: Page) => page.locator("dd.balance").first();
 
 async function expectBalance(page: Page, text: string) {
-  await expect.poll(() => balance(page).innerText(), { timeout: 10_000 }).toBe(text);
+  await expect.poll(() => balance(page).innerText()).toBe(text);
   await expect.poll(() => page.locator(".pending").count()).toBe(0);
 }
 
@@ -309,7 +309,7 @@ test("commands of two users are carried out once, although the stack is killed b
       await bob.reload();
       await balance(bob).waitFor();
       return balance(bob).innerText();
-    }, { timeout: 10_000 })
+    })
     .toBe("€12.00");
 });
 

@@ -58,7 +58,7 @@ test("a rating is in the feed of a user who follows its author, until the user u
       await ada.reload();
       await ada.getByRole("form", { name: "Rate a link" }).waitFor();
       return inFeed.count();
-    }, { timeout: 10_000 })
+    })
     .toBe(1);
   expect(await inFeed.getAttribute("rel")).toBe("noreferrer noopener");
   await expectSound(ada);
