@@ -28,7 +28,7 @@ use crate::{
 
 /// The variable with a line for each subscriber: its function, its table, the names of the table's
 /// keys, and the categories whose commits it applies. A missing sort key is a `-`.
-pub(crate) const FOLLOWERS: &str = "FOLLOWERS";
+pub(crate) const SUBSCRIBERS: &str = "SUBSCRIBERS";
 
 /// The age up to which streams are compared. It is twice the time between two comparisons, so that
 /// a failed comparison leaves no stream out.
@@ -62,19 +62,19 @@ pub struct Reconciler {
 /// ```
 ///
 /// # Errors
-/// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `FOLLOWERS` is missing or wrong, `SEQUENCE_PARTITIONS`
+/// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `SUBSCRIBERS` is missing or wrong, `SEQUENCE_PARTITIONS`
 /// is wrong, or the log cannot be read.
 pub async fn run() -> Result<(), Error> {
     let manifest = Manifest::new(Source::Schedule)
         .table(table_grants::read_sequence())
         .variable(table_grants::SEQUENCE_PARTITIONS)
         .table(table_grants::read_streams())
-        .call("dynamodb:GetItem", FOLLOWERS)
-        .call("dynamodb:Query", FOLLOWERS)
+        .call("dynamodb:GetItem", SUBSCRIBERS)
+        .call("dynamodb:Query", SUBSCRIBERS)
         .metric(metrics::UNRECONCILED);
     let build = async {
         let client = dynamodb().await;
-        let lines = config::lines(FOLLOWERS)?;
+        let lines = config::lines(SUBSCRIBERS)?;
         let subscribers =
             lines.iter().map(|line| parse_subscriber(&client, line)).collect::<Result<_, _>>()?;
         let sequence =
@@ -97,7 +97,7 @@ pub async fn run() -> Result<(), Error> {
     start(manifest, build.boxed_local()).await
 }
 
-/// Reads a line of `FOLLOWERS`.
+/// Reads a line of `SUBSCRIBERS`.
 fn parse_subscriber(
     client: &aws_sdk_dynamodb::Client,
     line: &str,
@@ -110,7 +110,7 @@ fn parse_subscriber(
         let reason = format!(
             "the line needs a function, a table, a partition key, a sort key or -, and categories: {line}"
         );
-        return Err(config::ConfigError::Invalid { name: FOLLOWERS.into(), reason });
+        return Err(config::ConfigError::Invalid { name: SUBSCRIBERS.into(), reason });
     }
     let sort = Some(sort).filter(|sort| sort != "-");
     // A state view has a row for each aggregate, and no sort key. Every other subscriber has
@@ -186,7 +186,7 @@ mod tests {
             (SubscriberKind::LogProjector, "tankId", Some("entry"))
         );
         for wrong in ["LevelsFunction", "LevelsFunction levels id -", ""] {
-            assert!(parse(wrong).unwrap_err().to_string().contains("FOLLOWERS"), "{wrong}");
+            assert!(parse(wrong).unwrap_err().to_string().contains("SUBSCRIBERS"), "{wrong}");
         }
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! | name | content |
 //! |---|---|
-//! | `STATE_VIEWS`, `LOG_QUEUES`, `SUBSCRIPTIONS`, `FOLLOWERS`, `BUS_EVENTS` | the variable of this name |
+//! | `STATE_VIEWS`, `LOG_QUEUES`, `SUBSCRIPTIONS`, `SUBSCRIBERS`, `BUS_EVENTS` | the variable of this name |
 //! | `Urls`, `Commands`, `StateViews`, `LogViews`, `Queues`, `Rules` | the list of the loop of this name |
 //! | `Pattern` | the pattern of the rule of the bus around it |
 //! | `routes` | the events of the function around it, one for each route |

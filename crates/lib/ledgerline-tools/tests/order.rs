@@ -110,7 +110,7 @@ const SLIPS: [(&str, &str, &str); 24] = [
     (
         "            LevelsProjectorFunction ${LevelsTable} tankId - tank\n",
         "",
-        "ReconcilerFunction: no line of FOLLOWERS compares LevelsProjectorFunction: write LevelsProjectorFunction ${LevelsTable} tankId - tank",
+        "ReconcilerFunction: no line of SUBSCRIBERS compares LevelsProjectorFunction: write LevelsProjectorFunction ${LevelsTable} tankId - tank",
     ),
     (
         "${ReadingsTable} tankId entry tank",

@@ -251,16 +251,16 @@ fn scheduled<'t>(template: &Template<'t>, function: &Function<'t>, often: &str) 
 /// Finds problems with the lines of the reconciler. It never compares a subscriber without a line
 /// with the log, so it never finds a commit that this subscriber lost.
 fn subscribers(template: &Template<'_>) -> Vec<String> {
-    const FOLLOWERS: &str = "FOLLOWERS";
-    let place = ["Environment", "Variables", FOLLOWERS];
+    const SUBSCRIBERS: &str = "SUBSCRIBERS";
+    let place = ["Environment", "Variables", SUBSCRIBERS];
     let mut functions = template.functions.iter();
     let Some(reconciler) =
-        functions.find(|function| function.manifest.variables.contains(FOLLOWERS))
+        functions.find(|function| function.manifest.variables.contains(SUBSCRIBERS))
     else {
         return Vec::new();
     };
     let lines =
-        template.variable(reconciler, FOLLOWERS).and_then(|lines| lines["Fn::Sub"].as_str());
+        template.variable(reconciler, SUBSCRIBERS).and_then(|lines| lines["Fn::Sub"].as_str());
     let written = lines.unwrap_or_default().lines().map(|line| {
         let words: Vec<_> = line.split_whitespace().collect();
         words.join(" ")
@@ -273,7 +273,7 @@ fn subscribers(template: &Template<'_>) -> Vec<String> {
         .collect();
     let missing = wanted.difference(&written).map(|line| {
         format!(
-            "no line of FOLLOWERS compares {}: write {line}",
+            "no line of SUBSCRIBERS compares {}: write {line}",
             line.split(' ').next().unwrap_or_default()
         )
     });

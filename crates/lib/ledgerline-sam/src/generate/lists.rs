@@ -11,7 +11,7 @@ use crate::{
 
 /// The variables that are generated blocks.
 pub(super) const VARIABLES: [&str; 5] =
-    ["STATE_VIEWS", "LOG_QUEUES", "SUBSCRIPTIONS", "FOLLOWERS", "BUS_EVENTS"];
+    ["STATE_VIEWS", "LOG_QUEUES", "SUBSCRIPTIONS", "SUBSCRIBERS", "BUS_EVENTS"];
 
 /// The loops whose lists are generated blocks.
 pub(super) const LOOPS: [&str; 6] =
@@ -26,7 +26,7 @@ pub(super) fn variable(template: &Template<'_>, name: &str) -> Option<Vec<String
         "STATE_VIEWS" => state_view,
         "LOG_QUEUES" => log_queue,
         "SUBSCRIPTIONS" => subscription,
-        "FOLLOWERS" => |template, function| template.subscriber_line(function),
+        "SUBSCRIBERS" => |template, function| template.subscriber_line(function),
         _ => return None,
     };
     Some(sort(template.functions.iter().filter_map(|function| line(template, function))))
