@@ -158,7 +158,7 @@ ledgerline::refusals! {
     /// The command is in another currency, and money is not exchanged.
     OTHER_CURRENCY = refused("other-currency", "the account is in another currency");
     /// Only an empty account can be closed.
-    BALANCE_NOT_ZERO = refused("balance-not-zero", "an account is closed at 0");
+    BALANCE_NOT_ZERO = refused("balance-not-zero", "the balance must be 0 to close the account");
 }
 
 /// Returns the account's data, if it accepts bookings.
@@ -274,7 +274,7 @@ impl Aggregate for Account {
             Command::Close => match yours(state, context)?.total_balance {
                 0 => Ok(Event::AccountClosed { booked_on: on }),
                 balance => Err(BALANCE_NOT_ZERO.with_detail(format_args!(
-                    "the balance is {balance}, an account is closed at 0"
+                    "the balance is {balance} and must be 0 to close the account"
                 ))),
             },
         };
@@ -287,7 +287,7 @@ mod tests {
     use jiff::{Timestamp, civil::date};
     use ledgerline::{
         RecordedEvent, decode, decode_state, encode, encode_state, fold,
-        spec::{decided_twice, given, live, valid},
+        spec::{decide_twice, given, live, valid},
     };
     use proptest::prelude::*;
 
@@ -401,7 +401,8 @@ mod tests {
             given::<Account>([opened(), credited(1, 1, TODAY)])
                 .when(Command::Close, &on("2026-11-21"))
                 .then_refused(
-                    &BALANCE_NOT_ZERO.with_detail("the balance is 1, an account is closed at 0"),
+                    &BALANCE_NOT_ZERO
+                        .with_detail("the balance is 1 and must be 0 to close the account"),
                 );
             given::<Account>([opened(), credited(1, 1, TODAY), debited(1, 0, TODAY)])
                 .when(Command::Close, &on("2026-11-21"))
@@ -606,7 +607,7 @@ mod tests {
             let mut state = Account::initial();
             for (command, context) in &commands {
                 let Ok(events) = Account::decide(&state, command, context) else { continue };
-                match (decided_twice::<Account>(&state, command, context), again(command)) {
+                match (decide_twice::<Account>(&state, command, context), again(command)) {
                     (Err(refusal), Err(expected)) => prop_assert_eq!(refusal.code(), expected.code()),
                     // The second booking may be refused too, because the first one changed the
                     // balance.

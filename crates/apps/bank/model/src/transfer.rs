@@ -398,7 +398,7 @@ mod tests {
     use jiff::Timestamp;
     use ledgerline::{
         fold,
-        spec::{decided_twice, given, live, valid},
+        spec::{decide_twice, given, live, valid},
     };
     use proptest::prelude::*;
 
@@ -511,7 +511,7 @@ mod tests {
                 Command::Request { .. } => Err(EXISTS),
                 Command::Settle { .. } | Command::Record { .. } => Ok(Vec::new()),
             };
-            assert_eq!(decided_twice::<Transfer>(&state, &command, &by_ada()), expected);
+            assert_eq!(decide_twice::<Transfer>(&state, &command, &by_ada()), expected);
         }
     }
 
