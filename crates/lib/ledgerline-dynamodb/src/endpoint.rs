@@ -23,7 +23,7 @@ pub fn sdk_config(url: &str) -> SdkConfig {
 /// Returns the capacity units that an answer of DynamoDB reports; 0 if it reports none, as errors
 /// do. A transaction reports those of each of its tables.
 #[must_use]
-pub fn consumed(answer: &[u8]) -> f64 {
+pub fn capacity_units(answer: &[u8]) -> f64 {
     let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
     let units = |consumed: &Value| consumed["CapacityUnits"].as_f64().unwrap_or(0.0);
     let consumed = &answer["ConsumedCapacity"];

@@ -60,7 +60,7 @@ where
 {
     match error.code() {
         Some(code) if is_throttling(code) => {
-            Failure::Throttled(throttling(code, error.message(), &error))
+            Failure::Throttled(throttling_cause(code, error.message(), &error))
         }
         Some(code) if is_busy(code) => Failure::Busy,
         Some(code @ "ValidationException") => {
@@ -75,7 +75,7 @@ where
 /// Without reasons, it has the message instead.
 ///
 /// Source: the developer guide of DynamoDB, "Understanding and handling throttling".
-fn throttling(code: &str, message: Option<&str>, error: &(dyn Error + 'static)) -> String {
+fn throttling_cause(code: &str, message: Option<&str>, error: &(dyn Error + 'static)) -> String {
     fn reasons<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e [ThrottlingReason]> {
         let throttling = error.downcast_ref().map(ThrottlingException::throttling_reasons);
         let provisioned =
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    fn refused(code: &str) -> SdkError<PutItemError, ()> {
+    fn service_error(code: &str) -> SdkError<PutItemError, ()> {
         let error =
             PutItemError::generic(ErrorMetadata::builder().code(code).message("words").build());
         SdkError::service_error(error, ())
@@ -184,15 +184,15 @@ mod tests {
             "ProvisionedThroughputExceededException",
             "RequestLimitExceeded",
         ] {
-            assert!(matches!(store_error(refused(code)), StoreError::Throttled(_)), "{code}");
-            assert!(matches!(table_error(refused(code)), TableError::Throttled(_)), "{code}");
+            assert!(matches!(store_error(service_error(code)), StoreError::Throttled(_)), "{code}");
+            assert!(matches!(table_error(service_error(code)), TableError::Throttled(_)), "{code}");
         }
         assert!(matches!(
-            table_error(refused("TransactionInProgressException")),
+            table_error(service_error("TransactionInProgressException")),
             TableError::Throttled(_)
         ));
         assert!(
-            matches!(table_error(refused("ValidationException")), TableError::Row(words) if words == "words")
+            matches!(table_error(service_error("ValidationException")), TableError::Row(words) if words == "words")
         );
     }
 
@@ -218,15 +218,15 @@ mod tests {
              arn:aws:dynamodb:eu-west-1:1:table/orders, IndexWriteMaxOnDemandThroughputExceeded on \
              arn:aws:dynamodb:eu-west-1:1:table/orders/index/i"
         );
-        let bare = table_error(refused("RequestLimitExceeded")).to_string();
+        let bare = table_error(service_error("RequestLimitExceeded")).to_string();
         assert_eq!(bare, "the table is throttled: RequestLimitExceeded: words");
     }
 
     #[test]
     fn an_unavailable_service_keeps_its_cause() {
         for error in [
-            Causes(&store_error(refused("InternalServerError"))).to_string(),
-            Causes(&table_error(refused("InternalServerError"))).to_string(),
+            Causes(&store_error(service_error("InternalServerError"))).to_string(),
+            Causes(&table_error(service_error("InternalServerError"))).to_string(),
             Causes(&store_error::<PutItemError, ()>(SdkError::timeout_error("after 4 s")))
                 .to_string(),
         ] {

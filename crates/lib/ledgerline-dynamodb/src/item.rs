@@ -383,7 +383,7 @@ mod tests {
         }
     }
 
-    fn stored(commit: &Commit) -> Item {
+    fn item(commit: &Commit) -> Item {
         commit_to_item(commit).into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
@@ -391,7 +391,7 @@ mod tests {
     /// unreadable.
     #[test]
     fn the_attributes_of_a_commit_are_these() {
-        let item: serde_json::Value = serde_dynamo::from_item(stored(&full())).unwrap();
+        let item: serde_json::Value = serde_dynamo::from_item(item(&full())).unwrap();
         assert_eq!(
             item,
             json!({
@@ -444,7 +444,7 @@ mod tests {
         /// The queues have commits in serde's form. With one form, an operator reads both alike.
         #[test]
         fn a_commit_is_stored_and_read_as_serde_has_it(commit in any_commit()) {
-            let item = stored(&commit);
+            let item = item(&commit);
             prop_assert_eq!(commit_bytes(&commit), bytes_of(&commit_to_item(&commit)));
             prop_assert_eq!(&item, &serde_dynamo::to_item::<_, Item>(&commit).unwrap());
             prop_assert_eq!(&commit_from_image(item.clone().into()).unwrap(), &commit);
@@ -455,7 +455,7 @@ mod tests {
 
     #[test]
     fn fields_of_a_later_version_are_ignored() {
-        let mut item = stored(&full());
+        let mut item = item(&full());
         item.insert("region".into(), AttributeValue::Bool(true));
         for name in [META, STATE] {
             let Some(AttributeValue::M(fields)) = item.get_mut(name) else { panic!("{name}") };
@@ -481,7 +481,7 @@ mod tests {
             (STATE, Some(secret()), full().version),
             (STATE, Some(map([(DATA, secret())])), full().version),
         ] {
-            let mut item = stored(&full());
+            let mut item = item(&full());
             item.remove(name);
             item.extend(value.map(|value| (name.to_owned(), value)));
             let error = step(&full().stream, item).unwrap_err();
@@ -499,7 +499,7 @@ mod tests {
     #[test]
     fn a_damaged_image_is_refused_by_name_and_without_its_values() {
         let damaged = |name: &str, value: Option<AttributeValue>| {
-            let mut item = stored(&full());
+            let mut item = item(&full());
             item.remove(name);
             item.extend(value.map(|value| (name.to_owned(), value)));
             commit_from_image(item.into()).unwrap_err().to_string()

@@ -10,7 +10,7 @@ mod snapshots;
 mod store;
 mod views;
 
-pub use endpoint::{consumed, sdk_config};
+pub use endpoint::{capacity_units, sdk_config};
 pub use item::{InvalidItem, MAX_ITEM_BYTES, commit_from_image};
 pub use scan::{Head, ScanPart, Scanned};
 pub use store::DynamoDbStore;

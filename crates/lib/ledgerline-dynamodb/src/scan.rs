@@ -250,7 +250,7 @@ impl DynamoDbStore {
     ///
     /// # Errors
     /// When the table cannot be read.
-    pub async fn between(
+    pub async fn streams_between(
         &self,
         from: Timestamp,
         to: Timestamp,

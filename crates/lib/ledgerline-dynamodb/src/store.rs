@@ -278,14 +278,14 @@ impl DynamoDbStore {
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await;
-        result.map(|_| ()).map_err(|error| cancelled(error, commits.len()))
+        result.map(|_| ()).map_err(|error| transaction_error(error, commits.len()))
     }
 }
 
 /// Returns the reason why a transaction was not written. The reasons are in the order of the
 /// statements: first those of the commits, then that of the request. The request may be stored
 /// already, with or without the commits.
-fn cancelled(error: SdkError<ExecuteTransactionError>, commits: usize) -> AppendError {
+fn transaction_error(error: SdkError<ExecuteTransactionError>, commits: usize) -> AppendError {
     let reasons = match error.as_service_error() {
         Some(ExecuteTransactionError::TransactionCanceledException(cancelled)) => {
             cancelled.cancellation_reasons()

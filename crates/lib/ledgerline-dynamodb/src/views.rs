@@ -67,7 +67,7 @@ struct Position {
 }
 
 impl Position {
-    fn at(version: u64) -> Self {
+    fn new(version: u64) -> Self {
         Self { position: version, progress: None }
     }
 }
@@ -187,7 +187,7 @@ impl ViewTable {
 
 /// Returns the error in the reasons of a cancelled transaction, if the reasons are more specific
 /// than the error itself.
-fn refused(cancelled: &TransactionCanceledException) -> Option<TableError> {
+fn cancellation_error(cancelled: &TransactionCanceledException) -> Option<TableError> {
     let reasons = cancelled.cancellation_reasons();
     let busy = |code: &str| is_busy(code) || is_throttling(code);
     if let Some(reason) = reasons.iter().find(|reason| reason.code().is_some_and(busy)) {
@@ -200,7 +200,7 @@ fn refused(cancelled: &TransactionCanceledException) -> Option<TableError> {
 }
 
 /// Whether the condition of a write held.
-fn written<T>(result: Result<T, SdkError<PutItemError>>) -> Result<bool, TableError> {
+fn condition_held<T>(result: Result<T, SdkError<PutItemError>>) -> Result<bool, TableError> {
     match result {
         Ok(_) => Ok(true),
         Err(error) => match error.as_service_error() {
@@ -228,11 +228,11 @@ fn to_item(row: &impl Serialize) -> Result<Item, TableError> {
 }
 
 fn from_item<T: DeserializeOwned>(item: Item) -> Result<T, TableError> {
-    deserialized(item).map_err(TableError::Row)
+    deserialize(item).map_err(TableError::Row)
 }
 
 /// Returns the content of an item, or the reason why it cannot be read, without values (rule 14).
-fn deserialized<T: DeserializeOwned>(mut item: Item) -> Result<T, String> {
+fn deserialize<T: DeserializeOwned>(mut item: Item) -> Result<T, String> {
     item.remove(POSITION_ENTRY);
     serde_dynamo::from_item(item).map_err(|error| error::without_values(&error))
 }

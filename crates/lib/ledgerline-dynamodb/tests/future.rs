@@ -42,7 +42,7 @@ fn corpus() -> Corpus {
 }
 
 /// Stores these items as they are.
-async fn stored(items: impl IntoIterator<Item = Item>) -> DynamoDbStore {
+async fn store_with(items: impl IntoIterator<Item = Item>) -> DynamoDbStore {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable"]).await;
     let client = Client::new(&dynamodb.sdk_config());
     let table = ledgerline_testing::table("CommitsTable");
@@ -65,7 +65,7 @@ async fn every_read_refuses_a_commit_that_it_would_misread_and_names_stream_and_
     for Refused { about, attribute, item } in corpus().refused {
         let image = commit_from_image(item.clone()).unwrap_err().to_string();
         assert!(image.contains(&format!("`{attribute}`")), "{about}: {image}");
-        let store = stored([item.clone()]).await;
+        let store = store_with([item.clone()]).await;
         let north = Tank::stream("north").unwrap();
         store.append(&commit(&north, 1), None).await.unwrap();
         let page = store.scan(ScanPart::WHOLE, None, &["tank"], 100).await.unwrap();
@@ -98,7 +98,7 @@ async fn every_read_refuses_a_commit_that_it_would_misread_and_names_stream_and_
 #[tokio::test]
 async fn attributes_of_the_future_change_nothing() {
     let corpus = corpus().read;
-    let store = stored(corpus.iter().map(|read| read.item.clone())).await;
+    let store = store_with(corpus.iter().map(|read| read.item.clone())).await;
     for Read { about, item } in corpus {
         let stream = stream(&item).unwrap();
         let read = store.get(&stream, 2).await.unwrap().unwrap();
@@ -117,7 +117,7 @@ async fn a_scan_does_not_end_at_an_unreadable_key() {
     let items = corpus.refused.into_iter().map(|refused| refused.item);
     let items: Vec<_> = items.chain(corpus.read.into_iter().map(|read| read.item)).collect();
     let count = items.len() as u64;
-    let store = stored(items).await;
+    let store = store_with(items).await;
     let (mut after, mut examined) = (None, 0);
     loop {
         let page = store.scan(ScanPart::WHOLE, after.as_ref(), &[], 1).await.unwrap();

@@ -31,7 +31,7 @@ use ledgerline_testing::Wire;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-async fn watched(id: &str) -> (Client, Wire) {
+async fn client(id: &str) -> (Client, Wire) {
     let dynamodb = ledgerline_testing::dynamodb(&[id]).await;
     let wire = Wire::default();
     let config =
@@ -40,12 +40,12 @@ async fn watched(id: &str) -> (Client, Wire) {
 }
 
 async fn fills() -> (LogRows, Wire) {
-    let (client, wire) = watched("FillsTable").await;
+    let (client, wire) = client("FillsTable").await;
     (LogRows::new(client, ledgerline_testing::table("FillsTable"), KEYS), wire)
 }
 
 async fn levels() -> (StateRows, Wire) {
-    let (client, wire) = watched("LevelsTable").await;
+    let (client, wire) = client("LevelsTable").await;
     (StateRows::new(client, ledgerline_testing::table("LevelsTable"), LEVELS), wire)
 }
 
@@ -92,7 +92,7 @@ fn rows(version: u64, count: usize) -> Changes {
     changes
 }
 
-async fn shown(table: &LogRows) -> Vec<u64> {
+async fn versions(table: &LogRows) -> Vec<u64> {
     let query = PageQuery::new("1", 100, None);
     let (rows, _) = table.page::<Row>(&query).await.unwrap().whole().unwrap();
     rows.iter().map(|row| row.version).collect()
@@ -225,7 +225,7 @@ async fn rule_7_only_the_next_commit_is_applied() {
         let verdict = deliver(&table, version, &rows(version, 1)).await.unwrap();
         assert_eq!(verdict, expected, "version {version}");
     }
-    assert_eq!(shown(&table).await, [1, 2, 3]);
+    assert_eq!(versions(&table).await, [1, 2, 3]);
     assert_eq!(table.position(&tank()).await.unwrap(), 3);
 }
 
@@ -252,12 +252,12 @@ async fn rule_9_rows_and_position_are_one_write() {
     assert_eq!(wire.operations(), ["TransactWriteItems"]);
     // A commit that is out of order writes no row.
     deliver(&table, 9, &rows(9, 3)).await.unwrap();
-    assert_eq!(shown(&table).await, [2, 2, 2]);
+    assert_eq!(versions(&table).await, [2, 2, 2]);
 }
 
 async fn insert(table: &LogRows, version: u64, count: usize) -> (Delivery, u64) {
     let stream = &tank();
-    let changes = inserted(&tank(), version, count);
+    let changes = insertions(&tank(), version, count);
     table
         .clone()
         .with_writes(&[Write::Insert])
@@ -266,7 +266,7 @@ async fn insert(table: &LogRows, version: u64, count: usize) -> (Delivery, u64) 
         .unwrap()
 }
 
-fn inserted(stream: &StreamId, version: u64, count: usize) -> Changes {
+fn insertions(stream: &StreamId, version: u64, count: usize) -> Changes {
     let commit = contract::commit(stream, version);
     let mut changes = Changes::new(KEYS);
     (0..count)
@@ -303,7 +303,7 @@ async fn the_newest_inserted_row_is_the_position() {
         );
         assert!(calls.iter().all(|call| call.units <= 1.0), "{calls:?}");
     }
-    assert_eq!(shown(&table).await, [1, 2, 3]);
+    assert_eq!(versions(&table).await, [1, 2, 3]);
     assert_eq!(table.position(&tank()).await.unwrap(), 3);
 }
 
@@ -329,7 +329,7 @@ async fn rule_7_holds_for_commits_without_rows_between_commits_that_insert() {
         let found = insert(&table, version, count).await;
         assert_eq!(found, verdict, "version {version}");
     }
-    assert_eq!(shown(&table).await, [2, 2, 3, 6]);
+    assert_eq!(versions(&table).await, [2, 2, 3, 6]);
 }
 
 /// The rows may have no position, because the view wrote them in another way. A view that inserts
@@ -350,7 +350,7 @@ async fn a_view_that_inserts_resumes_from_the_position_item() {
     ] {
         assert_eq!(insert(&table, version, 1).await, verdict);
     }
-    assert_eq!(shown(&table).await, [1, 2, 3, 4, 5]);
+    assert_eq!(versions(&table).await, [1, 2, 3, 4, 5]);
     assert_eq!(table.position(&tank()).await.unwrap(), 5);
 }
 
@@ -364,7 +364,7 @@ async fn one_call_writes_rows_of_many_streams_and_rows_of_one_stream_stay_in_ord
     let of = |stream, version, count| CommitChanges {
         stream,
         version,
-        changes: inserted(stream, version, count),
+        changes: insertions(stream, version, count),
     };
     let first: Vec<_> = streams.iter().map(|stream| of(stream, 1, 1)).collect();
     let found = table.deliver_all(first).await.unwrap();
@@ -413,7 +413,7 @@ async fn one_call_writes_rows_of_many_streams_and_rows_of_one_stream_stay_in_ord
     assert_eq!(table.position(a).await.unwrap(), 3);
     assert_eq!(table.position(b).await.unwrap(), 1);
     assert_eq!(table.position(c).await.unwrap(), 3);
-    assert_eq!(shown(&table).await, [1, 2, 2, 3]);
+    assert_eq!(versions(&table).await, [1, 2, 2, 3]);
 }
 
 /// An empty database under load. It leaves every row of the first batch unprocessed but the first
@@ -489,8 +489,11 @@ async fn unprocessed_rows_are_written_before_later_rows() {
     let table = busy.table();
     let a = StreamId::new("tank", "a").unwrap();
     let b = StreamId::new("tank", "b").unwrap();
-    let of =
-        |stream, version| CommitChanges { stream, version, changes: inserted(stream, version, 1) };
+    let of = |stream, version| CommitChanges {
+        stream,
+        version,
+        changes: insertions(stream, version, 1),
+    };
     let found = table.deliver_all(vec![of(&a, 1), of(&a, 2), of(&b, 1), of(&b, 2)]).await.unwrap();
     assert_eq!(
         found,
@@ -570,7 +573,7 @@ async fn a_commit_may_change_as_many_rows_as_one_transaction_accepts() {
     let refused = deliver(&table, 1, &rows(1, 100)).await;
     assert!(matches!(refused, Err(TableError::TooManyRows(100))));
     assert_eq!(deliver(&table, 1, &rows(1, 99)).await.unwrap(), (Delivery::Next, 1));
-    assert_eq!(shown(&table).await.len(), 99);
+    assert_eq!(versions(&table).await.len(), 99);
 }
 
 #[tokio::test]
@@ -702,7 +705,7 @@ const INSPECTIONS: StateTable =
     StateTable { variable: "INSPECTIONS_TABLE", key: "tankId", indexes: &[BY_SITE, BY_INSPECTOR] };
 
 /// Reads all rows of a list page by page, with an optional prefix of the sort key.
-async fn listed(
+async fn read_list(
     table: &StateRows,
     index: Index,
     of: &str,
@@ -767,7 +770,7 @@ async fn a_list_never_shows_a_row_that_has_left_it() {
         })
     };
     for _ in 0..300 {
-        let shown = listed(&table, BY_INSPECTOR, "ada", None).await;
+        let shown = read_list(&table, BY_INSPECTOR, "ada", None).await;
         assert!(shown.iter().all(|row| row["inspector"] == "ada"), "{shown:?}");
     }
     writer.abort();
@@ -784,7 +787,7 @@ async fn a_row_without_an_index_key_is_in_no_list_of_that_index() {
     let shown: Option<serde_json::Value> = table.find_row("1").await.unwrap().1;
     assert_eq!(shown, Some(json!({ "tankId": "1", "site": "Here", "version": 1 })));
     // The inspector is the sort key of this index.
-    assert_eq!(listed(&table, BY_SITE, "Here", None).await, Vec::<serde_json::Value>::new());
+    assert_eq!(read_list(&table, BY_SITE, "Here", None).await, Vec::<serde_json::Value>::new());
 }
 
 /// The texts look like the library's own keys. The test writes them to both indexes and to the
@@ -823,7 +826,7 @@ async fn a_text_that_begins_with_a_dollar_is_only_in_its_own_list_and_is_shown_a
             assert_eq!(shown.as_ref(), Some(&expected), "{generation}");
             for (index, of, sort) in [(BY_SITE, *text, other), (BY_INSPECTOR, other, *text)] {
                 for starts_with in [None, Some(sort)] {
-                    let found = listed(&table, index, of, starts_with).await;
+                    let found = read_list(&table, index, of, starts_with).await;
                     assert_eq!(found, [expected.clone()], "{generation} {} {of}", index.name);
                 }
             }

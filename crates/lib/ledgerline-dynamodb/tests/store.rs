@@ -25,10 +25,10 @@ use ledgerline_dynamodb::{DynamoDbStore, MAX_ITEM_BYTES};
 use ledgerline_testing::Wire;
 
 async fn store() -> DynamoDbStore {
-    counted().await.0
+    store_and_wire().await.0
 }
 
-async fn counted() -> (DynamoDbStore, Wire) {
+async fn store_and_wire() -> (DynamoDbStore, Wire) {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
     let wire = Wire::default();
     let config =
@@ -105,7 +105,7 @@ fn fill() -> Command {
 /// does not need them.
 #[tokio::test]
 async fn a_read_for_a_fold_transfers_fewer_bytes_for_the_same_units() {
-    let (store, wire) = counted().await;
+    let (store, wire) = store_and_wire().await;
     let cache = cold();
     send(&store, &cache, install(), None).await.unwrap();
     for _ in 0..8 {
@@ -133,7 +133,7 @@ async fn a_read_for_a_fold_transfers_fewer_bytes_for_the_same_units() {
 /// write. A write costs one write unit for each KB.
 #[tokio::test]
 async fn a_command_keeps_its_budget_at_every_length() {
-    let (store, wire) = counted().await;
+    let (store, wire) = store_and_wire().await;
     let warm = cold();
     send(&store, &warm, install(), None).await.unwrap();
     assert_eq!(wire.operations(), ["ExecuteStatement"], "a creation reads nothing");
@@ -202,7 +202,7 @@ async fn grow(store: &DynamoDbStore, from: u64, to: u64) {
 
 #[tokio::test]
 async fn a_request_with_an_idempotency_key_is_one_transaction_and_a_retry_adds_a_read() {
-    let (store, wire) = counted().await;
+    let (store, wire) = store_and_wire().await;
     let warm = cold();
     send(&store, &warm, install(), None).await.unwrap();
     wire.take();
@@ -218,7 +218,7 @@ async fn a_request_with_an_idempotency_key_is_one_transaction_and_a_retry_adds_a
 /// part of a KB.
 #[tokio::test]
 async fn the_measured_size_of_a_commit_equals_the_size_that_the_database_charges() {
-    let (store, wire) = counted().await;
+    let (store, wire) = store_and_wire().await;
     for (version, length) in
         (1..).zip([0, 700, 800, 805, 810, 815, 820, 825, 830, 1_800, 1_850, 9_000])
     {
@@ -238,7 +238,7 @@ async fn the_measured_size_of_a_commit_equals_the_size_that_the_database_charges
 
 #[tokio::test]
 async fn a_commit_over_the_limit_is_refused_before_the_write() {
-    let (store, wire) = counted().await;
+    let (store, wire) = store_and_wire().await;
     let mut large = commit(&stream(), 1);
     let room = MAX_ITEM_BYTES - (DynamoDbStore::HOST.stored_bytes)(&large);
     large.events[0].data.push_str(&" ".repeat(room));
@@ -295,7 +295,7 @@ async fn a_transaction_has_as_many_commits_and_bytes_as_the_database_accepts() {
 
 #[tokio::test]
 async fn a_stream_of_more_than_a_megabyte_loads_and_accepts_the_next_command() {
-    let (store, _) = counted().await;
+    let (store, _) = store_and_wire().await;
     let warm = cold();
     send(&store, &warm, install(), None).await.unwrap();
     let note = Some(valid("x".repeat(100_000)));

@@ -171,7 +171,9 @@ impl Fanout {
     #[must_use]
     pub fn new<L: Aggregates>(
         store: DynamoDbStore,
-        (events, lambda, sqs): (EventBridge, Lambda, Sqs),
+        events: EventBridge,
+        lambda: Lambda,
+        sqs: Sqs,
         wiring: Wiring,
     ) -> Self {
         let Wiring {
@@ -207,8 +209,8 @@ impl Fanout {
         let sdk = crate::start::sdk_config().await;
         let store = crate::start::store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
         let store = store.with_requests(config::text("REQUESTS_TABLE")?);
-        let clients = (EventBridge::new(&sdk), Lambda::new(&sdk), Sqs::new(&sdk));
-        let fanout = Self::new::<L>(store, clients, wiring);
+        let (events, lambda, sqs) = (EventBridge::new(&sdk), Lambda::new(&sdk), Sqs::new(&sdk));
+        let fanout = Self::new::<L>(store, events, lambda, sqs, wiring);
         tokio::join!(fanout.bus.connect(), fanout.views.connect(), fanout.queues.connect());
         Ok(fanout)
     }

@@ -154,7 +154,7 @@ pub fn manifest_on_bus<R: Reaction, A: Aggregate>() -> Manifest {
 }
 
 fn manifest_with_source<R: Reaction>(source: Source) -> Manifest {
-    let positions = Table::with(POSITIONS, [Action::GetItem, Action::PutItem]);
+    let positions = Table::grant(POSITIONS, [Action::GetItem, Action::PutItem]);
     let manifest = Manifest::new(source).subscriber(SubscriberKind::ProcessManager, positions);
     // The key of an idempotency record begins with the stream of the commit that the process
     // manager reacts to.

@@ -96,7 +96,7 @@ impl Query {
             async move { answer(views, request).await }.boxed_local()
         });
         // Each table also has the item that names its active generation.
-        let tables = tables.into_iter().map(|table| Table::with(table, [Action::GetItem]));
+        let tables = tables.into_iter().map(|table| Table::grant(table, [Action::GetItem]));
         Self {
             key,
             tables: tables.collect(),
@@ -258,7 +258,7 @@ where
         let row = row.ok_or_else(|| Problem::from(&missing))?;
         Ok(Answer::new(shown(row)).with_version(version))
     };
-    let query = Query::new(key, [Table::with(table, [Action::GetItem])], answer);
+    let query = Query::new(key, [Table::grant(table, [Action::GetItem])], answer);
     query.read_your_writes::<A>().refusals(&refusals)
 }
 
@@ -306,7 +306,8 @@ impl KeyRange {
 pub fn page<Row: DeserializeOwned + 'static, Shown: Serialize + JsonSchema + 'static>(
     key: &'static str,
     name: &'static str,
-    (table, index): (StateTable, Index),
+    table: StateTable,
+    index: Index,
     part: fn(&HttpRequest) -> Result<KeyRange, Problem>,
     shown: fn(Row) -> Shown,
 ) -> Query {
@@ -339,7 +340,7 @@ pub fn page<Row: DeserializeOwned + 'static, Shown: Serialize + JsonSchema + 'st
         Projection::KeysOnly => Some(Action::BatchGetItem),
     };
     let query =
-        Query::from_response(key, [Table::with(table, reads).index(index)], answer).with_pages();
+        Query::from_response(key, [Table::grant(table, reads).index(index)], answer).with_pages();
     Query { described: query.described.answer_by(page_schema::<Shown>(name)), ..query }
 }
 
@@ -377,7 +378,7 @@ where
         let page = page_that_fits(query, read, shown).await?;
         Ok(Response::from_view(version, page_body(name, page)))
     };
-    let tables = [Table::with(table, [Action::GetItem, Action::Query])];
+    let tables = [Table::grant(table, [Action::GetItem, Action::Query])];
     let query = Query::from_response(key, tables, answer).read_your_writes::<A>().with_pages();
     Query { described: query.described.answer_by(page_schema::<Shown>(name)), ..query }
 }
@@ -418,7 +419,7 @@ impl Views {
 
     /// Adds a table of this name.
     #[must_use]
-    pub fn with(
+    pub fn with_table(
         mut self,
         table: impl Into<Table>,
         client: Client,
@@ -445,8 +446,8 @@ impl Views {
         let patience = if waits { Some(Patience::from_env(client.clone())?) } else { None };
         let views = Self { tables: BTreeMap::new(), patience };
         let tables = names.into_values();
-        let views =
-            tables.fold(views, |views, (name, table)| views.with(table, client.clone(), name));
+        let views = tables
+            .fold(views, |views, (name, table)| views.with_table(table, client.clone(), name));
         // This call opens the connection, so that the first request does not wait for it. If the
         // call fails, so will the first request.
         let all: Vec<_> = routes.iter().flat_map(|query| query.tables.clone()).collect();
@@ -770,7 +771,8 @@ mod tests {
         let _ = page::<Value, Value>(
             "GET /rows",
             "rows",
-            (ROWS, BY_OWNER),
+            ROWS,
+            BY_OWNER,
             KeyRange::from_caller,
             |row| row,
         );

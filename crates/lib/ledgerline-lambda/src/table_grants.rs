@@ -28,27 +28,27 @@ pub(crate) const REQUESTS: Table = Table::new("REQUESTS_TABLE", "request", None)
 
 /// Reads of streams: every subscriber's engine repairs gaps with them.
 pub(crate) fn read_streams() -> Table {
-    Table::with(COMMITS, [GetItem, Query])
+    Table::grant(COMMITS, [GetItem, Query])
 }
 
 /// Reads of the whole log: rebuilds.
 pub(crate) fn scan_log() -> Table {
-    Table::with(COMMITS, [Scan])
+    Table::grant(COMMITS, [Scan])
 }
 
 /// Reads of the commits that `$all` names.
 pub(crate) fn read_commits() -> Table {
-    Table::with(COMMITS, [BatchGetItem])
+    Table::grant(COMMITS, [BatchGetItem])
 }
 
 /// Checks for commits of these categories, and of no others: read-your-writes.
 pub(crate) fn find_commits(categories: &BTreeSet<&'static str>) -> Table {
-    COMMITS.on([GetItem], &streams(categories.iter().copied()))
+    COMMITS.grant_keys([GetItem], &streams(categories.iter().copied()))
 }
 
 /// Reads of `$all`.
 pub(crate) fn read_sequence() -> Table {
-    Table::with(SEQUENCE, [GetItem, Query])
+    Table::grant(SEQUENCE, [GetItem, Query])
 }
 
 /// Adds the grants of a reader of `$all` and of its commits.
@@ -62,7 +62,7 @@ pub(crate) fn reader_of_sequence(manifest: Manifest) -> Manifest {
 
 /// Appends to `$all`.
 pub(crate) fn append_to_sequence() -> Table {
-    Table::with(SEQUENCE, [GetItem, PartiQLInsert, Query])
+    Table::grant(SEQUENCE, [GetItem, PartiQLInsert, Query])
 }
 
 /// Commands to aggregates of these categories, and of no others. The grants are appends to their
@@ -71,15 +71,17 @@ pub(crate) fn commands(categories: &[&'static str], records: &BTreeSet<Name>) ->
     let streams = streams(categories.iter().copied());
     let snapshots = streams.iter().map(|streams| format!("state/{streams}").into()).collect();
     [
-        read_streams().on([PartiQLInsert], &streams),
-        Table::with(REQUESTS, [GetItem]).on([PartiQLInsert], records).on([PutItem], &snapshots),
+        read_streams().grant_keys([PartiQLInsert], &streams),
+        Table::grant(REQUESTS, [GetItem])
+            .grant_keys([PartiQLInsert], records)
+            .grant_keys([PutItem], &snapshots),
     ]
 }
 
 /// The fanout's grants in addition to the log: attempts of poison pills, and snapshots.
 pub(crate) fn attempts_and_snapshots() -> Table {
     let keys = ["fanout/*", "state/*"].map(Name::Borrowed).into();
-    REQUESTS.on([GetItem, PutItem, UpdateItem, DeleteItem], &keys)
+    REQUESTS.grant_keys([GetItem, PutItem, UpdateItem, DeleteItem], &keys)
 }
 
 /// The partition keys of the streams of these categories, as patterns of IAM.

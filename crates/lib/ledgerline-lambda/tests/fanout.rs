@@ -195,9 +195,15 @@ impl Aggregate for Bomb {
     }
 }
 
+fn fanout(store: DynamoDbStore, sdk: &aws_config::SdkConfig, wiring: Wiring) -> Fanout {
+    let (events, lambda) =
+        (aws_sdk_eventbridge::Client::new(sdk), aws_sdk_lambda::Client::new(sdk));
+    Fanout::new::<Tanks>(store, events, lambda, aws_sdk_sqs::Client::new(sdk), wiring)
+}
+
 struct World {
     fanout: Fanout,
-    clients: (aws_sdk_eventbridge::Client, aws_sdk_lambda::Client, aws_sdk_sqs::Client),
+    sdk: aws_config::SdkConfig,
     wiring: Wiring,
     store: DynamoDbStore,
     wire: Wire,
@@ -210,10 +216,10 @@ impl World {
     }
 
     async fn with_limit(max_message_bytes: usize) -> Self {
-        Self::with(max_message_bytes, &[]).await
+        Self::with_views(max_message_bytes, &[]).await
     }
 
-    async fn with(max_message_bytes: usize, views: &[&str]) -> Self {
+    async fn with_views(max_message_bytes: usize, views: &[&str]) -> Self {
         let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
         let aws = Aws::default();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -246,30 +252,26 @@ impl World {
             dead_letter_queue: format!("{url}/000000000000/dead-letters"),
             max_message_bytes,
         };
-        let sqs = aws_sdk_sqs::Client::new(&sdk);
-        let events = aws_sdk_eventbridge::Client::new(&sdk);
-        let clients = (events, aws_sdk_lambda::Client::new(&sdk), sqs);
-        let fanout = Fanout::new::<Tanks>(store.clone(), clients.clone(), wiring.clone());
-        Self { fanout, clients, wiring, store, wire, aws }
+        let fanout = fanout(store.clone(), &sdk, wiring.clone());
+        Self { fanout, sdk, wiring, store, wire, aws }
     }
 
     /// Replaces the fanout by one with this store and the current wiring.
     fn replace_store(&mut self, store: DynamoDbStore) {
-        let wiring = self.wiring.clone();
-        self.fanout = Fanout::new::<Tanks>(store, self.clients.clone(), wiring);
+        self.fanout = fanout(store, &self.sdk, self.wiring.clone());
     }
 
-    fn taken(&self) -> std::sync::MutexGuard<'_, Taken> {
+    fn requests(&self) -> std::sync::MutexGuard<'_, Taken> {
         self.aws.0.lock().unwrap()
     }
 
     fn refuse(&self, marker: &str, times: usize) {
-        self.taken().refuse.insert(marker.into(), times);
+        self.requests().refuse.insert(marker.into(), times);
     }
 
     /// Returns the streams and versions of the messages on the queue, in the order of arrival.
-    fn queued(&self) -> Vec<(String, u64)> {
-        let taken = self.taken();
+    fn messages(&self) -> Vec<(String, u64)> {
+        let taken = self.requests();
         let bodies = taken.messages.iter().map(|message| message["MessageBody"].as_str().unwrap());
         bodies
             .map(|body| serde_json::from_str::<Value>(body).unwrap())
@@ -335,7 +337,7 @@ async fn the_bus_gets_every_event_with_its_state_and_the_queue_every_commit() {
     let world = World::new().await;
     assert_eq!(world.fanout.handle(&sample("tank-fanout/commits")).await, None);
 
-    let taken = world.taken();
+    let taken = world.requests();
     let expected: Value = file("levels-projector/drawn");
     let entry = &taken.entries[2];
     assert_eq!(entry["Source"], expected["source"]);
@@ -366,7 +368,7 @@ async fn a_batch_keeps_its_budget() {
     let commits = (0..25).map(|id| history(&stream(id), 1, true).remove(0));
     assert_eq!(world.fanout.handle(&batch(commits)).await, None);
     let count =
-        |operation: &str| world.taken().calls.iter().filter(|call| *call == operation).count();
+        |operation: &str| world.requests().calls.iter().filter(|call| *call == operation).count();
     assert_eq!((count("PutEvents"), count("SendMessageBatch")), (3, 3));
     // A call has ten entries.
     for (commits, calls) in [(10, 4), (11, 6)] {
@@ -378,7 +380,7 @@ async fn a_batch_keeps_its_budget() {
 }
 
 /// Returns the streams and versions of the states that a function got, grouped by invocation.
-fn shown(taken: &Taken, function: &str) -> Vec<Vec<(String, u64)>> {
+fn invocations(taken: &Taken, function: &str) -> Vec<Vec<(String, u64)>> {
     let invocations = taken.invocations.iter().filter(|(invoked, _)| invoked == function);
     let state = |detail: &Value| {
         let version = detail["aggregate"]["lastKnownVersion"].as_u64().unwrap();
@@ -394,7 +396,7 @@ fn shown(taken: &Taken, function: &str) -> Vec<Vec<(String, u64)>> {
 /// record of the same batch overwrites.
 #[tokio::test]
 async fn a_state_view_gets_the_newest_state_of_each_stream_of_its_categories() {
-    let mut world = World::with(256 * 1024, &["levels:live"]).await;
+    let mut world = World::with_views(256 * 1024, &["levels:live"]).await;
     world.wiring.state_views.insert("sites".into(), vec!["site".into()]);
     world.wiring.bus_events = Some(["TankFilled".to_owned()].into());
     world.replace_store(world.store.clone());
@@ -403,10 +405,10 @@ async fn a_state_view_gets_the_newest_state_of_each_stream_of_its_categories() {
     first.reverse();
     let batch = batch([first, second].concat());
     assert_eq!(world.fanout.handle(&batch).await, None);
-    let taken = world.taken();
+    let taken = world.requests();
     let tank = |id| stream(id).to_string();
-    assert_eq!(shown(&taken, "levels:live"), [[(tank(1), 3), (tank(2), 2)]]);
-    assert_eq!(shown(&taken, "sites"), [[]; 0]);
+    assert_eq!(invocations(&taken, "levels:live"), [[(tank(1), 3), (tank(2), 2)]]);
+    assert_eq!(invocations(&taken, "sites"), [[]; 0]);
     let types: Vec<_> =
         taken.entries.iter().map(|entry| entry["DetailType"].as_str().unwrap()).collect();
     assert_eq!(types, ["TankFilled"; 3], "nobody wants the others on the bus");
@@ -417,7 +419,7 @@ async fn a_state_view_gets_the_newest_state_of_each_stream_of_its_categories() {
 /// new version, the bus gets a `StateRepublished` entry, and each queue gets the commit.
 #[tokio::test]
 async fn republished_state_reaches_every_state_projector() {
-    let mut world = World::with(256 * 1024, &["levels:live"]).await;
+    let mut world = World::with_views(256 * 1024, &["levels:live"]).await;
     let written = history(&stream(1), 2, true);
     let republication = Commit { version: 3, events: Vec::new(), ..written[1].clone() };
     let state: Value = serde_json::from_str(&republication.state.as_ref().unwrap().data).unwrap();
@@ -428,8 +430,11 @@ async fn republished_state_reaches_every_state_projector() {
         world.wiring.bus_events = wanted;
         world.replace_store(world.store.clone());
         assert_eq!(world.fanout.handle(&batch([republication.clone()])).await, None);
-        let taken = world.taken();
-        assert_eq!(shown(&taken, "levels:live").last().unwrap(), &[(stream(1).to_string(), 3)]);
+        let taken = world.requests();
+        assert_eq!(
+            invocations(&taken, "levels:live").last().unwrap(),
+            &[(stream(1).to_string(), 3)]
+        );
         let shown = &taken.invocations.last().unwrap().1["states"][0];
         assert_eq!(
             (&shown["lastEvent"]["eventType"], &shown["aggregate"]["level"]),
@@ -440,54 +445,54 @@ async fn republished_state_reaches_every_state_projector() {
             entries
         );
     }
-    assert_eq!(world.queued(), vec![(stream(1).to_string(), 3); 3]);
+    assert_eq!(world.messages(), vec![(stream(1).to_string(), 3); 3]);
 }
 
 /// The budget of state views (docs/costs.md): n commits cost n/10 invocations of each function. If
 /// `BUS_EVENTS` names no event, the bus costs nothing.
 #[tokio::test]
 async fn state_views_keep_the_budget_of_a_batch() {
-    let mut world = World::with(256 * 1024, &["levels", "heights"]).await;
+    let mut world = World::with_views(256 * 1024, &["levels", "heights"]).await;
     world.wiring.bus_events = Some([].into());
     world.replace_store(world.store.clone());
     let commits = (0..25).map(|id| history(&stream(id), 1, true).remove(0));
     assert_eq!(world.fanout.handle(&batch(commits)).await, None);
     let count =
-        |operation: &str| world.taken().calls.iter().filter(|call| *call == operation).count();
+        |operation: &str| world.requests().calls.iter().filter(|call| *call == operation).count();
     assert_eq!((count("PutEvents"), count("Invoke"), count("SendMessageBatch")), (0, 6, 3));
-    assert_eq!(shown(&world.taken(), "heights").concat().len(), 25);
+    assert_eq!(invocations(&world.requests(), "heights").concat().len(), 25);
     assert_eq!(world.wire.operations(), [""; 0]);
 }
 
 /// Lambda accepts or refuses an invocation as a whole, so all its records fail together.
 #[tokio::test]
 async fn a_refused_invocation_fails_the_records_of_its_states() {
-    let world = World::with(256 * 1024, &["levels"]).await;
+    let world = World::with_views(256 * 1024, &["levels"]).await;
     let commits: Vec<_> = (0..25).map(|id| history(&stream(id), 1, true).remove(0)).collect();
     world.refuse("tank-0013", 2);
     assert_eq!(world.fanout.handle(&batch(commits.clone())).await, None);
-    assert_eq!(shown(&world.taken(), "levels").concat().len(), 25);
+    assert_eq!(invocations(&world.requests(), "levels").concat().len(), 25);
     world.refuse("tank-0013\",\"aggregate\"", usize::MAX);
     assert_eq!(
         world.fanout.handle(&batch(commits.clone())).await,
         Some(10),
         "the first of its invocation"
     );
-    world.taken().refuse.clear();
-    world.taken().invocations.clear();
+    world.requests().refuse.clear();
+    world.requests().invocations.clear();
     assert_eq!(world.fanout.handle(&batch(commits[10..].to_vec())).await, None);
-    assert_eq!(shown(&world.taken(), "levels").concat().len(), 15);
+    assert_eq!(invocations(&world.requests(), "levels").concat().len(), 15);
 }
 
 #[tokio::test]
 async fn an_invocation_is_no_larger_than_the_limit() {
-    let world = World::with(2_000, &["levels"]).await;
+    let world = World::with_views(2_000, &["levels"]).await;
     let commits = (0..9).map(|id| history(&stream(id), 1, true).remove(0));
     assert_eq!(world.fanout.handle(&batch(commits)).await, None);
-    let taken = world.taken();
+    let taken = world.requests();
     assert!(taken.invocations.len() > 1);
     assert!(taken.invocations.iter().all(|(_, body)| body.to_string().len() <= 2_000));
-    assert_eq!(shown(&taken, "levels").concat().len(), 9);
+    assert_eq!(invocations(&taken, "levels").concat().len(), 9);
 }
 
 #[tokio::test]
@@ -507,7 +512,7 @@ async fn missing_states_are_folded_once_per_stream_and_batch() {
         ["Query"; 2 + 1],
         "two pages of one stream, one of the other"
     );
-    let taken = world.taken();
+    let taken = world.requests();
     for entry in &taken.entries {
         let detail: Value = serde_json::from_str(entry["Detail"].as_str().unwrap()).unwrap();
         let version = detail["lastEvent"]["version"].as_u64().unwrap();
@@ -523,8 +528,8 @@ async fn rule_11_only_the_unreadable_record_goes_to_the_dead_letter_queue() {
     let records = sample("tank-fanout/unreadable");
     assert_eq!(records.len(), 3, "the MODIFY is no new commit");
     assert_eq!(world.fanout.handle(&records).await, None);
-    assert_eq!(world.queued().iter().map(|(_, version)| *version).collect::<Vec<_>>(), [1, 3]);
-    let taken = world.taken();
+    assert_eq!(world.messages().iter().map(|(_, version)| *version).collect::<Vec<_>>(), [1, 3]);
+    let taken = world.requests();
     assert_eq!(taken.entries.len(), 2);
     let [letter] = taken.dead_letters.as_slice() else { panic!("{:?}", taken.dead_letters) };
     assert_eq!(letter["stream"], "tank-163082d2-b005-45d7-9eb6-aa1f83efd55d");
@@ -556,7 +561,7 @@ async fn rule_11_a_commit_of_the_future_is_quarantined_and_holds_up_no_other() {
     let batch = json!({ "Records": batch.collect::<Vec<_>>() });
     let world = World::new().await;
     assert_eq!(world.fanout.handle(&records(serde_json::from_value(batch).unwrap())).await, None);
-    let taken = world.taken();
+    let taken = world.requests();
     let quarantined: Vec<_> = taken
         .dead_letters
         .iter()
@@ -566,7 +571,7 @@ async fn rule_11_a_commit_of_the_future_is_quarantined_and_holds_up_no_other() {
         refused.iter().map(|item| (item["stream"]["S"].clone(), json!(2))).collect();
     assert_eq!(quarantined, expected);
     drop(taken);
-    let queued: BTreeSet<_> = world.queued().into_iter().collect();
+    let queued: BTreeSet<_> = world.messages().into_iter().collect();
     let expected: BTreeSet<_> =
         read.iter().map(|item| (item["stream"]["S"].as_str().unwrap().to_owned(), 2)).collect();
     assert_eq!(queued, expected);
@@ -575,7 +580,7 @@ async fn rule_11_a_commit_of_the_future_is_quarantined_and_holds_up_no_other() {
 #[tokio::test]
 async fn a_refused_dead_letter_fails_its_record() {
     let world = World::new().await;
-    world.taken().refuse_dead_letters = true;
+    world.requests().refuse_dead_letters = true;
     let records = sample("tank-fanout/unreadable");
     assert_eq!(world.fanout.handle(&records).await, Some(1));
     let answer = serde_json::to_value(response(&records, Some(1))).unwrap();
@@ -595,8 +600,8 @@ async fn rule_10_only_refused_entries_are_retried() {
         }
         let commits = (0..10).map(|id| history(&stream(id), 1, true).remove(0));
         assert_eq!(world.fanout.handle(&batch(commits)).await, None, "{mask:b}");
-        let queued: HashSet<_> = world.queued().into_iter().collect();
-        let taken = world.taken();
+        let queued: HashSet<_> = world.messages().into_iter().collect();
+        let taken = world.requests();
         assert_eq!((queued.len(), taken.messages.len(), taken.entries.len()), (10, 10, 10));
     }
 }
@@ -611,7 +616,7 @@ async fn rule_10_no_message_overtakes_another_of_its_group_and_the_first_failure
     world.refuse("\"stream\":\"tank-0001\",\"version\":2,\"events\"", usize::MAX);
     assert_eq!(world.fanout.handle(&batch(commits)).await, Some(1));
     let first: Vec<_> =
-        world.queued().into_iter().filter(|(stream, _)| stream == "tank-0001").collect();
+        world.messages().into_iter().filter(|(stream, _)| stream == "tank-0001").collect();
     assert_eq!(first, [("tank-0001".to_owned(), 1)]);
 }
 
@@ -624,7 +629,7 @@ async fn rule_11_a_commit_that_waits_for_a_failed_call_is_redelivered_too() {
         history(&stream(1), 2, true).into_iter().chain(history(&stream(2), 1, true)).collect();
     world.refuse("\"stream\":\"tank-0002\",\"version\":1,\"events\"", usize::MAX);
     assert_eq!(world.fanout.handle(&batch(commits)).await, Some(1));
-    assert_eq!(world.queued(), [("tank-0001".to_owned(), 1)]);
+    assert_eq!(world.messages(), [("tank-0001".to_owned(), 1)]);
 }
 
 /// SQS reports throttling as the sender's fault. The fanout must retry a throttled message, not
@@ -634,7 +639,7 @@ async fn a_throttled_message_is_retried_and_not_quarantined() {
     let world = World::new().await;
     world.refuse("tank-0001", 2);
     assert_eq!(world.fanout.handle(&batch(history(&stream(1), 1, true))).await, None);
-    let taken = world.taken();
+    let taken = world.requests();
     assert_eq!((taken.messages.len(), taken.dead_letters.len()), (1, 0));
 }
 
@@ -643,7 +648,7 @@ async fn a_throttled_message_is_retried_and_not_quarantined() {
 async fn rule_10_a_call_that_fails_as_a_whole_fails_its_records() {
     for operation in ["PutEvents", "SendMessageBatch"] {
         let world = World::new().await;
-        world.taken().refuse_calls = Some(operation);
+        world.requests().refuse_calls = Some(operation);
         let commits: Vec<_> = (1..=3).map(|id| history(&stream(id), 1, true).remove(0)).collect();
         assert_eq!(world.fanout.handle(&batch(commits)).await, Some(0), "{operation}");
     }
@@ -655,7 +660,7 @@ async fn an_entry_that_the_bus_always_refuses_is_quarantined_and_the_rest_is_sen
     let mut commits: Vec<_> = (1..=3).map(|id| history(&stream(id), 1, true).remove(0)).collect();
     commits[1].meta.trace_id = Some("nowhere on the bus".into());
     assert_eq!(world.fanout.handle(&batch(commits)).await, None);
-    let taken = world.taken();
+    let taken = world.requests();
     assert_eq!((taken.messages.len(), taken.entries.len(), taken.dead_letters.len()), (3, 2, 1));
     assert_eq!(taken.dead_letters[0]["reason"], "it was refused: MalformedDetail");
 }
@@ -667,7 +672,7 @@ async fn records_that_lambda_redelivers_get_no_dead_letter_before_the_redelivery
     let world = World::new().await;
     world.refuse("\"version\":1,\"events\"", usize::MAX);
     assert_eq!(world.fanout.handle(&sample("tank-fanout/unreadable")).await, Some(0));
-    assert_eq!(world.taken().dead_letters.len(), 0);
+    assert_eq!(world.requests().dead_letters.len(), 0);
 }
 
 #[tokio::test]
@@ -676,7 +681,7 @@ async fn a_message_that_a_queue_always_refuses_is_quarantined_and_the_rest_is_se
     let mut commits: Vec<_> = (1..=3).map(|id| history(&stream(id), 1, true).remove(0)).collect();
     commits[1].command = "never".into();
     assert_eq!(world.fanout.handle(&batch(commits)).await, None);
-    let taken = world.taken();
+    let taken = world.requests();
     assert_eq!((taken.messages.len(), taken.entries.len(), taken.dead_letters.len()), (2, 3, 1));
     assert_eq!(taken.dead_letters[0]["stream"], "tank-0002");
     assert_eq!(taken.dead_letters[0]["reason"], "it was refused: InvalidMessageContents");
@@ -689,7 +694,7 @@ async fn characters_that_sqs_refuses_are_escaped() {
     commit.events[0].data =
         "{\"site\":\"a\u{ffff}b\u{fffe}\",\"liquid\":\"water\",\"on\":\"2026-11-21\"}".into();
     assert_eq!(world.fanout.handle(&batch([commit.clone()])).await, None);
-    let taken = world.taken();
+    let taken = world.requests();
     let body = taken.messages[0]["MessageBody"].as_str().unwrap();
     let received: Commit = serde_json::from_str(body).unwrap();
     assert_eq!(
@@ -716,7 +721,7 @@ async fn a_state_of_a_newer_schema_is_attached_unchanged() {
         Some(ledgerline::RecordedState { schema: 99, data: r#"{"shape":"new"}"#.into() });
     assert_eq!(world.fanout.handle(&batch([commit])).await, None);
     let detail: Value =
-        serde_json::from_str(world.taken().entries[0]["Detail"].as_str().unwrap()).unwrap();
+        serde_json::from_str(world.requests().entries[0]["Detail"].as_str().unwrap()).unwrap();
     assert_eq!(
         (&detail["aggregateSchema"], &detail["aggregate"]["shape"]),
         (&json!(99), &json!("new"))
@@ -728,7 +733,7 @@ async fn a_commit_that_is_too_large_for_a_message_is_sent_as_a_reference() {
     let world = World::with_limit(200).await;
     let records = batch(history(&stream(1), 1, true));
     assert_eq!(world.fanout.handle(&records).await, None);
-    let taken = world.taken();
+    let taken = world.requests();
     let body: Value =
         serde_json::from_str(taken.messages[0]["MessageBody"].as_str().unwrap()).unwrap();
     assert_eq!(body, json!({ "stream": "tank-0001", "version": 1 }));
@@ -745,7 +750,7 @@ async fn an_entry_and_a_message_are_sent_up_to_the_exact_limit() {
     let accepted = async |limit: usize| {
         let world = World::with_limit(limit).await;
         assert_eq!(world.fanout.handle(&batch([commit.clone()])).await, None);
-        let taken = world.taken();
+        let taken = world.requests();
         (taken.entries.clone(), taken.messages[0]["MessageBody"].as_str().unwrap().to_owned())
     };
     let (entries, whole) = accepted(usize::MAX).await;
@@ -767,7 +772,7 @@ async fn ids_of_messages_have_at_most_128_characters() {
         let world = World::new().await;
         let stream = StreamId::new("tank", &"x".repeat(length)).unwrap();
         assert_eq!(world.fanout.handle(&batch(history(&stream, 1, true))).await, None);
-        let message = &world.taken().messages[0];
+        let message = &world.requests().messages[0];
         let found = ["MessageGroupId", "MessageDeduplicationId"]
             .map(|name| message[name].as_str().unwrap().len());
         assert_eq!(found, [group, deduplication]);
@@ -790,7 +795,7 @@ async fn events_of_a_newer_schema_are_passed_on_without_a_state() {
         world.store.append(commit, None).await.unwrap();
     }
     assert_eq!(world.fanout.handle(&batch([strange].into_iter().chain(newer))).await, None);
-    let taken = world.taken();
+    let taken = world.requests();
     assert_eq!((taken.entries.len(), taken.dead_letters.len(), taken.messages.len()), (4, 0, 3));
     for entry in &taken.entries {
         let detail: Value = serde_json::from_str(entry["Detail"].as_str().unwrap()).unwrap();
@@ -850,9 +855,9 @@ async fn a_poison_pill_is_quarantined_after_a_few_invocations_and_holds_up_no_ot
     commits.insert(57, bomb());
     let invocations = deliver(&world, &late(commits, 60), 100).await;
     assert!(invocations <= 20, "{invocations}");
-    let queued: HashSet<_> = world.queued().into_iter().collect();
+    let queued: HashSet<_> = world.messages().into_iter().collect();
     assert_eq!(queued.len(), 99, "all others were passed on");
-    let taken = world.taken();
+    let taken = world.requests();
     let entries: HashSet<_> =
         taken.entries.iter().map(|entry| entry["Detail"].to_string()).collect();
     assert_eq!(entries.len(), 99);
@@ -868,13 +873,13 @@ async fn an_outage_of_any_length_quarantines_no_record() {
     for refused in ["PutEvents", "SendMessageBatch"] {
         let world = World::new().await;
         let records = late((1..4).map(|id| history(&stream(id), 1, true).remove(0)), 3_600);
-        world.taken().refuse_calls = Some(refused);
+        world.requests().refuse_calls = Some(refused);
         for _ in 0..10 {
             assert_eq!(world.fanout.handle(&records).await, Some(0), "{refused}");
         }
-        world.taken().refuse_calls = None;
+        world.requests().refuse_calls = None;
         assert_eq!(world.fanout.handle(&records).await, None);
-        let taken = world.taken();
+        let taken = world.requests();
         assert!(taken.dead_letters.is_empty());
         let entries: HashSet<_> =
             taken.entries.iter().map(|entry| entry["Detail"].to_string()).collect();
@@ -901,7 +906,7 @@ async fn attempts_are_counted_only_for_late_records() {
     let elsewhere = world.store.clone().with_requests("nowhere");
     world.replace_store(elsewhere);
     assert_eq!(world.fanout.handle(&late(commits(), 60)).await, None);
-    assert_eq!(world.queued().len(), 3);
+    assert_eq!(world.messages().len(), 3);
 }
 
 /// A queue drops a message whose deduplication id it accepted in the last five minutes. So a second
@@ -925,7 +930,7 @@ async fn each_redelivery_has_its_own_deduplication_ids_and_a_retried_call_the_sa
         "redelivery",
     ] {
         assert_eq!(world.fanout.handle(&redelivered(arn)).await, None);
-        let messages = std::mem::take(&mut world.taken().messages);
+        let messages = std::mem::take(&mut world.requests().messages);
         let id = |message: &Value| message["MessageDeduplicationId"].as_str().unwrap().to_owned();
         ids.push(messages.iter().map(id).collect::<Vec<_>>());
     }

@@ -102,7 +102,7 @@ impl World {
     }
 
     /// Reads all commits after this cursor, page by page.
-    async fn all(&self, mut after: String, query: &str) -> Vec<(String, u64)> {
+    async fn read_all(&self, mut after: String, query: &str) -> Vec<(String, u64)> {
         let mut all = Vec::new();
         loop {
             let page = self.get(&format!("after={after}&{query}")).await.unwrap();
@@ -138,7 +138,7 @@ fn request(query: &str) -> HttpRequest {
     HttpRequest::from(serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap())
 }
 
-fn named(commits: &[(&str, u64)]) -> Vec<(String, u64)> {
+fn names(commits: &[(&str, u64)]) -> Vec<(String, u64)> {
     commits.iter().map(|(stream, version)| ((*stream).to_owned(), *version)).collect()
 }
 
@@ -154,8 +154,8 @@ async fn commits_are_read_in_the_order_in_which_their_records_arrived() {
         for batch in batches {
             world.commit(batch).await;
         }
-        let mut all = world.all("beginning".into(), "limit=2").await;
-        let mut expected = named(&batches.concat());
+        let mut all = world.read_all("beginning".into(), "limit=2").await;
+        let mut expected = names(&batches.concat());
         if partitions > 1 {
             // Streams of different partitions have no order.
             all.sort();
@@ -163,14 +163,17 @@ async fn commits_are_read_in_the_order_in_which_their_records_arrived() {
         }
         assert_eq!(all, expected, "{partitions}");
         assert_eq!(
-            world.all("beginning".into(), "category=tank").await,
-            named(&[("tank-a", 1), ("tank-a", 2), ("tank-c", 1), ("tank-a", 3)])
+            world.read_all("beginning".into(), "category=tank").await,
+            names(&[("tank-a", 1), ("tank-a", 2), ("tank-c", 1), ("tank-a", 3)])
         );
-        assert_eq!(world.all("beginning".into(), "type=TankFilled&type=TankDrawn").await.len(), 6);
-        assert_eq!(world.all("beginning".into(), "type=TankDrawn").await, []);
-        assert_eq!(world.all("now".into(), "").await, []);
-        assert_eq!(world.all("2020-01-01T00:00:00Z".into(), "").await.len(), 6);
-        assert_eq!(world.all("2120-01-01T00:00:00Z".into(), "").await, []);
+        assert_eq!(
+            world.read_all("beginning".into(), "type=TankFilled&type=TankDrawn").await.len(),
+            6
+        );
+        assert_eq!(world.read_all("beginning".into(), "type=TankDrawn").await, []);
+        assert_eq!(world.read_all("now".into(), "").await, []);
+        assert_eq!(world.read_all("2020-01-01T00:00:00Z".into(), "").await.len(), 6);
+        assert_eq!(world.read_all("2120-01-01T00:00:00Z".into(), "").await, []);
     }
 }
 
@@ -200,7 +203,7 @@ async fn redelivered_records_add_no_entry() {
     assert_eq!(world.sequencing.sequence(&records[1..], true).await, None);
     let other = Sequencing::new(world.sequence.clone(), world.log.clone(), 3);
     assert_eq!(other.sequence(&records, true).await, None);
-    let all = world.all("beginning".into(), "").await;
+    let all = world.read_all("beginning".into(), "").await;
     let different: HashSet<_> = all.iter().collect();
     assert_eq!((all.len(), different.len()), (4, 4), "{all:?}");
 }
@@ -228,7 +231,10 @@ async fn a_commit_that_is_not_in_the_log_gets_no_entry() {
     world.wire.take();
     assert_eq!(world.sequencing.sequence(&[record(Ok(caused))], true).await, None);
     // then only the commits in the log have entries, and the check of the log is one call.
-    assert_eq!(world.all("beginning".into(), "").await, named(&[("tank-a", 1), ("tank-b", 1)]));
+    assert_eq!(
+        world.read_all("beginning".into(), "").await,
+        names(&[("tank-a", 1), ("tank-b", 1)])
+    );
     let calls: Vec<_> = world.wire.take().into_iter().map(|call| call.operation).collect();
     assert_eq!(calls[..2], ["BatchGetItem", "ExecuteStatement"], "{calls:?}");
 }
@@ -261,8 +267,8 @@ async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
     assert!(diary.catch_up().await.unwrap());
     world.commit(&[("tank-b", 1)]).await;
     assert!(diary.catch_up().await.unwrap());
-    let expected = named(&[("tank-a", 1), ("tank-a", 2), ("tank-b", 1)]);
-    assert_eq!(world.all("beginning".into(), "").await, expected);
+    let expected = names(&[("tank-a", 1), ("tank-a", 2), ("tank-b", 1)]);
+    assert_eq!(world.read_all("beginning".into(), "").await, expected);
     let comparison = Comparison {
         log: &world.log,
         parts: 1,
@@ -780,7 +786,7 @@ async fn a_view_in_one_order_is_rebuilt_while_its_subscription_continues() {
 
 /// Runs the reconciler at this time. Returns the stream of each difference, its version in the log
 /// and its version in the view.
-async fn reconciled(world: &World, at: Timestamp) -> Vec<(String, u64, u64)> {
+async fn reconcile_at(world: &World, at: Timestamp) -> Vec<(String, u64, u64)> {
     let subscriber = reconcile::Subscriber {
         id: "DiaryFunction".into(),
         kind: SubscriberKind::Subscription,
@@ -817,7 +823,7 @@ async fn the_reconciler_finds_recent_commits_that_are_missing_and_views_ahead_of
     let soon = Timestamp::now() + SignedDuration::from_mins(20);
     let expected =
         [("tank-a".to_owned(), 2, 1), ("tank-d".to_owned(), 1, 7), ("tank-e".to_owned(), 1, 0)];
-    assert_eq!(reconciled(&world, soon).await, expected);
+    assert_eq!(reconcile_at(&world, soon).await, expected);
     // An unreadable position and an unreadable commit hide no other difference.
     let put = async |id: &str, position: AttributeValue| {
         let put = world.client.put_item().table_name(ledgerline_testing::table("FillsTable"));
@@ -837,25 +843,25 @@ async fn the_reconciler_finds_recent_commits_that_are_missing_and_views_ahead_of
         ("tank-d".into(), 1, 7),
         ("tank-e".into(), 2, 0),
     ];
-    assert_eq!(reconciled(&world, soon).await, expected);
+    assert_eq!(reconcile_at(&world, soon).await, expected);
     put("tank-c", AttributeValue::N("1".into())).await;
     // A commit that is still being delivered is not missing.
     let at = commit("tank-a", 1).at;
     let ahead = [("tank-d".to_owned(), 1, 7)];
     assert_eq!(
-        reconciled(&world, at + SignedDuration::from_mins(14)).await,
+        reconcile_at(&world, at + SignedDuration::from_mins(14)).await,
         ahead,
         "no commit is on its way to it"
     );
     // After two days, a run costs only the reads of the newest segments that find its beginning.
     world.wire.take();
-    assert_eq!(reconciled(&world, soon + SignedDuration::from_hours(48)).await, []);
+    assert_eq!(reconcile_at(&world, soon + SignedDuration::from_hours(48)).await, []);
     let calls = world.wire.take();
     assert!(calls.len() <= 5, "{calls:?}");
     // The view continues up to the damaged commit.
     world.subscriber().catch_up().await.unwrap();
     assert_eq!(
-        reconciled(&world, soon).await,
+        reconcile_at(&world, soon).await,
         [("tank-d".to_owned(), 1, 7), ("tank-e".to_owned(), 2, 1)]
     );
     // The reconciler finds an old missing commit even if the newest commit of its stream is young.
@@ -863,9 +869,9 @@ async fn the_reconciler_finds_recent_commits_that_are_missing_and_views_ahead_of
     let young = Commit { at: Timestamp::now(), ..commit("tank-f", 2) };
     world.log.append(&young, None).await.unwrap();
     assert_eq!(world.sequencing.sequence(&[record(Ok(young))], true).await, None);
-    let found = reconciled(&world, at + SignedDuration::from_mins(16)).await;
+    let found = reconcile_at(&world, at + SignedDuration::from_mins(16)).await;
     assert_eq!(found.last(), Some(&("tank-f".to_owned(), 2, 0)));
-    assert_eq!(reconciled(&world, at + SignedDuration::from_mins(14)).await, ahead);
+    assert_eq!(reconcile_at(&world, at + SignedDuration::from_mins(14)).await, ahead);
 }
 
 /// The commit at fault exceeds a limit or is unreadable. The error names the commit, the

@@ -318,8 +318,9 @@ impl Intercept for Units {
         _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        let consumed =
-            ledgerline_dynamodb::consumed(context.response().body().bytes().unwrap_or_default());
+        let consumed = ledgerline_dynamodb::capacity_units(
+            context.response().body().bytes().unwrap_or_default(),
+        );
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) += consumed;
         Ok(())
     }

@@ -126,7 +126,7 @@ impl RedeliverArgs {
     async fn streams(&self, deployment: &Deployment) -> Result<BTreeMap<StreamId, (u64, u64)>> {
         let log = deployment.log()?;
         if let Some(since) = self.compared.since.or(self.all.then_some(Timestamp::UNIX_EPOCH)) {
-            return Ok(log.between(since, self.until.unwrap_or(Timestamp::MAX)).await?);
+            return Ok(log.streams_between(since, self.until.unwrap_or(Timestamp::MAX)).await?);
         }
         let stream = self.stream.clone().unwrap_or_default();
         let stream = StreamId::try_from(stream).context("the name of the stream is not valid")?;

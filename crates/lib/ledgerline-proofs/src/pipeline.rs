@@ -69,7 +69,9 @@ pub(crate) struct Logged {
 /// Creates the fanout of an application's aggregates.
 pub(crate) type MakeFanout = fn(
     DynamoDbStore,
-    (aws_sdk_eventbridge::Client, aws_sdk_lambda::Client, aws_sdk_sqs::Client),
+    aws_sdk_eventbridge::Client,
+    aws_sdk_lambda::Client,
+    aws_sdk_sqs::Client,
     Wiring,
 ) -> Fanout;
 
@@ -158,7 +160,7 @@ impl Pipeline {
         };
         let store = World::store_at(wire);
         Self {
-            fanout: fanout(store, (wire.events(), wire.lambda(), wire.sqs()), wiring),
+            fanout: fanout(store, wire.events(), wire.lambda(), wire.sqs(), wiring),
             stateful,
             logged,
         }

@@ -138,6 +138,6 @@ pub(crate) struct Site {
 
 /// The row of a tank. It stays after the tank is scrapped.
 pub(crate) fn site(id: &str, version: u64, state: State) -> Option<Site> {
-    let site = state.installed()?.site.clone();
+    let site = state.as_installed()?.site.clone();
     Some(Site { tank_id: id.to_owned(), site, version })
 }

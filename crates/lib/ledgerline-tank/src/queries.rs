@@ -27,8 +27,8 @@ const YOURS: VisibleTo<Level> = VisibleTo::Owner(|row| row.installed_by.as_deref
 #[must_use]
 pub fn tanks() -> Vec<Query> {
     let tables = [
-        Table::with(READINGS, [Action::GetItem, Action::Query]),
-        Table::with(LEVELS, [Action::GetItem]),
+        Table::grant(READINGS, [Action::GetItem, Action::Query]),
+        Table::grant(LEVELS, [Action::GetItem]),
     ];
     let of_liquid = |request: &HttpRequest| {
         let liquid = request.path_value::<Liquid>("liquid")?;
@@ -36,8 +36,8 @@ pub fn tanks() -> Vec<Query> {
     };
     vec![
         row::<Tank, _, _>("GET /tanks/{id}", LEVELS, UNKNOWN, YOURS, tank),
-        page("GET /tanks", "tanks", (LEVELS, OF_INSTALLER), KeyRange::from_caller, tank),
-        page("GET /liquids/{liquid}/tanks", "tanks", (LEVELS, OF_LIQUID), of_liquid, tank)
+        page("GET /tanks", "tanks", LEVELS, OF_INSTALLER, KeyRange::from_caller, tank),
+        page("GET /liquids/{liquid}/tanks", "tanks", LEVELS, OF_LIQUID, of_liquid, tank)
             .path_parameter::<Liquid>("liquid"),
         Query::new("GET /tanks/{id}/readings", tables, readings)
             .read_your_writes::<Tank>()
@@ -108,7 +108,7 @@ async fn readings(views: &Views, request: &HttpRequest) -> Result<Answer<Reading
 /// The routes of the stock.
 #[must_use]
 pub fn stock() -> Vec<Query> {
-    let table = Table::with(STOCK, [Action::GetItem, Action::Query]);
+    let table = Table::grant(STOCK, [Action::GetItem, Action::Query]);
     vec![Query::new("GET /stock", [table], rows_of_stock).with_pages().scope(Scope::Events)]
 }
 

@@ -257,7 +257,7 @@ impl Intercept for Wire {
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let answer = context.response().body().bytes().unwrap_or_default();
-        let units = ledgerline_dynamodb::consumed(answer);
+        let units = ledgerline_dynamodb::capacity_units(answer);
         if let Some(call) = self.0.lock().unwrap_or_else(PoisonError::into_inner).last_mut() {
             // With concurrent calls, the last one has the units and bytes of all. Their sum is
             // right.

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::testing::tank::{Installed, State, Tank};
 
-    fn loaded(site: usize) -> Loaded<Tank> {
+    fn tank(site: usize) -> Loaded<Tank> {
         let site = "x".repeat(site);
         let installed = Installed { site, liquid: "water".into(), installed_by: None, level: 0 };
         Loaded { version: 1, state: State::Installed(installed), embedded: 1 }
@@ -113,7 +113,7 @@ mod tests {
             let cache = Cache::<Tank>::new(thousand);
             // The test puts each stream twice, because a replaced entry must not count twice.
             for _ in 0..2 {
-                (0..streams).for_each(|id| cache.put(&stream(id), &loaded(size)));
+                (0..streams).for_each(|id| cache.put(&stream(id), &tank(size)));
             }
             let remembered = (0..streams).filter(|id| cache.get(&stream(*id)).is_some()).count();
             assert_eq!(remembered, expected, "states of {size} bytes");
@@ -121,10 +121,10 @@ mod tests {
         }
         let cache = Cache::<Tank>::new(thousand);
         for _ in 0..20 {
-            cache.put(&stream(1), &loaded(1_000_000));
+            cache.put(&stream(1), &tank(1_000_000));
         }
         assert!(cache.get(&stream(1)).is_some(), "one stream is one entry");
-        cache.put(&stream(2), &loaded(MAX_BYTES));
+        cache.put(&stream(2), &tank(MAX_BYTES));
         assert!(
             cache.get(&stream(1)).is_some() && cache.get(&stream(2)).is_none(),
             "it pushes nobody out"

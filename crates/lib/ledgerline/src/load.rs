@@ -51,7 +51,7 @@ impl<A: Aggregate> Loaded<A> {
     ///
     /// # Errors
     /// When an event cannot be read, or a commit between them is missing.
-    pub fn after(commits: &[Commit]) -> Result<Option<Self>, LoadError> {
+    pub fn from_commits(commits: &[Commit]) -> Result<Option<Self>, LoadError> {
         let embedded = |commit: &Commit| commit.state.as_ref().and_then(decode_state::<A>);
         let newest = commits
             .iter()
@@ -330,7 +330,7 @@ mod tests {
         RecordedState, contract::commit, testing::tank::Tank,
     };
 
-    fn closed(version: u64, state_schema: Option<u32>) -> Commit {
+    fn scrap(version: u64, state_schema: Option<u32>) -> Commit {
         let stream = StreamId::new("tank", "1").unwrap_or_else(|error| unreachable!("{error}"));
         Commit {
             events: vec![RecordedEvent {
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn rule_2_a_hole_is_reported() {
         let mut loaded = Loaded::<Tank> { version: 4, ..Loaded::initial() };
-        let hole = loaded.apply(&closed(7, None));
+        let hole = loaded.apply(&scrap(7, None));
         assert!(
             matches!(hole, Err(LoadError::Store(StoreError::Corrupt { version: 5, .. }))),
             "{hole:?}"
@@ -357,18 +357,18 @@ mod tests {
     #[test]
     fn commits_suffice_if_the_stream_begins_with_them_or_one_embeds_a_state() {
         let state = encode_state::<Tank>(&Tank::initial()).unwrap();
-        let with_state = |version| Commit { state: Some(state.clone()), ..closed(version, None) };
+        let with_state = |version| Commit { state: Some(state.clone()), ..scrap(version, None) };
         for (commits, expected) in [
-            (vec![closed(1, None), closed(2, None)], Some(2)),
-            (vec![closed(3, None), with_state(4), closed(5, None)], Some(5)),
-            (vec![closed(3, None), closed(4, Some(Tank::STATE_SCHEMA + 1))], None),
+            (vec![scrap(1, None), scrap(2, None)], Some(2)),
+            (vec![scrap(3, None), with_state(4), scrap(5, None)], Some(5)),
+            (vec![scrap(3, None), scrap(4, Some(Tank::STATE_SCHEMA + 1))], None),
             (vec![], None),
         ] {
-            let loaded = Loaded::<Tank>::after(&commits).unwrap();
+            let loaded = Loaded::<Tank>::from_commits(&commits).unwrap();
             assert_eq!(loaded.map(|loaded| loaded.version), expected, "{commits:?}");
         }
         assert!(
-            Loaded::<Tank>::after(&[closed(1, None), closed(3, None)]).is_err(),
+            Loaded::<Tank>::from_commits(&[scrap(1, None), scrap(3, None)]).is_err(),
             "there is a hole"
         );
     }
@@ -379,7 +379,7 @@ mod tests {
         for (version, schema, embedded) in
             [(1, None, 0), (2, Some(Tank::STATE_SCHEMA), 2), (3, Some(Tank::STATE_SCHEMA + 1), 2)]
         {
-            assert!(loaded.apply(&closed(version, schema)).is_ok());
+            assert!(loaded.apply(&scrap(version, schema)).is_ok());
             assert_eq!(loaded.embedded, embedded, "version {version}");
         }
     }

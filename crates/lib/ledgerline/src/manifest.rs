@@ -301,16 +301,20 @@ impl Table {
 
     /// Returns the table, with these actions on all its items.
     #[must_use]
-    pub fn with(table: impl Into<Self>, actions: impl IntoIterator<Item = Action>) -> Self {
-        table.into().on(actions, &BTreeSet::new())
+    pub fn grant(table: impl Into<Self>, actions: impl IntoIterator<Item = Action>) -> Self {
+        table.into().grant_keys(actions, &BTreeSet::new())
     }
 
     /// Returns the table, with these actions on the items with these partition keys, as patterns of
     /// IAM. An empty set stands for all keys.
     #[must_use]
-    pub fn on(mut self, actions: impl IntoIterator<Item = Action>, keys: &BTreeSet<Name>) -> Self {
+    pub fn grant_keys(
+        mut self,
+        actions: impl IntoIterator<Item = Action>,
+        keys: &BTreeSet<Name>,
+    ) -> Self {
         for action in actions {
-            self.grant(action, keys.clone());
+            self.add_grant(action, keys.clone());
         }
         self
     }
@@ -323,7 +327,7 @@ impl Table {
     }
 
     /// Adds an action. One grant of all keys makes every narrower grant of the same action void.
-    fn grant(&mut self, action: Action, keys: BTreeSet<Name>) {
+    fn add_grant(&mut self, action: Action, keys: BTreeSet<Name>) {
         match self.actions.get_mut(&action) {
             None => _ = self.actions.insert(action, keys),
             Some(known) if known.is_empty() || keys.is_empty() => known.clear(),
@@ -359,7 +363,7 @@ impl Manifest {
                         known.indexes.push(index);
                     }
                 }
-                table.actions.into_iter().for_each(|(action, keys)| known.grant(action, keys));
+                table.actions.into_iter().for_each(|(action, keys)| known.add_grant(action, keys));
             }
             None => self.tables.push(table),
         }
@@ -414,21 +418,21 @@ impl Manifest {
         let of_subscriber = self.subscriber.iter().map(|subscriber| &subscriber.table);
         let variables = variables.chain(of_tables).chain(of_calls).chain(of_subscriber);
         let is_upper = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
-        all("variable", variables, |text| text.chars().all(is_upper))?;
+        check_texts("variable", variables, |text| text.chars().all(is_upper))?;
         let is_word = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         let of_indexes = self.tables.iter().flat_map(|table| &table.indexes);
         let of_indexes = of_indexes.flat_map(|index| [&index.name, &index.partition, &index.sort]);
         let keys =
             self.tables.iter().flat_map(|table| [Some(&table.partition), table.sort.as_ref()]);
-        all("name of a key or index", keys.flatten().chain(of_indexes), |text| {
+        check_texts("name of a key or index", keys.flatten().chain(of_indexes), |text| {
             text.chars().all(is_word)
         })?;
         let actions = self.calls.iter().map(|call| &call.action);
         let is_of_action = |c: char| is_word(c) || c == ':';
-        all("action", actions, |text| text.chars().all(is_of_action))?;
+        check_texts("action", actions, |text| text.chars().all(is_of_action))?;
         let categories: Vec<_> =
             self.categories().into_iter().map(|of| of.to_owned().into()).collect();
-        all("category", categories.iter(), |text| StreamId::new(text, "1").is_ok())?;
+        check_texts("category", categories.iter(), |text| StreamId::new(text, "1").is_ok())?;
         let events = match &self.source {
             Source::States { events, .. } => Some(events),
             Source::Http(_)
@@ -438,17 +442,19 @@ impl Manifest {
             | Source::Schedule => None,
         };
         let events = events.into_iter().flatten();
-        all("name of an event or metric", events.chain(&self.metrics), |text| {
+        check_texts("name of an event or metric", events.chain(&self.metrics), |text| {
             text.chars().all(is_word)
         })?;
         // A list of keys is a text with commas between them, and `*` alone would stand for every
         // key.
         let patterns = self.tables.iter().flat_map(|table| table.actions.values().flatten());
         let is_of_pattern = |c: char| is_word(c) || "*/ ".contains(c);
-        all("pattern of keys", patterns, |text| text != "*" && text.chars().all(is_of_pattern))?;
+        check_texts("pattern of keys", patterns, |text| {
+            text != "*" && text.chars().all(is_of_pattern)
+        })?;
         let routes = self.endpoints().iter().map(|endpoint| &endpoint.route);
         let is_of_route = |c: char| c == ' ' || c.is_ascii_graphic() && !"\"'\\".contains(c);
-        all("route", routes, |text| text.chars().all(is_of_route))
+        check_texts("route", routes, |text| text.chars().all(is_of_route))
     }
 
     /// Returns the routes that the function answers; none unless it is behind the HTTP API.
@@ -488,7 +494,7 @@ impl Manifest {
 }
 
 /// Checks texts for this purpose.
-fn all<'n>(
+fn check_texts<'n>(
     what: &'static str,
     texts: impl IntoIterator<Item = &'n Name>,
     is_one: impl Fn(&str) -> bool,

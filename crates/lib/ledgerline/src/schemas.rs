@@ -16,7 +16,7 @@ pub const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 /// `None` if the aggregate has no such type.
 #[must_use]
 pub fn event<A: Aggregate>(known: &EventType) -> Option<Value> {
-    let events = written::<A::Event>();
+    let events = schema_for_writers::<A::Event>();
     let variants = match events.get("oneOf") {
         Some(Value::Array(variants)) => variants.clone(),
         // A type with one event has one schema, and no choice.
@@ -36,7 +36,7 @@ pub fn event<A: Aggregate>(known: &EventType) -> Option<Value> {
 /// Returns the schema of the state of an aggregate.
 #[must_use]
 pub fn state<A: Aggregate>() -> Value {
-    written::<A::State>()
+    schema_for_writers::<A::State>()
 }
 
 /// Returns the schema of a row.
@@ -45,7 +45,7 @@ pub fn row<Row: JsonSchema>() -> Value {
     schema_with::<Row>(SchemaSettings::draft2020_12())
 }
 
-fn written<T: JsonSchema>() -> Value {
+fn schema_for_writers<T: JsonSchema>() -> Value {
     schema_with::<T>(SchemaSettings::draft2020_12().for_serialize())
 }
 

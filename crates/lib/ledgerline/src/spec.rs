@@ -33,14 +33,16 @@ impl<A: Aggregate> Given<A> {
     /// would not see that reason.
     #[track_caller]
     pub fn when(self, command: A::Command, context: &Context) -> When<A> {
-        let result = listed::<A>(A::decide(&self.state, &command, context));
+        let result = assert_listed::<A>(A::decide(&self.state, &command, context));
         When { state: self.state, result }
     }
 }
 
 /// Returns the decision, after a check that its refusal is in the list that clients see.
 #[track_caller]
-fn listed<A: Aggregate>(result: Result<Vec<A::Event>, Refusal>) -> Result<Vec<A::Event>, Refusal> {
+fn assert_listed<A: Aggregate>(
+    result: Result<Vec<A::Event>, Refusal>,
+) -> Result<Vec<A::Event>, Refusal> {
     if let Err(refusal) = &result {
         let listed =
             |known: &Refusal| (known.code(), known.kind()) == (refusal.code(), refusal.kind());
@@ -86,8 +88,10 @@ where
     let mut state = A::initial();
     let mut log = Vec::new();
     for (command, context) in commands {
-        let Ok(events) = listed::<A>(A::decide(&state, &command, &context)) else { continue };
-        let _ = listed::<A>(decided_twice::<A>(&state, &command, &context));
+        let Ok(events) = assert_listed::<A>(A::decide(&state, &command, &context)) else {
+            continue;
+        };
+        let _ = assert_listed::<A>(decide_twice::<A>(&state, &command, &context));
         for event in &events {
             let stored = encode::<A>(event).unwrap_or_else(|error| panic!("{event:?}: {error}"));
             let read = decode::<A>(&stored).unwrap_or_else(|error| panic!("{event:?}: {error}"));
@@ -114,7 +118,7 @@ where
 ///
 /// # Errors
 /// The refusal of the first decision or of the second one.
-pub fn decided_twice<A: Aggregate>(
+pub fn decide_twice<A: Aggregate>(
     state: &A::State,
     command: &A::Command,
     context: &Context,

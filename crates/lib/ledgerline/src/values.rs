@@ -28,7 +28,7 @@ pub trait ValueObject: Sized {
     type Plain: Plain;
 
     /// The error text for any other value: "an amount is a whole number from 1 to 10".
-    fn expected() -> Cow<'static, str>;
+    fn expectation() -> Cow<'static, str>;
 
     /// Makes the value object, in its only spelling; `None` if the rule does not allow the plain
     /// value.
@@ -74,7 +74,7 @@ impl Plain for i64 {
 /// # Errors
 /// When its rule does not allow the value.
 pub fn try_new<V: ValueObject>(plain: impl Into<V::Plain>) -> Result<V, Invalid> {
-    V::read(plain.into()).ok_or_else(|| Invalid(V::expected()))
+    V::read(plain.into()).ok_or_else(|| Invalid(V::expectation()))
 }
 
 /// Reads a value object from sent data.
@@ -85,14 +85,14 @@ pub fn deserialize<'de, V: ValueObject, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<V, D::Error> {
     let plain = V::Plain::from_json(Value::deserialize(deserializer)?);
-    plain.and_then(V::read).ok_or_else(|| D::Error::custom(V::expected()))
+    plain.and_then(V::read).ok_or_else(|| D::Error::custom(V::expectation()))
 }
 
 /// Returns the schema of a value object: its plain type, its rule, and the text of the rule.
 #[must_use]
 pub fn schema<V: ValueObject>() -> Schema {
     let mut schema =
-        schemars::json_schema!({ "type": V::Plain::TYPE, "description": V::expected() });
+        schemars::json_schema!({ "type": V::Plain::TYPE, "description": V::expectation() });
     if let Value::Object(rule) = V::rule() {
         schema.ensure_object().extend(rule);
     }
@@ -130,7 +130,7 @@ macro_rules! value_object {
         impl $crate::ValueObject for $name {
             type Plain = $plain;
 
-            fn expected() -> ::std::borrow::Cow<'static, str> {
+            fn expectation() -> ::std::borrow::Cow<'static, str> {
                 $expected.into()
             }
 
@@ -196,7 +196,7 @@ macro_rules! value_object {
 
             fn from_str(text: &str) -> Result<Self, $crate::Invalid> {
                 let plain = text.parse::<$plain>().ok().and_then(<Self as $crate::ValueObject>::read);
-                plain.ok_or_else(|| $crate::Invalid(<Self as $crate::ValueObject>::expected()))
+                plain.ok_or_else(|| $crate::Invalid(<Self as $crate::ValueObject>::expectation()))
             }
         }
 
@@ -295,7 +295,7 @@ pub struct Text<const MAX: usize>(String);
 impl<const MAX: usize> ValueObject for Text<MAX> {
     type Plain = String;
 
-    fn expected() -> Cow<'static, str> {
+    fn expectation() -> Cow<'static, str> {
         format!(
             "expected text of 1 to {MAX} characters, without control or invisible characters or outer spaces"
         )
@@ -325,7 +325,7 @@ impl<const MAX: usize> Text<MAX> {
     /// Returns the text of an event, under whichever rule it was accepted. A process manager makes
     /// its commands of it: a rule that is tightened later must not stop work that has begun.
     #[must_use]
-    pub fn stored(text: impl Into<String>) -> Self {
+    pub fn from_event(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 }
@@ -337,7 +337,7 @@ pub struct LongText<const MAX: usize>(String);
 impl<const MAX: usize> ValueObject for LongText<MAX> {
     type Plain = String;
 
-    fn expected() -> Cow<'static, str> {
+    fn expectation() -> Cow<'static, str> {
         format!(
             "expected text of up to {MAX} characters, without control characters but line breaks and tabs"
         )
@@ -365,7 +365,7 @@ pub struct Number<const MIN: i64, const MAX: i64>(i64);
 impl<const MIN: i64, const MAX: i64> ValueObject for Number<MIN, MAX> {
     type Plain = i64;
 
-    fn expected() -> Cow<'static, str> {
+    fn expectation() -> Cow<'static, str> {
         format!("expected a whole number from {MIN} to {MAX}").into()
     }
 

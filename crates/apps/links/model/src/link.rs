@@ -152,7 +152,7 @@ mod tests {
     use jiff::Timestamp;
     use ledgerline::{
         fold,
-        spec::{decided_twice, given, live, valid},
+        spec::{decide_twice, given, live, valid},
     };
     use proptest::prelude::*;
 
@@ -235,7 +235,7 @@ mod tests {
     fn no_command_does_anything_when_it_is_sent_again() {
         for history in [vec![], vec![created(), rated(4, None)]] {
             let state = fold::<Link>(State::default(), &history);
-            assert_eq!(decided_twice::<Link>(&state, &rate(3), &by("ada")), Ok(vec![]));
+            assert_eq!(decide_twice::<Link>(&state, &rate(3), &by("ada")), Ok(vec![]));
         }
     }
 

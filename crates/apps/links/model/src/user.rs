@@ -199,7 +199,7 @@ mod tests {
     use jiff::Timestamp;
     use ledgerline::{
         fold,
-        spec::{decided_twice, given, live, valid},
+        spec::{decide_twice, given, live, valid},
     };
     use proptest::prelude::*;
 
@@ -313,7 +313,7 @@ mod tests {
                 Action::Register(..) => Err(EXISTS),
                 Action::UpdateEmail(_) | Action::Follow(_) | Action::Unfollow(_) => Ok(Vec::new()),
             };
-            assert_eq!(decided_twice::<User>(&state, &command, &by("ada")), expected);
+            assert_eq!(decide_twice::<User>(&state, &command, &by("ada")), expected);
         }
     }
 

@@ -45,7 +45,7 @@ pub enum Status {
 impl ValueObject for Status {
     type Plain = String;
 
-    fn expected() -> Cow<'static, str> {
+    fn expectation() -> Cow<'static, str> {
         "a status is open or done".into()
     }
 
@@ -227,7 +227,7 @@ mod tests {
     use jiff::Timestamp;
     use ledgerline::{
         decode, encode, fold,
-        spec::{decided_twice, given, live, valid},
+        spec::{decide_twice, given, live, valid},
     };
     use proptest::prelude::*;
 
@@ -326,7 +326,7 @@ mod tests {
                 Command::Update(_) => Ok(Vec::new()),
                 Command::Delete => Err(UNKNOWN),
             };
-            assert_eq!(decided_twice::<Todo>(&state, &command, &by("ada")), expected);
+            assert_eq!(decide_twice::<Todo>(&state, &command, &by("ada")), expected);
         }
     }
 

@@ -180,7 +180,7 @@ mod tests {
     use jiff::Timestamp;
     use ledgerline::{
         fold,
-        spec::{decided_twice, given, live, valid},
+        spec::{decide_twice, given, live, valid},
     };
     use proptest::prelude::*;
 
@@ -249,7 +249,7 @@ mod tests {
                 | Command::ChangeDescription(_)
                 | Command::UpdateStock(_) => Ok(vec![]),
             };
-            assert_eq!(decided_twice::<Widget>(&state, &command, &by("ada")), expected);
+            assert_eq!(decide_twice::<Widget>(&state, &command, &by("ada")), expected);
         }
     }
 

@@ -19,11 +19,10 @@ use ledgerline::{
 
 use super::{
     Applied, CommitBatch, CommitChanges, LogRows, MAX_TRANSACTION_ITEMS, POSITION, POSITION_ENTRY,
-    Position, RowKey, TableError, batch, invalid,
+    Position, RowKey, TableError, batch, cancellation_error, invalid,
     log_rows::Guard,
     number, number_of,
     position::{Condition, position_below, position_equals},
-    refused,
 };
 use crate::error::table_error;
 
@@ -127,7 +126,7 @@ impl LogRows {
             self.view.put_items(first_rows).await? + self.view.put_items(last_rows).await?;
         let mut further = BTreeMap::new();
         for (stream, to) in positions {
-            let position = self.view.position_item(stream, &Position::at(to))?;
+            let position = self.view.position_item(stream, &Position::new(to))?;
             let found = self.view.put_position(position, position_below(to)).await?;
             further.extend(found.map(|found| (stream.clone(), found)));
             units += 1.0;
@@ -191,7 +190,7 @@ impl LogRows {
         {
             return Ok(Applied::PositionIs(number_of(guard.item(), POSITION)));
         }
-        Err(refused(cancelled).unwrap_or_else(|| table_error(error)))
+        Err(cancellation_error(cancelled).unwrap_or_else(|| table_error(error)))
     }
 
     /// Returns the write of one row for a transaction, without a condition.

@@ -23,8 +23,8 @@ use ledgerline::{Changes, StreamId, all::CLOCK_SKEW};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Item, LogRows, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, RowKey, TableError, from_item,
-    invalid, number, refused, to_item,
+    Item, LogRows, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, RowKey, TableError,
+    cancellation_error, from_item, invalid, number, to_item,
 };
 use crate::error::table_error;
 
@@ -306,7 +306,7 @@ impl LogRows {
         if guard == Some("ConditionalCheckFailed") {
             return Ok(false);
         }
-        Err(refused(cancelled).unwrap_or_else(|| table_error(error)))
+        Err(cancellation_error(cancelled).unwrap_or_else(|| table_error(error)))
     }
 
     async fn put_checkpoint(&self, item: Item, from: &Checkpoint) -> Result<bool, TableError> {

@@ -17,8 +17,8 @@ use ledgerline::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    Applied, CommitBatch, CommitChanges, Item, Position, RowKey, TableError, ViewTable, to_item,
-    written,
+    Applied, CommitBatch, CommitChanges, Item, Position, RowKey, TableError, ViewTable,
+    condition_held, to_item,
 };
 use crate::error::table_error;
 
@@ -142,7 +142,7 @@ impl LogRows {
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await;
-        written(result)
+        condition_held(result)
     }
 
     /// Replaces a row if this field of it still has this value. Returns whether it was replaced.
@@ -164,7 +164,7 @@ impl LogRows {
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await;
-        written(result)
+        condition_held(result)
     }
 
     /// Deletes a row if this field of it still has this value. Returns whether it was deleted.
@@ -213,7 +213,7 @@ impl LogRows {
     async fn deliver_one(&self, commit: CommitChanges<'_>) -> Result<(Delivery, u64), TableError> {
         let CommitChanges { stream, version, changes } = commit;
         let batch = CommitBatch::from_commit(stream, version, changes);
-        verdict(&self.transact(&batch, DELIVERY_PAUSE).await?, version)
+        delivery(&self.transact(&batch, DELIVERY_PAUSE).await?, version)
     }
 
     /// Writes a part of a commit that needs more than one write, like [`deliver`](Self::deliver).
@@ -230,7 +230,7 @@ impl LogRows {
     ) -> Result<(Delivery, u64), TableError> {
         let CommitChanges { stream, version, changes } = commit;
         let batch = CommitBatch::from_first_changes(stream, version, changes, progress);
-        verdict(&self.transact(&batch, DELIVERY_PAUSE).await?, version)
+        delivery(&self.transact(&batch, DELIVERY_PAUSE).await?, version)
     }
 
     /// Applies many commits, like [`deliver`](Self::deliver). A view that inserts rows writes those
@@ -336,7 +336,7 @@ impl LogRows {
 }
 
 /// Returns the delivery of a commit of this version, and the position.
-fn verdict(applied: &Applied, version: u64) -> Result<(Delivery, u64), TableError> {
+fn delivery(applied: &Applied, version: u64) -> Result<(Delivery, u64), TableError> {
     match applied {
         Applied::Written { .. } => Ok((Delivery::Next, version)),
         &Applied::PositionIs(position) => match check(position, version) {

@@ -7,7 +7,7 @@ use ledgerline::{Index, Projection};
 use serde::de::DeserializeOwned;
 
 use super::{
-    Item, LogRows, StateRows, TOMBSTONE, TableError, ViewTable, cursor, deserialized, generations,
+    Item, LogRows, StateRows, TOMBSTONE, TableError, ViewTable, cursor, deserialize, generations,
     list::List,
 };
 use crate::error::table_error;
@@ -175,7 +175,7 @@ impl ViewTable {
         let read = |mut item: Item| {
             self.strip_keys(&mut item, partitions.iter().copied());
             let key = item.get(key).and_then(|key| key.as_s().ok()).cloned().unwrap_or_default();
-            deserialized(item).map_err(|reason| UnreadableRow { key, reason })
+            deserialize(item).map_err(|reason| UnreadableRow { key, reason })
         };
         items.into_iter().map(read).collect()
     }

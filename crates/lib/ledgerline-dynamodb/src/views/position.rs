@@ -105,7 +105,7 @@ impl ViewTable {
         strongly: bool,
     ) -> Result<Position, TableError> {
         let key = self.key(RowKey { partition: stream.as_str(), sort: POSITION_ENTRY });
-        self.item(key, strongly).await?.map_or(Ok(Position::at(0)), from_item)
+        self.item(key, strongly).await?.map_or(Ok(Position::new(0)), from_item)
     }
 
     /// Returns the position in the row with the last sort key. It is 0 if the partition has no row,

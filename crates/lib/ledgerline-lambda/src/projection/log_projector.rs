@@ -70,7 +70,7 @@ pub fn manifest(view: &LogView) -> Manifest {
     let actions = actions.chain([Action::GetItem, Action::PutItem]);
     let categories = view.of.iter().map(|of| Name::Borrowed(*of)).collect();
     Manifest::new(Source::Queue(categories))
-        .subscriber(SubscriberKind::LogProjector, Table::with(view.table, actions))
+        .subscriber(SubscriberKind::LogProjector, Table::grant(view.table, actions))
         .table(table_grants::scan_log())
         .table(table_grants::read_streams())
 }

@@ -103,7 +103,7 @@ pub fn manifest<A: Aggregate, Row>(view: &StateView<A, Row>) -> Manifest {
     let events =
         A::Event::TYPES.iter().flat_map(|known| known.names()).map(Name::Borrowed).collect();
     let source = Source::States { category: A::CATEGORY.into(), events };
-    let table = Table::with(view.table, [Action::GetItem, Action::PutItem]);
+    let table = Table::grant(view.table, [Action::GetItem, Action::PutItem]);
     Manifest::new(source)
         .table(table_grants::read_streams())
         .table(table_grants::scan_log())
@@ -391,8 +391,11 @@ impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
             if Instant::now() >= until {
                 return Ok(Some((stream, Err(RebuildError::TimeIsOver { writes: 0.0 }))));
             }
-            let loaded =
-                if find_hole(&commits).is_some() { Ok(None) } else { Loaded::<A>::after(&commits) };
+            let loaded = if find_hole(&commits).is_some() {
+                Ok(None)
+            } else {
+                Loaded::<A>::from_commits(&commits)
+            };
             let result = match loaded {
                 Ok(Some(Loaded { version, state, embedded: _ })) => {
                     let row = (self.view.row)(stream.id(), version, state);

@@ -142,7 +142,7 @@ pub fn manifest<State, Memory>(view: &OrderedView<State, Memory>) -> Manifest {
     let actions = view.writes.iter().copied().map(Action::from).chain(own);
     let categories = view.of.iter().map(|of| Name::Borrowed(*of)).collect();
     table_grants::reader_of_sequence(Manifest::new(Source::Sequence(categories)))
-        .subscriber(SubscriberKind::Subscription, Table::with(view.table, actions))
+        .subscriber(SubscriberKind::Subscription, Table::grant(view.table, actions))
         .metric(metrics::SUBSCRIPTION_BEHIND)
 }
 

@@ -71,7 +71,7 @@ enum Fault {
 }
 
 impl Spy {
-    fn failing(faults: impl IntoIterator<Item = Fault>) -> Self {
+    fn with_faults(faults: impl IntoIterator<Item = Fault>) -> Self {
         Self { faults: Mutex::new(faults.into_iter().collect()), ..Self::default() }
     }
 
@@ -334,14 +334,14 @@ fn draw(amount: i64) -> Command {
     Command::Draw(Amount { amount: valid(amount), note: None })
 }
 
-fn committed(result: Result<Outcome<Tank>, ExecuteError>) -> (u64, i64) {
+fn expect_commit(result: Result<Outcome<Tank>, ExecuteError>) -> (u64, i64) {
     match result.unwrap() {
         Outcome::Committed(loaded) => (loaded.version, loaded.state.level()),
         other @ (Outcome::Unchanged(_) | Outcome::Repeated(_)) => panic!("{other:?}"),
     }
 }
 
-fn repeated(result: Result<Outcome<Tank>, ExecuteError>) -> String {
+fn expect_answer(result: Result<Outcome<Tank>, ExecuteError>) -> String {
     match result.unwrap() {
         Outcome::Repeated(answer) => answer,
         other @ (Outcome::Unchanged(_) | Outcome::Committed(_)) => panic!("{other:?}"),
@@ -365,7 +365,7 @@ async fn warm(store: &Spy, level: i64) -> Client<'_> {
 async fn a_command_on_a_warm_instance_is_one_append_and_no_read() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
-    assert_eq!(committed(client.send(draw(40)).await), (3, 60));
+    assert_eq!(expect_commit(client.send(draw(40)).await), (3, 60));
     assert_eq!(store.calls(), ["append"]);
 }
 
@@ -377,14 +377,14 @@ async fn a_command_on_a_cold_instance_is_one_read_and_one_append_at_any_length()
         client.send(fill(1)).await.unwrap();
     }
     store.calls();
-    assert_eq!(committed(Client::new(&store).send(draw(40)).await), (303, 360));
+    assert_eq!(expect_commit(Client::new(&store).send(draw(40)).await), (303, 360));
     assert_eq!(store.calls(), ["read", "append"]);
 }
 
 #[tokio::test]
 async fn a_creation_reads_nothing() {
     let store = Spy::default();
-    assert_eq!(committed(Client::new(&store).send(install()).await), (1, 0));
+    assert_eq!(expect_commit(Client::new(&store).send(install()).await), (1, 0));
     assert_eq!(store.calls(), ["append"]);
 }
 
@@ -404,7 +404,7 @@ async fn a_command_that_lost_a_race_is_decided_again_on_the_winning_commit() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     store.fail_next(Fault::LostRace);
-    assert_eq!(committed(client.send(draw(100)).await), (4, 1));
+    assert_eq!(expect_commit(client.send(draw(100)).await), (4, 1));
     assert_eq!(store.calls(), ["append", "strong read", "pause", "append"]);
 }
 
@@ -416,19 +416,19 @@ async fn an_instance_with_a_stale_cache_catches_up_without_a_pause() {
     let stale = warm(&store, 100).await;
     let later = Options { at: 4_000_000_000, ..Options::default() };
     fill_as_another_instance(&store.inner, &stream(), 50).await;
-    assert_eq!(committed(stale.send_with(draw(40), later).await), (4, 110));
+    assert_eq!(expect_commit(stale.send_with(draw(40), later).await), (4, 110));
     assert_eq!(store.calls(), ["append", "strong read", "append"]);
 
     fill_as_another_instance(&store.inner, &stream(), 50).await;
     store.fail_next(Fault::ConflictNamesOnlyTheVersion);
     store.fail_next(Fault::LostRace);
-    assert_eq!(committed(stale.send_with(draw(40), later).await), (7, 121));
+    assert_eq!(expect_commit(stale.send_with(draw(40), later).await), (7, 121));
     let once = ["append", "strong read"];
     let again = ["append", "strong read", "pause", "append"];
     assert_eq!(store.calls(), [&once[..], &again[..]].concat());
 
     store.fail_next(Fault::ConflictNamesOnlyTheVersion);
-    assert_eq!(committed(stale.send_with(draw(1), later).await), (8, 120));
+    assert_eq!(expect_commit(stale.send_with(draw(1), later).await), (8, 120));
     assert_eq!(store.calls(), again, "nobody has the version that is said to be taken");
 }
 
@@ -453,15 +453,15 @@ async fn republishing_a_state_appends_a_commit_without_events_and_with_the_state
     let client = warm(&store, 100).await;
     // The command recovers from a lost race and from a lost reply, like every command.
     store.fail_next(Fault::LostRace);
-    assert_eq!(committed(client.republish().await), (4, 101));
+    assert_eq!(expect_commit(client.republish().await), (4, 101));
     let republished = store.inner.get(&stream(), 4).await.unwrap().unwrap();
     assert_eq!((republished.events.len(), republished.command.as_str()), (0, "republish"));
     assert!(republished.state.is_some(), "subscribers to states need it");
     store.fail_next(Fault::AppliedAndUnavailable);
-    assert_eq!(committed(client.republish().await), (5, 101));
+    assert_eq!(expect_commit(client.republish().await), (5, 101));
     // The folded state is unchanged.
     let cold = Client::new(&store);
-    assert_eq!(committed(cold.send(draw(1)).await), (6, 100));
+    assert_eq!(expect_commit(cold.send(draw(1)).await), (6, 100));
 }
 
 #[tokio::test]
@@ -481,7 +481,7 @@ async fn rule_6_no_command_is_refused_on_a_stale_state() {
     let store = Spy::default();
     let stale = warm(&store, 100).await;
     fill_as_another_instance(&store.inner, &stream(), 50).await;
-    assert_eq!(committed(stale.send(draw(150)).await), (4, 0));
+    assert_eq!(expect_commit(stale.send(draw(150)).await), (4, 0));
     assert_eq!(store.calls(), ["strong read", "append"]);
 
     let refused = stale.send(draw(1)).await;
@@ -499,8 +499,8 @@ async fn an_instance_with_a_very_stale_cache_loads_the_newest_embedded_state() {
         other.send(fill(1)).await.unwrap();
     }
     store.calls();
-    assert_eq!(committed(stale.send(draw(150)).await), (53, 0));
-    assert_eq!(committed(stale.send(fill(1)).await), (54, 1));
+    assert_eq!(expect_commit(stale.send(draw(150)).await), (53, 0));
+    assert_eq!(expect_commit(stale.send(fill(1)).await), (54, 1));
     let strong_reads = store.calls().iter().filter(|call| **call == "strong read").count();
     assert!(strong_reads <= 2, "{strong_reads} strong reads");
 }
@@ -518,7 +518,7 @@ async fn rule_11_damage_in_a_field_that_folds_do_not_read_blocks_no_instance() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     behind(&store).await;
-    assert_eq!(committed(client.send_with(draw(100), key).await), (4, 1));
+    assert_eq!(expect_commit(client.send_with(draw(100), key).await), (4, 1));
     // Without a key, the damaged commit may be that of the command (rule 4), so the command fails.
     // Later commands succeed.
     let store = Spy::default();
@@ -530,7 +530,7 @@ async fn rule_11_damage_in_a_field_that_folds_do_not_read_blocks_no_instance() {
         "{failed:?}"
     );
     store.calls();
-    assert_eq!(committed(client.send(draw(100)).await), (4, 1));
+    assert_eq!(expect_commit(client.send(draw(100)).await), (4, 1));
     assert_eq!(store.calls(), ["append"], "its cache has caught up");
 }
 
@@ -543,7 +543,7 @@ async fn an_unknown_event_blocks_no_instance_if_its_commit_embeds_a_state() {
     let mut painted = Commit { version: 3, command: "another".into(), ..filled };
     painted.events[0].event_type = "TankPainted".into();
     store.inner.append(&painted, None).await.unwrap();
-    assert_eq!(committed(client.send(draw(40)).await), (4, 60));
+    assert_eq!(expect_commit(client.send(draw(40)).await), (4, 60));
 }
 
 #[tokio::test]
@@ -554,9 +554,9 @@ async fn rule_4_a_lost_reply_is_a_success_and_one_commit() {
         let store = Spy::default();
         let client = warm(&store, 100).await;
         store.fail_next(fault);
-        assert_eq!(committed(client.send(draw(40)).await), (3, 60));
+        assert_eq!(expect_commit(client.send(draw(40)).await), (3, 60));
         assert_eq!(log(&store).await.len(), 3);
-        assert_eq!(committed(client.send(draw(60)).await), (4, 0));
+        assert_eq!(expect_commit(client.send(draw(60)).await), (4, 0));
     }
 }
 
@@ -581,7 +581,7 @@ async fn rule_4_a_commit_of_another_request_with_the_same_id_is_no_lost_reply() 
     store.fail_next(Fault::TakenByItsNamesakeAndUnavailable);
     let same = Options { id: Some("same"), ..Options::default() };
     assert!(matches!(client.send_with(draw(40), same).await, Err(ExecuteError::Store(_))));
-    assert_eq!(committed(client.send(fill(1)).await), (4, 94));
+    assert_eq!(expect_commit(client.send(fill(1)).await), (4, 94));
 }
 
 #[tokio::test]
@@ -601,12 +601,12 @@ async fn an_append_to_a_busy_stream_is_retried() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     store.fail_next(Fault::Busy);
-    assert_eq!(committed(client.send(draw(40)).await), (3, 60));
+    assert_eq!(expect_commit(client.send(draw(40)).await), (3, 60));
 }
 
 #[tokio::test]
 async fn rule_11_a_command_gives_up_after_a_bounded_number_of_lost_races() {
-    let store = Spy::failing([]);
+    let store = Spy::with_faults([]);
     let client = warm(&store, 100).await;
     for _ in 0..100 {
         store.fail_next(Fault::LostRace);
@@ -625,20 +625,23 @@ async fn a_precondition_is_checked_against_the_newest_version() {
     fn options(precondition: &Precondition) -> Options<'_> {
         Options { precondition: Some(precondition), ..Options::default() }
     }
-    assert_eq!(committed(client.send_with(draw(1), options(&at(&[2]))).await), (3, 99));
+    assert_eq!(expect_commit(client.send_with(draw(1), options(&at(&[2]))).await), (3, 99));
     let stale = client.send_with(draw(1), options(&at(&[1, 2]))).await;
     assert!(matches!(stale, Err(ExecuteError::PreconditionFailed { version: 3 })));
 
     // The client names version 4, which this instance has not cached yet.
     fill_as_another_instance(&store.inner, &stream(), 1).await;
-    assert_eq!(committed(client.send_with(draw(100), options(&at(&[4]))).await), (5, 0));
+    assert_eq!(expect_commit(client.send_with(draw(100), options(&at(&[4]))).await), (5, 0));
 
     // Another instance wins the race between the check and the append. The command must not be
     // decided again.
     store.fail_next(Fault::LostRace);
     let raced = client.send_with(fill(1), options(&at(&[5]))).await;
     assert!(matches!(raced, Err(ExecuteError::Overtaken { version: 6 })));
-    assert_eq!(committed(client.send_with(fill(1), options(&Precondition::Exists)).await), (7, 2));
+    assert_eq!(
+        expect_commit(client.send_with(fill(1), options(&Precondition::Exists)).await),
+        (7, 2)
+    );
 }
 
 /// A version that was stale when the command arrived gives 412. A race that the command lost
@@ -667,7 +670,7 @@ async fn an_overtaken_precondition_is_distinguished_from_a_stale_one() {
     store.fail_next(Fault::LostRace);
     assert!(matches!(send(winner, &[3]).await, Err(ExecuteError::Overtaken { version: 4 })));
     store.fail_next(Fault::LostRace);
-    assert_eq!(committed(send(winner, &[4, 5]).await), (6, 102));
+    assert_eq!(expect_commit(send(winner, &[4, 5]).await), (6, 102));
 }
 
 #[tokio::test]
@@ -675,15 +678,15 @@ async fn a_retry_with_its_key_gets_the_first_response_and_appends_nothing() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     let key = Options { key: Some(("ada/1", "draw 100")), id: Some("ada/1"), ..Options::default() };
-    assert_eq!(committed(client.send_with(draw(100), key).await), (3, 0));
+    assert_eq!(expect_commit(client.send_with(draw(100), key).await), (3, 0));
     assert_eq!(store.calls(), ["append"]);
 
     // The client retries at once, although the level would not allow a second draw. Then it retries
     // after another command, and on a cold instance.
-    assert_eq!(repeated(client.send_with(draw(100), key).await), "3: 0");
+    assert_eq!(expect_answer(client.send_with(draw(100), key).await), "3: 0");
     client.send(fill(500)).await.unwrap();
-    assert_eq!(repeated(client.send_with(draw(100), key).await), "3: 0");
-    assert_eq!(repeated(Client::new(&store).send_with(draw(100), key).await), "3: 0");
+    assert_eq!(expect_answer(client.send_with(draw(100), key).await), "3: 0");
+    assert_eq!(expect_answer(Client::new(&store).send_with(draw(100), key).await), "3: 0");
     assert_eq!(log(&store).await.len(), 4);
 
     let other = Options { key: Some(("ada/1", "draw 7")), id: Some("ada/1"), ..Options::default() };
@@ -697,7 +700,7 @@ async fn a_retry_whose_append_finds_only_a_taken_version_gets_the_first_response
     let store = Spy::default();
     let client = warm(&store, 100).await;
     let key = Options { key: Some(("ada/1", "f")), id: Some("ada/1"), ..Options::default() };
-    assert_eq!(committed(client.send_with(draw(40), key).await), (3, 60));
+    assert_eq!(expect_commit(client.send_with(draw(40), key).await), (3, 60));
 
     let stale = Client::new(&store);
     let earlier = log_up_to(&store, 2).await;
@@ -705,7 +708,7 @@ async fn a_retry_whose_append_finds_only_a_taken_version_gets_the_first_response
         .cache
         .put(&stream(), &load(&earlier, &stream(), None, Consistency::Strong).await.unwrap());
     store.fail_next(Fault::ConflictNamesOnlyTheVersion);
-    assert_eq!(repeated(stale.send_with(draw(41), key).await), "3: 60");
+    assert_eq!(expect_answer(stale.send_with(draw(41), key).await), "3: 60");
     assert_eq!(log(&store).await.len(), 3);
 }
 
@@ -729,8 +732,8 @@ async fn a_retry_with_a_precondition_gets_the_first_response() {
         precondition: Some(&at_2),
         ..Options::default()
     };
-    assert_eq!(committed(client.send_with(draw(1), key).await), (3, 99));
-    assert_eq!(repeated(client.send_with(draw(1), key).await), "3: 99");
+    assert_eq!(expect_commit(client.send_with(draw(1), key).await), (3, 99));
+    assert_eq!(expect_answer(client.send_with(draw(1), key).await), "3: 99");
 }
 
 #[tokio::test]
@@ -741,7 +744,7 @@ async fn a_refusal_is_stored_too() {
     assert!(matches!(client.send_with(draw(101), key).await, Err(ExecuteError::Refused(_))));
     client.send(fill(500)).await.unwrap();
     assert_eq!(
-        repeated(client.send_with(draw(101), key).await),
+        expect_answer(client.send_with(draw(101), key).await),
         "the level of 100 does not cover 101"
     );
 }
@@ -751,7 +754,7 @@ async fn a_commit_that_is_too_large_with_its_state_is_appended_without_it() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     store.fail_next(Fault::OnlyWithoutState);
-    assert_eq!(committed(client.send(draw(40)).await), (3, 60));
+    assert_eq!(expect_commit(client.send(draw(40)).await), (3, 60));
     assert_eq!(log(&store).await[2].state, None);
 }
 
@@ -816,8 +819,8 @@ async fn rule_4_the_same_command_at_another_time_is_one_commit() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     let same = |at| Options { id: Some("same"), at, ..Options::default() };
-    assert_eq!(committed(Client::new(&store).send_with(draw(40), same(1)).await), (3, 60));
-    assert_eq!(committed(client.send_with(draw(40), same(2)).await), (3, 60));
+    assert_eq!(expect_commit(Client::new(&store).send_with(draw(40), same(1)).await), (3, 60));
+    assert_eq!(expect_commit(client.send_with(draw(40), same(2)).await), (3, 60));
     assert_eq!(log(&store).await.len(), 3);
 }
 

@@ -14,7 +14,7 @@ fn two_routes_on_one_table_declare_it_once_with_the_indexes_of_both() {
             crate::Index { name, partition: "owner", sort: "name", projection: Projection::All };
         Table::from(ROWS).index(index)
     };
-    let tables = [Table::with(ROWS, [Action::GetItem]), by("a"), by("b"), by("a")];
+    let tables = [Table::grant(ROWS, [Action::GetItem]), by("a"), by("b"), by("a")];
     let manifest = tables.into_iter().fold(Manifest::new(Source::Schedule), Manifest::table);
     let manifest = manifest.variable("X");
     let [table] = manifest.tables.as_slice() else { panic!("{manifest:?}") };
@@ -25,8 +25,8 @@ fn two_routes_on_one_table_declare_it_once_with_the_indexes_of_both() {
 
 #[test]
 fn a_grant_of_all_keys_includes_narrower_grants_in_either_order() {
-    let all = || Table::with(ROWS, [Action::PutItem]);
-    let some = |key| Table::from(ROWS).on([Action::PutItem], &names(&[key]));
+    let all = || Table::grant(ROWS, [Action::PutItem]);
+    let some = |key| Table::from(ROWS).grant_keys([Action::PutItem], &names(&[key]));
     for (tables, keys) in [
         (vec![some("a-*"), some("b-*")], names(&["a-*", "b-*"])),
         (vec![some("a-*"), all()], BTreeSet::new()),
@@ -46,13 +46,13 @@ fn the_written_form_of_a_manifest_is_stable_and_is_read() {
         sort: "name",
         projection: Projection::KeysOnly,
     };
-    let rows = Table::with(ROWS, [Action::GetItem]).index(index);
+    let rows = Table::grant(ROWS, [Action::GetItem]).index(index);
     let source = Source::States { category: "tank".into(), events: names(&["TankBuilt"]) };
     let manifest = Manifest::new(source)
         .subscriber(SubscriberKind::StateProjector, rows)
         .table(
             Table::new("COMMITS_TABLE", "stream", Some("version"))
-                .on([Action::Query], &names(&["tank-*"])),
+                .grant_keys([Action::Query], &names(&["tank-*"])),
         )
         .call("ses:SendEmail", "MAIL_SENDER")
         .optional("LIMIT")

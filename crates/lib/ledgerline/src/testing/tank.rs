@@ -104,7 +104,7 @@ pub struct Installed {
 impl State {
     /// Returns the facts about the tank; `None` if it was never installed.
     #[must_use]
-    pub fn installed(&self) -> Option<&Installed> {
+    pub fn as_installed(&self) -> Option<&Installed> {
         match self {
             Self::Absent => None,
             Self::Installed(tank) | Self::Scrapped(tank) => Some(tank),
@@ -114,11 +114,11 @@ impl State {
     /// Returns the level in litres; 0 if the tank was never installed.
     #[must_use]
     pub fn level(&self) -> i64 {
-        self.installed().map_or(0, |tank| tank.level)
+        self.as_installed().map_or(0, |tank| tank.level)
     }
 
     /// Returns the same state with a change in the facts about the tank.
-    fn with(self, change: impl FnOnce(Installed) -> Installed) -> Self {
+    fn change(self, change: impl FnOnce(Installed) -> Installed) -> Self {
         match self {
             Self::Absent => Self::Absent,
             Self::Installed(tank) => Self::Installed(change(tank)),
@@ -179,7 +179,7 @@ crate::refusals! {
 
 /// Returns the tank, if this caller may change it.
 fn yours<'a>(state: &'a State, context: &Context) -> Result<&'a Installed, Refusal> {
-    let tank = state.installed().ok_or(UNKNOWN)?;
+    let tank = state.as_installed().ok_or(UNKNOWN)?;
     if !context.is_owner(tank.installed_by.as_deref()) {
         return Err(NOT_YOURS);
     }
@@ -221,10 +221,10 @@ impl Aggregate for Tank {
             }
             Event::TankFilled { level, amount: _, note: _, on: _ }
             | Event::TankDrawn { level, amount: _, note: _, on: _ } => {
-                state.with(|tank| Installed { level: *level, ..tank })
+                state.change(|tank| Installed { level: *level, ..tank })
             }
             Event::TankMoved { site } => {
-                state.with(|tank| Installed { site: site.clone(), ..tank })
+                state.change(|tank| Installed { site: site.clone(), ..tank })
             }
             Event::TankScrapped { on: _ } => match state {
                 State::Installed(tank) | State::Scrapped(tank) => State::Scrapped(tank),

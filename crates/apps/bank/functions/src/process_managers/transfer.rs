@@ -114,7 +114,7 @@ impl<S: EventStore> Transfers<S> {
 
 fn account_command(step: Step, order: &Order) -> Result<account::Command, Invalid> {
     let currency = Currency::new(&*order.currency)?;
-    let reference = order.reference.as_deref().map(Reference::stored);
+    let reference = order.reference.as_deref().map(Reference::from_event);
     let booking = Booking { amount: Amount::new(order.amount)?, reference };
     Ok(match step {
         Step::Debit => account::Command::Send(booking, currency),

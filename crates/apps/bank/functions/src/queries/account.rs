@@ -30,15 +30,16 @@ const YOURS: VisibleTo<balances::Row> = VisibleTo::Owner(|row| row.opened_by.as_
 #[must_use]
 pub fn routes() -> Vec<Query> {
     let tables = [
-        Table::with(transactions::TABLE, [Action::GetItem, Action::Query]),
-        Table::with(balances::TABLE, [Action::GetItem]),
+        Table::grant(transactions::TABLE, [Action::GetItem, Action::Query]),
+        Table::grant(balances::TABLE, [Action::GetItem]),
     ];
     vec![
         row::<Account, _, _>("GET /accounts/{id}", balances::TABLE, UNKNOWN, YOURS, account),
         page(
             "GET /accounts",
             "accounts",
-            (balances::TABLE, balances::OF_OPENER),
+            balances::TABLE,
+            balances::OF_OPENER,
             own_accounts,
             account,
         )

@@ -25,7 +25,7 @@ use serde::Serialize;
 /// The routes.
 #[must_use]
 pub fn routes() -> Vec<Query> {
-    let table = Table::with(TABLE, [Action::GetItem, Action::Query]);
+    let table = Table::grant(TABLE, [Action::GetItem, Action::Query]);
     let bookings = Query::new("GET /bookings", [table], bookings).read_your_writes::<Account>();
     let bookings = bookings.with_pages().parameter::<Day>("day").parameter::<Id>("accountId");
     vec![bookings.scope(Scope::Events)]

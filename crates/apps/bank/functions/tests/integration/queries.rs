@@ -54,8 +54,8 @@ async fn queries() -> Queries {
     let stream = &Account::stream(ID).unwrap();
     transactions.deliver(CommitChanges { stream, version: 1, changes }).await.unwrap();
     let views = Views::new(Patience::new(Duration::from_millis(60), log));
-    let views = views.with(balances::TABLE, client.clone(), balances_table);
-    let views = views.with(transactions::TABLE, client, transactions_table);
+    let views = views.with_table(balances::TABLE, client.clone(), balances_table);
+    let views = views.with_table(transactions::TABLE, client, transactions_table);
     Queries { routes: routes(), views }
 }
 

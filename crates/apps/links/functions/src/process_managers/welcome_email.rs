@@ -123,7 +123,7 @@ impl Reaction for WelcomeEmail {
     fn manifest(manifest: Manifest) -> Manifest {
         // The records of the mails are written next to the positions.
         manifest
-            .table(Table::with(POSITIONS, [Action::BatchWriteItem, Action::DeleteItem]))
+            .table(Table::grant(POSITIONS, [Action::BatchWriteItem, Action::DeleteItem]))
             .call("ses:SendEmail", "MAIL_SENDER")
             .metric(UNSENT_MAILS)
     }

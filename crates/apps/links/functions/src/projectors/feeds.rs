@@ -36,7 +36,7 @@ pub fn manifest() -> Manifest {
     let actions = [GetItem, Query, PutItem, UpdateItem, DeleteItem, BatchWriteItem];
     let categories = OF.iter().map(|of| Name::Borrowed(*of)).collect();
     Manifest::new(Source::Queue(categories))
-        .subscriber(SubscriberKind::LogProjector, Table::with(TABLE, actions))
+        .subscriber(SubscriberKind::LogProjector, Table::grant(TABLE, actions))
 }
 
 /// Runs the function.

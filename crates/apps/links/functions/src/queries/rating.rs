@@ -35,21 +35,21 @@ pub fn routes() -> Vec<queries::Query> {
     vec![
         queries::Query::new(
             "GET /links/ratings",
-            [Table::with(link_ratings::TABLE, [GetItem, Query])],
+            [Table::grant(link_ratings::TABLE, [GetItem, Query])],
             link_ratings,
         )
         .with_pages()
         .required_parameter::<WebUrl>("url"),
         queries::Query::new(
             "GET /users/{id}/ratings",
-            [Table::with(user_ratings::TABLE, [Query])],
+            [Table::grant(user_ratings::TABLE, [Query])],
             user_ratings,
         )
         .path_parameter::<UserId>("id")
         .with_pages(),
         queries::Query::new(
             "GET /users/{id}/feed",
-            [Table::with(feeds::TABLE, [BatchGetItem, Query])],
+            [Table::grant(feeds::TABLE, [BatchGetItem, Query])],
             feed,
         )
         .path_parameter::<UserId>("id")
@@ -57,7 +57,7 @@ pub fn routes() -> Vec<queries::Query> {
         .refusals(&[NOT_YOU]),
         queries::Query::new(
             "GET /users/{id}/follows",
-            [Table::with(feeds::TABLE, [Query])],
+            [Table::grant(feeds::TABLE, [Query])],
             follows,
         )
         .path_parameter::<UserId>("id")

@@ -18,7 +18,7 @@ pub fn routes() -> Vec<Query> {
     let yours = VisibleTo::Owner(|row: &Row| row.created_by.as_deref());
     vec![
         row::<Todo, _, _>("GET /todo/{id}", TABLE, UNKNOWN, yours, todo),
-        page("GET /todo", "todos", (TABLE, BY_CREATOR), own_todos, todo)
+        page("GET /todo", "todos", TABLE, BY_CREATOR, own_todos, todo)
             .parameter::<Status>("status"),
     ]
 }

@@ -14,7 +14,7 @@ pub fn routes() -> Vec<Query> {
     let yours = VisibleTo::Owner(|row: &Row| row.created_by.as_deref());
     vec![
         row::<Widget, _, _>("GET /widgets/{id}", TABLE, UNKNOWN, yours, widget),
-        page("GET /widgets", "widgets", (TABLE, BY_CREATOR), KeyRange::from_caller, widget),
+        page("GET /widgets", "widgets", TABLE, BY_CREATOR, KeyRange::from_caller, widget),
     ]
 }
 

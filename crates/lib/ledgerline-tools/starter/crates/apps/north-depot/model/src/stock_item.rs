@@ -120,7 +120,7 @@ mod tests {
     use jiff::Timestamp;
     use ledgerline::{
         fold,
-        spec::{decided_twice, given, valid},
+        spec::{decide_twice, given, valid},
     };
 
     use super::*;
@@ -169,7 +169,7 @@ mod tests {
                 Command::Create(_) => Err(EXISTS),
                 Command::Rename(_) => Ok(Vec::new()),
             };
-            assert_eq!(decided_twice::<StockItem>(&state, &command, &by("ada")), expected);
+            assert_eq!(decide_twice::<StockItem>(&state, &command, &by("ada")), expected);
         }
     }
 }

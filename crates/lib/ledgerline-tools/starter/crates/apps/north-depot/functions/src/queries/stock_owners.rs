@@ -28,7 +28,8 @@ pub fn routes() -> Vec<Query> {
         page::<Row, Row>(
             "GET /stock-owners",
             "rows",
-            (TABLE, BY_CREATED_BY),
+            TABLE,
+            BY_CREATED_BY,
             by_created_by,
             |row| row,
         )
