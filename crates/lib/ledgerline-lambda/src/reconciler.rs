@@ -62,8 +62,8 @@ pub struct Reconciler {
 /// ```
 ///
 /// # Errors
-/// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `SUBSCRIBERS` is missing or wrong, `SEQUENCE_PARTITIONS`
-/// is wrong, or the log cannot be read.
+/// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `SUBSCRIBERS` is missing or wrong,
+/// `SEQUENCE_PARTITIONS` is wrong, or the log cannot be read.
 pub async fn run() -> Result<(), Error> {
     let manifest = Manifest::new(Source::Schedule)
         .table(table_grants::read_sequence())
