@@ -15,6 +15,23 @@ fn of<'a>(answer: &'a Answer, header: &str) -> Option<&'a str> {
     answer.headers.get(header).map(String::as_str)
 }
 
+/// A page signs a user in and gets the tokens without a token.
+#[tokio::test]
+async fn a_page_of_an_allowed_origin_gets_tokens() {
+    let stack = stack().await;
+    let origin = [("origin", APP)];
+    for path in ["/oauth2/token", "/oauth2/revoke"] {
+        let kind = ("content-type", "application/x-www-form-urlencoded");
+        let answer = stack.call(Method::POST, path, &[origin[0], kind], String::new()).await;
+        assert_eq!(of(&answer, "access-control-allow-origin"), Some(APP), "{path}: {answer:?}");
+    }
+    let configuration = "/.well-known/openid-configuration";
+    let answer = stack.call(Method::GET, configuration, &origin, String::new()).await;
+    assert_eq!(of(&answer, "access-control-allow-origin"), Some(APP), "{answer:?}");
+    let form = stack.call(Method::POST, "/oauth2/authorize", &origin, String::new()).await;
+    assert_eq!(form.status, StatusCode::UNAUTHORIZED, "{form:?}");
+}
+
 /// A browser sends the preflight request without a token, and the request itself only after it.
 #[tokio::test]
 async fn a_page_of_an_allowed_origin_calls_the_api() {
@@ -50,10 +67,14 @@ async fn a_page_of_an_allowed_origin_calls_the_api() {
 #[tokio::test]
 async fn a_page_of_a_foreign_origin_reads_no_response() {
     let stack = stack().await;
-    let foreign =
-        [("origin", "http://evil.example.com"), ("access-control-request-method", "POST")];
+    refuses(&stack, "http://evil.example.com").await;
+}
+
+async fn refuses(stack: &LocalStack, origin: &str) {
+    let foreign = [("origin", origin), ("access-control-request-method", "POST")];
     for method in [Method::OPTIONS, Method::GET] {
         let answer = stack.call(method, "/accounts", &foreign, String::new()).await;
+        assert_eq!(answer.status, StatusCode::FORBIDDEN, "{answer:?}");
         assert_eq!(of(&answer, "access-control-allow-origin"), None, "{answer:?}");
     }
 }
@@ -62,8 +83,5 @@ async fn a_page_of_a_foreign_origin_reads_no_response() {
 #[tokio::test]
 async fn without_allowed_origins_no_page_calls_the_api() {
     let stack = LocalStack::start(None).await;
-    let preflight = [("origin", APP), ("access-control-request-method", "POST")];
-    let answer = stack.call(Method::OPTIONS, "/accounts", &preflight, String::new()).await;
-    assert_eq!(answer.status, StatusCode::NOT_FOUND);
-    assert_eq!(of(&answer, "access-control-allow-origin"), None);
+    refuses(&stack, APP).await;
 }
