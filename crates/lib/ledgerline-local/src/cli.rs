@@ -170,27 +170,8 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
         own_binaries: arguments.own_binaries,
     })
     .await?;
-    output::line(format_args!(""));
-    for (route, function) in &stack.routes {
-        output::line(format_args!("  {route:<40} {function}"));
-    }
-    output::line(format_args!(""));
-    output::line(format_args!(
-        "  signed in    {} (for another user: -H 'Authorization: Bearer NAME')",
-        arguments.user
-    ));
-    output::line(format_args!("  contract     {0}{1}, and {0}{1}.json", stack.url, contract::PAGE));
-    match &stack.web_app {
-        Some([here, own]) => {
-            output::line(format_args!("  web app      {here}, and {own} (another origin)"));
-        }
-        None if folder.join("web/package.json").exists() && !is_built => output::line(
-            format_args!("  web app      not built: cd web && npm ci && npm run build"),
-        ),
-        None => {}
-    }
-    output::line(format_args!("  AWS          {} (for AWS_ENDPOINT_URL)", stack.aws_url));
-    output::line(format_args!("  mails        {}/mailbox", stack.aws_url));
+    let has_sources = folder.join("web/package.json").exists() && !is_built;
+    print_addresses(&stack, &arguments.user, has_sources);
     output::line(format_args!("  data         {place}"));
     if let Some(log) = stack.log.as_ref().filter(|_| is_kept) {
         match unreadable_commits::<L>(log).await.context("the log cannot be read")? {
@@ -208,6 +189,31 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
     output::line(format_args!("\nReady at {}. Stop with Ctrl-C.\n", stack.url));
     tokio::signal::ctrl_c().await?;
     Ok(())
+}
+
+/// Prints the routes and the addresses of a stack. `has_sources` says that the web app can be built.
+fn print_addresses(stack: &Stack, user: &str, has_sources: bool) {
+    output::line(format_args!(""));
+    for (route, function) in &stack.routes {
+        output::line(format_args!("  {route:<40} {function}"));
+    }
+    output::line(format_args!(""));
+    output::line(format_args!(
+        "  signed in    {} (for another user: -H 'Authorization: Bearer NAME')",
+        user
+    ));
+    output::line(format_args!("  contract     {0}{1}, and {0}{1}.json", stack.url, contract::PAGE));
+    match &stack.web_app {
+        Some([here, own]) => {
+            output::line(format_args!("  web app      {here}, and {own} (another origin)"));
+        }
+        None if has_sources => output::line(format_args!(
+            "  web app      not built: cd web && npm ci && npm run build"
+        )),
+        None => {}
+    }
+    output::line(format_args!("  AWS          {} (for AWS_ENDPOINT_URL)", stack.aws_url));
+    output::line(format_args!("  mails        {}/mailbox", stack.aws_url));
 }
 
 /// The maximum number of commits in one read of the log.

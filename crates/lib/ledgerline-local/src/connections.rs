@@ -13,12 +13,12 @@ use tokio::sync::{Notify, watch};
 use ledgerline_sam::template::{self, Event, QueueSource, StreamSource, Template};
 
 use crate::{
-    checkpoint::Checkpoint,
     host::Function,
     iam::Iam,
     pattern::Filters,
     rules,
     services::{DynamoDb, EventBridge, Sqs},
+    shard_checkpoint::Checkpoint,
     sources::{invocation::Invocations, queue, stream},
     stream_records::{self, Stream},
     trace_log::TraceLog,

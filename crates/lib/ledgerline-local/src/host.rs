@@ -28,17 +28,12 @@ use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader},
     net::TcpListener,
-    process::Command,
+    process::{Child, Command},
     sync::{Notify, Semaphore, SemaphorePermit, oneshot, watch},
 };
 use uuid::Uuid;
 
-use crate::{
-    door::{self, Pages},
-    operations::Logs,
-    output,
-    trace_log::TraceLog,
-};
+use crate::{operations::Logs, output, trace_log::TraceLog};
 
 /// The alias under which event sources invoke a function, because SAM publishes it under this name
 /// (`AutoPublishAlias`).
@@ -265,7 +260,7 @@ impl Host {
             // The largest synchronous response on Lambda has 6 MB.
             .layer(DefaultBodyLimit::max(6 * 1024 * 1024))
             .with_state(Arc::clone(&host));
-        door::serve(listener, api, Pages::None)?;
+        tokio::spawn(async move { axum::serve(listener, api).await });
         Ok(host)
     }
 
@@ -485,25 +480,7 @@ impl Function {
     /// Runs the process of an instance until it ends. Returns how the process ended.
     async fn run_instance(&self, id: u64, kill: &Notify) -> String {
         let Some(host) = self.host.upgrade() else { return "the local stack is stopping".into() };
-        let mut command = Command::new(&self.launch.program);
-        // All functions are one program: the name lets a developer find, and kill, one of them.
-        #[cfg(unix)]
-        command.arg0(&self.launch.name);
-        command
-            .env_clear()
-            .envs(CLOCK.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
-            .envs(&self.launch.environment)
-            .env("AWS_LAMBDA_RUNTIME_API", format!("{}/{}/{id}", host.url, self.launch.name))
-            .env("AWS_LAMBDA_FUNCTION_NAME", &self.launch.name)
-            .env("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST")
-            .env("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256")
-            .env("AWS_LAMBDA_LOG_GROUP_NAME", "local")
-            .env("AWS_LAMBDA_LOG_STREAM_NAME", "local")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true);
-        let mut child = match command.spawn() {
+        let mut child = match self.spawn(&host, id) {
             Ok(child) => child,
             Err(error) => {
                 return format!("{} cannot be started: {error}", self.launch.program.display());
@@ -513,22 +490,6 @@ impl Function {
             "function",
             &format!("{} started (pid {})", self.launch.name, child.id().unwrap_or(0)),
         );
-        if let Some(output) = child.stdout.take() {
-            tokio::spawn(copy_logs(
-                self.launch.name.clone(),
-                host.show_logs,
-                Arc::clone(&host.logs),
-                output,
-            ));
-        }
-        if let Some(output) = child.stderr.take() {
-            tokio::spawn(copy_logs(
-                self.launch.name.clone(),
-                host.show_logs,
-                Arc::clone(&host.logs),
-                output,
-            ));
-        }
         drop(host);
         tokio::select! {
             status = child.wait() => match status {
@@ -547,6 +508,37 @@ impl Function {
                 format!("the initialisation took longer than {} s", INIT_TIMEOUT.as_secs())
             }
         }
+    }
+
+    /// Starts the process of an instance, whose logs the host shows.
+    fn spawn(&self, host: &Host, id: u64) -> std::io::Result<Child> {
+        let mut command = Command::new(&self.launch.program);
+        // All functions are one program: the name lets a developer find, and kill, one of them.
+        #[cfg(unix)]
+        command.arg0(&self.launch.name);
+        command
+            .env_clear()
+            .envs(CLOCK.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
+            .envs(&self.launch.environment)
+            .env("AWS_LAMBDA_RUNTIME_API", format!("{}/{}/{id}", host.url, self.launch.name))
+            .env("AWS_LAMBDA_FUNCTION_NAME", &self.launch.name)
+            .env("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST")
+            .env("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256")
+            .env("AWS_LAMBDA_LOG_GROUP_NAME", "local")
+            .env("AWS_LAMBDA_LOG_STREAM_NAME", "local")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let mut child = command.spawn()?;
+        let name = || self.launch.name.clone();
+        if let Some(output) = child.stdout.take() {
+            tokio::spawn(copy_logs(name(), host.show_logs, Arc::clone(&host.logs), output));
+        }
+        if let Some(output) = child.stderr.take() {
+            tokio::spawn(copy_logs(name(), host.show_logs, Arc::clone(&host.logs), output));
+        }
+        Ok(child)
     }
 
     /// Returns if the instance has not asked for work in time; otherwise, waits for ever.

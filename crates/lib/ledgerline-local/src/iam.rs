@@ -328,38 +328,16 @@ impl Iam {
 
     fn dynamodb(&self, operation: &str, request: &Value) -> Vec<Act> {
         let table = &request["TableName"];
-        let one =
-            |action| vec![self.table_act(action, table, None, self.key_of(table, &request["Key"]))];
+        let action = format!("dynamodb:{operation}");
+        let act = |index, keys| vec![self.table_act(&action, table, index, keys)];
         match operation {
-            "GetItem" => one("dynamodb:GetItem"),
-            "UpdateItem" => one("dynamodb:UpdateItem"),
-            "DeleteItem" => one("dynamodb:DeleteItem"),
-            "PutItem" => {
-                vec![self.table_act(
-                    "dynamodb:PutItem",
-                    table,
-                    None,
-                    self.key_of(table, &request["Item"]),
-                )]
+            "GetItem" | "UpdateItem" | "DeleteItem" => {
+                act(None, self.key_of(table, &request["Key"]))
             }
-            "Query" => {
-                let index = request["IndexName"].as_str();
-                vec![self.table_act(
-                    "dynamodb:Query",
-                    table,
-                    index,
-                    self.queried_keys(table, request),
-                )]
-            }
-            "Scan" => {
-                vec![self.table_act("dynamodb:Scan", table, request["IndexName"].as_str(), None)]
-            }
+            "PutItem" => act(None, self.key_of(table, &request["Item"])),
+            "Query" => act(request["IndexName"].as_str(), self.queried_keys(table, request)),
+            "Scan" => act(request["IndexName"].as_str(), None),
             "BatchGetItem" | "BatchWriteItem" => {
-                let action = if operation == "BatchGetItem" {
-                    "dynamodb:BatchGetItem"
-                } else {
-                    "dynamodb:BatchWriteItem"
-                };
                 let tables = request["RequestItems"].as_object().into_iter().flatten();
                 let on_table = |(table, requests): (&String, &Value)| {
                     let table = json!(table);
@@ -373,7 +351,7 @@ impl Iam {
                         .filter_map(|key| self.key_of(&table, key))
                         .flatten()
                         .collect();
-                    self.table_act(action, &table, None, Some(keys))
+                    self.table_act(&action, &table, None, Some(keys))
                 };
                 tables.map(on_table).collect()
             }
@@ -402,7 +380,7 @@ impl Iam {
             }
             // The other operations are about tables, not items. Functions use none of these
             // operations, and are denied each one that no role names.
-            _ => vec![self.table_act(&format!("dynamodb:{operation}"), table, None, None)],
+            _ => act(None, None),
         }
     }
 

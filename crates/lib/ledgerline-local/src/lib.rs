@@ -1,13 +1,11 @@
 #![doc = include_str!("../README.md")]
 
 mod access_log;
-mod checkpoint;
 mod cli;
 mod connections;
 mod contract;
 mod cors;
 mod descriptors;
-mod door;
 mod dynamodb;
 mod gateway;
 pub mod host;
@@ -22,6 +20,7 @@ mod output;
 mod pattern;
 mod rules;
 pub mod services;
+mod shard_checkpoint;
 mod sign_in;
 mod sources;
 pub mod stack;

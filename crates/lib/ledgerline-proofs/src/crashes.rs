@@ -21,7 +21,7 @@ use crate::{
     case::{Case, Done, Outcome, each, exactly},
     faulty_wire::{Plan, Wire},
     pipeline::{LogFunction, StateFunction, records},
-    tank_application::seen,
+    tank_application::client_view,
     world::World,
 };
 
@@ -185,12 +185,12 @@ fn cases(application: &Application, seed: u64) -> Result<Vec<Case>> {
         application.streams.iter().flat_map(|kind| streams(kind.category).into_iter().take(2));
     cases.push(fanout(application, fanned.collect()));
     for view in &application.stateful {
-        cases.push(stateful(application, view, streams(view.category).swap_remove(0)));
+        cases.push(state_view_case(application, view, streams(view.category).swap_remove(0)));
     }
     for view in &application.logged {
         let streams: Vec<_> = view.view.of.iter().flat_map(|category| streams(category)).collect();
-        cases.push(logged(view, view.table.into(), streams.clone(), true));
-        cases.push(logged(view, format!("{} (whole)", view.table), streams, false));
+        cases.push(log_view_case(view, view.table.into(), streams.clone(), true));
+        cases.push(log_view_case(view, format!("{} (whole)", view.table), streams, false));
     }
     cases.extend(application.cases.iter().map(|case| case()));
     Ok(cases)
@@ -226,7 +226,7 @@ fn commands(application: &Application, function: &CommandFunction) -> Result<Cas
             each(&done, &requests, async |event| {
                 let event: ApiGatewayV2httpRequest = serde_json::from_value(event.clone()).ok()?;
                 let response = function(HttpRequest::from(event)).await;
-                (!response.status.is_server_error()).then(|| seen(&response))
+                (!response.status.is_server_error()).then(|| client_view(&response))
             })
             .await
         }
@@ -275,7 +275,7 @@ fn fanout(application: &Application, streams: Vec<Vec<Commit>>) -> Case {
     Case { name: "fanout".into(), log: streams, call: Box::new(call), right: exactly }
 }
 
-fn stateful(application: &Application, view: &StateFunction, stream: Vec<Commit>) -> Case {
+fn state_view_case(application: &Application, view: &StateFunction, stream: Vec<Commit>) -> Case {
     let log = vec![stream.clone()];
     let instance = Arc::clone(&view.instance);
     let pipeline = application.pipeline();
@@ -299,7 +299,12 @@ fn stateful(application: &Application, view: &StateFunction, stream: Vec<Commit>
     Case { name: view.table.into(), log, call: Box::new(call), right: exactly }
 }
 
-fn logged(function: &LogFunction, name: String, streams: Vec<Vec<Commit>>, gaps: bool) -> Case {
+fn log_view_case(
+    function: &LogFunction,
+    name: String,
+    streams: Vec<Vec<Commit>>,
+    gaps: bool,
+) -> Case {
     let view = function.clone();
     Case::consumer_with_gaps(&name, streams, gaps, move |wire| view.consumer(wire))
 }

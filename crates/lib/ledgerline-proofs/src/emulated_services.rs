@@ -213,7 +213,7 @@ fn ok(body: &Value) -> Answer {
 
 fn dynamodb(database: &Database, operation: &str, body: &Value) -> Answer {
     /// Reads the request, calls the database, and writes the answer.
-    fn with<Request: DeserializeOwned, Response: Serialize>(
+    fn call_database<Request: DeserializeOwned, Response: Serialize>(
         body: &Value,
         call: impl FnOnce(Request) -> Result<Response, DynoxideError>,
     ) -> Result<String, DynoxideError> {
@@ -223,17 +223,21 @@ fn dynamodb(database: &Database, operation: &str, body: &Value) -> Answer {
         serde_json::to_string(&call(request)?).map_err(wrong)
     }
     let answer = match operation {
-        "PutItem" => with(body, |request| database.put_item(request)),
-        "GetItem" => with(body, |request| database.get_item(request)),
-        "DeleteItem" => with(body, |request| database.delete_item(request)),
-        "UpdateItem" => with(body, |request| database.update_item(request)),
-        "Query" => with(body, |request| database.query(request)),
-        "Scan" => with(body, |request| database.scan(request)),
-        "BatchGetItem" => with(body, |request| database.batch_get_item(request)),
-        "BatchWriteItem" => with(body, |request| database.batch_write_item(request)),
-        "TransactWriteItems" => with(body, |request| database.transact_write_items(request)),
-        "ExecuteStatement" => with(body, |request| database.execute_statement(request)),
-        "ExecuteTransaction" => with(body, |request| database.execute_transaction(request)),
+        "PutItem" => call_database(body, |request| database.put_item(request)),
+        "GetItem" => call_database(body, |request| database.get_item(request)),
+        "DeleteItem" => call_database(body, |request| database.delete_item(request)),
+        "UpdateItem" => call_database(body, |request| database.update_item(request)),
+        "Query" => call_database(body, |request| database.query(request)),
+        "Scan" => call_database(body, |request| database.scan(request)),
+        "BatchGetItem" => call_database(body, |request| database.batch_get_item(request)),
+        "BatchWriteItem" => call_database(body, |request| database.batch_write_item(request)),
+        "TransactWriteItems" => {
+            call_database(body, |request| database.transact_write_items(request))
+        }
+        "ExecuteStatement" => call_database(body, |request| database.execute_statement(request)),
+        "ExecuteTransaction" => {
+            call_database(body, |request| database.execute_transaction(request))
+        }
         other => Err(DynoxideError::ValidationException(format!("nobody calls {other:?}"))),
     };
     match answer {
@@ -265,7 +269,7 @@ pub(crate) mod answer {
         items.as_array().map(Vec::len)
     }
 
-    fn cancelled(items: usize, code: &str, message: &str) -> Answer {
+    fn cancel(items: usize, code: &str, message: &str) -> Answer {
         let mut reasons = vec![json!({ "Code": "None" }); items];
         reasons[0] = json!({ "Code": code, "Message": message });
         let codes: Vec<_> = reasons.iter().filter_map(|reason| reason["Code"].as_str()).collect();
@@ -284,18 +288,18 @@ pub(crate) mod answer {
     pub(crate) fn conflict(operation: &str, body: &Value) -> Answer {
         let message = "Transaction is ongoing for the item";
         match items(operation, body) {
-            Some(items) => cancelled(items, "TransactionConflict", message),
+            Some(items) => cancel(items, "TransactionConflict", message),
             None => error(400, "TransactionConflictException", json!({ "message": message })),
         }
     }
 
     /// The answer that the table has no capacity left. For a transaction, `for_an_item` puts the
     /// reason into the cancellation of one of its items.
-    pub(crate) fn throttled(operation: &str, body: &Value, for_an_item: bool) -> Answer {
+    pub(crate) fn throttle(operation: &str, body: &Value, for_an_item: bool) -> Answer {
         let message = "The level of configured provisioned throughput for the table was exceeded. Consider increasing \
              your provisioning level with the UpdateTable API.";
         match items(operation, body).filter(|_| for_an_item) {
-            Some(items) => cancelled(items, "ThrottlingError", message),
+            Some(items) => cancel(items, "ThrottlingError", message),
             None => {
                 let reason = json!({
                     "reason": "TableWriteProvisionedThroughputExceeded",
@@ -308,12 +312,12 @@ pub(crate) mod answer {
     }
 
     /// The answer that the caller's role does not allow the request.
-    pub(crate) fn denied(why: &str) -> Answer {
+    pub(crate) fn deny(why: &str) -> Answer {
         error(400, "AccessDeniedException", json!({ "Message": why }))
     }
 
     /// The answer of a service that failed.
-    pub(crate) fn failed() -> Answer {
+    pub(crate) fn fail() -> Answer {
         error(500, "InternalServerError", json!({ "message": "Internal server error" }))
     }
 }

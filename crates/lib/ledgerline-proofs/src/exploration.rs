@@ -19,7 +19,7 @@ where
     type Guard: Copy + Debug + 'static;
     const GUARDS: &'static [Self::Guard];
 
-    fn without(self, guard: Self::Guard) -> Self;
+    fn leave_out(self, guard: Self::Guard) -> Self;
 
     /// Two states with one representative count as one.
     fn representative(state: &Self::State) -> Self::State {
@@ -46,7 +46,7 @@ pub(crate) fn visit_all_states<M: Guarded>(model: &M) -> Result<(usize, usize)> 
 /// violations, each with the number of steps to it.
 pub(crate) fn need_all_guards<M: Guarded>(model: &M) -> Result<String> {
     let violations = M::GUARDS.iter().map(|guard| {
-        let violation = violation(model.clone().without(*guard))
+        let violation = violation(model.clone().leave_out(*guard))
             .with_context(|| format!("nothing goes wrong without {guard:?}"))?;
         Ok(format!("without {guard:?}: {violation}"))
     });

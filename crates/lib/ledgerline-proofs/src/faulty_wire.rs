@@ -276,22 +276,12 @@ impl Wire {
                     .then(|| FAULTS[state.rng.usize(0..FAULTS.len())])
             }
         };
-        let applies = |fault: &Fault| match fault {
-            Fault::Conflict => matches!(
-                operation,
-                "PutItem" | "TransactWriteItems" | "ExecuteStatement" | "ExecuteTransaction"
-            ),
-            Fault::Stale => operation == "Query" && body["ConsistentRead"] != true,
-            Fault::ShortPage => operation == "Query",
-            Fault::Slow
-            | Fault::Dropped
-            | Fault::ReplyLost
-            | Fault::Hanging
-            | Fault::Late
-            | Fault::Repeated
-            | Fault::Throttled
-            | Fault::Failed
-            | Fault::AppliedAndFailed => true,
+        let writes = ["PutItem", "TransactWriteItems", "ExecuteStatement", "ExecuteTransaction"];
+        let is_query = operation == "Query";
+        let applies = |fault: &Fault| {
+            (*fault != Fault::Conflict || writes.contains(&operation))
+                && (*fault != Fault::Stale || is_query && body["ConsistentRead"] != true)
+                && (*fault != Fault::ShortPage || is_query)
         };
         let fault = fault.filter(applies);
         if let Some(fault) = fault {
@@ -321,7 +311,7 @@ impl Wire {
         self,
         operation: String,
         is_of_dynamodb: bool,
-        mut body: Value,
+        body: Value,
     ) -> Result<HttpResponse, ConnectorError> {
         let services = &self.inner.services;
         let denied = self
@@ -331,7 +321,7 @@ impl Wire {
             .and_then(|role| role.denies(&operation, &body));
         if let Some(denied) = denied {
             self.lock().denied.push(denied.clone());
-            return response(answer::denied(&denied));
+            return response(answer::deny(&denied));
         }
         let (fault, [there, back]) = self.next(&operation, &body);
         sleep(there).await;
@@ -342,57 +332,69 @@ impl Wire {
             self.inner.crashed.notify_one();
             return futures::future::pending().await;
         }
-        let broken = || Err(ConnectorError::io("the connection broke".into()));
         let answered = match fault {
             None => services.call(&operation, &body),
-            Some(Fault::Slow) => {
+            Some(fault) => self.misbehave(fault, operation, body, [there, back]).await?,
+        };
+        sleep(back).await;
+        response(answered)
+    }
+
+    /// Answers a request with a fault.
+    async fn misbehave(
+        &self,
+        fault: Fault,
+        operation: String,
+        mut body: Value,
+        [there, back]: [Duration; 2],
+    ) -> Result<Answer, ConnectorError> {
+        let services = &self.inner.services;
+        let broken = || ConnectorError::io("the connection broke".into());
+        Ok(match fault {
+            Fault::Slow => {
                 sleep(there * 20).await;
                 let answered = services.call(&operation, &body);
                 sleep(back * 20).await;
                 answered
             }
-            Some(Fault::Dropped) => return broken(),
-            Some(Fault::ReplyLost) => {
+            Fault::Dropped => return Err(broken()),
+            Fault::ReplyLost => {
                 services.call(&operation, &body);
                 sleep(back).await;
-                return broken();
+                return Err(broken());
             }
-            Some(Fault::Hanging) => {
+            Fault::Hanging => {
                 services.call(&operation, &body);
-                return futures::future::pending().await;
+                futures::future::pending().await
             }
-            Some(Fault::Late) => {
+            Fault::Late => {
                 let wire = self.clone();
                 tokio::spawn(async move {
                     sleep(back * 1_500).await;
                     wire.inner.services.call(&operation, &body);
                 });
-                return futures::future::pending().await;
+                futures::future::pending().await
             }
-            Some(Fault::Repeated) => {
+            Fault::Repeated => {
                 services.call(&operation, &body);
                 sleep(back).await;
                 services.call(&operation, &body)
             }
-            Some(Fault::Throttled) => {
-                answer::throttled(&operation, &body, back.subsec_millis() % 2 == 0)
-            }
-            Some(Fault::Failed) => answer::failed(),
-            Some(Fault::AppliedAndFailed) => {
+            Fault::Throttled => answer::throttle(&operation, &body, back.subsec_millis() % 2 == 0),
+            Fault::Failed => answer::fail(),
+            Fault::AppliedAndFailed => {
                 services.call(&operation, &body);
-                answer::failed()
+                answer::fail()
             }
-            Some(Fault::Conflict) => answer::conflict(&operation, &body),
-            Some(Fault::Stale) => {
+            Fault::Conflict => answer::conflict(&operation, &body),
+            Fault::Stale => {
                 services.stale(&operation, &mut body, 1 + u64::from(back.subsec_millis() % 3))
             }
-            Some(Fault::ShortPage) => {
+            Fault::ShortPage => {
                 body["Limit"] = 1.into();
                 services.call(&operation, &body)
             }
-        };
-        sleep(back).await;
-        response(answered)
+        })
     }
 }
 

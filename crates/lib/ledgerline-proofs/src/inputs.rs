@@ -40,31 +40,16 @@ enum Decoder {
     EmbeddedState,
 }
 
-impl Decoder {
-    /// The unit of the decoder's inputs.
-    fn unit(self) -> &'static str {
-        match self {
-            Self::Body => "bodies",
-            Self::Path => "paths",
-            Self::Headers => "headers",
-            Self::StreamImage => "images of the stream",
-            Self::QueueMessage => "messages",
-            Self::BusEntry => "entries of the bus",
-            Self::StoredItem => "stored items",
-            Self::EmbeddedState => "embedded states",
-        }
-    }
-}
-
-const DECODERS: [Decoder; 8] = [
-    Decoder::Body,
-    Decoder::Path,
-    Decoder::Headers,
-    Decoder::StreamImage,
-    Decoder::QueueMessage,
-    Decoder::BusEntry,
-    Decoder::StoredItem,
-    Decoder::EmbeddedState,
+/// The decoders, each with the unit of its inputs.
+const DECODERS: [(Decoder, &str); 8] = [
+    (Decoder::Body, "bodies"),
+    (Decoder::Path, "paths"),
+    (Decoder::Headers, "headers"),
+    (Decoder::StreamImage, "images of the stream"),
+    (Decoder::QueueMessage, "messages"),
+    (Decoder::BusEntry, "entries of the bus"),
+    (Decoder::StoredItem, "stored items"),
+    (Decoder::EmbeddedState, "embedded states"),
 ];
 
 /// Feeds bad input to each of the decoders. Fails if a decoder panics, or gives an answer that bad
@@ -74,7 +59,7 @@ pub(crate) fn proof(effort: &Effort, application: &Application) -> Result<Tried>
     let samples = Samples::read(application)?;
     let decoders = samples.decoders();
     let play = |world: &mut World, seed: u64| {
-        let decoder = decoders[usize::try_from(seed % decoders.len() as u64).unwrap_or(0)];
+        let (decoder, unit) = decoders[usize::try_from(seed % decoders.len() as u64).unwrap_or(0)];
         fastrand::seed(seed);
         let rng = &mut Rng::with_seed(seed);
         let feed = Feed { world, application, samples: &samples, rng, accepted: 0 };
@@ -82,7 +67,7 @@ pub(crate) fn proof(effort: &Effort, application: &Application) -> Result<Tried>
             .unwrap_or_else(|_| bail!("it panicked"))
             .with_context(|| format!("{decoder:?}"))?;
         let mut counts = Counts::default();
-        counts.add(decoder.unit(), BATCH as u64);
+        counts.add(unit, BATCH as u64);
         counts.add("inputs that were good all the same", fed);
         Ok(counts)
     };
@@ -152,8 +137,8 @@ impl Samples {
 
     /// The decoders for which there is valid input. An application may have no command function, or
     /// no histories.
-    fn decoders(&self) -> Vec<Decoder> {
-        let has_something = |decoder: &Decoder| match decoder {
+    fn decoders(&self) -> Vec<(Decoder, &'static str)> {
+        let has_something = |(decoder, _): &(Decoder, _)| match decoder {
             Decoder::Body | Decoder::Path | Decoder::Headers => !self.requests.is_empty(),
             Decoder::StoredItem => !self.commits.is_empty(),
             Decoder::EmbeddedState => self.commits.iter().any(|commit| commit.state.is_some()),
@@ -221,7 +206,7 @@ impl Feed<'_> {
         let mut batch = Vec::new();
         for _ in 0..BATCH {
             let place = self.pick(&self.samples.records);
-            batch.push(changed(self.rng, &self.samples.records[place]));
+            batch.push(mutate(self.rng, &self.samples.records[place]));
         }
         let records = records(serde_json::from_value(json!({ "Records": batch }))?);
         self.accepted += records.iter().filter(|record| record.commit.is_ok()).count() as u64;
@@ -258,7 +243,7 @@ impl Feed<'_> {
         let pipeline = self.application.pipeline_at(&self.world.wire);
         for _ in 0..BATCH {
             let place = self.pick(&self.samples.entries);
-            let entry = changed(self.rng, &self.samples.entries[place]);
+            let entry = mutate(self.rng, &self.samples.entries[place]);
             let Some(projector) = self.rng.choice(&pipeline.stateful) else { break };
             let Err(error) = projector.project(entry.clone()).await else {
                 self.accepted += 1;
@@ -279,7 +264,7 @@ impl Feed<'_> {
         for _ in 0..BATCH {
             let place = self.pick(&self.samples.commits);
             let value = serde_json::to_value(&self.samples.commits[place])?;
-            let Ok(item) = serde_dynamo::to_item(changed(self.rng, &value)) else { continue };
+            let Ok(item) = serde_dynamo::to_item(mutate(self.rng, &value)) else { continue };
             if let Ok(commit) = commit_from_image(item) {
                 self.accepted += 1;
                 (self.application.read_commit)(&commit);
@@ -380,7 +365,7 @@ fn text(rng: &mut Rng, valid: &str) -> String {
     if rng.bool()
         && let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(valid)
     {
-        return changed(rng, &value).to_string();
+        return mutate(rng, &value).to_string();
     }
     let mut bytes = valid.as_bytes().to_vec();
     for _ in 0..rng.usize(1..5) {
@@ -403,7 +388,7 @@ fn text(rng: &mut Rng, valid: &str) -> String {
 }
 
 /// The valid value after one to three changes.
-fn changed(rng: &mut Rng, valid: &Value) -> Value {
+fn mutate(rng: &mut Rng, valid: &Value) -> Value {
     let mut value = valid.clone();
     for _ in 0..rng.usize(1..4) {
         change(rng, &mut value);

@@ -30,9 +30,11 @@ pub mod world;
 use std::{env, error, fmt};
 
 use anyhow::Result;
-use ledgerline_testing::{again, seed};
+use ledgerline_testing::{repeat_command, seed};
 
 pub use self::{application::Application, counts::Counts, program::main, tank_application::tanks};
+
+type Run = fn(&Effort, &Application) -> Result<Tried>;
 
 /// A proof: it tries to break guarantees of docs/guarantees.md.
 struct Proof {
@@ -40,12 +42,9 @@ struct Proof {
     number: u8,
     /// The claim of the proof, in a few words.
     name: &'static str,
-    /// The name of the test that runs the proof for an application too. It is empty for a proof
-    /// about ledgerline alone.
-    test: &'static str,
     /// Whether the proof consists of runs, each with a seed of its own.
     seeded: bool,
-    run: fn(&Effort, &Application) -> Result<Tried>,
+    run: Run,
 }
 
 impl Proof {
@@ -59,7 +58,12 @@ impl Proof {
 
     /// The command that repeats a finding of this proof for `application`, with the effort that led
     /// to the finding.
-    fn again(&self, finding: &Finding, application: &Application, effort: &Effort) -> String {
+    fn repeat_command(
+        &self,
+        finding: &Finding,
+        application: &Application,
+        effort: &Effort,
+    ) -> String {
         let runs = if self.seeded { effort.runs_to_repeat(finding) } else { None };
         if application.is_builtin {
             let seed = finding.seed;
@@ -69,83 +73,33 @@ impl Proof {
                 format!("cargo run --profile fast -p ledgerline-proofs -- --only {}", self.number);
             return format!("Again: {command} --seed {seed}{runs}{short}");
         }
-        effort.again_with(runs, finding, self.test)
+        // The test of an application has the name of the proof.
+        let test = self.name.to_lowercase().replace(',', "").replace(' ', "_");
+        effort.repeat_command_with(runs, finding, &test)
     }
+}
+
+const fn seeded_proof(number: u8, name: &'static str, run: Run) -> Proof {
+    Proof { number, name, seeded: true, run }
+}
+
+const fn whole_proof(number: u8, name: &'static str, run: Run) -> Proof {
+    Proof { number, name, seeded: false, run }
 }
 
 /// All proofs, in the order of their numbers.
 const PROOFS: [Proof; 11] = [
-    Proof {
-        number: 1,
-        name: "Concurrent histories are linearizable",
-        test: "concurrent_histories_are_linearizable",
-        seeded: true,
-        run: histories::proof,
-    },
-    Proof {
-        number: 2,
-        name: "The check of histories finds planted bugs",
-        test: "",
-        seeded: false,
-        run: histories::finds_planted_bugs,
-    },
-    Proof {
-        number: 3,
-        name: "Whatever the delivery, rows are the fold",
-        test: "whatever_the_delivery_rows_are_the_fold",
-        seeded: true,
-        run: delivery::proof,
-    },
-    Proof {
-        number: 4,
-        name: "A crash after any call loses and doubles nothing",
-        test: "a_crash_after_any_call_loses_and_doubles_nothing",
-        seeded: false,
-        run: crashes::proof,
-    },
-    Proof { number: 5, name: "Any of ten may fail", test: "", seeded: false, run: masks::proof },
-    Proof {
-        number: 6,
-        name: "The model of the pipeline has no wrong state",
-        test: "",
-        seeded: false,
-        run: pipeline_model::proof,
-    },
-    Proof {
-        number: 7,
-        name: "Bad input stops nothing",
-        test: "bad_input_stops_nothing",
-        seeded: true,
-        run: inputs::proof,
-    },
-    Proof {
-        number: 8,
-        name: "Two versions at once leave what one would",
-        test: "",
-        seeded: true,
-        run: versions::proof,
-    },
-    Proof {
-        number: 9,
-        name: "The order of all commits is final",
-        test: "",
-        seeded: true,
-        run: sequencers::proof,
-    },
-    Proof {
-        number: 10,
-        name: "A subscription applies each commit once",
-        test: "",
-        seeded: true,
-        run: subscriptions::proof,
-    },
-    Proof {
-        number: 11,
-        name: "A view is rebuilt while it is written",
-        test: "",
-        seeded: true,
-        run: rebuilds::proof,
-    },
+    seeded_proof(1, "Concurrent histories are linearizable", histories::proof),
+    whole_proof(2, "The check of histories finds planted bugs", histories::finds_planted_bugs),
+    seeded_proof(3, "Whatever the delivery, rows are the fold", delivery::proof),
+    whole_proof(4, "A crash after any call loses and doubles nothing", crashes::proof),
+    whole_proof(5, "Any of ten may fail", masks::proof),
+    whole_proof(6, "The model of the pipeline has no wrong state", pipeline_model::proof),
+    seeded_proof(7, "Bad input stops nothing", inputs::proof),
+    seeded_proof(8, "Two versions at once leave what one would", versions::proof),
+    seeded_proof(9, "The order of all commits is final", sequencers::proof),
+    seeded_proof(10, "A subscription applies each commit once", subscriptions::proof),
+    seeded_proof(11, "A view is rebuilt while it is written", rebuilds::proof),
 ];
 
 /// Defines the tests of an application: one for each proof of ledgerline that is about
@@ -200,7 +154,11 @@ pub fn test(number: u8, application: &Application) {
             proof.name, application.name, effort.seed
         )),
         Err(finding) => {
-            panic!("{}: {finding}\n{}", proof.name, proof.again(&finding, application, &effort))
+            panic!(
+                "{}: {finding}\n{}",
+                proof.name,
+                proof.repeat_command(&finding, application, &effort)
+            )
         }
     }
 }
@@ -246,14 +204,14 @@ impl Effort {
     /// The command that repeats a finding of the test `test`, which is one of the proofs of the
     /// package under test.
     #[must_use]
-    pub fn again(&self, finding: &Finding, test: &str) -> String {
-        self.again_with(self.runs_to_repeat(finding), finding, test)
+    pub fn repeat_command(&self, finding: &Finding, test: &str) -> String {
+        self.repeat_command_with(self.runs_to_repeat(finding), finding, test)
     }
 
-    fn again_with(&self, runs: Option<u64>, finding: &Finding, test: &str) -> String {
+    fn repeat_command_with(&self, runs: Option<u64>, finding: &Finding, test: &str) -> String {
         let long = if self.long { " PROOFS=long" } else { "" };
         let runs = runs.map(|runs| format!(" PROOFS_RUNS={runs}")).unwrap_or_default();
-        again(finding.seed, &format!("{runs}{long}"), &format!("--test proofs {test}"))
+        repeat_command(finding.seed, &format!("{runs}{long}"), &format!("--test proofs {test}"))
     }
 }
 
@@ -309,14 +267,21 @@ mod tests {
     fn one_command_repeats_a_finding() {
         let effort = Effort { seed: 7, long: false, runs: None };
         let finding = |seed| Finding { seed, story: String::new() };
-        let again = |seed| PROOFS[8].again(&finding(seed), &tanks(), &effort);
+        let again = |seed| PROOFS[8].repeat_command(&finding(seed), &tanks(), &effort);
         let command = "Again: cargo run --profile fast -p ledgerline-proofs -- --only 9 --seed";
         assert_eq!(again(9), format!("{command} 9 --runs 1 --short"));
         // A finding with the first seed may be about all runs, for example that no run had a fault.
         assert_eq!(again(7), format!("{command} 7 --short"));
+        let mut moved = tanks();
+        moved.is_builtin = false;
+        let again = PROOFS[2].repeat_command(&finding(9), &moved, &effort);
+        assert!(
+            again.ends_with("--test proofs whatever_the_delivery_rows_are_the_fold"),
+            "{again}"
+        );
         let command = "cargo test -p ledgerline-proofs --test proofs moved";
         assert_eq!(
-            effort.again(&finding(9), "moved"),
+            effort.repeat_command(&finding(9), "moved"),
             format!("Again: LEDGERLINE_SEED=9 PROOFS_RUNS=1 {command}")
         );
     }

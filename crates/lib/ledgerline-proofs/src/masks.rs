@@ -84,7 +84,7 @@ fn key(content: &Value, version: &Value) -> (String, u64) {
     (content["stream"].as_str().unwrap_or_default().to_owned(), version.as_u64().unwrap_or(0))
 }
 
-fn parsed(text: &str) -> Value {
+fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_default()
 }
 
@@ -119,11 +119,11 @@ impl Batch<'_> {
         self.wire.services().refuse(Some(Box::new(move |entry: &Value| {
             let (stream, version) = match part {
                 Part::Bus => {
-                    let content = parsed(entry["Detail"].as_str().unwrap_or_default());
+                    let content = parse(entry["Detail"].as_str().unwrap_or_default());
                     key(&content, &content["lastEvent"]["version"])
                 }
                 Part::Queue => {
-                    let content = parsed(entry["MessageBody"].as_str().unwrap_or_default());
+                    let content = parse(entry["MessageBody"].as_str().unwrap_or_default());
                     key(&content, &content["version"])
                 }
             };
@@ -192,7 +192,7 @@ impl Batch<'_> {
         let services = self.wire.services();
         let entries = services.take_entries();
         let messages = services.take_messages(&pipeline.logged[0].url);
-        let messages = messages.iter().map(|queued| parsed(&queued.body));
+        let messages = messages.iter().map(|queued| parse(&queued.body));
         (
             entries.iter().map(|entry| key(entry, &entry["lastEvent"]["version"])).collect(),
             messages.map(|content| key(&content, &content["version"])).collect(),

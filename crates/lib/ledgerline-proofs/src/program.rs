@@ -48,9 +48,11 @@ pub fn main() -> ExitCode {
         let result = proof.run(&effort, &application);
         let took = seconds(began.elapsed());
         let (often, seed, found) = match &result {
-            Ok(tried) => {
-                (format!("{} {}", grouped(tried.count), tried.unit), seed, "nothing".to_owned())
-            }
+            Ok(tried) => (
+                format!("{} {}", group_digits(tried.count), tried.unit),
+                seed,
+                "nothing".to_owned(),
+            ),
             Err(finding) => ("until then".to_owned(), finding.seed, "see below".to_owned()),
         };
         println!("{:>2} {}: {often}, {took}", proof.number, proof.name);
@@ -62,7 +64,7 @@ pub fn main() -> ExitCode {
                 proof.number,
                 proof.name,
                 finding.story,
-                proof.again(&finding, &application, &effort)
+                proof.repeat_command(&finding, &application, &effort)
             )),
         }
         table.add_row([
@@ -85,7 +87,7 @@ pub(crate) fn report(line: &str) {
 }
 
 /// The number with a comma between thousands.
-fn grouped(count: u64) -> String {
+fn group_digits(count: u64) -> String {
     let digits = count.to_string();
     let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
     groups.join(",")

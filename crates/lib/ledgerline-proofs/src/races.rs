@@ -14,8 +14,8 @@ use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     Aggregate, Cache, Commit, Consistency, Context, EventLog, EventStore, ExecuteError, Execution,
-    Idempotency, LoadError, Meta, Outcome, Precondition, Range, Refusal, RefusalKind, StoreError,
-    StreamId, decode, encode, encode_state, execute, fold, load,
+    Idempotency, LoadError, Loaded, Meta, Outcome, Precondition, Range, Refusal, RefusalKind,
+    StoreError, StreamId, decode, encode, encode_state, execute, fold, load,
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
@@ -50,16 +50,16 @@ impl<A: Aggregate> History<A> {
     #[must_use]
     pub fn commits(&self, rng: &mut Rng) -> Vec<Commit> {
         let mut chance = rng.fork();
-        self.written(|| rng.bool(), || chance.u8(..8) == 0)
+        self.commits_where(|| rng.bool(), || chance.u8(..8) == 0)
     }
 
     /// The commits of the commands, each with its state.
     #[must_use]
     pub fn commits_with_states(&self) -> Vec<Commit> {
-        self.written(|| true, || false)
+        self.commits_where(|| true, || false)
     }
 
-    fn written(
+    fn commits_where(
         &self,
         mut embed: impl FnMut() -> bool,
         mut republishes: impl FnMut() -> bool,
@@ -398,7 +398,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
                     cache = cold();
                 }
                 let skew = self.skew(&mut rng);
-                told = self.ask(self.store, &cache, stream, &operation, (keyed, skew)).await;
+                told = self.ask(self.store, &cache, stream, &operation, keyed, skew).await;
                 if told.is_some() {
                     break;
                 }
@@ -445,7 +445,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
             while !matches!(answer, Some(Told::OtherVersion(_))) {
                 let cache = cold();
                 let skew = self.skew(rng);
-                let repeated = self.ask(self.store, &cache, &stream, &operation, (true, skew));
+                let repeated = self.ask(self.store, &cache, &stream, &operation, true, skew);
                 let (told, committed) =
                     repeated.await.with_context(|| format!("{operation:?} is never answered"))?;
                 let Some(first) = answer else {
@@ -472,16 +472,12 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         cache: &Cache<A>,
         stream: &StreamId,
         operation: &Operation<A>,
-        (keyed, skew): (bool, SignedDuration),
+        keyed: bool,
+        skew: SignedDuration,
     ) -> Option<(Told, bool)> {
-        let told = |version: u64, state: &A::State, committed: bool| {
-            let shown = (self.subject.shown)(state);
-            Some((Told::State { version, shown }, committed))
-        };
-        let refused = |why: String| Some((Told::Refused(why), false));
         let Some(command) = &operation.command else {
             let loaded = load::<A>(store, stream, None, Consistency::Strong).await.ok()?;
-            return told(loaded.version, &loaded.state, false);
+            return Some((self.show(&loaded), false));
         };
         let elapsed = SignedDuration::try_from(self.began.elapsed()).ok()?;
         let at = Timestamp::from_second(1_800_000_000).ok()? + elapsed + skew;
@@ -505,12 +501,20 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
             }),
             ..Execution::new(stream, command.as_ref(), &context, id, &meta)
         };
-        match timeout(PATIENCE, execute(store, cache, &DynamoDbStore::HOST, &execution))
-            .await
-            .ok()?
-        {
-            Ok(Outcome::Committed(loaded)) => told(loaded.version, &loaded.state, true),
-            Ok(Outcome::Unchanged(loaded)) => told(loaded.version, &loaded.state, false),
+        let executed = execute(store, cache, &DynamoDbStore::HOST, &execution);
+        self.read_outcome(timeout(PATIENCE, executed).await.ok()?)
+    }
+
+    fn show(&self, loaded: &Loaded<A>) -> Told {
+        Told::State { version: loaded.version, shown: (self.subject.shown)(&loaded.state) }
+    }
+
+    /// The answer of a function to a command, as [`Self::ask`] returns it.
+    fn read_outcome(&self, outcome: Result<Outcome<A>, ExecuteError>) -> Option<(Told, bool)> {
+        let refused = |why: String| Some((Told::Refused(why), false));
+        match outcome {
+            Ok(Outcome::Committed(loaded)) => Some((self.show(&loaded), true)),
+            Ok(Outcome::Unchanged(loaded)) => Some((self.show(&loaded), false)),
             Ok(Outcome::Repeated(answer)) => match answer.split_once(' ') {
                 Some(("no:", refusal)) => refused(refusal.to_owned()),
                 Some((version, shown)) => {
@@ -605,7 +609,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
             };
             self.invoke(usize::MAX, stream, &last);
             let cache = cold();
-            let read = self.ask(self.log, &cache, stream, &last, (false, SignedDuration::ZERO));
+            let read = self.ask(self.log, &cache, stream, &last, false, SignedDuration::ZERO);
             let (told, _) = read.await.context("the stream cannot be read any more")?;
             self.tell(usize::MAX, stream, &last, told, false);
             self.check_log(stream).await?;

@@ -46,7 +46,7 @@ impl Guarded for Order {
     const GUARDS: &'static [Guard] =
         &[Guard::AppendCondition, Guard::LeaveOut, Guard::Look, Guard::AcknowledgeLast];
 
-    fn without(self, guard: Guard) -> Self {
+    fn leave_out(self, guard: Guard) -> Self {
         Self { without: Some(guard), ..self }
     }
 }
@@ -98,14 +98,14 @@ impl Order {
     }
 
     /// The records that a sequencer still has to append.
-    fn left(sequencer: &Sequencer) -> Vec<Record> {
+    fn unsequenced_records(sequencer: &Sequencer) -> Vec<Record> {
         let batch = sequencer.batch.iter().flat_map(|(batch, _)| batch);
         batch.filter(|record| !sequencer.known.contains(record)).copied().collect()
     }
 
     fn append(&self, state: &mut State, who: usize, reply_lost: bool) {
         let sequencer = &mut state.sequencers[who];
-        let left = Self::left(sequencer);
+        let left = Self::unsequenced_records(sequencer);
         let head = sequencer.head.unwrap_or_default();
         if head == state.all.len() {
             state.all.push(left.clone());
@@ -161,7 +161,7 @@ impl Model for Order {
                     }
                 }
                 (Some(_), None) => steps.push(Step::Look(who)),
-                (Some(_), Some(_)) if Self::left(sequencer).is_empty() => {
+                (Some(_), Some(_)) if Self::unsequenced_records(sequencer).is_empty() => {
                     steps.push(Step::Acknowledge(who))
                 }
                 (Some(_), Some(_)) => {
@@ -194,7 +194,7 @@ impl Model for Order {
             Step::Append(who) => self.append(&mut state, who, false),
             Step::AppendReplyLost(who) => {
                 if state.sequencers[who].head.is_none()
-                    || Self::left(&state.sequencers[who]).is_empty()
+                    || Self::unsequenced_records(&state.sequencers[who]).is_empty()
                 {
                     return None;
                 }

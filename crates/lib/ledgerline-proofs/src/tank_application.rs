@@ -108,7 +108,7 @@ impl Sent {
 }
 
 /// The answer as a client reads it, without the header that marks a stored response.
-pub(crate) fn seen(response: &Response) -> String {
+pub(crate) fn client_view(response: &Response) -> String {
     let headers: Vec<_> = response
         .headers
         .iter()

@@ -29,11 +29,11 @@ pub struct Install {
 pub fn tanks() -> Vec<Route<Tank>> {
     let install = |Install { tank_id, site, liquid }| (tank_id, Command::Install { site, liquid });
     vec![
-        create("POST /tanks", install, installed),
-        update("POST /tanks/{id}/fills", Command::Fill, changed),
-        update("POST /tanks/{id}/draws", Command::Draw, changed),
-        action("POST /tanks/{id}/scrap", || Command::Scrap, changed),
-        republish_state("POST /tanks/{id}/republications", changed),
+        create("POST /tanks", install, answer_installed),
+        update("POST /tanks/{id}/fills", Command::Fill, answer_changed),
+        update("POST /tanks/{id}/draws", Command::Draw, answer_changed),
+        action("POST /tanks/{id}/scrap", || Command::Scrap, answer_changed),
+        republish_state("POST /tanks/{id}/republications", answer_changed),
     ]
 }
 
@@ -53,11 +53,11 @@ struct TankChanged {
     level: i64,
 }
 
-fn installed(stream: &StreamId, _: &tank::State, version: u64) -> TankInstalled {
+fn answer_installed(stream: &StreamId, _: &tank::State, version: u64) -> TankInstalled {
     TankInstalled { tank_id: stream.id().to_owned(), version }
 }
 
-fn changed(_: &StreamId, state: &tank::State, version: u64) -> TankChanged {
+fn answer_changed(_: &StreamId, state: &tank::State, version: u64) -> TankChanged {
     TankChanged { version, level: state.level() }
 }
 
@@ -79,7 +79,7 @@ pub fn hauls() -> Vec<Route<Haul>> {
     let request = |Request { haul_id, from_tank_id: from, to_tank_id: to, amount }| {
         (haul_id, haul::Command::Request { from, to, amount })
     };
-    vec![create("POST /hauls", request, requested)]
+    vec![create("POST /hauls", request, answer_requested)]
 }
 
 /// The answer to a request for a haul.
@@ -91,6 +91,6 @@ struct HaulRequested {
     version: u64,
 }
 
-fn requested(stream: &StreamId, state: &haul::State, version: u64) -> HaulRequested {
+fn answer_requested(stream: &StreamId, state: &haul::State, version: u64) -> HaulRequested {
     HaulRequested { haul_id: stream.id().to_owned(), phase: state.phase, version }
 }

@@ -16,15 +16,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::Parser;
-use ledgerline::{Aggregate, Consistency, load, testing::tank::Tank};
-use ledgerline_dynamodb::{LogRows, PageQuery};
-use ledgerline_tank::{
-    haul::{Haul, Phase},
-    views::FILLS,
+use ledgerline_testing::{
+    LocalStack, Quiet, SEED, Tool,
+    tank::{litres_moved_once, settled, state, stock_adds_up},
+    workspace,
 };
-use ledgerline_testing::{LocalStack, Quiet, SEED, table, workspace};
 use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -33,7 +31,7 @@ use uuid::Uuid;
 /// Kill functions and the stack, let tables, the bus and queues fail, and check that nothing is
 /// lost or doubled.
 #[derive(Debug, Parser)]
-struct Options {
+struct SoakArgs {
     /// Run for this number of minutes.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=1_440))]
     minutes: u64,
@@ -137,7 +135,7 @@ const DESCRIPTORS: usize = 1_000;
 enum Fault {
     Restart,
     /// A service fails for this number of seconds.
-    Outage(&'static str, u64),
+    Outage(&'static str, u32),
     /// The clock is set this number of seconds ahead.
     Clock(i64),
     Kill(&'static str),
@@ -148,7 +146,7 @@ impl Fault {
     /// all.
     fn each(clock: &Clock) -> Vec<Self> {
         let mut faults: Vec<_> = FUNCTIONS.map(Self::Kill).to_vec();
-        faults.extend(SERVICES.map(|service| Self::Outage(service, fastrand::u64(5..15))));
+        faults.extend(SERVICES.map(|service| Self::Outage(service, fastrand::u32(5..15))));
         faults.push(Self::Restart);
         if clock.moves() {
             faults.extend([
@@ -166,9 +164,9 @@ impl Fault {
             1..=8 => {
                 // One outage in three lasts for one to three minutes.
                 let seconds = if fastrand::u32(..3) == 0 {
-                    fastrand::u64(60..180)
+                    fastrand::u32(60..180)
                 } else {
-                    fastrand::u64(5..30)
+                    fastrand::u32(5..30)
                 };
                 Self::Outage(SERVICES[fastrand::usize(..SERVICES.len())], seconds)
             }
@@ -176,11 +174,41 @@ impl Fault {
             _ => Self::Kill(FUNCTIONS[fastrand::usize(..FUNCTIONS.len())]),
         }
     }
+
+    fn kind(self) -> String {
+        match self {
+            Self::Restart => "restarts of the stack".to_owned(),
+            Self::Outage(service, _) => format!("outages of {service}"),
+            Self::Clock(_) => "moves of the clock".to_owned(),
+            Self::Kill(function) => format!("kills of {function}"),
+        }
+    }
+
+    async fn inject(
+        self,
+        stack: LocalStack,
+        world: &World,
+        clock: &Clock,
+        data: &Path,
+    ) -> Result<LocalStack> {
+        match self {
+            Self::Restart => {
+                stack.kill();
+                let stack = LocalStack::start_in(data, &clock.environment).await;
+                world.connect_to(&stack);
+                return Ok(stack);
+            }
+            Self::Outage(service, seconds) => stack.begin_outage(service, "failed", seconds).await,
+            Self::Clock(seconds) => clock.set(seconds)?,
+            Self::Kill(function) => drop(stack.kill_instances(function)),
+        }
+        Ok(stack)
+    }
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match soak(Options::parse()).await {
+    match soak(SoakArgs::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -199,7 +227,7 @@ struct World {
     tanks: Vec<String>,
     /// The acknowledged litres: those filled in minus those drawn.
     litres: AtomicI64,
-    hauls: RwLock<Vec<String>>,
+    hauls: AtomicU64,
     commands: AtomicU64,
     /// The number of retries: the response left the outcome open, and the client sent the command
     /// again with its idempotency key.
@@ -208,6 +236,20 @@ struct World {
 }
 
 impl World {
+    fn new(stack: &LocalStack) -> Result<Self> {
+        Ok(Self {
+            http: Client::builder().no_proxy().timeout(Duration::from_secs(40)).build()?,
+            url: RwLock::new(stack.url().to_owned()),
+            aws: RwLock::new(stack.aws_url()),
+            tanks: (0..TANKS).map(|_| Uuid::new_v4().to_string()).collect(),
+            litres: AtomicI64::new(0),
+            hauls: AtomicU64::new(0),
+            commands: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
+            ends: AtomicBool::new(false),
+        })
+    }
+
     /// Sends a command until its outcome is certain, and returns the status of the response.
     async fn command(&self, path: &str, body: &Value) -> Result<u16> {
         let key = Uuid::new_v4().to_string();
@@ -265,16 +307,15 @@ impl World {
                     let id = Uuid::new_v4().to_string();
                     let body = json!({ "haulId": id, "fromTankId": tank, "toTankId": to, "amount": amount });
                     // A haul from a tank to itself is refused.
-                    if self.command("/hauls", &body).await? < 300 {
-                        self.hauls.write().unwrap_or_else(PoisonError::into_inner).push(id);
-                    }
+                    let is_accepted = self.command("/hauls", &body).await? < 300;
+                    self.hauls.fetch_add(is_accepted.into(), Ordering::Relaxed);
                 }
             }
         }
         Ok(())
     }
 
-    fn at(&self, stack: &LocalStack) {
+    fn connect_to(&self, stack: &LocalStack) {
         stack.url().clone_into(&mut self.url.write().unwrap_or_else(PoisonError::into_inner));
         stack.aws_url().clone_into(&mut self.aws.write().unwrap_or_else(PoisonError::into_inner));
     }
@@ -320,24 +361,14 @@ impl World {
 /// # Errors
 /// When litres are lost or doubled, a view differs from the fold of the log, a dead letter exists,
 /// or the stack grows beyond its limits of memory and open files.
-async fn soak(options: Options) -> Result<()> {
+async fn soak(options: SoakArgs) -> Result<()> {
     let seed = options.seed.unwrap_or_else(|| u64::from(fastrand::u32(..)));
     fastrand::seed(seed);
     let data = tempfile::tempdir()?;
     let folder = tempfile::tempdir()?;
     let clock = Clock::new(options.clock.as_deref(), folder.path())?;
-    let mut stack = LocalStack::start_in(data.path(), &clock.environment).await;
-    let world = Arc::new(World {
-        http: Client::builder().no_proxy().timeout(Duration::from_secs(40)).build()?,
-        url: RwLock::new(stack.url().to_owned()),
-        aws: RwLock::new(stack.aws_url().to_owned()),
-        tanks: (0..TANKS).map(|_| Uuid::new_v4().to_string()).collect(),
-        litres: AtomicI64::new(0),
-        hauls: RwLock::default(),
-        commands: AtomicU64::new(0),
-        retries: AtomicU64::new(0),
-        ends: AtomicBool::new(false),
-    });
+    let stack = LocalStack::start_in(data.path(), &clock.environment).await;
+    let world = Arc::new(World::new(&stack)?);
     for tank in &world.tanks {
         let body = json!({ "tankId": tank, "site": "Soak", "liquid": "water" });
         ensure!(world.command("/tanks", &body).await? == 201, "the tanks are new");
@@ -348,81 +379,63 @@ async fn soak(options: Options) -> Result<()> {
         clients.spawn(Arc::clone(&world).client());
     }
     let rebuilds = options.rebuilds.then(|| tokio::spawn(Arc::clone(&world).rebuild()));
-    let began = Instant::now();
     let length = Duration::from_secs(options.minutes * 60);
-    let (mut killed, mut restarts, mut failed, mut moved) =
-        (BTreeMap::<&str, u32>::new(), 0, BTreeMap::<&str, u64>::new(), 0);
-    let mut told = Instant::now();
-    let mut faults_to_cover = Fault::each(&clock);
+    let stack = inject_faults(stack, &world, &mut clients, &clock, data.path(), length).await?;
+    world.ends.store(true, Ordering::Relaxed);
+    while let Some(ended) = clients.join_next().await {
+        ended??;
+    }
+    if let Some(rebuilds) = rebuilds {
+        let (switched, failed, last) = rebuilds.await??;
+        println!("views were rebuilt {switched} times, and the tool failed {failed} times: {last}");
+        ensure!(switched > 0, "no view was rebuilt");
+    }
+    verify(&world, &stack).await?;
+    let sizes = Sizes::new(&stack, data.path());
+    println!(
+        "{}; {sizes}; litres are those acknowledged, rows are the fold, nothing is under way, no dead letters",
+        command_counts(&world),
+    );
+    ensure!(sizes.memory < MEMORY_KB, "the stack has more than {MEMORY_KB} kB of memory");
+    ensure!(sizes.descriptors < DESCRIPTORS, "the stack has more than {DESCRIPTORS} descriptors");
+    Ok(())
+}
+
+/// Injects faults for this time, and each kind at least once. Returns the stack, which restarts may
+/// have replaced.
+async fn inject_faults(
+    mut stack: LocalStack,
+    world: &World,
+    clients: &mut JoinSet<Result<()>>,
+    clock: &Clock,
+    data: &Path,
+    length: Duration,
+) -> Result<LocalStack> {
+    let began = Instant::now();
+    let mut told = began;
+    let mut counts = BTreeMap::<String, u32>::new();
+    let mut faults_to_cover = Fault::each(clock);
     while began.elapsed() < length || !faults_to_cover.is_empty() {
         tokio::time::sleep(Duration::from_secs(fastrand::u64(2..6))).await;
-        match faults_to_cover.pop().unwrap_or_else(|| Fault::random(&clock)) {
-            Fault::Restart => {
-                stack.kill();
-                restarts += 1;
-                stack = LocalStack::start_in(data.path(), &clock.environment).await;
-                world.at(&stack);
-            }
-            Fault::Outage(service, seconds) => {
-                let outage = json!({ "of": service, "seconds": seconds });
-                let begun = world
-                    .http
-                    .post(format!("{}/outages", stack.aws_url()))
-                    .json(&outage)
-                    .send()
-                    .await?;
-                ensure!(begun.status().is_success(), "an outage is {}", begun.status());
-                *failed.entry(service).or_default() += seconds;
-            }
-            Fault::Clock(seconds) => {
-                clock.set(seconds)?;
-                moved += 1;
-            }
-            Fault::Kill(function) => {
-                stack.kill_instances(function);
-                *killed.entry(function).or_default() += 1;
-            }
-        }
+        let fault = faults_to_cover.pop().unwrap_or_else(|| Fault::random(clock));
+        *counts.entry(fault.kind()).or_default() += 1;
+        stack = fault.inject(stack, world, clock, data).await?;
         if told.elapsed() > Duration::from_secs(60) {
             told = Instant::now();
-            println!(
-                "{:>3} min: {}, {}",
-                began.elapsed().as_secs() / 60,
-                counted(&world),
-                Sizes::new(&stack, data.path())
-            );
+            let minutes = began.elapsed().as_secs() / 60;
+            println!("{minutes:>3} min: {}, {}", command_counts(world), Sizes::new(&stack, data));
         }
         if let Some(ended) = clients.try_join_next() {
             ended??;
             bail!("a client ended");
         }
     }
-    world.ends.store(true, Ordering::Relaxed);
-    while let Some(ended) = clients.join_next().await {
-        ended??;
-    }
-    println!(
-        "killed {killed:?}; the stack {restarts} times; seconds of outages {failed:?}; the clock moved {moved} times"
-    );
-    if let Some(rebuilds) = rebuilds {
-        let (switched, failed, last) = rebuilds.await??;
-        println!("views were rebuilt {switched} times, and the tool failed {failed} times: {last}");
-        ensure!(switched > 0, "no view was rebuilt");
-    }
-    let letters = wait_until_idle_and_verify(&world, &stack).await?;
-    let sizes = Sizes::new(&stack, data.path());
-    println!(
-        "{}; {sizes}; litres are those acknowledged, rows are the fold, nothing is under way, {letters} dead letters",
-        counted(&world),
-    );
-    ensure!(letters == 0, "there are dead letters");
-    ensure!(sizes.memory < MEMORY_KB, "the stack has more than {MEMORY_KB} kB of memory");
-    ensure!(sizes.descriptors < DESCRIPTORS, "the stack has more than {DESCRIPTORS} descriptors");
-    Ok(())
+    println!("faults: {counts:?}");
+    Ok(stack)
 }
 
-fn counted(world: &World) -> String {
-    let hauls = world.hauls.read().unwrap_or_else(PoisonError::into_inner).len();
+fn command_counts(world: &World) -> String {
+    let hauls = world.hauls.load(Ordering::Relaxed);
     let commands = world.commands.load(Ordering::Relaxed);
     let retries = world.retries.load(Ordering::Relaxed);
     format!("{commands} commands, {hauls} hauls among them, {retries} retries")
@@ -461,113 +474,36 @@ impl fmt::Display for Sizes {
     }
 }
 
-/// Waits until every comparison holds, and returns the number of dead letters. Fails if the same
-/// difference stays for twenty minutes.
-async fn wait_until_idle_and_verify(world: &World, stack: &LocalStack) -> Result<usize> {
-    let mut told = Instant::now();
-    let mut difference = String::new();
+/// Waits until no subscriber lacks a commit and no message is under way. Then compares the rows of
+/// every view with the log, and the levels with the acknowledged litres. Fails if the stack makes no
+/// progress for twenty minutes.
+async fn verify(world: &World, stack: &LocalStack) -> Result<()> {
+    let tool = Tool::at(stack);
     let mut quiet = Quiet::new(Duration::from_secs(1_200));
+    let mut left = None;
     loop {
-        match compare(world, stack).await {
-            Ok(()) => break,
-            Err(error) => {
-                let found = format!("{error:#}");
-                let changed = std::mem::replace(&mut difference, found.clone()) != found;
-                if quiet.is_over(changed) {
-                    return Err(error.context("the stack does not settle"));
-                }
-                if told.elapsed() > Duration::from_secs(30) {
-                    told = Instant::now();
-                    println!("not yet: {error:#}");
-                }
-                tokio::time::sleep(Duration::from_secs(2)).await;
-            }
+        let found = (tool.found(&[]), stack.under_way().await);
+        if found.0.0 == 0 && found.1.is_empty() {
+            break;
         }
+        let now = format!("{found:?}");
+        let changed = left.as_ref() != Some(&now);
+        ensure!(!quiet.is_over(changed), "the stack does not settle: {now}");
+        left = Some(now);
+        tokio::time::sleep(Duration::from_secs(2)).await;
     }
+    for tank in &world.tanks {
+        settled(stack, tank).await;
+    }
+    stock_adds_up(stack).await;
+    litres_moved_once(stack).await;
+    let mut litres = 0;
+    for tank in &world.tanks {
+        litres += state(stack, tank).await.1.level();
+    }
+    let acknowledged = world.litres.load(Ordering::Relaxed);
+    ensure!(litres == acknowledged, "{litres} litres are left, and {acknowledged} acknowledged");
     let letters = stack.dead_letters().await;
-    for (queue, letter) in &letters {
-        println!("in {queue}: {letter}");
-    }
-    Ok(letters.len())
-}
-
-/// Compares the levels with the acknowledged litres, and the rows of every view with the log.
-/// Checks that hauls have ended and that no queue has a message.
-async fn compare(world: &World, stack: &LocalStack) -> Result<()> {
-    let store = stack.store();
-    let mut sum = 0;
-    let mut moves = 0;
-    let client = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
-    let fills = LogRows::new(client, table("FillsTable"), FILLS);
-    let get = async |path: String| -> Result<Value> {
-        let url = world.url.read().unwrap_or_else(PoisonError::into_inner).clone();
-        Ok(world.http.get(format!("{url}{path}")).send().await?.error_for_status()?.json().await?)
-    };
-    for id in &world.tanks {
-        let tank = load::<Tank>(&store, &Tank::stream(id)?, None, Consistency::Strong).await?;
-        let level = tank.state.level();
-        sum += level;
-        let row = get(format!("/tanks/{id}")).await?;
-        let shown = (row["version"].as_u64(), row["level"].as_i64());
-        ensure!(
-            shown == (Some(tank.version), Some(level)),
-            "tank {id} is shown as {shown:?}, and is at version {} with {level} litres",
-            tank.version
-        );
-        let mut cursor = String::new();
-        let mut moved = 0;
-        let mut filled = 0;
-        let mut newest = 0;
-        loop {
-            let page = get(format!("/tanks/{id}/readings?limit=100{cursor}")).await?;
-            for row in page["readings"].as_array().context("a list")? {
-                let amount = row["amount"].as_i64().context("an amount")?;
-                moved += amount;
-                filled += amount.max(0);
-                moves += 1;
-                newest = newest.max(row["version"].as_u64().unwrap_or(0));
-            }
-            match page["cursor"].as_str() {
-                Some(next) => cursor = format!("&cursor={next}"),
-                None => break,
-            }
-        }
-        // The first commit of a stream installs the tank, and has no reading.
-        ensure!(
-            moved == level && newest == if tank.version > 1 { tank.version } else { 0 },
-            "the readings of tank {id} add up to {moved}, up to version {newest}, and its level is {level}"
-        );
-        let shown = sum_of_fills(&fills, id).await?;
-        ensure!(
-            shown == filled,
-            "the fills of tank {id} add up to {shown}, and its readings to {filled}"
-        );
-    }
-    let hauls = world.hauls.read().unwrap_or_else(PoisonError::into_inner).clone();
-    for id in hauls {
-        let haul = load::<Haul>(&store, &Haul::stream(&id)?, None, Consistency::Strong).await?;
-        let phase = haul.state.phase;
-        let ended = matches!(phase, Phase::Completed | Phase::Refused | Phase::Returned);
-        ensure!(ended, "haul {id} is {phase:?} at version {}", haul.version);
-    }
-    let stock = get("/stock?limit=1".to_owned()).await?;
-    let expected = json!({ "number": moves, "inTanks": sum, "underWay": 0 });
-    ensure!(stock["stock"] == expected, "the stock is {}, and not {expected}", stock["stock"]);
-    let under_way = stack.under_way().await;
-    ensure!(under_way.is_empty(), "messages are under way: {under_way:?}");
-    let expected = world.litres.load(Ordering::Relaxed);
-    ensure!(sum == expected, "{sum} litres are in all tanks, and {expected} were acknowledged");
+    ensure!(letters.is_empty(), "there are dead letters: {letters:?}");
     Ok(())
-}
-
-/// Returns the litres that were filled into a tank, from the active generation of the fills.
-async fn sum_of_fills(fills: &LogRows, tank: &str) -> Result<i64> {
-    // The sort key of the sum is greater than that of any amount.
-    let query = PageQuery { newest_first: true, ..PageQuery::new(tank, 1, None) };
-    let Some(sum) = fills.page::<Value>(&query).await?.rows.into_iter().next() else {
-        return Ok(0);
-    };
-    let sum =
-        sum.map_err(|row| anyhow!("the sum of the fills of tank {tank} is unreadable: {row:?}"))?;
-    sum["filled"].as_i64().with_context(|| format!("the fills of tank {tank} have no sum"))
 }

@@ -8,14 +8,14 @@
     reason = "only tests call this"
 )]
 
-mod api;
+mod api_client;
 mod copies;
+mod local_stack;
 mod log;
 mod requests;
 mod samples;
 mod seed;
 mod sessions;
-mod stack;
 pub mod tank;
 mod tool;
 mod under_test;
@@ -50,14 +50,14 @@ use dynoxide::Database;
 use serde_json::Value;
 
 pub use self::{
-    api::{Answer, Api, Quiet, eventually},
+    api_client::{Answer, Api, Quiet, eventually},
     copies::copy_streams,
-    log::{cold, commits, counted, event_types, send},
+    local_stack::LocalStack,
+    log::{category_commits, cold, commits, counted, event_types, send},
     requests::any_request_is_answered,
     samples::samples_are_answered,
-    seed::{SEED, again, seed},
+    seed::{SEED, repeat_command, seed},
     sessions::{Shell, blocks, session_of_application_is_real, sessions_are_real},
-    stack::LocalStack,
     tool::{Differences, Tool, differences},
     under_test::{UnderTest, fresh_id, subject},
 };

@@ -6,9 +6,9 @@ use aws_sdk_dynamodb::{Client, config::Builder};
 use ledgerline::{
     Aggregate, Cache, Commit, Context, EventLog, Execution, Meta, Outcome, StreamId, execute,
 };
-use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_dynamodb::{DynamoDbStore, ScanPart};
 
-use super::{Wire, dynamodb, table};
+use super::{LocalStack, Wire, dynamodb, table};
 
 /// Returns a store on a real wire, and the counter of its calls.
 pub async fn counted() -> (DynamoDbStore, Wire) {
@@ -61,6 +61,21 @@ pub async fn commits(store: &DynamoDbStore, stream: &StreamId) -> Vec<Commit> {
         commits.push(commit);
     }
     commits
+}
+
+/// Returns the commits of a category on a local stack, stream by stream, each stream in its order.
+pub async fn category_commits(stack: &LocalStack, category: &str) -> Vec<Commit> {
+    let store = stack.store();
+    let (mut commits, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.scan(ScanPart::WHOLE, after.as_ref(), &[category], 1_000).await.unwrap();
+        commits.extend(page.commits);
+        after = page.after;
+        if after.is_none() {
+            commits.sort_by_key(|commit: &Commit| (commit.stream.clone(), commit.version));
+            return commits;
+        }
+    }
 }
 
 /// Returns the types of the events, commit by commit.

@@ -15,50 +15,13 @@ const REQUESTS: usize = 60;
 const UNKNOWN: &str = "zzz";
 const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
 
-/// Names of parameters that some route may have.
-const PARAMETERS: [&str; 14] = [
-    "limit",
-    "cursor",
-    "minVersion",
-    "after",
-    "category",
-    "type",
-    "day",
-    "accountId",
-    "url",
-    "owner",
-    "status",
-    "Limit",
-    "minversion",
-    "",
-];
-/// Values, as they stand in a URL.
-const VALUES: [&str; 24] = [
-    "",
-    "0",
-    "1",
-    "-1",
-    "%2B5",
-    "+5",
-    "05",
-    "1e3",
-    "1.0",
-    "18446744073709551616",
-    "now",
-    "beginning",
-    "null",
-    "a,b",
-    "%00",
-    "%ff",
-    "%F0%9F%98%80",
-    "%E2%80%8B",
-    "%22",
-    "*",
-    "2026-11-26T23:00:00-05:00",
-    "2026-02-30",
-    "eyJhIjoiYiJ9",
-    ID,
-];
+/// Names of parameters that some route may have, with a bar between two names.
+const PARAMETERS: &str =
+    "limit|cursor|minVersion|after|category|type|day|accountId|url|owner|status|Limit|minversion|";
+/// Values, as they stand in a URL, with a bar between two values.
+const VALUES: &str = "|0|1|-1|%2B5|+5|05|1e3|1.0|18446744073709551616|now|beginning|null|a,b|%00|%ff|\
+    %F0%9F%98%80|%E2%80%8B|%22|*|2026-11-26T23:00:00-05:00|2026-02-30|eyJhIjoiYiJ9|\
+    163082d2-b005-45d7-9eb6-aa1f83efd55d";
 const HEADERS: [(&str, &[&str]); 4] = [
     (
         "if-match",
@@ -94,7 +57,7 @@ pub async fn any_request_is_answered() {
     }
     println!("seed {seed}, answers by status: {answers:?}");
     let test = std::thread::current();
-    let again = super::again(seed, "", test.name().unwrap_or_default());
+    let again = super::repeat_command(seed, "", test.name().unwrap_or_default());
     assert!(wrong.is_empty(), "{}\n{again}", wrong.join("\n"));
 }
 
@@ -111,18 +74,17 @@ impl Request {
     fn any(rng: &mut Rng, method: &str, pattern: &str) -> Self {
         let segment = |rng: &mut Rng, part: &str| match part.starts_with('{') {
             true if rng.u8(0..3) > 0 => ID.to_owned(),
-            true => match VALUES[rng.usize(1..VALUES.len())] {
+            true => match any_text(rng, VALUES) {
                 "" => ID.to_owned(),
-                value => value.replace('/', ""),
+                value => value.to_owned(),
             },
             false => part.to_owned(),
         };
         let parts: Vec<_> = pattern.split('/').map(|part| segment(rng, part)).collect();
         let mut query = Vec::new();
         while rng.bool() && query.len() < 4 {
-            let name =
-                if rng.u8(0..5) == 0 { UNKNOWN } else { PARAMETERS[rng.usize(..PARAMETERS.len())] };
-            query.push((name, VALUES[rng.usize(..VALUES.len())]));
+            let name = if rng.u8(0..5) == 0 { UNKNOWN } else { any_text(rng, PARAMETERS) };
+            query.push((name, any_text(rng, VALUES)));
         }
         let mut headers = Vec::new();
         for (name, values) in HEADERS {
@@ -177,39 +139,21 @@ impl Request {
     }
 }
 
+/// Returns one of the texts between the bars.
+fn any_text(rng: &mut Rng, texts: &'static str) -> &'static str {
+    let texts: Vec<_> = texts.split('|').collect();
+    texts[rng.usize(..texts.len())]
+}
+
 /// Returns any JSON: fields that some command may have, with values that it may not.
 fn any_json(rng: &mut Rng, depth: usize) -> Value {
-    const FIELDS: [&str; 14] = [
-        "id",
-        "name",
-        "title",
-        "owner",
-        "currency",
-        "amount",
-        "reference",
-        "reason",
-        "to",
-        "linkUrl",
-        "rating",
-        "tags",
-        "message",
-        "other",
-    ];
-    const TEXTS: [&str; 10] = [
-        "",
-        " ",
-        "a",
-        "EUR",
-        ID,
-        "\u{200b}",
-        "\u{0}",
-        "https://example.com/",
-        "auth0:7c",
-        "\u{1f600}",
-    ];
+    const FIELDS: &str =
+        "id|name|title|owner|currency|amount|reference|reason|to|linkUrl|rating|tags|message|other";
+    const TEXTS: &str = "| |a|EUR|163082d2-b005-45d7-9eb6-aa1f83efd55d|\u{200b}|\u{0}|https://example.com/|\
+        auth0:7c|\u{1f600}";
     match rng.u8(0..if depth == 0 { 2 } else { 9 }) {
         0..=1 => (0..rng.usize(0..5))
-            .map(|_| (FIELDS[rng.usize(..FIELDS.len())].to_owned(), any_json(rng, depth + 1)))
+            .map(|_| (any_text(rng, FIELDS).to_owned(), any_json(rng, depth + 1)))
             .collect(),
         2 => Value::Null,
         3 => rng.i64(..).into(),
@@ -217,6 +161,6 @@ fn any_json(rng: &mut Rng, depth: usize) -> Value {
         5 => rng.bool().into(),
         6 if depth < 4 => (0..rng.usize(0..4)).map(|_| any_json(rng, depth + 1)).collect(),
         7 => "x".repeat(rng.usize(0..3_000)).into(),
-        _ => TEXTS[rng.usize(..TEXTS.len())].into(),
+        _ => any_text(rng, TEXTS).into(),
     }
 }

@@ -33,7 +33,7 @@ fn seed_from_id(commit: &str) -> Option<u64> {
 /// Returns the command that repeats the test `test` of the package under test with this seed and
 /// these other variables.
 #[must_use]
-pub fn again(seed: u64, variables: &str, test: &str) -> String {
+pub fn repeat_command(seed: u64, variables: &str, test: &str) -> String {
     let package = env::var("CARGO_PKG_NAME").map(|name| format!(" -p {name}")).unwrap_or_default();
     format!("Again: {SEED}={seed}{variables} cargo test{package} {test}")
 }

@@ -6,11 +6,11 @@ use ledgerline::{
     Aggregate, Commit, Consistency, decode, fold, load,
     testing::tank::{State, Tank},
 };
-use ledgerline_dynamodb::{LogRows, PageQuery, ScanPart};
+use ledgerline_dynamodb::{LogRows, PageQuery};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::{Answer, Api, LocalStack, eventually, table};
+use crate::{Answer, Api, LocalStack, category_commits, eventually, table};
 use ledgerline_tank::{
     haul::{Haul, Phase},
     views::{FILLS, level, readings_of},
@@ -46,21 +46,6 @@ pub async fn haul(api: &Api, from: &str, to: &str, amount: i64) -> String {
     requested.body["haulId"].as_str().unwrap().to_owned()
 }
 
-/// Reads a list page by page, and returns its rows.
-pub async fn list(api: &Api, path: &str, name: &str) -> Vec<Value> {
-    let mut rows = Vec::new();
-    let mut cursor = String::new();
-    loop {
-        let page = api.get(&format!("{path}?limit=100{cursor}")).await;
-        assert_eq!(page.status, StatusCode::OK, "{page:?}");
-        rows.extend(page.body[name].as_array().unwrap().iter().cloned());
-        match page.body["cursor"].as_str() {
-            Some(next) => cursor = format!("&cursor={next}"),
-            None => return rows,
-        }
-    }
-}
-
 /// Returns the commits of a tank, the oldest first.
 pub async fn log(stack: &LocalStack, id: &str) -> Vec<Commit> {
     crate::commits(&stack.store(), &Tank::stream(id).unwrap()).await
@@ -71,22 +56,6 @@ pub async fn state(stack: &LocalStack, id: &str) -> (u64, State) {
     let stream = Tank::stream(id).unwrap();
     let loaded = load::<Tank>(&stack.store(), &stream, None, Consistency::Strong).await.unwrap();
     (loaded.version, loaded.state)
-}
-
-/// Returns the commits of a category, stream by stream, each stream in its order.
-pub async fn whole_log(stack: &LocalStack, category: &str) -> Vec<Commit> {
-    let store = stack.store();
-    let mut commits = Vec::new();
-    let mut after = None;
-    loop {
-        let page = store.scan(ScanPart::WHOLE, after.as_ref(), &[category], 1_000).await.unwrap();
-        commits.extend(page.commits);
-        after = page.after;
-        if after.is_none() {
-            commits.sort_by_key(|commit: &Commit| (commit.stream.clone(), commit.version));
-            return commits;
-        }
-    }
 }
 
 /// Waits until the level, the readings and the fills of a tank show the fold of the log, row by
@@ -110,7 +79,7 @@ pub async fn settled(stack: &LocalStack, id: &str) {
         (answer.etag_version() == Some(version)).then_some(())
     })
     .await;
-    let mut shown = list(stack, &format!("/tanks/{id}/readings"), "readings").await;
+    let mut shown = stack.list(&format!("/tanks/{id}/readings?limit=100"), "readings").await;
     shown.reverse();
     let rows: Vec<_> = commits.iter().flat_map(|commit| readings_of(commit).unwrap()).collect();
     let compared = |row: &Value| json!([row["version"], row["amount"], row["level"], row["at"]]);
@@ -154,7 +123,7 @@ async fn fills(stack: &LocalStack, id: &str) -> Vec<Value> {
 /// appear or disappear by itself. Returns the number of hauls in each final phase.
 pub async fn litres_moved_once(stack: &LocalStack) -> BTreeMap<String, usize> {
     let ended = eventually("every haul has ended", async || {
-        let commits = whole_log(stack, Haul::CATEGORY).await;
+        let commits = category_commits(stack, Haul::CATEGORY).await;
         let hauls = commits.chunk_by(|one, next| one.stream == next.stream).map(|commits| {
             let events = commits.iter().flat_map(|commit| &commit.events);
             let events: Vec<_> = events.map(|event| decode::<Haul>(event).unwrap()).collect();
@@ -167,7 +136,7 @@ pub async fn litres_moved_once(stack: &LocalStack) -> BTreeMap<String, usize> {
     let mut moved = BTreeMap::<&str, Vec<i64>>::new();
     let mut by_callers = 0;
     let mut levels = BTreeMap::new();
-    let commits = whole_log(stack, Tank::CATEGORY).await;
+    let commits = category_commits(stack, Tank::CATEGORY).await;
     for commit in &commits {
         let cause = commit.meta.causation_id.as_deref().and_then(|cause| cause.rsplit_once(':'));
         let haul = cause.map(|(haul, _)| haul).filter(|haul| ended.contains_key(*haul));
@@ -200,7 +169,7 @@ pub async fn litres_moved_once(stack: &LocalStack) -> BTreeMap<String, usize> {
 /// row.
 pub async fn stock_adds_up(stack: &LocalStack) {
     let mut expected = BTreeMap::new();
-    for commit in whole_log(stack, Tank::CATEGORY).await {
+    for commit in category_commits(stack, Tank::CATEGORY).await {
         let cause = commit.meta.causation_id.as_deref().unwrap_or_default();
         let of_a_haul = cause.starts_with("haul-");
         for row in readings_of(&commit).unwrap() {
@@ -208,7 +177,7 @@ pub async fn stock_adds_up(stack: &LocalStack) {
         }
     }
     let rows = eventually("the stock has every reading", async || {
-        let rows = list(stack, "/stock", "rows").await;
+        let rows = stack.list("/stock?limit=100", "rows").await;
         (rows.len() >= expected.len()).then_some(rows)
     })
     .await;

@@ -39,7 +39,7 @@ impl Tool {
 
     /// Waits until the program exits. Returns its exit code and the printed values, one per line.
     pub async fn end(child: Child) -> (i32, Vec<Value>) {
-        tokio::task::spawn_blocking(|| printed(child)).await.unwrap()
+        tokio::task::spawn_blocking(|| wait_for_output(child)).await.unwrap()
     }
 
     /// Compares every subscriber with the log, including commits of the last minutes. Returns the
@@ -63,7 +63,7 @@ impl Tool {
     /// line.
     #[must_use]
     pub fn run(&self, arguments: &[&str]) -> (i32, Vec<Value>) {
-        printed(self.start(arguments))
+        wait_for_output(self.start(arguments))
     }
 }
 
@@ -87,7 +87,7 @@ pub fn differences(printed: &[Value]) -> Differences {
     found.collect()
 }
 
-fn printed(child: Child) -> (i32, Vec<Value>) {
+fn wait_for_output(child: Child) -> (i32, Vec<Value>) {
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
     let lines = String::from_utf8(stdout).unwrap();
     eprintln!("{lines}{}", String::from_utf8_lossy(&stderr));

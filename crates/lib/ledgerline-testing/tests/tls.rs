@@ -5,12 +5,7 @@
 //! arm64: `exec qemu-aarch64 -L /usr/aarch64-linux-gnu
 //! target/aarch64-unknown-linux-gnu/debug/tank-commands`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod secured;
 
@@ -25,7 +20,7 @@ use crate::secured::{Slowness, behind_tls, environment, sample};
 /// Returns the response to the sample that installs a tank. The instance reaches its tables by TLS
 /// only. It trusts the certificate `trusted`, or without one the authority that signed the
 /// services' certificate.
-async fn installed(slowness: Slowness, trusted: Option<&str>) -> anyhow::Result<Value> {
+async fn install_tank(slowness: Slowness, trusted: Option<&str>) -> anyhow::Result<Value> {
     let services = dynamodb(&["CommitsTable", "RequestsTable"]).await;
     let tls = behind_tls(&services.url, slowness).await?;
     let environment = environment(&tls, trusted)?;
@@ -40,7 +35,7 @@ const FAST: Duration = Duration::ZERO;
 
 #[tokio::test]
 async fn a_command_is_stored_over_tls() {
-    let answer = installed((FAST, FAST), None).await.unwrap();
+    let answer = install_tank((FAST, FAST), None).await.unwrap();
     assert_eq!(answer["statusCode"], 201, "{answer}");
 }
 
@@ -48,14 +43,15 @@ async fn a_command_is_stored_over_tls() {
 /// once handshakes complete.
 #[tokio::test]
 async fn slow_handshakes_fail_no_start() {
-    let answer =
-        installed((Duration::from_millis(4_500), Duration::from_millis(500)), None).await.unwrap();
+    let answer = install_tank((Duration::from_millis(4_500), Duration::from_millis(500)), None)
+        .await
+        .unwrap();
     assert_eq!(answer["statusCode"], 201, "{answer}");
 }
 
 #[tokio::test]
 async fn a_service_without_a_trusted_certificate_gets_no_request() {
     let stranger = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap().cert.pem();
-    let answer = installed((FAST, FAST), Some(&stranger)).await.unwrap();
+    let answer = install_tank((FAST, FAST), Some(&stranger)).await.unwrap();
     assert_eq!(answer["statusCode"], 503, "{answer}");
 }

@@ -36,35 +36,13 @@ pub(crate) fn run(build: bool) -> Result<()> {
     tools::require_linux()?;
     let sam = tools::sam()?;
     let python = tools::ministack()?;
-    let architecture = format!("Architecture={}", tools::architecture());
     if build {
         tools::sam_build(&sam)?;
     }
     let emulator = Emulator::start(&python)?;
-    let allowed = format!("AllowedOrigins={ORIGIN}");
-    let deploy = [
-        "deploy",
-        "--stack-name",
-        STACK,
-        "--no-confirm-changeset",
-        "--resolve-s3",
-        "--region",
-        "us-east-1",
-        "--capabilities",
-        "CAPABILITY_IAM",
-        "--parameter-overrides",
-        &architecture,
-        // The emulator is slow, which proves nothing about the product. With these values, a read
-        // waits longer, SQS redelivers a failed message sooner, and no request is throttled.
-        "ReadYourWriteTimeout=5000",
-        "QueueVisibilityTimeout=10",
-        "RequestsPerSecond=1000",
-        &allowed,
-    ];
     let template = Source::read(Path::new("template.yaml"))?.json();
     let has_web_app = template["Parameters"][WEB_APP].is_object();
-    let web_app = has_web_app.then(|| format!("{WEB_APP}=true"));
-    tools::run(emulator.program(&sam, "sam").args(deploy).args(web_app))?;
+    deploy(&emulator, &sam, has_web_app)?;
 
     let Routes { url, routes } = emulator.deployment("routes")?;
     routes.iter().for_each(|route| println!("  {route}"));
@@ -88,8 +66,7 @@ pub(crate) fn run(build: bool) -> Result<()> {
         in_browser(&emulator)?;
     }
     let mut scenario = cargo();
-    // Run one test after the other: the emulator is one process, and 64 clients are enough load for
-    // it.
+    // Run one test after the other, because the emulator is one process.
     scenario.args([
         "test",
         "--quiet",
@@ -103,6 +80,40 @@ pub(crate) fn run(build: bool) -> Result<()> {
 
     invoke_samples(&emulator)?;
     // The attempts come last, because they change which principals may assume the writer's role.
+    attempt_changes(&emulator)?;
+    println!("The operator's tool, with the policies for it:");
+    operators(&emulator)
+}
+
+/// Deploys the stack to the emulator.
+fn deploy(emulator: &Emulator, sam: &Path, has_web_app: bool) -> Result<()> {
+    let architecture = format!("Architecture={}", tools::architecture());
+    let allowed = format!("AllowedOrigins={ORIGIN}");
+    let arguments = [
+        "deploy",
+        "--stack-name",
+        STACK,
+        "--no-confirm-changeset",
+        "--resolve-s3",
+        "--region",
+        "us-east-1",
+        "--capabilities",
+        "CAPABILITY_IAM",
+        "--parameter-overrides",
+        &architecture,
+        // The emulator is slow, which proves nothing about the product. With these values, a read
+        // waits longer, SQS redelivers a failed message sooner, and no request is throttled.
+        "ReadYourWriteTimeout=5000",
+        "QueueVisibilityTimeout=10",
+        "RequestsPerSecond=1000",
+        &allowed,
+    ];
+    let web_app = has_web_app.then(|| format!("{WEB_APP}=true"));
+    tools::run(emulator.program(sam, "sam").args(arguments).args(web_app))
+}
+
+/// Fails if a principal is not denied a change of a commit or of an answer.
+fn attempt_changes(emulator: &Emulator) -> Result<()> {
     println!("Attempts to change a commit or an answer:");
     let denials: BTreeMap<String, Attempts> = emulator.deployment("denials")?;
     for (who, attempts) in &denials {
@@ -118,8 +129,7 @@ pub(crate) fn run(build: bool) -> Result<()> {
             println!("  {who}: {what}: denied");
         }
     }
-    println!("The operator's tool, with the policies for it:");
-    operators(&emulator)
+    Ok(())
 }
 
 /// A role of an operator: its credentials as environment variables, and the outcomes of attempts

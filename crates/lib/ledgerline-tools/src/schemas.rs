@@ -8,9 +8,9 @@
 
 mod asyncapi;
 mod compatibility;
+mod http_operations;
 mod inferred;
 mod openapi;
-mod operations;
 mod revision;
 mod stored;
 mod types;
@@ -22,7 +22,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ledgerline::Aggregates;
+use ledgerline::{Aggregates, manifest::Manifests};
 use ledgerline_sam::{manifests, template::Source};
 use serde_json::Value;
 
@@ -73,7 +73,7 @@ pub(crate) fn run<L: Aggregates>(
     let source = Source::read(template)?;
     let manifests = manifests::read_file(template)?;
     let Stored { documents, mut problems } = stored::collect::<L>(root, &read(folder)?)?;
-    let operations = operations::read(&manifests)?;
+    let operations = http_operations::read(&manifests)?;
     let types = Types { operations, aggregates: types::aggregates::<L>(), documents };
     if let Some(path) = types_path {
         fs::write(path, text(&serde_json::to_value(&types)?))?;
@@ -112,6 +112,27 @@ pub(crate) fn run<L: Aggregates>(
         types.operations.values().map(|of| of.operations.len()).sum::<usize>(),
     );
     Ok(())
+}
+
+impl Types {
+    /// Makes all documents of the contract of the workspace in `root`.
+    ///
+    /// # Errors
+    /// When two functions give one name to different schemas, or a sample event cannot be read.
+    pub(crate) fn contract(
+        &self,
+        source: &Source,
+        manifests: &Manifests,
+        root: &Path,
+    ) -> Result<Documents> {
+        let mut documents = self.documents.clone();
+        documents.insert("openapi.json".into(), openapi::document(source, &self.operations, root)?);
+        documents.insert(
+            "asyncapi.json".into(),
+            asyncapi::document(source, manifests, &self.aggregates, &self.documents),
+        );
+        Ok(documents)
+    }
 }
 
 /// Reads the documents in a folder, without those of the last release.

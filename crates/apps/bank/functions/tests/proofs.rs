@@ -27,7 +27,7 @@ use tokio::time::sleep;
 fn application() -> Application {
     Application::new::<All>("bank", concat!(env!("CARGO_MANIFEST_DIR"), "/../model/shapes"))
         .aggregate::<Account>(bookings, |state| state.total_balance().to_string())
-        .aggregate::<Transfer>(refused, |state| {
+        .aggregate::<Transfer>(refusal_history, |state| {
             format!("{:?}", transfers::Status::from_state(state))
         })
         .commands("account-commands", commands::account::routes)
@@ -35,9 +35,9 @@ fn application() -> Application {
         .state_projector("BalancesTable", balances::VIEW)
         .state_projector("TransfersTable", transfers::VIEW)
         .log_projector("TransactionsTable", transactions::VIEW)
-        .case(&["TransferPositionsTable"], || transferred("transfer (arrives)", 30, true))
-        .case(&["TransferPositionsTable"], || transferred("transfer (refused)", 31, true))
-        .case(&["TransferPositionsTable"], || transferred("transfer (given back)", 30, false))
+        .case(&["TransferPositionsTable"], || transfer_case("transfer (arrives)", 30, true))
+        .case(&["TransferPositionsTable"], || transfer_case("transfer (refused)", 31, true))
+        .case(&["TransferPositionsTable"], || transfer_case("transfer (given back)", 30, false))
 }
 
 // --- Histories -----------------------------------------------------------------------------------
@@ -68,14 +68,14 @@ fn balance(id: &str, amount: i64) -> Vec<Commit> {
 }
 
 /// Returns commands that request a transfer and record its refusal.
-fn refused(name: &str, _: &mut Rng) -> History<Transfer> {
+fn refusal_history(name: &str, _: &mut Rng) -> History<Transfer> {
     let outcome = Err("insufficient-funds".into());
     let record = transfer::Command::Record { step: Step::Debit, outcome };
     History { id: name.into(), actor: "ada".into(), commands: vec![request(name, 30), record] }
 }
 
 /// Returns the commit of a requested transfer without further steps.
-fn requested(id: &str, amount: i64) -> Vec<Commit> {
+fn request_commits(id: &str, amount: i64) -> Vec<Commit> {
     let commands = vec![request(id, amount)];
     History::<Transfer> { id: id.into(), actor: "ada".into(), commands }.commits_with_states()
 }
@@ -121,14 +121,14 @@ fn transfers_at(
 
 /// Returns the case of the process manager, from the request to the end of the transfer. The
 /// process manager gets each commit that it appends to the transfer.
-fn transferred(name: &str, amount: i64, received: bool) -> Case {
+fn transfer_case(name: &str, amount: i64, received: bool) -> Case {
     let to = if received { balance(&receiver("x"), 1) } else { Vec::new() };
-    let log = vec![balance(&payer("x"), 30), to, requested("x", amount)];
+    let log = vec![balance(&payer("x"), 30), to, request_commits("x", amount)];
     Case::new(name, log, move |wire: Wire, done: Done| {
         async move {
             let runner = transfers_at(&wire);
             let quiet = Wire::new(wire.services().database().clone());
-            let stream = requested("x", amount).remove(0).stream;
+            let stream = request_commits("x", amount).remove(0).stream;
             loop {
                 let version = done.borrow().len() as u64 + 1;
                 let Ok(Some(commit)) = World::store_at(&quiet).get(&stream, version).await else {
@@ -153,7 +153,7 @@ fn two_instances_at_once_move_the_money_once() {
     let world = || World::new(&["CommitsTable", "RequestsTable", "TransferPositionsTable"]);
     let found = each_seed(effort.seed, effort.runs(500, 2_000), world, transfer);
     if let Err(finding) = found {
-        panic!("{finding}\n{}", effort.again(&finding, "two_instances_at_once"));
+        panic!("{finding}\n{}", effort.repeat_command(&finding, "two_instances_at_once"));
     }
 }
 
@@ -172,7 +172,7 @@ fn transfer(world: &mut World, seed: u64) -> Result<()> {
         let opened = accounts.iter().filter(|(account, _)| received || *account == accounts[0].0);
         let mut log: Vec<_> =
             opened.flat_map(|(account, amount)| balance(account, *amount)).collect();
-        log.extend(requested(&id, amount));
+        log.extend(request_commits(&id, amount));
         let stream = log[log.len() - 1].stream.clone();
         for commit in &log {
             store.append(commit, None).await?;

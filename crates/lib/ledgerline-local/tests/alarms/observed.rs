@@ -8,7 +8,7 @@ use std::{
 use aws_sdk_sqs::types::QueueAttributeName;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline_sam::{lookup::resources, template::Source};
-use ledgerline_testing::{LocalStack, tank::whole_log, workspace};
+use ledgerline_testing::{LocalStack, category_commits, workspace};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -235,7 +235,8 @@ impl Observed<'_> {
             text.split_once(" commits in ").and_then(|(number, _)| number.parse().ok()).unwrap_or(1)
         });
         let finished: usize = finished.sum();
-        let [hauls, tanks] = ["haul", "tank"].map(|category| whole_log(self.stack, category));
+        let [hauls, tanks] =
+            ["haul", "tank"].map(|category| category_commits(self.stack, category));
         finished < hauls.await.len() + tanks.await.len()
     }
 

@@ -164,9 +164,9 @@ async fn queue(client: &aws_sdk_sqs::Client, name: &str) -> String {
     client.get_queue_url().queue_name(table(name)).send().await.unwrap().queue_url.unwrap()
 }
 
-/// The incident of the runbook: a subscriber cannot apply a commit, and the later commits of its
-/// stream wait. They become dead letters, and other streams continue. The operator repairs the
-/// cause and redrives the messages, and the tool is killed during the redrive.
+/// A subscriber cannot apply a commit, and the later commits of its stream wait. They become dead
+/// letters, and other streams continue. The operator repairs the cause and redrives the messages,
+/// and the tool is killed during the redrive.
 #[tokio::test]
 async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_cause_is_repaired()
 {

@@ -11,7 +11,7 @@ use ledgerline_sam::template;
 use ledgerline_testing::{copy_streams, workspace};
 
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct CopyArgs {
     /// The folder of the local stack's `--data`. The stack must not run.
     data: PathBuf,
     /// Copy until the log has at least this number of commits of tanks.
@@ -19,7 +19,7 @@ pub(crate) struct Options {
     commits: usize,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(options: &CopyArgs) -> Result<()> {
     ensure!(
         options.data.is_dir(),
         "{} is no folder of a local stack's data",

@@ -1,19 +1,16 @@
 //! The tanks under load: fills, and their two views.
 
 use std::{
-    collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
-use ledgerline::{
-    Aggregate, Commit, Consistency, EventLog, Range, StreamId, load, testing::tank::Tank,
-};
+use ledgerline::{Aggregate, Consistency, load, testing::tank::Tank};
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_tank::views;
-use ledgerline_testing::{Quiet, table};
+use ledgerline_testing::{Quiet, commits, table};
 use reqwest::{Client, StatusCode, redirect::Policy};
 use serde_json::{Value, json};
 use url::Url;
@@ -127,7 +124,7 @@ impl Depot {
         let tanks = stream::iter(&self.tanks).map(|(id, version)| async move {
             let acknowledged = version.load(Ordering::Relaxed);
             let stream = Tank::stream(id)?;
-            let commits = self.commits(&stream).await?;
+            let commits = commits(&self.store, &stream).await;
             let versions = commits.iter().map(|commit| commit.version);
             ensure!(
                 versions.eq(1..=commits.len() as u64),
@@ -147,7 +144,7 @@ impl Depot {
 
             let rows: Result<Vec<_>, _> = commits.iter().map(views::readings_of).collect();
             let expected: Vec<_> =
-                rows?.into_iter().flatten().map(|row| compared(&json!(row))).collect();
+                rows?.into_iter().flatten().map(|row| compared_fields(&json!(row))).collect();
             let shown = self.readings(id).await?;
             ensure!(shown == expected, "tank {id} has other readings than the log");
             anyhow::Ok(shown.len())
@@ -160,28 +157,13 @@ impl Depot {
         ))
     }
 
-    /// Returns the whole stream, oldest first.
-    async fn commits(&self, stream: &StreamId) -> Result<Vec<Commit>> {
-        let mut commits = BTreeMap::new();
-        let mut up_to = u64::MAX >> 1;
-        loop {
-            let range = Range { after: 0, up_to, limit: None };
-            let page = self.store.read(stream, range, Consistency::Strong).await?;
-            commits.extend(page.commits.into_iter().map(|commit| (commit.version, commit)));
-            if page.complete {
-                return Ok(commits.into_values().collect());
-            }
-            up_to = commits.keys().next().map_or(0, |oldest| oldest - 1);
-        }
-    }
-
     /// Returns all readings as the API shows them, oldest first.
     async fn readings(&self, id: &str) -> Result<Vec<Value>> {
         let mut all = Vec::new();
         let mut cursor = String::new();
         loop {
             let page = self.get(&format!("/tanks/{id}/readings?limit=100{cursor}")).await?;
-            all.extend(page["readings"].as_array().into_iter().flatten().map(compared));
+            all.extend(page["readings"].as_array().into_iter().flatten().map(compared_fields));
             match page["cursor"].as_str() {
                 Some(next) => cursor = format!("&cursor={next}"),
                 None => {
@@ -212,6 +194,6 @@ impl Depot {
 }
 
 /// Returns the fields of a reading that are compared.
-fn compared(row: &Value) -> Value {
+fn compared_fields(row: &Value) -> Value {
     json!([row["version"], row["amount"], row["level"], row["at"]])
 }

@@ -26,9 +26,9 @@ use url::{Host, Url};
 #[derive(Debug, Parser)]
 enum Task {
     /// Send commands to a running local stack, and then compare its views with the log.
-    Run(Options),
+    Run(RunArgs),
     /// Copy the tanks in the data of a stopped local stack, as if it had run for a long time.
-    Copy(copy::Options),
+    Copy(copy::CopyArgs),
 }
 
 #[tokio::main]
@@ -56,7 +56,7 @@ enum Scenario {
 }
 
 #[derive(Debug, Args)]
-struct Options {
+struct RunArgs {
     /// Send these commands.
     #[arg(default_value = "fills")]
     scenario: Scenario,
@@ -88,7 +88,7 @@ struct Options {
 /// The pause between two commands whose time to the views is measured.
 const LOOK: Duration = Duration::from_millis(250);
 
-async fn run(options: Options) -> Result<()> {
+async fn run(options: RunArgs) -> Result<()> {
     require_loopback(&options.url)?;
     require_loopback(&options.aws_url)?;
     let tanks = if options.scenario == Scenario::OneTank { 1 } else { options.tanks };
@@ -137,6 +137,16 @@ async fn run(options: Options) -> Result<()> {
     if let [first, .., last] = &intervals[..] {
         println!("last / first interval: {:.2}", last / first);
     }
+    print_hops(&load);
+    println!("\nerrors     {}", errors.len());
+    errors.iter().take(10).for_each(|error| println!("  {error}"));
+    let compared = depot.views_are_the_fold().await?;
+    println!("views      {compared}");
+    ensure!(errors.is_empty(), "{} commands failed", errors.len());
+    Ok(())
+}
+
+fn print_hops(load: &Load) {
     println!("\nms from the command to       p50       p90       p99       max     seen");
     for (hop, times) in &mut lock(&load.hops).0 {
         times.sort_unstable();
@@ -149,12 +159,6 @@ async fn run(options: Options) -> Result<()> {
         let (p50, p90, p99, max) = (at(0.5), at(0.9), at(0.99), at(1.0));
         println!("  {hop:<20} {p50:>9.1} {p90:>9.1} {p99:>9.1} {max:>9.1} {:>8}", times.len());
     }
-    println!("\nerrors     {}", errors.len());
-    errors.iter().take(10).for_each(|error| println!("  {error}"));
-    let compared = depot.views_are_the_fold().await?;
-    println!("views      {compared}");
-    ensure!(errors.is_empty(), "{} commands failed", errors.len());
-    Ok(())
 }
 
 /// Refuses addresses of other machines, because a mistyped address would send the load to another
@@ -196,7 +200,7 @@ impl Load {
         lock(&self.hops).0[hop].1.push(time);
     }
 
-    fn failed(&self, error: &anyhow::Error) {
+    fn add_error(&self, error: &anyhow::Error) {
         let mut errors = lock(&self.errors);
         errors.push(format!("{error:#}"));
         // A stopped stack fails thousands of times a second.
@@ -245,7 +249,7 @@ async fn send(depot: &Depot, load: &Load, from: Instant) {
             load.took(0, from.elapsed());
             load.answered.fetch_add(1, Ordering::Relaxed);
         }
-        Err(error) => load.failed(&error),
+        Err(error) => load.add_error(&error),
     }
 }
 
@@ -266,7 +270,7 @@ async fn look(depot: Arc<Depot>, load: Arc<Load>, end: Instant) {
             futures::future::try_join_all(views).await
         };
         if let Err(error) = looked.await {
-            load.failed(&error);
+            load.add_error(&error);
         }
         tokio::time::sleep(LOOK).await;
     }

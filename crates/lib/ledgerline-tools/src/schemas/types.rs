@@ -1,22 +1,17 @@
 //! The types from which a contract is made.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::Result;
 use ledgerline::{
     Aggregate, Aggregates, EventTypes, Visitor,
     api::Operations,
     manifest::{Manifests, Source as Events},
     schemas,
 };
-use ledgerline_sam::template::Source;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Documents, asyncapi, openapi};
+use super::Documents;
 
 /// The types of a workspace, as data. A new workspace is not built, because that takes minutes: its
 /// contract is made from the types of the starter.
@@ -42,25 +37,6 @@ pub(super) struct AggregateType {
 }
 
 impl Types {
-    /// Makes all documents of the contract of the workspace in `root`.
-    ///
-    /// # Errors
-    /// When two functions give one name to different schemas, or a sample event cannot be read.
-    pub(crate) fn contract(
-        &self,
-        source: &Source,
-        manifests: &Manifests,
-        root: &Path,
-    ) -> Result<Documents> {
-        let mut documents = self.documents.clone();
-        documents.insert("openapi.json".into(), openapi::document(source, &self.operations, root)?);
-        documents.insert(
-            "asyncapi.json".into(),
-            asyncapi::document(source, manifests, &self.aggregates, &self.documents),
-        );
-        Ok(documents)
-    }
-
     /// Keeps the types of these functions.
     pub(crate) fn retain(&mut self, manifests: &Manifests) {
         let mut folders = BTreeSet::new();

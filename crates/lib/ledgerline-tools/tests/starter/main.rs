@@ -1,12 +1,7 @@
 //! Tests of the starter, from which every new part is copied, and of a new workspace. Both build
 //! and pass their tests, and so does a workspace with new parts.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod lessons;
 mod workspace;

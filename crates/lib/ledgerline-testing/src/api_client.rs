@@ -130,6 +130,20 @@ impl Api {
     pub async fn get(&self, path: &str) -> Answer {
         self.call(Method::GET, path, &[], String::new()).await
     }
+
+    /// Reads a list page by page, and returns its rows. The path has a `?limit=`.
+    pub async fn list(&self, path: &str, name: &str) -> Vec<Value> {
+        let (mut rows, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = self.get(&format!("{path}{cursor}")).await;
+            assert_eq!(page.status, StatusCode::OK, "{page:?}");
+            rows.extend(page.body[name].as_array().unwrap().iter().cloned());
+            match page.body["cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return rows,
+            }
+        }
+    }
 }
 
 /// The number of lines of progress that the local stacks of this process have printed.
