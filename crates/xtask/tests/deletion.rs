@@ -4,12 +4,7 @@
 //! checks pass, and so do the tests of the other applications. The tests of the libraries are not
 //! repeated, because no library knows an application.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::{
     collections::BTreeSet,

@@ -1,12 +1,7 @@
 //! The guards of views, tested over a real connection. A row and its position are one write, and an
 //! older version does not overwrite a newer one. The number of calls stays in the budget.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::sync::{Arc, Mutex};
 

@@ -1,12 +1,7 @@
 //! The DynamoDB store, tested over a real connection: the contract of the port, and the budgets of
 //! a command.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::num::NonZeroUsize;
 

@@ -1,12 +1,7 @@
 //! The fanout with the real SDK clients. DynamoDB is emulated; a fake stands for the bus, the
 //! queues and Lambda, and refuses the calls that a test names.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},

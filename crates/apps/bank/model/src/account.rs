@@ -286,7 +286,7 @@ impl Aggregate for Account {
 mod tests {
     use jiff::{Timestamp, civil::date};
     use ledgerline::{
-        RecordedEvent, decode, decode_state, encode, encode_state, fold,
+        RecordedEvent, decode, fold,
         spec::{decide_twice, given, live, valid},
     };
     use proptest::prelude::*;
@@ -527,26 +527,6 @@ mod tests {
         let stored =
             RecordedEvent { event_type: "AccountOpened".into(), schema: 1, data: data.into() };
         assert_eq!(decode::<Account>(&stored).unwrap(), opened());
-    }
-
-    #[test]
-    fn events_from_a_newer_program_are_refused_loudly() {
-        let newer = RecordedEvent { schema: 3, ..encode::<Account>(&opened()).unwrap() };
-        assert_eq!(
-            decode::<Account>(&newer).unwrap_err().to_string(),
-            "event AccountOpened has schema 3, this program reads 1 to 2"
-        );
-        let unknown =
-            RecordedEvent { event_type: "AccountFrozen".into(), schema: 1, data: "{}".into() };
-        assert!(decode::<Account>(&unknown).unwrap_err().to_string().contains("AccountFrozen"));
-    }
-
-    #[test]
-    fn a_state_of_another_schema_is_ignored() {
-        let mut stored = encode_state::<Account>(&Account::initial()).unwrap();
-        assert_eq!(decode_state::<Account>(&stored), Some(Account::initial()));
-        stored.schema += 1;
-        assert_eq!(decode_state::<Account>(&stored), None);
     }
 
     /// Returns any command, built from any values: `None` if one of the values is invalid, because

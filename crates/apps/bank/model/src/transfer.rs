@@ -398,7 +398,7 @@ mod tests {
     use jiff::Timestamp;
     use ledgerline::{
         fold,
-        spec::{decide_twice, given, live, valid},
+        spec::{given, live, valid},
     };
     use proptest::prelude::*;
 
@@ -494,24 +494,6 @@ mod tests {
             let expected = if length == 0 { &UNKNOWN } else { &NOT_STUCK };
             let history = stuck()[..length].to_vec();
             given::<Transfer>(history).when(settle(B, "agreed"), &ops).then_refused(expected);
-        }
-    }
-
-    /// A repeated request is refused, and an outcome that is already recorded adds no event.
-    #[test]
-    fn no_command_does_anything_when_it_is_sent_again() {
-        let requested = fold::<Transfer>(State::Unrequested, &[requested()]);
-        let stuck = fold::<Transfer>(State::Unrequested, &stuck());
-        for (state, command) in [
-            (State::Unrequested, request(A, B)),
-            (requested, record(Step::Debit, Ok(()))),
-            (stuck, settle(B, "agreed")),
-        ] {
-            let expected = match command {
-                Command::Request { .. } => Err(EXISTS),
-                Command::Settle { .. } | Command::Record { .. } => Ok(Vec::new()),
-            };
-            assert_eq!(decide_twice::<Transfer>(&state, &command, &by_ada()), expected);
         }
     }
 

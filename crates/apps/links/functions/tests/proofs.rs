@@ -34,7 +34,7 @@ fn application() -> Application {
         .log_projector("LinkRatingsTable", link_ratings::VIEW)
         .log_projector("UserRatingsTable", user_ratings::VIEW)
         .reads(|commit| drop(feeds::work(commit)))
-        .case(&["FeedsTable"], followed)
+        .case(&["FeedsTable"], feed_case)
         .case(&["WelcomeEmailPositionsTable"], welcome)
 }
 
@@ -42,10 +42,10 @@ fn application() -> Application {
 /// that the ratings of several users add up.
 fn ratings(name: &str, rng: &mut Rng) -> History<Link> {
     let url = format!("https://{}.example/", name.split('-').next().unwrap_or_default());
-    rated(name, &url, rng)
+    rating_history(name, &url, rng)
 }
 
-fn rated(user_id: &str, link_url: &str, rng: &mut Rng) -> History<Link> {
+fn rating_history(user_id: &str, link_url: &str, rng: &mut Rng) -> History<Link> {
     let rate = |rng: &mut Rng| link::Command {
         user_id: valid(user_id),
         link_url: valid(link_url),
@@ -89,13 +89,13 @@ fn follower(id: &str, other: &str) -> Vec<Commit> {
 
 /// Returns the case of feeds, which depend on two categories. Users follow before, between and
 /// after the ratings.
-fn followed() -> Case {
+fn feed_case() -> Case {
     let mut rng = Rng::with_seed(1);
-    let mut rated = |url| rated("ada", url, &mut rng).commits_with_states();
+    let mut rate = |url| rating_history("ada", url, &mut rng).commits_with_states();
     let streams = vec![
-        rated("https://a.example/"),
+        rate("https://a.example/"),
         follower("bob", "ada"),
-        rated("https://b.example/"),
+        rate("https://b.example/"),
         follower("cleo", "ada"),
     ];
     Case::consumer("feeds", streams, |wire| FeedProjector {

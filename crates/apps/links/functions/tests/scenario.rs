@@ -1,11 +1,6 @@
 //! Users, ratings and feeds over HTTP, as clients use them, at `BASE_URL` or on a local stack.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 
 use ledgerline_testing::{Api, UnderTest, eventually, fresh_id, subject};
 use reqwest::{Method, StatusCode};

@@ -1,12 +1,7 @@
 //! The welcome mail against a real table and a fake of SES. Each user gets at most one mail, even
 //! if messages are redelivered.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::time::Duration;
 
@@ -23,17 +18,16 @@ use ledgerline_lambda::{
     process_manager::{POSITIONS, ProcessManager},
     queue::QueueRunner,
 };
-use ledgerline_local::services::{DynamoDb, forget_stream_records};
-use ledgerline_testing::{Api, Crash, LocalStack, Ses, Tool, Wire, eventually};
+use ledgerline_local::services::DynamoDb;
+use ledgerline_testing::{Ses, Wire, eventually};
 use links::user::{Event, User};
 use links_functions::process_managers::welcome_email::{CLAIM, WelcomeEmail, ses};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 struct World {
     dynamodb: DynamoDb,
     ses: Ses,
     url: String,
-    crash: Crash,
     wire: Wire,
     /// How long a claim of another instance is valid.
     claim: SignedDuration,
@@ -51,25 +45,16 @@ impl World {
         for version in 1..=2 {
             log.append(&commit(version), None).await.unwrap();
         }
-        Self {
-            dynamodb,
-            ses,
-            url,
-            crash: Crash::default(),
-            wire: Wire::default(),
-            claim: SignedDuration::ZERO,
-        }
+        Self { dynamodb, ses, url, wire: Wire::default(), claim: SignedDuration::ZERO }
     }
 
-    /// Returns a cold instance of the function. One counter counts its calls to the table and to
-    /// the provider, so that a crash can follow any of them.
+    /// Returns a cold instance of the function.
     fn function(
         &self,
         sender: Option<&str>,
     ) -> QueueRunner<DynamoDbStore, ProcessManager<WelcomeEmail>> {
         let config = Builder::from(&self.dynamodb.sdk_config())
             .retry_config(RetryConfig::disabled())
-            .interceptor(self.crash.clone())
             .interceptor(self.wire.clone());
         let client = Client::from_conf(config.build());
         let positions = LogRows::new(
@@ -82,10 +67,9 @@ impl World {
         let impatient =
             TimeoutConfig::builder().operation_attempt_timeout(Duration::from_millis(300)).build();
         let sdk = sdk_config(&self.url).into_builder().timeout_config(impatient).build();
-        let ses = ses(&sdk).interceptor(self.crash.clone());
         let reaction = WelcomeEmail {
             mails: positions.clone(),
-            ses: aws_sdk_sesv2::Client::from_conf(ses.build()),
+            ses: aws_sdk_sesv2::Client::from_conf(ses(&sdk).build()),
             claim: self.claim,
             sender: sender.map(Into::into),
         };
@@ -181,40 +165,6 @@ async fn an_entry_in_order_costs_two_reads() {
     assert_eq!((late.mails(), late.status().await.as_str()), (1, "sent"));
 }
 
-/// The test crashes the function after each of its calls, and redelivers the message. There is
-/// never a second mail. After a crash between the claim and the record, the function does not know
-/// whether the mail was sent. The function records `unknown`, and processes the user's later
-/// commits.
-#[tokio::test]
-async fn a_crash_after_any_call_never_sends_two_mails() {
-    let mut outcomes = Vec::new();
-    for calls in 0.. {
-        let world = World::new().await;
-        world.crash.after(calls);
-        let finished = world.deliver(1).await.is_ok();
-        world.crash.recover();
-        for version in [1, 1, 2] {
-            world.deliver(version).await.unwrap();
-        }
-        outcomes.push((world.mails(), world.status().await));
-        if finished {
-            break;
-        }
-    }
-    // The crashes follow no call, the read of the commit, the read of the position, the claim, the
-    // mail, and the record. In the last run, the function does not crash.
-    let expected = [
-        (1, "sent"),
-        (1, "sent"),
-        (1, "sent"),
-        (0, "unknown"),
-        (1, "unknown"),
-        (1, "sent"),
-        (1, "sent"),
-    ];
-    assert_eq!(outcomes, expected.map(|(mails, status)| (mails, status.to_owned())));
-}
-
 /// Entries of one user may reach two instances at once. The second instance leaves the mail to the
 /// instance with the claim and fails, so its message is redelivered.
 #[tokio::test]
@@ -288,58 +238,4 @@ async fn without_a_sender_no_mail_is_sent_and_no_message_fails() {
     // A sender that is configured later does not welcome users who registered earlier.
     world.deliver(1).await.unwrap();
     assert_eq!(world.mails(), 0);
-}
-
-/// A mail cannot be undone. After an outage of all subscribers, a repair sends the missing mail and
-/// sends no mail twice.
-#[tokio::test]
-async fn a_repair_sends_the_mail_that_an_outage_lost_and_no_mail_twice() {
-    let data = tempfile::tempdir().unwrap();
-    let links = LocalStack::start(Some(data.path())).await;
-    let register = async |links: &LocalStack, name: &str| {
-        let user = Api::new(links.url().to_owned(), Some(name.to_owned()));
-        let email = format!("{name}@example.com");
-        let registered = user.post("/users", json!({ "name": name, "email": email })).await;
-        assert_eq!(registered.status, 201, "{registered:?}");
-        format!("user-{}", registered.body["userId"].as_str().unwrap())
-    };
-    let mails = async |links: &LocalStack| {
-        let mails = reqwest::get(format!("{}/mailbox", links.aws_url())).await.unwrap();
-        mails.json::<Value>().await.unwrap()["mails"].as_array().unwrap().clone()
-    };
-    // Given a mail to Ada, and an outage of a day when Eve registers,
-    register(&links, "ada").await;
-    eventually("the mail to Ada is sent", async || (mails(&links).await.len() == 1).then_some(()))
-        .await;
-    let tool = Tool::at(&links);
-    eventually("every subscriber has every commit", async || {
-        (tool.found(&[]).0 == 0).then_some(())
-    })
-    .await;
-    for of in [".fifo", "SequenceTable", "events"] {
-        let outage = json!({ "of": of, "seconds": 3_600 });
-        let begun =
-            reqwest::Client::new().post(format!("{}/outages", links.aws_url())).json(&outage);
-        assert!(begun.send().await.unwrap().status().is_success());
-    }
-    let eve = register(&links, "eve").await;
-    links.kill();
-    forget_stream_records(data.path()).unwrap();
-    let links = LocalStack::start(Some(data.path())).await;
-    let tool = Tool::at(&links);
-    let (_, missing) = tool.found(&["--only", "WelcomeEmailFunction"]);
-    assert_eq!(missing, [("missing".into(), "WelcomeEmailFunction".into(), eve, 0)].into());
-
-    // when an operator repairs the process manager, twice,
-    let repair = ["--write", "--yes", "--why", "an outage", "--act"];
-    for _ in 0..2 {
-        eventually("nothing is missing", async || {
-            let (_, left) = tool.repaired(&repair);
-            left.is_empty().then_some(())
-        })
-        .await;
-    }
-    // then Eve has one mail, and Ada has no second mail.
-    let sent = mails(&links).await;
-    assert_eq!((sent.len(), &sent[0]["to"]), (1, &json!(["eve@example.com"])), "{sent:?}");
 }

@@ -150,10 +150,7 @@ impl Aggregate for Link {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use ledgerline::{
-        fold,
-        spec::{decide_twice, given, live, valid},
-    };
+    use ledgerline::spec::{given, live, valid};
     use proptest::prelude::*;
 
     use super::*;
@@ -228,14 +225,6 @@ mod tests {
     fn no_caller_rates_for_another_user() {
         for stranger in [by("eve"), Context { actor: None, ..by("ada") }] {
             given::<Link>([]).when(rate(4), &stranger).then_refused(&NOT_YOU);
-        }
-    }
-
-    #[test]
-    fn no_command_does_anything_when_it_is_sent_again() {
-        for history in [vec![], vec![created(), rated(4, None)]] {
-            let state = fold::<Link>(State::default(), &history);
-            assert_eq!(decide_twice::<Link>(&state, &rate(3), &by("ada")), Ok(vec![]));
         }
     }
 

@@ -199,7 +199,7 @@ mod tests {
     use jiff::Timestamp;
     use ledgerline::{
         fold,
-        spec::{decide_twice, given, live, valid},
+        spec::{given, live, valid},
     };
     use proptest::prelude::*;
 
@@ -298,23 +298,6 @@ mod tests {
         // With ids as long as Cognito's (36 bytes), the whole state stays below 64 KB. That is less
         // than a sixth of the 400 KB of an item.
         assert!(serde_json::to_vec(&state).unwrap().len() + MAX_FOLLOWS * 36 < 64_000);
-    }
-
-    #[test]
-    fn no_command_does_anything_when_it_is_sent_again() {
-        let registered = fold::<User>(State::Unregistered, &[registered(), followed("cleo", 1)]);
-        for (state, command) in [
-            (State::Unregistered, ada(register())),
-            (registered.clone(), ada(Action::UpdateEmail(valid("ada@example.org")))),
-            (registered.clone(), follow("bob")),
-            (registered, unfollow("cleo")),
-        ] {
-            let expected = match command.action {
-                Action::Register(..) => Err(EXISTS),
-                Action::UpdateEmail(_) | Action::Follow(_) | Action::Unfollow(_) => Ok(Vec::new()),
-            };
-            assert_eq!(decide_twice::<User>(&state, &command, &by("ada")), expected);
-        }
     }
 
     /// Returns any command, built from any values: `None` if one of the values is invalid, because

@@ -225,10 +225,7 @@ impl Aggregate for Todo {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use ledgerline::{
-        decode, encode, fold,
-        spec::{decide_twice, given, live, valid},
-    };
+    use ledgerline::spec::{given, live, valid};
     use proptest::prelude::*;
 
     use super::*;
@@ -310,31 +307,6 @@ mod tests {
                 given::<Todo>([created()]).when(command, &stranger).then_refused(&NOT_YOURS);
             }
         }
-    }
-
-    #[test]
-    fn no_command_does_anything_when_it_is_sent_again() {
-        let created = fold::<Todo>(State::Uncreated, &[created()]);
-        for (state, command) in [
-            (State::Uncreated, create()),
-            (created.clone(), say("Two")),
-            (created.clone(), set(Status::Done)),
-            (created, Command::Delete),
-        ] {
-            let expected = match command {
-                Command::Create(..) => Err(EXISTS),
-                Command::Update(_) => Ok(Vec::new()),
-                Command::Delete => Err(UNKNOWN),
-            };
-            assert_eq!(decide_twice::<Todo>(&state, &command, &by("ada")), expected);
-        }
-    }
-
-    #[test]
-    fn events_without_fields_are_objects() {
-        let stored = encode::<Todo>(&Event::TodoDeleted {}).unwrap();
-        assert_eq!((stored.event_type.as_str(), stored.data.as_str()), ("TodoDeleted", "{}"));
-        assert_eq!(decode::<Todo>(&stored).unwrap(), Event::TodoDeleted {});
     }
 
     /// Returns any command, built from any values: `None` if one of the values is invalid, because

@@ -1,12 +1,5 @@
 //! Widgets over HTTP, as clients use them, at `BASE_URL` or on a local stack.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
-
 use ledgerline_testing::{UnderTest, eventually, fresh_id};
 use reqwest::StatusCode;
 use serde_json::json;

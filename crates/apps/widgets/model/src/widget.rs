@@ -178,10 +178,7 @@ impl Aggregate for Widget {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use ledgerline::{
-        fold,
-        spec::{decide_twice, given, live, valid},
-    };
+    use ledgerline::spec::{given, live, valid};
     use proptest::prelude::*;
 
     use super::*;
@@ -235,21 +232,6 @@ mod tests {
     fn a_value_that_it_has_already_changes_nothing() {
         for (command, event) in changes() {
             given::<Widget>([created(), event]).when(command, &by("ada")).then([]);
-        }
-    }
-
-    #[test]
-    fn no_command_does_anything_when_it_is_sent_again() {
-        let created = fold::<Widget>(State::Uncreated, &[created()]);
-        let changes = changes().map(|(command, _)| (created.clone(), command));
-        for (state, command) in changes.into_iter().chain([(State::Uncreated, create())]) {
-            let expected = match command {
-                Command::Create(..) => Err(EXISTS),
-                Command::ChangeName(_)
-                | Command::ChangeDescription(_)
-                | Command::UpdateStock(_) => Ok(vec![]),
-            };
-            assert_eq!(decide_twice::<Widget>(&state, &command, &by("ada")), expected);
         }
     }
 

@@ -6,7 +6,7 @@ use ledgerline::{Aggregate, Commit, EventLog, Meta, encode};
 use ledgerline_testing::{LocalStack, Tool, eventually, table};
 use serde_json::json;
 
-use crate::accounts::{Accounts, Balances};
+use crate::accounts::{assert_transactions, open_account};
 
 /// Appends a stuck transfer, as its process manager leaves it: neither account accepts the money.
 /// Returns the transfer's id.
@@ -42,9 +42,9 @@ async fn stuck(bank: &LocalStack, from: &str, to: &str) -> String {
 #[tokio::test]
 async fn an_operator_settles_a_stuck_transfer_by_a_command_with_a_reason() {
     let bank = LocalStack::start(None).await;
-    let from = bank.account(0).await;
-    let to = bank.account(0).await;
-    let other = bank.account(5).await;
+    let from = open_account(&bank, 0).await;
+    let to = open_account(&bank, 0).await;
+    let other = open_account(&bank, 5).await;
     let id = stuck(&bank, &from, &to).await;
     let status = async |wanted: &str| {
         eventually(wanted, async || {
@@ -72,8 +72,10 @@ async fn an_operator_settles_a_stuck_transfer_by_a_command_with_a_reason() {
     assert_eq!(ledger.run(&[&command[..], &sure].concat()).0, 0);
     let shown = status("settled").await;
     assert_eq!(shown["settledToAccountId"], other.as_str());
-    assert_eq!(bank.state(&other).await.1.total_balance(), 35);
-    bank.settled(&other).await;
+    assert_transactions(&bank, &other, 3).await;
+    let balance =
+        async || bank.get(&format!("/accounts/{other}")).await.body["totalBalance"].clone();
+    assert_eq!(balance().await, 35);
     // The log has the operator and the reason, and so does the tool's record.
     let (_, log) = ledger.run(&["show", &format!("transfer-{id}"), "--payloads"]);
     let decided =
@@ -114,5 +116,5 @@ async fn an_operator_settles_a_stuck_transfer_by_a_command_with_a_reason() {
     ] {
         assert_eq!(ledger.run(&[wrong, &sure].concat()).0, 1, "{wrong:?}");
     }
-    assert_eq!(bank.state(&other).await.1.total_balance(), 35);
+    assert_eq!(balance().await, 35);
 }

@@ -97,7 +97,7 @@ impl Bank {
     }
 
     async fn request(&self, from: &str, to: &str, amount: i64) {
-        let command = requested(from, to, amount);
+        let command = request_command(from, to, amount);
         self.send::<Transfer>(&the_transfer(), command, "request").await;
     }
 
@@ -114,6 +114,23 @@ impl Bank {
             }
         }
         unreachable!()
+    }
+
+    async fn deliver_version(&self, version: u64) -> bool {
+        let commit = self.store().get(&the_transfer(), version).await.unwrap().unwrap();
+        let body = serde_json::to_string(&Message::Commit(Box::new(commit))).unwrap();
+        self.manager().message(&body).await.is_ok()
+    }
+
+    /// Prepares a stuck transfer, and an account that may get its money. Another command closes the
+    /// first account after the debit and before the refusal of the credit.
+    async fn prepare_stuck(&self) {
+        Way::CannotGoBack.prepare(self).await;
+        assert!(self.deliver_version(1).await);
+        self.send::<Account>(&account(A), account::Command::Close, "close").await;
+        assert!(self.deliver(&self.manager()).await);
+        assert_eq!(self.status().await, Status::Stuck);
+        self.open(C, "EUR", 1).await;
     }
 
     async fn balance(&self, id: &str) -> i64 {
@@ -138,6 +155,7 @@ impl Bank {
 
 const A: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
 const B: &str = "5f0c1b1e-3d0a-4a55-8b4e-0a3f8c5f7d21";
+const C: &str = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d";
 
 fn account(id: &str) -> StreamId {
     Account::stream(id).unwrap()
@@ -147,10 +165,8 @@ fn the_transfer() -> StreamId {
     Transfer::stream("t").unwrap()
 }
 
-fn requested(from: &str, to: &str, amount: i64) -> transfer::Command {
-    let from = valid(from);
-    let to = valid(to);
-    let reference = Some(valid("rent"));
+fn request_command(from: &str, to: &str, amount: i64) -> transfer::Command {
+    let (from, to, reference) = (valid(from), valid(to), Some(valid("rent")));
     transfer::Command::Request {
         from,
         to,
@@ -160,8 +176,12 @@ fn requested(from: &str, to: &str, amount: i64) -> transfer::Command {
     }
 }
 
+fn settle(to: &str) -> transfer::Command {
+    transfer::Command::Settle { to: valid(to), reason: valid("agreed") }
+}
+
 /// Returns the status of the transfer and the code of its last refusal.
-fn ended(state: &transfer::State) -> (Status, Option<&str>) {
+fn status_and_reason(state: &transfer::State) -> (Status, Option<&str>) {
     (Status::from_state(state).unwrap(), state.order().unwrap().reason.as_deref())
 }
 
@@ -279,7 +299,7 @@ async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
             let state = bank.transfer().await;
             let sum = bank.balance(A).await + bank.balance(B).await + state.under_way();
             assert_eq!(sum, a + b + given, "{way:?} after {calls} calls");
-            let ended = ended(&state);
+            let ended = status_and_reason(&state);
             // An uninterrupted transfer refunds the money before another command can close the
             // account.
             if way == Way::CannotGoBack && ended.0 == Status::Refunded {
@@ -350,24 +370,16 @@ async fn a_redelivery_moves_no_money_even_if_only_the_log_is_left() {
 /// again.
 #[tokio::test]
 async fn the_money_of_a_stuck_transfer_reaches_the_account_that_an_operator_chose() {
-    const C: &str = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d";
-    let settle = |to: &str| transfer::Command::Settle { to: valid(to), reason: valid("agreed") };
     let mut points = 0;
     for calls in 0.. {
         let bank = Bank::new().await;
-        Way::CannotGoBack.prepare(&bank).await;
-        // Another command closes the account after the debit and before the refusal of the credit.
-        let debit = bank.store().get(&the_transfer(), 1).await.unwrap().unwrap();
-        let body = serde_json::to_string(&Message::Commit(Box::new(debit))).unwrap();
-        assert!(bank.manager().message(&body).await.is_ok());
-        bank.send::<Account>(&account(A), account::Command::Close, "close").await;
-        assert!(bank.deliver(&bank.manager()).await);
-        assert_eq!(bank.status().await, Status::Stuck);
-        bank.open(C, "EUR", 1).await;
-
+        bank.prepare_stuck().await;
         bank.send::<Transfer>(&the_transfer(), settle(B), "to another currency").await;
         assert!(bank.deliver(&bank.manager()).await);
-        assert_eq!(ended(&bank.transfer().await), (Status::Stuck, Some("other-currency")));
+        assert_eq!(
+            status_and_reason(&bank.transfer().await),
+            (Status::Stuck, Some("other-currency"))
+        );
         bank.send::<Transfer>(&the_transfer(), settle(C), "to c").await;
         bank.crash.after(calls);
         let finished = bank.deliver(&bank.manager()).await;
@@ -395,19 +407,8 @@ async fn the_money_of_a_stuck_transfer_reaches_the_account_that_an_operator_chos
 /// money, although the later decision is under way.
 #[tokio::test]
 async fn an_older_decision_moves_no_money_of_a_later_one() {
-    const C: &str = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d";
-    let settle = |to: &str| transfer::Command::Settle { to: valid(to), reason: valid("agreed") };
     let bank = Bank::new().await;
-    Way::CannotGoBack.prepare(&bank).await;
-    let deliver_one = async |version: u64| {
-        let commit = bank.store().get(&the_transfer(), version).await.unwrap().unwrap();
-        let body = serde_json::to_string(&Message::Commit(Box::new(commit))).unwrap();
-        bank.manager().message(&body).await.is_ok()
-    };
-    assert!(deliver_one(1).await);
-    bank.send::<Account>(&account(A), account::Command::Close, "close").await;
-    assert!(bank.deliver(&bank.manager()).await);
-    bank.open(C, "EUR", 1).await;
+    bank.prepare_stuck().await;
     bank.send::<Transfer>(&the_transfer(), settle(B), "to another currency").await;
     assert!(bank.deliver(&bank.manager()).await);
     bank.send::<Transfer>(&the_transfer(), settle(C), "to c").await;
@@ -422,46 +423,6 @@ async fn an_older_decision_moves_no_money_of_a_later_one() {
     }
     assert_eq!(bank.status().await, Status::Settling);
     forget_all_but_the_log(&client).await;
-    assert!(deliver_one(5).await, "the first decision");
+    assert!(bank.deliver_version(5).await, "the first decision");
     assert_eq!((bank.balance(C).await, bank.status().await), (31, Status::Settling));
-}
-
-/// A transfer from another caller's account is refused, and no money moves.
-#[tokio::test]
-async fn a_caller_cannot_send_another_callers_money() {
-    let bank = Bank::new().await;
-    bank.open(A, "EUR", 30).await;
-    bank.open(B, "EUR", 0).await;
-    let stream = the_transfer();
-    let command = requested(A, B, 30);
-    let meta = Meta::default();
-    let context = Context { at: jiff::Timestamp::now(), actor: Some("eve".into()) };
-    let execution = Execution::<Transfer>::new(&stream, &command, &context, "request", &meta);
-    assert!(
-        execute(&bank.store(), &Cache::new(NonZeroUsize::MIN), &DynamoDbStore::HOST, &execution)
-            .await
-            .is_ok()
-    );
-    assert!(bank.deliver(&bank.manager()).await);
-    let state = bank.transfer().await;
-    assert_eq!(ended(&state), (Status::Refused, Some("not-your-account")));
-    assert_eq!(bank.balance(A).await, 30);
-}
-
-/// Rule 11: the process manager does not record an unknown outcome of a command. The message fails
-/// and is redelivered, and the position does not move.
-#[tokio::test]
-async fn an_outage_is_not_recorded_as_an_outcome() {
-    let bank = Bank::new().await;
-    Way::Arrives.prepare(&bank).await;
-    bank.crash.after(3);
-    assert!(!bank.deliver(&bank.manager()).await);
-    bank.crash.recover();
-    assert_eq!(bank.status().await, Status::Requested);
-    let positions = LogRows::new(
-        Client::new(&bank.dynamodb.sdk_config()),
-        ledgerline_testing::table("TransferPositionsTable"),
-        POSITIONS,
-    );
-    assert_eq!(positions.progress(&Transfer::stream("t").unwrap()).await.unwrap(), (0, None));
 }

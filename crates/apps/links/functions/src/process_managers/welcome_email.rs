@@ -156,6 +156,38 @@ fn claimed_elsewhere() -> ApplyError {
 }
 
 impl WelcomeEmail {
+    /// Claims a mail, and returns whether this attempt sends it.
+    async fn claim_mail(
+        &self,
+        commit: &Commit,
+        mail: impl Fn(Status) -> Mail,
+    ) -> Result<bool, ApplyError> {
+        let claimed = mail(Status::Sending);
+        if self.mails.put_new(&claimed).await? {
+            return Ok(true);
+        }
+        let key = RowKey { partition: &claimed.stream, sort: &claimed.entry };
+        // Another instance had a claim, and has deleted it meanwhile.
+        let Some(found) = self.mails.read::<Mail>(key).await? else {
+            return Err(claimed_elsewhere());
+        };
+        match found.status {
+            // This is the claim of this attempt, and only its response was lost: no other instance
+            // sends the mail.
+            Status::Sending if found.claim == claimed.claim => Ok(true),
+            // Two instances may have the same commit at the same time. The one with the claim
+            // decides, as long as it can still be running.
+            Status::Sending if Timestamp::now() < found.at + self.claim => Err(claimed_elsewhere()),
+            Status::Sending => {
+                if self.mails.replace_if(&mail(Status::Unknown), "status", "sending").await? {
+                    count_unsent(commit, "unknown", "the function crashed");
+                }
+                Ok(false)
+            }
+            Status::Sent | Status::Refused | Status::Unknown => Ok(false),
+        }
+    }
+
     /// Sends the mail for one event, unless it was sent, or may have been.
     async fn send_once(
         &self,
@@ -170,27 +202,8 @@ impl WelcomeEmail {
         let at = Timestamp::now();
         let mail =
             |status| Mail { stream: stream.to_owned(), entry: entry.clone(), status, claim, at };
-        if !self.mails.put_new(&mail(Status::Sending)).await? {
-            let found = self.mails.read::<Mail>(RowKey { partition: stream, sort: &entry }).await?;
-            // Another instance had a claim, and has deleted it meanwhile.
-            let Some(found) = found else { return Err(claimed_elsewhere()) };
-            match found.status {
-                // This is the claim of this attempt, and only its response was lost: no other
-                // instance sends the mail.
-                Status::Sending if found.claim == claim => {}
-                // Two instances may have the same commit at the same time. The one with the claim
-                // decides, as long as it can still be running.
-                Status::Sending if Timestamp::now() < found.at + self.claim => {
-                    return Err(claimed_elsewhere());
-                }
-                Status::Sending => {
-                    if self.mails.replace_if(&mail(Status::Unknown), "status", "sending").await? {
-                        count_unsent(commit, "unknown", "the function crashed");
-                    }
-                    return Ok(());
-                }
-                Status::Sent | Status::Refused | Status::Unknown => return Ok(()),
-            }
+        if !self.claim_mail(commit, mail).await? {
+            return Ok(());
         }
         let error = match self.send(sender, email).await {
             Ok(()) => {
