@@ -28,27 +28,46 @@ const BATCH: usize = 100;
 /// The commits that are read with their events.
 const COMMITS: usize = 20_000;
 
+/// A log and its `$all`, in a database of their own.
+struct Stores {
+    sequence: DynamoDbStore,
+    log: DynamoDbStore,
+    wire: Wire,
+}
+
+impl Stores {
+    async fn new() -> Self {
+        let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "SequenceTable"]).await;
+        let wire = Wire::default();
+        let config = Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build();
+        let client = Client::from_conf(config);
+        Self {
+            sequence: DynamoDbStore::new(
+                client.clone(),
+                ledgerline_testing::table("SequenceTable"),
+            ),
+            log: DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable")),
+            wire,
+        }
+    }
+}
+
 #[tokio::main]
 async fn main() {
     let entries: usize =
         std::env::args().nth(1).map_or(100_000, |entries| entries.parse().unwrap());
-    let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "SequenceTable"]).await;
-    let wire = Wire::default();
-    let config = Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build();
-    let client = Client::from_conf(config);
-    let sequence = DynamoDbStore::new(client.clone(), ledgerline_testing::table("SequenceTable"));
-    let log = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
     let rate = |count: usize, began: Instant| count as f64 / began.elapsed().as_secs_f64();
 
-    // Partition 1 and 2: by one sequencer, and by four that are in each other's way.
-    for (partition, sequencers) in [(1, 1), (2, 4)] {
+    // By one sequencer, and by four that are in each other's way.
+    for sequencers in [1, 4] {
+        let Stores { sequence, log, wire: _ } = Stores::new().await;
         let began = Instant::now();
         let share = entries / 10 / sequencers;
         let work = (0..sequencers).map(|number| {
             let sequence = sequence.clone();
             let log = log.clone();
             tokio::spawn(async move {
-                let mut sequencer = Sequencer::new(partition, DynamoDbStore::HOST.pause);
+                let mut sequencer = Sequencer::new(DynamoDbStore::HOST.pause);
                 for batch in batches(share, number) {
                     while sequencer
                         .append(&sequence, &log, "batch", batch.clone(), Timestamp::now())
@@ -64,8 +83,9 @@ async fn main() {
         println!("{sequencers} at work: {:.0} entries a second", rate(share * sequencers, began));
     }
 
-    // Partition 0: many entries, which are read without their commits.
-    let mut sequencer = Sequencer::new(0, DynamoDbStore::HOST.pause);
+    // Many entries, which are read without their commits.
+    let Stores { sequence, log, wire } = Stores::new().await;
+    let mut sequencer = Sequencer::new(DynamoDbStore::HOST.pause);
     for batch in batches(entries, 0) {
         sequencer.append(&sequence, &log, "batch", batch, Timestamp::now()).await.unwrap();
     }
@@ -74,7 +94,7 @@ async fn main() {
     let mut read = 0;
     let mut after = 0;
     loop {
-        let (page, complete) = segments(&sequence, 0, after).await.unwrap();
+        let (page, complete) = segments(&sequence, after).await.unwrap();
         read += page.iter().map(|segment| segment.entries.len()).sum::<usize>();
         after = page.last().map_or(after, |last| last.number);
         if complete {
@@ -95,11 +115,10 @@ async fn main() {
         }
     }
     wire.take();
-    let subscription =
-        Subscription { sequence, log, partitions: 1, filter: Filter::default(), limit: 1_000 };
+    let subscription = Subscription { sequence, log, filter: Filter::default(), limit: 1_000 };
     let began = Instant::now();
     let mut read = 0;
-    let mut cursor = Cursor::beginning(1);
+    let mut cursor = Cursor::beginning();
     while read < COMMITS {
         let page = subscription.next(&cursor).await.unwrap();
         read += page.delivered.iter().filter(|delivered| delivered.commit.is_ok()).count();

@@ -184,8 +184,8 @@ pub struct Comparison<'a> {
     pub log: &'a DynamoDbStore,
     /// The number of parts of the log that are read at once.
     pub parts: i32,
-    /// `$all` and the number of its partitions, if there is one.
-    pub order: Option<(&'a DynamoDbStore, u16)>,
+    /// `$all`, if there is one.
+    pub order: Option<&'a DynamoDbStore>,
     /// Whether `$all` itself is compared with the log.
     pub with_order: bool,
     /// The subscribers to the log.
@@ -206,9 +206,7 @@ impl Comparison<'_> {
     /// When a table cannot be read, or there is a time and no `$all`.
     pub async fn run(&self) -> Result<Found, CompareError> {
         match (self.order, self.since) {
-            (Some((sequence, partitions)), Some(since)) => {
-                self.recent(sequence, partitions, since).await
-            }
+            (Some(sequence), Some(since)) => self.recent(sequence, since).await,
             (None, Some(_)) => Err(CompareError::NoOrder),
             (order, None) => self.whole(order).await,
         }
@@ -219,7 +217,6 @@ impl Comparison<'_> {
     async fn recent(
         &self,
         sequence: &DynamoDbStore,
-        partitions: u16,
         since: Timestamp,
     ) -> Result<Found, CompareError> {
         let mut found = Found::default();
@@ -228,32 +225,29 @@ impl Comparison<'_> {
         // ids with one hash. A stream beyond the limit is compared twice.
         let hashes = RandomState::new();
         let mut compared = HashSet::new();
-        for partition in 0..partitions {
-            let mut after =
-                last_before(sequence, partition, since).await?.map_or(0, |before| before.number);
-            loop {
-                let (page, complete) = segments(sequence, partition, after).await?;
-                after = page.last().map_or(after, |last| last.number);
-                for segment in page {
-                    // Of the void entries, the last one is new.
-                    for Entry { stream, .. } in
-                        segment.entries.into_iter().chain(segment.voids.last().cloned())
-                    {
-                        if compared.insert(hashes.hash_one(&stream)) {
-                            window.insert(stream);
-                        }
-                    }
-                    if window.len() >= WINDOW {
-                        self.compare(self.read_heads(&mem::take(&mut window)).await?, &mut found)
-                            .await?;
-                    }
-                    if compared.len() >= REMEMBERED {
-                        compared.clear();
+        let mut after = last_before(sequence, since).await?.map_or(0, |before| before.number);
+        loop {
+            let (page, complete) = segments(sequence, after).await?;
+            after = page.last().map_or(after, |last| last.number);
+            for segment in page {
+                // Of the void entries, the last one is new.
+                for Entry { stream, .. } in
+                    segment.entries.into_iter().chain(segment.voids.last().cloned())
+                {
+                    if compared.insert(hashes.hash_one(&stream)) {
+                        window.insert(stream);
                     }
                 }
-                if complete {
-                    break;
+                if window.len() >= WINDOW {
+                    self.compare(self.read_heads(&mem::take(&mut window)).await?, &mut found)
+                        .await?;
                 }
+                if compared.len() >= REMEMBERED {
+                    compared.clear();
+                }
+            }
+            if complete {
+                break;
             }
         }
         self.compare(self.read_heads(&window).await?, &mut found).await?;
@@ -272,9 +266,9 @@ impl Comparison<'_> {
     }
 
     /// Compares all streams, and `$all` if requested.
-    async fn whole(&self, order: Option<(&DynamoDbStore, u16)>) -> Result<Found, CompareError> {
+    async fn whole(&self, order: Option<&DynamoDbStore>) -> Result<Found, CompareError> {
         let reached = match order {
-            Some((sequence, partitions)) => Some(reached(sequence, partitions).await?),
+            Some(sequence) => Some(reached(sequence).await?),
             None => None,
         };
         let mut heads = self.log.heads(self.parts).await?;
@@ -454,30 +448,24 @@ impl Seen {
 }
 
 /// Returns the versions of each stream that have entries in `$all`.
-async fn reached(
-    sequence: &impl EventLog,
-    partitions: u16,
-) -> Result<BTreeMap<StreamId, Seen>, StoreError> {
+async fn reached(sequence: &impl EventLog) -> Result<BTreeMap<StreamId, Seen>, StoreError> {
     let mut reached = BTreeMap::<StreamId, Seen>::new();
-    for partition in 0..partitions {
-        let mut after = 0;
-        loop {
-            let (page, complete) = segments(sequence, partition, after).await?;
-            after = page.last().map_or(after, |last| last.number);
-            for segment in page {
-                for Entry { stream, version } in segment.entries {
-                    reached.entry(stream).or_default().add(version);
-                }
-                if let Some(void) = segment.voids.last() {
-                    reached.entry(void.stream.clone()).or_default().remove(void.version);
-                }
+    let mut after = 0;
+    loop {
+        let (page, complete) = segments(sequence, after).await?;
+        after = page.last().map_or(after, |last| last.number);
+        for segment in page {
+            for Entry { stream, version } in segment.entries {
+                reached.entry(stream).or_default().add(version);
             }
-            if complete {
-                break;
+            if let Some(void) = segment.voids.last() {
+                reached.entry(void.stream.clone()).or_default().remove(void.version);
             }
         }
+        if complete {
+            return Ok(reached);
+        }
     }
-    Ok(reached)
 }
 
 #[cfg(test)]

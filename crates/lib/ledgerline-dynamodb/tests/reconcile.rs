@@ -100,12 +100,12 @@ async fn a_comparison_since_a_time_compares_streams_in_batches() {
     let entry = |commit: &Commit| {
         Candidate::from_record(Entry { stream: commit.stream.clone(), version: 1 })
     };
-    let mut sequencer = Sequencer::new(0, DynamoDbStore::HOST.pause);
+    let mut sequencer = Sequencer::new(DynamoDbStore::HOST.pause);
     let candidates = commits.iter().map(entry).collect();
     let appended =
         sequencer.append(&sequence, &log, "b", candidates, Timestamp::now()).await.unwrap();
     for number in 1..=appended.segments as u64 {
-        let all = StreamId::try_from("$all-0".to_owned()).unwrap();
+        let all = StreamId::try_from("$all".to_owned()).unwrap();
         let segment = sequence.get(&all, number).await.unwrap().unwrap();
         let again = Commit { version: number + appended.segments as u64, ..segment };
         sequence.append(&again, None).await.unwrap();
@@ -114,7 +114,7 @@ async fn a_comparison_since_a_time_compares_streams_in_batches() {
     let comparison = Comparison {
         log: &log,
         parts: 1,
-        order: Some((&sequence, 1)),
+        order: Some(&sequence),
         with_order: false,
         subscribers: &subscribers,
         since: Some(Timestamp::UNIX_EPOCH),

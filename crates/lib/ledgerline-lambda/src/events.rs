@@ -39,8 +39,8 @@ const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1_000;
 /// The longest wait, in seconds. The HTTP API waits for a function for thirty seconds at most.
 const MAX_WAIT: u64 = 20;
-/// The pause between two reads while a request waits for a commit. Each read costs, in each
-/// partition, a read unit for each 4 KB of the newest batch.
+/// The pause between two reads while a request waits for a commit. Each read costs a read unit
+/// for each 4 KB of the newest batch.
 const POLL_PAUSE: Duration = Duration::from_millis(500);
 /// The largest number of values of a filter.
 const MAX_VALUES: usize = 50;
@@ -50,7 +50,6 @@ const MAX_VALUES: usize = 50;
 pub struct Events {
     sequence: DynamoDbStore,
     log: DynamoDbStore,
-    partitions: u16,
     names: Names,
 }
 
@@ -96,8 +95,7 @@ impl Visitor for Names {
 /// ```
 ///
 /// # Errors
-/// When `COMMITS_TABLE` or `SEQUENCE_TABLE` is missing, `SEQUENCE_PARTITIONS` is wrong, or the log
-/// cannot be read. When a variable of [`http::run`](crate::http::run) is missing or wrong.
+/// When `COMMITS_TABLE` or `SEQUENCE_TABLE` is missing, or the log cannot be read. When a variable of [`http::run`](crate::http::run) is missing or wrong.
 pub async fn run<L: Aggregates>() -> Result<(), Error> {
     #[cfg(feature = "schema")]
     if crate::start::operations_requested() {
@@ -115,11 +113,7 @@ pub async fn run<L: Aggregates>() -> Result<(), Error> {
         let client = dynamodb().await;
         let sequence =
             DynamoDbStore::new(client.clone(), config::text(table_grants::SEQUENCE_TABLE)?);
-        Ok(Events::new::<L>(
-            sequence,
-            crate::start::store(client).await?,
-            table_grants::partitions()?,
-        ))
+        Ok(Events::new::<L>(sequence, crate::start::store(client).await?))
     })
     .await
 }
@@ -128,12 +122,8 @@ impl Events {
     /// Creates the parts for the commits of this log, in the order of this `$all`, which belong to
     /// these aggregates.
     #[must_use]
-    pub fn new<L: Aggregates>(
-        sequence: DynamoDbStore,
-        log: DynamoDbStore,
-        partitions: u16,
-    ) -> Self {
-        Self { sequence, log, partitions, names: Names::new::<L>() }
+    pub fn new<L: Aggregates>(sequence: DynamoDbStore, log: DynamoDbStore) -> Self {
+        Self { sequence, log, names: Names::new::<L>() }
     }
 }
 
@@ -147,9 +137,9 @@ enum After {
 
 impl After {
     /// Reads `after` from the request.
-    fn from_request(request: &HttpRequest, partitions: u16) -> Result<Self, Problem> {
+    fn from_request(request: &HttpRequest) -> Result<Self, Problem> {
         match request.query("after")?.as_deref() {
-            None | Some("beginning") => Ok(Self::Cursor(Cursor::beginning(partitions))),
+            None | Some("beginning") => Ok(Self::Cursor(Cursor::beginning())),
             Some("now") => Ok(Self::Now),
             Some(text) => match text.parse() {
                 Ok(time) => Ok(Self::Time(time)),
@@ -212,11 +202,10 @@ impl Routes for Events {
         let subscription = Subscription {
             sequence: self.sequence.clone(),
             log: self.log.clone(),
-            partitions: self.partitions,
             filter: filter(request, &self.names)?,
             limit,
         };
-        let mut after = match After::from_request(request, self.partitions)? {
+        let mut after = match After::from_request(request)? {
             After::Cursor(cursor) => cursor,
             After::Now => subscription.now().await.map_err(|error| store_problem(&error))?,
             After::Time(time) => {
@@ -364,10 +353,7 @@ impl ShownCommit {
 }
 
 fn cursor_problem(error: &CursorError) -> Problem {
-    Problem::field(
-        "after",
-        format!("{error}: send a cursor of an earlier answer, beginning, now, or a time"),
-    )
+    Problem::field("after", error.to_string())
 }
 
 fn subscription_problem(error: &SubscriptionError) -> Problem {

@@ -46,8 +46,6 @@ pub struct Reconciler {
     pub log: DynamoDbStore,
     /// `$all`.
     pub sequence: DynamoDbStore,
-    /// The number of its partitions.
-    pub partitions: u16,
     /// The subscribers.
     pub subscribers: Vec<Subscriber>,
 }
@@ -62,12 +60,11 @@ pub struct Reconciler {
 /// ```
 ///
 /// # Errors
-/// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `SUBSCRIBERS` is missing or wrong,
-/// `SEQUENCE_PARTITIONS` is wrong, or the log cannot be read.
+/// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `SUBSCRIBERS` is missing or wrong, or the log cannot be
+/// read.
 pub async fn run() -> Result<(), Error> {
     let manifest = Manifest::new(Source::Schedule)
         .table(table_grants::read_sequence())
-        .variable(table_grants::SEQUENCE_PARTITIONS)
         .table(table_grants::read_streams())
         .call("dynamodb:GetItem", SUBSCRIBERS)
         .call("dynamodb:Query", SUBSCRIBERS)
@@ -80,12 +77,7 @@ pub async fn run() -> Result<(), Error> {
         let sequence =
             DynamoDbStore::new(client.clone(), config::text(table_grants::SEQUENCE_TABLE)?);
         let log = crate::start::store(client).await?;
-        let reconciler = Arc::new(Reconciler {
-            log,
-            sequence,
-            partitions: table_grants::partitions()?,
-            subscribers,
-        });
+        let reconciler = Arc::new(Reconciler { log, sequence, subscribers });
         Ok(handler(move |_: LambdaEvent<Value>| {
             let reconciler = Arc::clone(&reconciler);
             async move {
@@ -136,7 +128,7 @@ impl Reconciler {
         let comparison = Comparison {
             log: &self.log,
             parts: 1,
-            order: Some((&self.sequence, self.partitions)),
+            order: Some(&self.sequence),
             with_order: false,
             subscribers: &subscribers,
             since: Some(now - COMPARED_AGE),

@@ -24,7 +24,7 @@ use jiff::Timestamp;
 use lambda_runtime::LambdaEvent;
 use ledgerline::{
     Causes, StreamId,
-    all::{Candidate, Entry, NamedEntry, Sequencer, VoidError, candidates, partition_of},
+    all::{Candidate, Entry, NamedEntry, Sequencer, VoidError, candidates},
     manifest::{Manifest, Source},
 };
 use ledgerline_dynamodb::DynamoDbStore;
@@ -56,8 +56,7 @@ pub struct Sequencing {
     sequence: DynamoDbStore,
     log: DynamoDbStore,
     subscriptions: Option<Subscriptions>,
-    /// The sequencers, one for each partition.
-    sequencers: Mutex<Vec<Sequencer>>,
+    sequencer: Mutex<Sequencer>,
 }
 
 /// A request to the sequencer: to append the entries of records, or to make an entry void.
@@ -95,14 +94,12 @@ enum SequencerAnswer {
 /// ```
 ///
 /// # Errors
-/// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `SUBSCRIPTIONS` is missing, `SEQUENCE_PARTITIONS` is
-/// wrong, or a table cannot be read.
+/// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `SUBSCRIPTIONS` is missing, or a table cannot be read.
 pub async fn run() -> Result<(), Error> {
     // The sequencer looks up commits by their keys if no record of the stream proves them.
     let manifest = Manifest::new(Source::Stream)
         .table(table_grants::append_to_sequence())
         .table(table_grants::read_commits())
-        .variable(table_grants::SEQUENCE_PARTITIONS)
         .call("lambda:InvokeFunction", SUBSCRIPTIONS);
     let build = async {
         let functions = parse_receivers(SUBSCRIPTIONS, &config::lines(SUBSCRIPTIONS)?)?;
@@ -116,7 +113,7 @@ pub async fn run() -> Result<(), Error> {
         let log = DynamoDbStore::new(client, config::text("COMMITS_TABLE")?);
         let subscriptions = Subscriptions { client: Lambda::new(&sdk), functions };
         subscriptions.connect().await;
-        let sequencing = Sequencing::new(sequence, log, table_grants::partitions()?);
+        let sequencing = Sequencing::new(sequence, log);
         let sequencing = Arc::new(Sequencing { subscriptions: Some(subscriptions), ..sequencing });
         Ok(handler(move |LambdaEvent { payload: request, context }: LambdaEvent<Request>| {
             let sequencing = Arc::clone(&sequencing);
@@ -168,20 +165,11 @@ impl Subscriptions {
 }
 
 impl Sequencing {
-    /// Creates a sequencer of this many partitions, in the table of the first store, for the log in
-    /// the second store.
+    /// Creates a sequencer in the table of the first store, for the log in the second store.
     #[must_use]
-    pub fn new(sequence: DynamoDbStore, log: DynamoDbStore, partitions: u16) -> Self {
-        Self {
-            sequence,
-            log,
-            subscriptions: None,
-            sequencers: Mutex::new(
-                (0..partitions.max(1))
-                    .map(|partition| Sequencer::new(partition, DynamoDbStore::HOST.pause))
-                    .collect(),
-            ),
-        }
+    pub fn new(sequence: DynamoDbStore, log: DynamoDbStore) -> Self {
+        let sequencer = Mutex::new(Sequencer::new(DynamoDbStore::HOST.pause));
+        Self { sequence, log, subscriptions: None, sequencer }
     }
 
     /// Appends the entries of these records to `$all`. `is_stream` means that the stream itself
@@ -201,34 +189,24 @@ impl Sequencing {
             .collect();
         let streams: Vec<_> =
             candidates.iter().map(|candidate| candidate.entry.stream.clone()).collect();
-        let mut sequencers = self.sequencers.lock().await;
-        let partitions = u16::try_from(sequencers.len()).unwrap_or(1);
-        let mut parts = vec![Vec::new(); sequencers.len()];
-        for candidate in candidates {
-            parts[usize::from(partition_of(&candidate.entry.stream, partitions))].push(candidate);
+        if candidates.is_empty() {
+            return None;
         }
-        let mut segments = 0;
-        for (sequencer, part) in
-            sequencers.iter_mut().zip(parts).filter(|(_, part)| !part.is_empty())
-        {
-            let count = part.len();
-            match sequencer.append(&self.sequence, &self.log, batch, part, at).await {
-                Ok(appended) => {
-                    segments += appended.segments;
-                    for Entry { stream, version } in appended.unconfirmed {
-                        tracing::error!(%stream, version, "the log lacks the commit of a record, so `$all` gets no entry");
-                    }
+        let count = candidates.len();
+        let mut sequencer = self.sequencer.lock().await;
+        match sequencer.append(&self.sequence, &self.log, batch, candidates, at).await {
+            Ok(appended) => {
+                for Entry { stream, version } in appended.unconfirmed {
+                    tracing::error!(%stream, version, "the log lacks the commit of a record, so `$all` gets no entry");
                 }
-                Err(error) => {
-                    // The entries that other partitions have appended are duplicates when the batch
-                    // is retried.
-                    tracing::error!(batch, entries = count, error = %Causes(&error), "not sequenced");
-                    return Some(0);
+                if appended.segments > 0 {
+                    self.wake(&streams.iter().map(StreamId::category).collect()).await;
                 }
             }
-        }
-        if segments > 0 {
-            self.wake(&streams.iter().map(StreamId::category).collect()).await;
+            Err(error) => {
+                tracing::error!(batch, entries = count, error = %Causes(&error), "not sequenced");
+                return Some(0);
+            }
         }
         let commits = records.iter().filter_map(|record| record.commit.as_ref().ok());
         commits.for_each(|commit| metrics::sequence_lag(commit.at));
@@ -242,9 +220,7 @@ impl Sequencing {
     /// When a table fails, or other sequencers append at each attempt.
     pub async fn void(&self, named: NamedEntry) -> Result<Voided, Error> {
         let entry = named.entry.clone();
-        let mut sequencers = self.sequencers.lock().await;
-        let partitions = u16::try_from(sequencers.len()).unwrap_or(1);
-        let sequencer = &mut sequencers[usize::from(partition_of(&entry.stream, partitions))];
+        let mut sequencer = self.sequencer.lock().await;
         match sequencer.void(&self.sequence, &self.log, named, "void", Timestamp::now()).await {
             Ok(()) => {
                 tracing::warn!(stream = %entry.stream, version = entry.version, "the entry of `$all` is void");

@@ -8,19 +8,13 @@ use ledgerline::manifest::{
     Manifest, Name, Table,
 };
 
-use crate::config;
-
-/// The variable with the name of the table that has the streams of `$all`.
+/// The variable with the name of the table of `$all`.
 pub(crate) const SEQUENCE_TABLE: &str = "SEQUENCE_TABLE";
-
-/// The variable with the number of partitions of `$all`. Every function that reads or appends to
-/// `$all` has it: a function with another number would miss commits without an error.
-pub(crate) const SEQUENCE_PARTITIONS: &str = "SEQUENCE_PARTITIONS";
 
 /// The Commits table.
 pub(crate) const COMMITS: Table = Table::new("COMMITS_TABLE", "stream", Some("version"));
 
-/// The table of `$all`, whose streams are like those of commits.
+/// The table of `$all`, which is a stream like those of commits.
 pub(crate) const SEQUENCE: Table = Table::new(SEQUENCE_TABLE, "stream", Some("version"));
 
 /// The Requests table: idempotency records, snapshots of long streams, and attempts of the fanout.
@@ -53,11 +47,7 @@ pub(crate) fn read_sequence() -> Table {
 
 /// Adds the grants of a reader of `$all` and of its commits.
 pub(crate) fn reader_of_sequence(manifest: Manifest) -> Manifest {
-    manifest
-        .table(read_sequence())
-        .table(read_streams())
-        .table(read_commits())
-        .variable(SEQUENCE_PARTITIONS)
+    manifest.table(read_sequence()).table(read_streams()).table(read_commits())
 }
 
 /// Appends to `$all`.
@@ -87,15 +77,4 @@ pub(crate) fn attempts_and_snapshots() -> Table {
 /// The partition keys of the streams of these categories, as patterns of IAM.
 pub(crate) fn streams<'a>(categories: impl IntoIterator<Item = &'a str>) -> BTreeSet<Name> {
     categories.into_iter().map(|category| format!("{category}-*").into()).collect()
-}
-
-/// The number of partitions in `SEQUENCE_PARTITIONS`.
-pub(crate) fn partitions() -> Result<u16, config::ConfigError> {
-    match config::parse(SEQUENCE_PARTITIONS)? {
-        0 => Err(config::ConfigError::Invalid {
-            name: SEQUENCE_PARTITIONS.into(),
-            reason: "the number of partitions is 1 or more".into(),
-        }),
-        partitions => Ok(partitions),
-    }
 }

@@ -47,7 +47,7 @@ struct World {
 }
 
 impl World {
-    async fn new(partitions: u16) -> Self {
+    async fn new() -> Self {
         let dynamodb =
             ledgerline_testing::dynamodb(&["CommitsTable", "SequenceTable", "FillsTable"]).await;
         let wire = Wire::default();
@@ -60,8 +60,8 @@ impl World {
         Self {
             client,
             rows,
-            sequencing: Sequencing::new(sequence.clone(), log.clone(), partitions),
-            events: Events::new::<Tanks>(sequence.clone(), log.clone(), partitions),
+            sequencing: Sequencing::new(sequence.clone(), log.clone()),
+            events: Events::new::<Tanks>(sequence.clone(), log.clone()),
             log,
             sequence,
             wire,
@@ -144,42 +144,30 @@ fn names(commits: &[(&str, u64)]) -> Vec<(String, u64)> {
 
 #[tokio::test]
 async fn commits_are_read_in_the_order_in_which_their_records_arrived() {
-    for partitions in [1, 3] {
-        let world = World::new(partitions).await;
-        let batches: [&[(&str, u64)]; 3] = [
-            &[("tank-a", 1), ("lamp-b", 1), ("tank-a", 2)],
-            &[("lamp-b", 2)],
-            &[("tank-c", 1), ("tank-a", 3)],
-        ];
-        for batch in batches {
-            world.commit(batch).await;
-        }
-        let mut all = world.read_all("beginning".into(), "limit=2").await;
-        let mut expected = names(&batches.concat());
-        if partitions > 1 {
-            // Streams of different partitions have no order.
-            all.sort();
-            expected.sort();
-        }
-        assert_eq!(all, expected, "{partitions}");
-        assert_eq!(
-            world.read_all("beginning".into(), "category=tank").await,
-            names(&[("tank-a", 1), ("tank-a", 2), ("tank-c", 1), ("tank-a", 3)])
-        );
-        assert_eq!(
-            world.read_all("beginning".into(), "type=TankFilled&type=TankDrawn").await.len(),
-            6
-        );
-        assert_eq!(world.read_all("beginning".into(), "type=TankDrawn").await, []);
-        assert_eq!(world.read_all("now".into(), "").await, []);
-        assert_eq!(world.read_all("2020-01-01T00:00:00Z".into(), "").await.len(), 6);
-        assert_eq!(world.read_all("2120-01-01T00:00:00Z".into(), "").await, []);
+    let world = World::new().await;
+    let batches: [&[(&str, u64)]; 3] = [
+        &[("tank-a", 1), ("lamp-b", 1), ("tank-a", 2)],
+        &[("lamp-b", 2)],
+        &[("tank-c", 1), ("tank-a", 3)],
+    ];
+    for batch in batches {
+        world.commit(batch).await;
     }
+    assert_eq!(world.read_all("beginning".into(), "limit=2").await, names(&batches.concat()));
+    assert_eq!(
+        world.read_all("beginning".into(), "category=tank").await,
+        names(&[("tank-a", 1), ("tank-a", 2), ("tank-c", 1), ("tank-a", 3)])
+    );
+    assert_eq!(world.read_all("beginning".into(), "type=TankFilled&type=TankDrawn").await.len(), 6);
+    assert_eq!(world.read_all("beginning".into(), "type=TankDrawn").await, []);
+    assert_eq!(world.read_all("now".into(), "").await, []);
+    assert_eq!(world.read_all("2020-01-01T00:00:00Z".into(), "").await.len(), 6);
+    assert_eq!(world.read_all("2120-01-01T00:00:00Z".into(), "").await, []);
 }
 
 #[tokio::test]
 async fn a_reader_gets_the_stored_events_and_not_the_state() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     world.commit(&[("tank-a", 1)]).await;
     let page = world.get("").await.unwrap();
     assert_eq!(
@@ -195,13 +183,13 @@ async fn a_reader_gets_the_stored_events_and_not_the_state() {
 /// to another instance.
 #[tokio::test]
 async fn redelivered_records_add_no_entry() {
-    let world = World::new(3).await;
+    let world = World::new().await;
     let commits = [("tank-a", 1), ("lamp-b", 1), ("tank-a", 2), ("tank-c", 1)];
     world.commit(&commits).await;
     let records: Vec<_> =
         commits.iter().map(|(id, version)| record(Ok(commit(id, *version)))).collect();
     assert_eq!(world.sequencing.sequence(&records[1..], true).await, None);
-    let other = Sequencing::new(world.sequence.clone(), world.log.clone(), 3);
+    let other = Sequencing::new(world.sequence.clone(), world.log.clone());
     assert_eq!(other.sequence(&records, true).await, None);
     let all = world.read_all("beginning".into(), "").await;
     let different: HashSet<_> = all.iter().collect();
@@ -213,7 +201,7 @@ async fn redelivered_records_add_no_entry() {
 #[tokio::test]
 async fn a_commit_that_is_not_in_the_log_gets_no_entry() {
     // Given a commit whose record never arrived,
-    let world = World::new(1).await;
+    let world = World::new().await;
     world.log.append(&commit("tank-a", 1), None).await.unwrap();
     // when an operator sends its record and a forged one, first in the form of the stream and then
     // in the form of a redelivery,
@@ -242,11 +230,11 @@ async fn a_commit_that_is_not_in_the_log_gets_no_entry() {
 #[tokio::test]
 async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
     // Given an entry of `$all` whose commit is not in the log,
-    let world = World::new(1).await;
+    let world = World::new().await;
     world.commit(&[("tank-a", 1)]).await;
     let forged = Entry { stream: StreamId::new("tank", "forged").unwrap(), version: 7 };
     let wrong = vec![Candidate::from_record(forged.clone())];
-    let mut faulty = Sequencer::new(0, DynamoDbStore::HOST.pause);
+    let mut faulty = Sequencer::new(DynamoDbStore::HOST.pause);
     faulty.append(&world.sequence, &world.log, "faulty", wrong, Timestamp::now()).await.unwrap();
     world.commit(&[("tank-a", 2)]).await;
     let diary = world.subscriber();
@@ -272,7 +260,7 @@ async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
     let comparison = Comparison {
         log: &world.log,
         parts: 1,
-        order: Some((&world.sequence, 1)),
+        order: Some(&world.sequence),
         with_order: true,
         subscribers: &[],
         since: None,
@@ -287,7 +275,7 @@ async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
 /// nor the readers of other commits.
 #[tokio::test]
 async fn a_damaged_commit_gets_its_entry_and_stops_no_reader() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     world.commit(&[("tank-a", 1)]).await;
     let damaged = |stream: Option<&str>, version| {
         record(Err(Unreadable {
@@ -314,7 +302,7 @@ async fn a_damaged_commit_gets_its_entry_and_stops_no_reader() {
 /// Rule 11: a failing table must not leave a commit without an entry.
 #[tokio::test]
 async fn a_batch_fails_as_a_whole_while_the_table_fails() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     let nowhere = DynamoDbStore::new(
         Client::from_conf(
             Builder::from(&ledgerline_testing::dynamodb(&["CommitsTable"]).await.sdk_config())
@@ -323,10 +311,7 @@ async fn a_batch_fails_as_a_whole_while_the_table_fails() {
         ledgerline_testing::table("SequenceTable"),
     );
     let records = [record(Ok(commit("tank-a", 1))), record(Ok(commit("tank-a", 2)))];
-    assert_eq!(
-        Sequencing::new(nowhere, world.log.clone(), 1).sequence(&records, true).await,
-        Some(0)
-    );
+    assert_eq!(Sequencing::new(nowhere, world.log.clone()).sequence(&records, true).await, Some(0));
     assert_eq!(world.sequencing.sequence(&records, true).await, None);
 }
 
@@ -337,7 +322,7 @@ async fn a_page_is_almost_as_large_as_the_largest_response_of_a_function() {
     for (text, least) in
         [("\"", 4_500_000), ("a", 3_500_000), ("\u{1}", 4_500_000), ("ü", 3_500_000)]
     {
-        let world = World::new(1).await;
+        let world = World::new().await;
         let data = json!({ "text": text.repeat(50_000 / text.len()) }).to_string();
         let all: Vec<_> = (1..=90).map(|number| (format!("tank-{number}"), 1)).collect();
         let mut records = Vec::new();
@@ -369,7 +354,7 @@ async fn a_page_is_almost_as_large_as_the_largest_response_of_a_function() {
 
 #[tokio::test]
 async fn a_bad_query_is_answered_with_the_name_of_its_parameter() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     world.commit(&[("tank-a", 1)]).await;
     let cursor = world.get("").await.unwrap()["cursor"].as_str().unwrap().to_owned();
     let (cut, many) = (
@@ -411,15 +396,14 @@ async fn a_bad_query_is_answered_with_the_name_of_its_parameter() {
         let problem = world.get(&format!("after={time}")).await.unwrap_err();
         assert!(problem.detail.contains("the time cannot be read"), "{time}: {}", problem.detail);
     }
-    // The cursor is of another `$all`: a new one, one that was restored from a backup, and one with
-    // another number of partitions.
-    let anew = World::new(1).await;
-    let restored = World::new(1).await;
-    let more = World::new(2).await;
+    // The cursor is of another `$all`: a new one, and one that was restored from a backup.
+    let anew = World::new().await;
+    let restored = World::new().await;
     anew.commit(&[("tank-b", 1)]).await;
-    for (world, text) in
-        [(&anew, "was lost"), (&restored, "ahead of the order"), (&more, "partitions")]
-    {
+    for (world, text) in [
+        (&anew, "older than the current `$all`: read from `beginning`"),
+        (&restored, "ahead of `$all`"),
+    ] {
         let problem = world.get(&format!("after={cursor}")).await.unwrap_err();
         assert!(
             problem.detail.contains(text) && problem.field.as_deref() == Some("after"),
@@ -430,7 +414,7 @@ async fn a_bad_query_is_answered_with_the_name_of_its_parameter() {
 
 #[tokio::test]
 async fn a_request_may_wait_for_the_next_commit() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     world.commit(&[("tank-a", 1)]).await;
     let began = Instant::now();
     let (answer, ()) = tokio::join!(world.get("after=now&wait=20&category=tank"), async {
@@ -449,7 +433,7 @@ async fn a_request_may_wait_for_the_next_commit() {
 /// docs/costs.md: a batch costs one write unit for each KB of its segment.
 #[tokio::test]
 async fn a_batch_is_one_write_and_costs_one_unit_for_each_kilobyte() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     world.commit(&[("tank-warm", 1)]).await;
     for (size, units) in [(1, 1.0), (10, 1.0), (100, 6.0)] {
         let id = |number| format!("account-{number:08}-b005-45d7-9eb6-{size:012}");
@@ -473,7 +457,7 @@ async fn a_batch_is_one_write_and_costs_one_unit_for_each_kilobyte() {
 /// and one BatchGetItem for all other streams. A BatchGetItem costs one read unit for each commit.
 #[tokio::test]
 async fn a_page_keeps_its_budget_of_calls_and_units() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     let ids: Vec<_> = (0..10).map(|number| format!("tank-{number}")).collect();
     let first: Vec<_> = ids.iter().map(|id| (id.as_str(), 1)).collect();
     world.commit(&first).await;
@@ -507,7 +491,7 @@ fn changes(
 
 impl World {
     fn subscriber(&self) -> Subscriber<u64, u64> {
-        Subscriber::new(DIARY, self.rows.clone(), self.sequence.clone(), self.log.clone(), 1)
+        Subscriber::new(DIARY, self.rows.clone(), self.sequence.clone(), self.log.clone())
     }
 
     /// Reads the rows of the diary.
@@ -525,7 +509,7 @@ impl World {
 
 #[tokio::test]
 async fn a_subscription_applies_its_commits_once_and_an_idle_run_is_two_reads() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     let subscriber = world.subscriber();
     subscriber.catch_up().await.unwrap();
     world.commit(&[("tank-a", 1), ("lamp-b", 1), ("tank-c", 1)]).await;
@@ -546,7 +530,7 @@ async fn a_subscription_applies_its_commits_once_and_an_idle_run_is_two_reads() 
 /// The backlog is more than one page and more than one transaction.
 #[tokio::test]
 async fn a_subscription_catches_up_with_a_long_backlog() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     let ids: Vec<_> = (0..250).map(|number| format!("tank-{number}")).collect();
     world.commit(&ids.iter().map(|id| (id.as_str(), 1)).collect::<Vec<_>>()).await;
     world.commit(&(2..=130).map(|version| ("tank-7", version)).collect::<Vec<_>>()).await;
@@ -562,7 +546,7 @@ async fn a_subscription_catches_up_with_a_long_backlog() {
 /// applies the commits before it.
 #[tokio::test]
 async fn a_subscription_stops_before_an_unreadable_commit() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     world.commit(&[("tank-a", 1)]).await;
     let missing = record(Ok(commit("tank-b", 1)));
     assert_eq!(world.sequencing.sequence(&[missing], true).await, None);
@@ -582,7 +566,7 @@ async fn a_subscription_stops_before_an_unreadable_commit() {
 /// the other instance takes it.
 #[tokio::test]
 async fn a_killed_instance_holds_others_up_until_its_lease_expires() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     world.commit(&[("tank-a", 1)]).await;
     let now = Timestamp::now();
     let minute = SignedDuration::from_mins(1);
@@ -598,7 +582,7 @@ async fn a_killed_instance_holds_others_up_until_its_lease_expires() {
 
 #[tokio::test]
 async fn a_killed_instance_with_a_clock_in_the_future_holds_up_no_other_instance() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     world.commit(&[("tank-a", 1)]).await;
     let future = Timestamp::now() + SignedDuration::from_hours(24);
     let holding = SignedDuration::from_secs(20);
@@ -611,14 +595,14 @@ async fn a_killed_instance_with_a_clock_in_the_future_holds_up_no_other_instance
 /// a time.
 #[tokio::test]
 async fn a_sequencer_whose_clock_lags_writes_the_time_of_the_database() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     let commit = commit("tank-a", 1);
     world.log.append(&commit, None).await.unwrap();
     // The database's time is an hour later than the clock of this instance.
     let written = Timestamp::now().as_second() + 3_600;
     let record = Record { created: Some(written), ..record(Ok(commit)) };
     assert_eq!(world.sequencing.sequence(&[record], true).await, None);
-    assert_eq!(newest(&world.sequence, 0).await.unwrap().unwrap().at.as_second(), written);
+    assert_eq!(newest(&world.sequence).await.unwrap().unwrap().at.as_second(), written);
 }
 
 /// A command function with its clock in the year 2099 writes one commit. The view must not get that
@@ -637,7 +621,7 @@ async fn an_ordered_view_gets_no_time_later_than_five_minutes_after_the_segment(
         let entry = format!("{last:020}");
         changes.put(&json!({ "tankId": "diary", "entry": entry, "commit": commit.at.to_string() }))
     }
-    let world = World::new(1).await;
+    let world = World::new().await;
     let mut future = commit("tank-a", 1);
     future.at = "2099-06-01T00:00:00Z".parse().unwrap();
     let past = commit("tank-b", 1);
@@ -646,9 +630,9 @@ async fn an_ordered_view_gets_no_time_later_than_five_minutes_after_the_segment(
         assert_eq!(world.sequencing.sequence(&[record(Ok(commit.clone()))], true).await, None);
     }
     let subscriber =
-        Subscriber::new(TIMES, world.rows.clone(), world.sequence.clone(), world.log.clone(), 1);
+        Subscriber::new(TIMES, world.rows.clone(), world.sequence.clone(), world.log.clone());
     subscriber.catch_up().await.unwrap();
-    let segment = newest(&world.sequence, 0).await.unwrap().unwrap().at;
+    let segment = newest(&world.sequence).await.unwrap().unwrap().at;
     let times = world.diary().await;
     let shown: Timestamp = times[0].parse().unwrap();
     // The newest segment may be slightly later than the segment of the commit.
@@ -677,7 +661,7 @@ async fn an_ordered_view_gets_no_time_later_than_five_minutes_after_the_segment(
 /// batch of 10 commits of 10 streams.
 #[tokio::test]
 async fn a_subscription_keeps_its_budget_of_read_and_write_units() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     let subscriber = world.subscriber();
     world.commit(&[("tank-warm", 1)]).await;
     subscriber.catch_up().await.unwrap();
@@ -704,7 +688,7 @@ async fn a_subscription_keeps_its_budget_of_read_and_write_units() {
 /// A subscription that fails at a commit has written the rows of the commits before it.
 #[tokio::test]
 async fn a_subscription_applies_the_commits_before_one_that_it_cannot_apply() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     world.commit(&[("tank-a", 1), ("tank-b", 1), ("tank-refused", 1), ("tank-c", 1)]).await;
     let subscriber = world.subscriber();
     for _ in 0..2 {
@@ -718,7 +702,7 @@ async fn a_subscription_applies_the_commits_before_one_that_it_cannot_apply() {
 /// commit. The subscription applies the earlier commits part by part and never holds all of them.
 #[tokio::test]
 async fn commits_before_the_first_entry_of_a_stream_are_applied_part_by_part() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     for version in 1..=2_300 {
         world.log.append(&commit("tank-a", version), None).await.unwrap();
     }
@@ -735,7 +719,7 @@ async fn commits_before_the_first_entry_of_a_stream_are_applied_part_by_part() {
 /// Meanwhile the subscription writes the active generation, and later it writes both.
 #[tokio::test]
 async fn a_view_in_one_order_is_rebuilt_while_its_subscription_continues() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     world.commit(&[("tank-a", 1), ("tank-b", 1), ("tank-a", 2)]).await;
     world.subscriber().catch_up_all().await.unwrap();
     let asked = |generation| RebuildRequest {
@@ -775,7 +759,7 @@ async fn a_view_in_one_order_is_rebuilt_while_its_subscription_continues() {
 
     // A subscription that has read the new generations writes both of them.
     let fresh = LogRows::new(world.client.clone(), ledgerline_testing::table("FillsTable"), KEYS);
-    let subscriber = Subscriber::new(DIARY, fresh, world.sequence.clone(), world.log.clone(), 1);
+    let subscriber = Subscriber::new(DIARY, fresh, world.sequence.clone(), world.log.clone());
     world.commit(&[("tank-c", 1)]).await;
     subscriber.catch_up_all().await.unwrap();
     assert_eq!(
@@ -795,10 +779,8 @@ async fn reconcile_at(world: &World, at: Timestamp) -> Vec<(String, u64, u64)> {
     };
     let log = world.log.clone();
     let sequence = world.sequence.clone();
-    let found = Reconciler { log, sequence, partitions: 1, subscribers: vec![subscriber] }
-        .reconcile(at)
-        .await
-        .unwrap();
+    let found =
+        Reconciler { log, sequence, subscribers: vec![subscriber] }.reconcile(at).await.unwrap();
     let found = [found.missing, found.ahead, found.unreadable].concat().into_iter();
     let mut found: Vec<_> = found
         .map(|Difference { stream, head, found, .. }| (stream.to_string(), head, found))
@@ -809,7 +791,7 @@ async fn reconcile_at(world: &World, at: Timestamp) -> Vec<(String, u64, u64)> {
 
 #[tokio::test]
 async fn the_reconciler_finds_recent_commits_that_are_missing_and_views_ahead_of_the_log() {
-    let world = World::new(1).await;
+    let world = World::new().await;
     world.commit(&[("tank-a", 1), ("lamp-b", 1), ("tank-c", 1), ("tank-d", 1)]).await;
     world.subscriber().catch_up().await.unwrap();
     // The view misses the last commits of two streams. Its position in a third stream is ahead of
@@ -899,9 +881,9 @@ async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
     const VIEW: OrderedView<String, String> =
         OrderedView { table: KEYS, of: &["tank"], writes: &[Write::Put], changes };
     for at_fault in ["tank-state", "tank-memory", "tank-row", "tank-unreadable"] {
-        let world = World::new(1).await;
+        let world = World::new().await;
         let subscriber =
-            Subscriber::new(VIEW, world.rows.clone(), world.sequence.clone(), world.log.clone(), 1);
+            Subscriber::new(VIEW, world.rows.clone(), world.sequence.clone(), world.log.clone());
         world
             .commit(&[("tank-a", 1), (at_fault, 1), ("tank-b", 1), (at_fault, 2), ("tank-c", 1)])
             .await;
@@ -965,7 +947,7 @@ async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
 #[tokio::test]
 async fn skipping_an_out_of_order_commit_skips_no_other_commit() {
     for damaged in [1, 2] {
-        let world = World::new(1).await;
+        let world = World::new().await;
         let stream = StreamId::new("tank", "a").unwrap();
         for version in [1, 2, 3] {
             world.log.append(&commit("tank-a", version), None).await.unwrap();

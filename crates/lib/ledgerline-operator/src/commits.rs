@@ -141,15 +141,14 @@ pub(crate) async fn tail(
     once: bool,
     out: Output,
 ) -> Result<()> {
-    let (sequence, partitions) = deployment
+    let sequence = deployment
         .order()
         .context("the stack has no `$all`: run `cargo xtask new subscription`")?;
     let filter = Filter { categories: category.into_iter().collect(), events: BTreeSet::new() };
-    let subscription =
-        Subscription { sequence, log: deployment.log()?, partitions, filter, limit: 100 };
+    let subscription = Subscription { sequence, log: deployment.log()?, filter, limit: 100 };
     let mut cursor = match from {
         "now" => subscription.now().await?,
-        "beginning" => Cursor::beginning(partitions),
+        "beginning" => Cursor::beginning(),
         time => {
             subscription
                 .at(time.parse().context(

@@ -215,13 +215,10 @@ impl Deployment {
         if self.is_local { 1 } else { 8 }
     }
 
-    /// Returns the table of `$all`, and the number of its partitions; `None` if the stack has no
-    /// `$all`.
-    pub(crate) fn order(&self) -> Option<(DynamoDbStore, u16)> {
+    /// Returns the table of `$all`; `None` if the stack has no `$all`.
+    pub(crate) fn order(&self) -> Option<DynamoDbStore> {
         let table = self.shared_variable("SEQUENCE_TABLE").ok()?;
-        let partitions =
-            self.shared_variable("SEQUENCE_PARTITIONS").ok().and_then(|number| number.parse().ok());
-        Some((DynamoDbStore::new(self.dynamodb.clone(), table), partitions.unwrap_or(1)))
+        Some(DynamoDbStore::new(self.dynamodb.clone(), table))
     }
 
     /// Returns the operator: the caller of AWS, or the user of this computer.

@@ -356,45 +356,43 @@ async fn check_newest_commits<L: Aggregates>(
     findings: &mut Findings,
 ) -> Result<BTreeSet<String>> {
     let mut unseen = event_types::<L>();
-    let Some((sequence, partitions)) = deployment.order() else { return Ok(unseen) };
+    let Some(sequence) = deployment.order() else { return Ok(unseen) };
     let log = deployment.log()?;
     let mut examined = 0;
-    for partition in 0..partitions {
-        let Some(newest) = newest(&sequence, partition).await? else { continue };
-        let mut entries = Vec::new();
-        let mut after = newest.number.saturating_sub(SEGMENTS);
-        while after < newest.number {
-            let (page, _) = segments(&sequence, partition, after).await?;
-            after = page.last().map_or(newest.number, |last| last.number);
-            entries.extend(page.into_iter().flat_map(|segment| segment.entries));
-        }
-        let voids = void_entries(&sequence, partition).await?;
-        // A version with a void entry may have a second entry.
-        let mut names = BTreeSet::new();
-        let entries: Vec<_> =
-            entries.iter().rev().filter(|entry| names.insert(*entry)).take(NEWEST).collect();
-        for part in entries.chunks(AT_ONCE) {
-            let names: Vec<(&StreamId, u64)> =
-                part.iter().map(|entry| (&entry.stream, entry.version)).collect();
-            for (entry, commit) in part.iter().zip(log.get_all(&names).await?) {
-                examined += 1;
-                let name = format!("{} {}", entry.stream, entry.version);
-                match commit {
-                    Ok(Some(commit)) => {
-                        let category = commit.stream.category();
-                        for event in &commit.events {
-                            unseen.remove(&format!("{category} {}", event.event_type));
-                        }
-                        if let Some(problem) = unreadable::<L>(&commit) {
-                            findings.add("log", &name, problem);
-                        }
+    let newest = newest(&sequence).await?.map_or(0, |newest| newest.number);
+    let mut entries = Vec::new();
+    let mut after = newest.saturating_sub(SEGMENTS);
+    while after < newest {
+        let (page, _) = segments(&sequence, after).await?;
+        after = page.last().map_or(newest, |last| last.number);
+        entries.extend(page.into_iter().flat_map(|segment| segment.entries));
+    }
+    let voids = void_entries(&sequence).await?;
+    // A version with a void entry may have a second entry.
+    let mut names = BTreeSet::new();
+    let entries: Vec<_> =
+        entries.iter().rev().filter(|entry| names.insert(*entry)).take(NEWEST).collect();
+    for part in entries.chunks(AT_ONCE) {
+        let names: Vec<(&StreamId, u64)> =
+            part.iter().map(|entry| (&entry.stream, entry.version)).collect();
+        for (entry, commit) in part.iter().zip(log.get_all(&names).await?) {
+            examined += 1;
+            let name = format!("{} {}", entry.stream, entry.version);
+            match commit {
+                Ok(Some(commit)) => {
+                    let category = commit.stream.category();
+                    for event in &commit.events {
+                        unseen.remove(&format!("{category} {}", event.event_type));
                     }
-                    Ok(None) if voids.contains(*entry) => {}
-                    Ok(None) => findings.add("log", &name, "it is missing, and $all names it"),
-                    Err(StoreError::Corrupt { reason, .. }) => findings.add("log", &name, reason),
-                    Err(error @ (StoreError::Throttled(_) | StoreError::Unavailable(_))) => {
-                        return Err(error.into());
+                    if let Some(problem) = unreadable::<L>(&commit) {
+                        findings.add("log", &name, problem);
                     }
+                }
+                Ok(None) if voids.contains(*entry) => {}
+                Ok(None) => findings.add("log", &name, "it is missing, and $all names it"),
+                Err(StoreError::Corrupt { reason, .. }) => findings.add("log", &name, reason),
+                Err(error @ (StoreError::Throttled(_) | StoreError::Unavailable(_))) => {
+                    return Err(error.into());
                 }
             }
         }

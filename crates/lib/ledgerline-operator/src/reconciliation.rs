@@ -67,7 +67,7 @@ pub(crate) async fn run(
     let comparison = Comparison {
         log: &log,
         parts: deployment.parts(),
-        order: order.as_ref().map(|(sequence, partitions)| (sequence, *partitions)),
+        order: order.as_ref(),
         with_order: is_wanted(ORDER),
         subscribers: &compared,
         since: options.since,

@@ -127,7 +127,7 @@ pub(crate) async fn lag(
     let comparison = Comparison {
         log: &log,
         parts: deployment.parts(),
-        order: order.as_ref().map(|(sequence, partitions)| (sequence, *partitions)),
+        order: order.as_ref(),
         with_order: true,
         subscribers: &compared,
         since,
@@ -146,8 +146,8 @@ pub(crate) async fn lag(
         rows.push(lag_row(deployment, subscriber, counts, backlog).await?);
     }
     out.rows(&LAG_FIELDS, &rows);
-    if let (Some((sequence, partitions)), Some(_)) = (&order, since) {
-        print_newest_entry(sequence, *partitions, out).await?;
+    if let (Some(sequence), Some(_)) = (&order, since) {
+        print_newest_entry(sequence, out).await?;
     }
     // A subscriber that is ahead, or cannot read its position, does not recover by itself.
     Ok(found.ahead.is_empty()
@@ -201,12 +201,8 @@ async fn lag_row(
 }
 
 /// Prints the time of the newest entry of `$all`.
-async fn print_newest_entry(sequence: &DynamoDbStore, partitions: u16, out: Output) -> Result<()> {
-    let mut entered = None;
-    for partition in 0..partitions {
-        let at = newest(sequence, partition).await?.map(|segment| segment.at);
-        entered = [entered, at].into_iter().flatten().max();
-    }
+async fn print_newest_entry(sequence: &DynamoDbStore, out: Output) -> Result<()> {
+    let entered = newest(sequence).await?.map(|segment| segment.at);
     out.line_or_note(&json!({ "who": ORDER, "newest": entered }), || {
         let entered = entered
             .map_or_else(|| "it is empty".to_owned(), |at| format!("its newest entry is of {at}"));

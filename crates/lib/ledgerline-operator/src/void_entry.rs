@@ -5,7 +5,7 @@ use aws_sdk_lambda::primitives::Blob;
 use clap::{Args, Subcommand};
 use ledgerline::{
     EventLog, StreamId,
-    all::{Entry, NamedEntry, partition_of, segments, void_entries},
+    all::{Entry, NamedEntry, segments, void_entries},
 };
 use serde_json::{Value, json};
 
@@ -44,16 +44,15 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Output) -> 
     let stream = StreamId::try_from(stream.clone())
         .with_context(|| format!("`{stream}` is no name of a stream"))?;
     let entry = Entry { stream, version: *version };
-    let (sequence, partitions) = deployment
+    let sequence = deployment
         .order()
         .context("the stack has no `$all`: run `cargo xtask new subscription`")?;
     let name = format!("{} {version}", entry.stream);
     if deployment.log()?.has(&entry.stream, *version).await? {
         bail!("the log has `{name}`: its entry is valid, and stays");
     }
-    let partition = partition_of(&entry.stream, partitions);
-    let is_void = void_entries(&sequence, partition).await?.contains(&entry);
-    let Some(segment) = find_segment(&sequence, partition, &entry).await? else {
+    let is_void = void_entries(&sequence).await?.contains(&entry);
+    let Some(segment) = find_segment(&sequence, &entry).await? else {
         bail!("`$all` has no entry `{name}`: check the stream and the version");
     };
     if is_void || !writing.write {
@@ -91,16 +90,12 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Output) -> 
     Ok(true)
 }
 
-/// Returns the number of the first segment that names an entry. It reads the partition from its
-/// beginning, at a read unit for each 4 KB.
-async fn find_segment(
-    sequence: &impl EventLog,
-    partition: u16,
-    entry: &Entry,
-) -> Result<Option<u64>> {
+/// Returns the number of the first segment that names an entry. It reads `$all` from its beginning,
+/// at a read unit for each 4 KB.
+async fn find_segment(sequence: &impl EventLog, entry: &Entry) -> Result<Option<u64>> {
     let mut after = 0;
     loop {
-        let (page, complete) = segments(sequence, partition, after).await?;
+        let (page, complete) = segments(sequence, after).await?;
         if let Some(found) = page.iter().find(|segment| segment.entries.contains(entry)) {
             return Ok(Some(found.number));
         }

@@ -65,13 +65,13 @@ const LATE: &str = "commits at the version of a void entry";
 pub(crate) fn proof(effort: &Effort, _: &Application) -> Result<Tried> {
     let runs = effort.runs(1_000, 100_000);
     let (states, without) = sequencer_model::explore(effort)?;
-    let play = |world: &mut World, seed| {
-        let wire = world.wire.clone();
-        let store = world.store();
-        world.runtime.block_on(History::new(wire, store, seed).play())
+    // A database has one `$all`.
+    let play = |(): &mut (), seed| {
+        let world = World::new(&["CommitsTable", "RequestsTable"])?;
+        let history = History::new(world.wire.clone(), world.store(), seed);
+        world.runtime.block_on(history.play())
     };
-    let world = || World::new(&["CommitsTable", "RequestsTable"]);
-    let counts = each_seed(effort.seed, runs, world, play)?;
+    let counts = each_seed(effort.seed, runs, || Ok(()), play)?;
     if runs >= 100 {
         counts.ensure_tried(&[RETRIES, LOST, VOID, LATE, FAULTS])?;
     }
@@ -83,7 +83,6 @@ struct History {
     wire: Wire,
     store: DynamoDbStore,
     seed: u64,
-    partition: u16,
     sequencers: Vec<Mutex<Sequencer>>,
     /// The commits of each stream, in the order of their versions.
     log: BTreeMap<StreamId, Vec<Commit>>,
@@ -95,8 +94,6 @@ struct History {
 
 impl History {
     fn new(wire: Wire, store: DynamoDbStore, seed: u64) -> Self {
-        // The runs in one world have different partitions.
-        let partition = u16::try_from(seed % 65_536).unwrap_or_default();
         let mut rng = Rng::with_seed(seed);
         let mut log = BTreeMap::<StreamId, Vec<Commit>>::new();
         let names: Vec<_> = (0..rng.usize(2..7))
@@ -120,24 +117,15 @@ impl History {
             });
         }
         let sequencers = (0..SEQUENCERS)
-            .map(|_| Mutex::new(Sequencer::new(partition, DynamoDbStore::HOST.pause)))
+            .map(|_| Mutex::new(Sequencer::new(DynamoDbStore::HOST.pause)))
             .collect();
         let wrong = (0..rng.usize(0..4)).map(|_| forged(&log, &mut rng)).collect();
-        Self {
-            wire,
-            store,
-            seed,
-            partition,
-            sequencers,
-            log,
-            stored: MemoryStore::default(),
-            wrong,
-        }
+        Self { wire, store, seed, sequencers, log, stored: MemoryStore::default(), wrong }
     }
 
     /// A cold sequencer.
     fn sequencer(&self) -> Sequencer {
-        Sequencer::new(self.partition, DynamoDbStore::HOST.pause)
+        Sequencer::new(DynamoDbStore::HOST.pause)
     }
 
     async fn append(
@@ -377,26 +365,18 @@ impl History {
         let claimed = named.clone().find(|entry| !exists(entry) && !wrong.contains(entry));
         ensure!(claimed.is_none(), "{claimed:?} was only claimed, and is in the order");
         let newly: Vec<_> = whole.iter().filter_map(|segment| segment.voids.last()).collect();
-        let void = void_entries(&self.store, self.partition).await?;
+        let void = void_entries(&self.store).await?;
         ensure!(
             void == wrong && newly.len() == wrong.len(),
             "void are {void:?} by {newly:?}, and should be {wrong:?}"
         );
-        // The reader reads partition 0, and each run has another partition.
-        let sequence = MemoryStore::default();
         let log = MemoryStore::default();
-        let from = StreamId::try_from(format!("$all-{}", self.partition))?;
-        let to = StreamId::try_from("$all-0".to_owned())?;
-        for segment in self.store.read_forwards(&from, 0, u64::MAX).await?.commits {
-            let moved = Commit { stream: to.clone(), ..segment };
-            sequence.append(&moved, None).await?;
-        }
         for commit in self.log.values().flatten().chain(late) {
             log.append(commit, None).await?;
         }
-        let reader =
-            Subscription { sequence, log, partitions: 1, filter: Filter::default(), limit: 10_000 };
-        let page = reader.next(&Cursor::beginning(1)).await?;
+        let sequence = self.store.clone();
+        let reader = Subscription { sequence, log, filter: Filter::default(), limit: 10_000 };
+        let page = reader.next(&Cursor::beginning()).await?;
         let read: BTreeSet<_> = page.delivered.iter().map(|delivered| &delivered.entry).collect();
         ensure!(
             page.complete && read == named.filter(|entry| exists(entry)).collect(),
@@ -411,7 +391,7 @@ impl History {
         for _ in 0..20 {
             sleep(Duration::from_millis(rng.u64(1..2_000))).await;
             let after = rng.u64(0..=seen.len() as u64);
-            let Ok((read, _)) = segments(&self.store, self.partition, after).await else {
+            let Ok((read, _)) = segments(&self.store, after).await else {
                 continue;
             };
             for segment in read {
@@ -432,7 +412,7 @@ impl History {
         let mut whole = Vec::new();
         loop {
             let after = whole.len() as u64;
-            let (read, complete) = segments(&self.store, self.partition, after).await?;
+            let (read, complete) = segments(&self.store, after).await?;
             whole.extend(read);
             if complete {
                 return Ok(whole);

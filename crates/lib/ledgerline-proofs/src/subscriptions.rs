@@ -179,7 +179,7 @@ fn subscriber(wire: &Wire) -> Subscriber<Last, u64> {
     // `$all` is in the Commits table here, because not every workspace has a table for it. No other
     // stream has the names of `$all`. The role is for another table, so the reads of `$all` do not
     // use it.
-    Subscriber::new(DIARY, rows, store(wire), store(&own), 1).with_lease(SignedDuration::ZERO)
+    Subscriber::new(DIARY, rows, store(wire), store(&own)).with_lease(SignedDuration::ZERO)
 }
 
 /// A log, and the entries of `$all` by segment.
@@ -224,7 +224,7 @@ impl Shape {
 /// A segment with these entries. No sequencer would append it in this form.
 fn segment(number: u64, entries: &[(StreamId, u64)]) -> Commit {
     let data = serde_json::to_string(entries).unwrap_or_default();
-    let all = StreamId::try_from("$all-0".to_owned())
+    let all = StreamId::try_from("$all".to_owned())
         .unwrap_or_else(|_| unreachable!("it is a stream of $all"));
     Commit {
         events: vec![RecordedEvent { event_type: "Sequenced".into(), schema: 1, data }],
@@ -241,10 +241,10 @@ async fn fold(quiet: &Wire) -> Result<(Rows, BTreeMap<StreamId, u64>)> {
         Filter { categories: BTreeSet::from(["tank".to_owned()]), events: BTreeSet::new() };
     let sequence = World::store_at(quiet);
     let log = World::store_at(quiet);
-    let subscription = Subscription { sequence, log, partitions: 1, filter, limit: 7 };
+    let subscription = Subscription { sequence, log, filter, limit: 7 };
     let (mut rows, mut positions, mut last) =
         (Rows::new(), BTreeMap::<StreamId, u64>::new(), Last::default());
-    let mut cursor = Cursor::beginning(1);
+    let mut cursor = Cursor::beginning();
     loop {
         let page = subscription.next(&cursor).await?;
         for delivered in page.delivered {
@@ -327,7 +327,7 @@ pub(crate) fn case() -> Case {
         let streams = streams.clone();
         async move {
             let quiet = World::store_at(&Wire::new(wire.services().database().clone()));
-            let ordered = Sequencer::new(0, DynamoDbStore::HOST.pause)
+            let ordered = Sequencer::new(DynamoDbStore::HOST.pause)
                 .append(
                     &quiet,
                     &quiet,

@@ -1,10 +1,10 @@
 //! `$all`: one order over the commits of all streams.
 //!
-//! The log has an order in each stream and none across streams. `$all` is a log of its own, next to
-//! it, with the streams `$all-0`, `$all-1` … whose commits are called *segments*. A segment has
-//! entries. Each entry names a commit and states that its stream has *reached* that version. A
-//! [`Sequencer`] appends entries in the order in which it receives commits, by the same insert as
-//! every commit. So rules 1 to 4 hold for `$all`, and its order never changes afterwards.
+//! The log has an order in each stream and none across streams. `$all` is a stream of its own, in
+//! another table, whose commits are called *segments*. A segment has entries. Each entry names a
+//! commit and states that its stream has *reached* that version. A [`Sequencer`] appends entries in
+//! the order in which it receives commits, by the same insert as every commit. So rules 1 to 4 hold
+//! for `$all`, and its order never changes afterwards.
 //!
 //! An entry says "reached", because records of commits arrive swapped, late, twice, or never (rule
 //! 7). There are two ways to read it ([`Subscription`]):
@@ -19,11 +19,10 @@
 //! not have its commit, and never will. Readers ignore a void entry ([`Sequencer::void`]).
 //!
 //! The order is not the order of clocks, and two unrelated commits may be in any order. A commit
-//! that answers another one, and names it in `causation_id`, follows it ([`candidates`]), with two
-//! exceptions. First, if records arrive out of order, a commit may be reached early: by the entry
-//! of a later version of its stream, or as the cause of another commit. Its own cause is not known
-//! then without a read of the log. Second, streams of different partitions ([`partition_of`]) have
-//! no order at all.
+//! that answers another one, and names it in `causation_id`, follows it ([`candidates`]), with one
+//! exception. If records arrive out of order, a commit may be reached early: by the entry of a later
+//! version of its stream, or as the cause of another commit. Its own cause is not known then without
+//! a read of the log.
 
 mod cursor;
 mod sequencer;
@@ -144,22 +143,6 @@ pub fn candidates<'a>(commits: impl IntoIterator<Item = &'a Commit>) -> Vec<Cand
     candidates
 }
 
-/// Returns the partition of `$all` for the entries of this stream, out of this number of partitions
-/// (at least 1). All entries of a stream are in one partition.
-///
-/// DynamoDB limits the writes under one key, and so one partition, to a thousand units a second.
-/// These are a thousand small segments, or about 160 with a hundred entries each. With more
-/// partitions, sequencers contend less often, and each partition has an order of its own.
-///
-/// If the number of partitions changes, the entries of a stream move to another partition. Readers
-/// that have positions then miss nothing and apply nothing twice. Other readers see an order that
-/// breaks at the change.
-#[must_use]
-pub fn partition_of(stream: &StreamId, partitions: u16) -> u16 {
-    let partition = crc32fast::hash(stream.as_str().as_bytes()) % u32::from(partitions.max(1));
-    u16::try_from(partition).unwrap_or_default()
-}
-
 /// A segment of `$all`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
@@ -247,7 +230,7 @@ impl Segment {
         crc32fast::hash(text.as_bytes())
     }
 
-    fn commit(&self, stream: &StreamId) -> Result<Commit, StoreError> {
+    fn commit(&self) -> Result<Commit, StoreError> {
         let (event_type, schema, data) = if !self.voids.is_empty() {
             (VOIDED, LIST, serde_json::to_string(&pairs(&self.voids)))
         } else if self.last_void > 0 {
@@ -258,7 +241,7 @@ impl Segment {
         };
         let data = data.map_err(|error| StoreError::Unavailable(error.into()))?;
         Ok(Commit {
-            stream: stream.clone(),
+            stream: StreamId::all(),
             version: self.number,
             events: vec![RecordedEvent { event_type: event_type.to_owned(), schema, data }],
             state: None,
@@ -270,21 +253,19 @@ impl Segment {
 }
 
 /// Checks rule 2 for readers: a hole in `$all` would lose its entries silently.
-fn check_contiguous(stream: &StreamId, before: u64, commit: &Commit) -> Result<(), StoreError> {
+fn check_contiguous(before: u64, commit: &Commit) -> Result<(), StoreError> {
     if commit.version == before + 1 {
         return Ok(());
     }
-    let stream = stream.to_string();
-    let version = before + 1;
     Err(StoreError::Corrupt {
-        stream,
-        version,
+        stream: commit.stream.to_string(),
+        version: before + 1,
         reason: format!("the commit is missing, but version {} exists", commit.version),
     })
 }
 
-/// Returns a page of segments of `$all-<partition>` after this number, oldest first, and whether
-/// nothing followed it. The read is strongly consistent.
+/// Returns a page of segments of `$all` after this number, oldest first, and whether nothing
+/// followed it. The read is strongly consistent.
 ///
 /// Past and live segments have this one source. A reader at the end calls it later with the number
 /// of the last segment that it has.
@@ -293,26 +274,24 @@ fn check_contiguous(stream: &StreamId, before: u64, commit: &Commit) -> Result<(
 /// When the store fails, or a segment is missing.
 pub async fn segments(
     store: &impl EventLog,
-    partition: u16,
     after: u64,
 ) -> Result<(Vec<Segment>, bool), StoreError> {
-    segments_up_to(store, partition, after, u64::MAX).await
+    segments_up_to(store, after, u64::MAX).await
 }
 
-/// Returns the newest segment of `$all-<partition>`, if there is one, by a strongly consistent
-/// read.
+/// Returns the newest segment of `$all`, if there is one, by a strongly consistent read.
 ///
 /// # Errors
 /// When the store fails.
-pub async fn newest(store: &impl EventLog, partition: u16) -> Result<Option<Segment>, StoreError> {
+pub async fn newest(store: &impl EventLog) -> Result<Option<Segment>, StoreError> {
     let newest = Range { after: 0, up_to: u64::MAX, limit: Some(1) };
-    let page = store.read(&StreamId::all(partition), newest, Consistency::Strong).await?;
+    let page = store.read(&StreamId::all(), newest, Consistency::Strong).await?;
     page.commits.first().map(Segment::from_commit).transpose()
 }
 
-/// Returns the last segment of `$all-<partition>` that is older than this time, if there is one.
-/// With correct clocks, times in segments do not decrease. A binary search finds the segment, in
-/// twice as many reads as the number of segments has binary digits.
+/// Returns the last segment of `$all` that is older than this time, if there is one. With correct
+/// clocks, times in segments do not decrease. A binary search finds the segment, in twice as many
+/// reads as the number of segments has binary digits.
 ///
 /// A clock in the future leaves segments in the order that are later than those after them. The
 /// search may end before such segments. Then it looks beyond them, at doubled distances, for
@@ -324,17 +303,16 @@ pub async fn newest(store: &impl EventLog, partition: u16) -> Result<Option<Segm
 /// When the store fails, or a segment is missing.
 pub async fn last_before(
     store: &impl EventLog,
-    partition: u16,
     time: Timestamp,
 ) -> Result<Option<Segment>, StoreError> {
     let mut found = None;
-    let end = newest(store, partition).await?.map_or(1, |newest| newest.number + 1);
+    let end = newest(store).await?.map_or(1, |newest| newest.number + 1);
     // The segment `before` is older, and the segment `from` is not, or not there.
     let (mut before, mut from) = (0, end);
     loop {
         while from - before > 1 {
             let middle = before + (from - before) / 2;
-            let segment = segment(store, partition, middle).await?;
+            let segment = segment(store, middle).await?;
             if segment.at < time {
                 before = middle;
                 found = Some(segment);
@@ -348,7 +326,7 @@ pub async fn last_before(
             if number >= end {
                 return Ok(found);
             }
-            let segment = segment(store, partition, number).await?;
+            let segment = segment(store, number).await?;
             if segment.at < time {
                 (before, from) = (number, end);
                 found = Some(segment);
@@ -359,36 +337,25 @@ pub async fn last_before(
     }
 }
 
-/// Returns the void entries of `$all-<partition>`, by a strongly consistent read. They name commits
-/// that the log does not have, and never will.
+/// Returns the void entries of `$all`, by a strongly consistent read. They name commits that the
+/// log does not have, and never will.
 ///
 /// # Errors
 /// When the store fails.
-pub async fn void_entries(
-    store: &impl EventLog,
-    partition: u16,
-) -> Result<BTreeSet<Entry>, StoreError> {
-    let newest_void = newest(store, partition).await?.map_or(0, |newest| newest.newest_void());
-    Ok(read_voids(store, partition, newest_void).await?.into_iter().collect())
+pub async fn void_entries(store: &impl EventLog) -> Result<BTreeSet<Entry>, StoreError> {
+    let newest_void = newest(store).await?.map_or(0, |newest| newest.newest_void());
+    Ok(read_voids(store, newest_void).await?.into_iter().collect())
 }
 
 /// Returns the void entries that this void segment lists, the newest one last; none for the number
 /// 0.
-async fn read_voids(
-    store: &impl EventLog,
-    partition: u16,
-    number: u64,
-) -> Result<Vec<Entry>, StoreError> {
-    if number == 0 { Ok(Vec::new()) } else { Ok(segment(store, partition, number).await?.voids) }
+async fn read_voids(store: &impl EventLog, number: u64) -> Result<Vec<Entry>, StoreError> {
+    if number == 0 { Ok(Vec::new()) } else { Ok(segment(store, number).await?.voids) }
 }
 
 /// Reads one segment.
-async fn segment(
-    store: &impl EventLog,
-    partition: u16,
-    number: u64,
-) -> Result<Segment, StoreError> {
-    let stream = StreamId::all(partition);
+async fn segment(store: &impl EventLog, number: u64) -> Result<Segment, StoreError> {
+    let stream = StreamId::all();
     match store.get(&stream, number).await? {
         Some(commit) => Segment::from_commit(&commit),
         None => Err(StoreError::Corrupt {
@@ -402,16 +369,14 @@ async fn segment(
 /// The same as [`segments`], up to this number.
 async fn segments_up_to(
     store: &impl EventLog,
-    partition: u16,
     after: u64,
     up_to: u64,
 ) -> Result<(Vec<Segment>, bool), StoreError> {
-    let stream = StreamId::all(partition);
-    let page = store.read_forwards(&stream, after, up_to).await?;
+    let page = store.read_forwards(&StreamId::all(), after, up_to).await?;
     let mut segments = Vec::new();
     let mut before = after;
     for commit in &page.commits {
-        check_contiguous(&stream, before, commit)?;
+        check_contiguous(before, commit)?;
         before = commit.version;
         segments.push(Segment::from_commit(commit)?);
     }
@@ -439,7 +404,7 @@ mod tests {
     fn all(store: &impl EventLog) -> Vec<Segment> {
         let (mut read, mut after) = (Vec::new(), 0);
         loop {
-            let (segments, complete) = block_on(segments(store, 0, after)).unwrap();
+            let (segments, complete) = block_on(segments(store, after)).unwrap();
             after = segments.last().map_or(after, |last| last.number);
             read.extend(segments);
             if complete {
@@ -478,14 +443,14 @@ mod tests {
     #[test]
     fn redelivered_records_add_no_entry_even_if_they_arrive_out_of_order() {
         let store = MemoryStore::default();
-        let mut sequencer = Sequencer::new(0, MemoryStore::HOST.pause);
+        let mut sequencer = Sequencer::new(MemoryStore::HOST.pause);
         assert_eq!(
             append(&store, &mut sequencer, "1", vec![entry("a", 2), entry("b", 1), entry("a", 1)]),
             1
         );
         assert_eq!(append(&store, &mut sequencer, "2", vec![entry("a", 1), entry("b", 1)]), 0);
         // Another instance gets the batch, with other bounds.
-        let mut other = Sequencer::new(0, MemoryStore::HOST.pause);
+        let mut other = Sequencer::new(MemoryStore::HOST.pause);
         assert_eq!(append(&store, &mut other, "3", vec![entry("a", 2), entry("a", 3)]), 1);
         assert_eq!(append(&store, &mut sequencer, "4", vec![entry("a", 3), entry("b", 2)]), 1);
         let entries: Vec<_> = all(&store).into_iter().map(|segment| segment.entries).collect();
@@ -498,10 +463,8 @@ mod tests {
     #[test]
     fn the_time_of_a_segment_is_earlier_than_the_last_only_if_the_last_is_far_in_the_future() {
         let store = MemoryStore::default();
-        let (mut first, mut second) = (
-            Sequencer::new(0, MemoryStore::HOST.pause),
-            Sequencer::new(0, MemoryStore::HOST.pause),
-        );
+        let (mut first, mut second) =
+            (Sequencer::new(MemoryStore::HOST.pause), Sequencer::new(MemoryStore::HOST.pause));
         for (number, seconds) in [(1, 10), (2, 5), (3, 12), (4, 11), (5, 9_999), (6, 13)] {
             let sequencer = if number % 2 == 0 { &mut second } else { &mut first };
             let at = Timestamp::from_second(seconds).unwrap();
@@ -516,7 +479,7 @@ mod tests {
     /// Returns the number of the first segment for a reader that begins at this second.
     fn first_from(store: &MemoryStore, second: i64) -> u64 {
         let time = Timestamp::from_second(second).unwrap();
-        block_on(last_before(store, 0, time)).unwrap().map_or(1, |before| before.number + 1)
+        block_on(last_before(store, time)).unwrap().map_or(1, |before| before.number + 1)
     }
 
     fn segments_at(seconds: &[i64]) -> MemoryStore {
@@ -524,7 +487,7 @@ mod tests {
         for (at, number) in seconds.iter().zip(1..) {
             let candidates = vec![Candidate::from_record(entry("a", number))];
             let at = Timestamp::from_second(*at).unwrap();
-            block_on(Sequencer::new(0, MemoryStore::HOST.pause).append(
+            block_on(Sequencer::new(MemoryStore::HOST.pause).append(
                 &store,
                 &MemoryStore::default(),
                 "b",
@@ -569,7 +532,7 @@ mod tests {
         let store = MemoryStore::default();
         let many: Vec<_> = (1..=2_500).map(|n| entry(&n.to_string(), 1)).collect();
         assert_eq!(
-            append(&store, &mut Sequencer::new(0, MemoryStore::HOST.pause), "1", many.clone()),
+            append(&store, &mut Sequencer::new(MemoryStore::HOST.pause), "1", many.clone()),
             3
         );
         assert_eq!(applied(&all(&store), &mut BTreeMap::new()), many);
@@ -594,7 +557,7 @@ mod tests {
     /// because cursors store it.
     #[test]
     fn a_stored_segment_is_read() {
-        let mut written = commit(&StreamId::all(0), 7);
+        let mut written = commit(&StreamId::all(), 7);
         let data = r#"[["tank-a",2],["user-b-c",18446744073709551615]]"#.to_owned();
         written.events = vec![RecordedEvent { event_type: "Sequenced".into(), schema: 1, data }];
         written.command = "4421".into();
@@ -603,7 +566,7 @@ mod tests {
         assert_eq!((segment.number, segment.batch.as_str()), (7, "4421"));
         assert_eq!(segment.entries, [entry("a", 2), second]);
         assert_eq!(segment.checksum(), 0x458f_387b);
-        assert_eq!(segment.commit(&StreamId::all(0)).unwrap().events, written.events);
+        assert_eq!(segment.commit().unwrap().events, written.events);
         for (event_type, schema, data, voids, last_void) in [
             ("Voided", 1, r#"[["tank-a",2]]"#, vec![entry("a", 2)], 0),
             ("Sequenced", 2, r#"{"lastVoid":6,"entries":[["tank-a",2]]}"#, vec![], 6),
@@ -613,19 +576,14 @@ mod tests {
             let segment = Segment::from_commit(&written).unwrap();
             assert_eq!((&segment.voids, segment.last_void), (&voids, last_void));
             assert_eq!(segment.entries.len() + segment.voids.len(), 1);
-            assert_eq!(segment.commit(&StreamId::all(0)).unwrap().events, written.events);
+            assert_eq!(segment.commit().unwrap().events, written.events);
         }
-        // A stack with several partitions has segments of `$all-1` and so on.
-        written.stream = StreamId::try_from("$all-1".to_owned()).unwrap();
-        let segment = Segment::from_commit(&written).unwrap();
-        assert_eq!((segment.number, segment.entries), (7, vec![entry("a", 2)]));
     }
 
     #[test]
     fn a_hole_and_a_segment_of_another_program_are_reported_and_not_skipped() {
         let store = MemoryStore::default();
-        append(&store, &mut Sequencer::new(0, MemoryStore::HOST.pause), "1", vec![entry("a", 1)]);
-        let stream = StreamId::all(0);
+        append(&store, &mut Sequencer::new(MemoryStore::HOST.pause), "1", vec![entry("a", 1)]);
         let third = Segment {
             number: 3,
             batch: "3".into(),
@@ -634,20 +592,17 @@ mod tests {
             voids: vec![],
             last_void: 0,
         };
-        block_on(store.append(&third.commit(&stream).unwrap(), None)).unwrap();
-        let error = block_on(segments(&store, 0, 0)).unwrap_err().to_string();
-        assert!(error.contains("commit 2 of $all-0") && error.contains("missing"), "{error}");
+        block_on(store.append(&third.commit().unwrap(), None)).unwrap();
+        let error = block_on(segments(&store, 0)).unwrap_err().to_string();
+        assert!(error.contains("commit 2 of $all") && error.contains("missing"), "{error}");
 
-        let other = commit(&StreamId::all(1), 1);
-        block_on(store.append(&other, None)).unwrap();
-        assert!(
-            block_on(segments(&store, 1, 0)).unwrap_err().to_string().contains("type or schema")
-        );
+        let other = MemoryStore::default();
+        block_on(other.append(&commit(&StreamId::all(), 1), None)).unwrap();
+        let error = block_on(segments(&other, 0)).unwrap_err().to_string();
+        assert!(error.contains("type or schema"), "{error}");
         assert!(StreamId::new("$all", "0").is_err(), "no aggregate has such a stream");
-        assert_eq!(StreamId::try_from("$all-0".to_owned()), Ok(StreamId::all(0)));
-        for other in ["$all-", "$all-x", "$all-00", "$all-70000", "$all"] {
-            assert!(StreamId::try_from(other.to_owned()).is_err(), "{other}");
-        }
+        assert_eq!(StreamId::try_from("$all".to_owned()), Ok(StreamId::all()));
+        assert!(StreamId::try_from("$all-0".to_owned()).is_err());
     }
 
     #[test]
@@ -656,7 +611,7 @@ mod tests {
         let sequence = MemoryStore::default();
         let log = MemoryStore::default();
         block_on(log.append(&commit(&entry("a", 1).stream, 1), None)).unwrap();
-        let mut sequencer = Sequencer::new(0, MemoryStore::HOST.pause);
+        let mut sequencer = Sequencer::new(MemoryStore::HOST.pause);
         // when a batch claims entries, and a record proves one of them,
         let claimed =
             [entry("a", 1), entry("a", 2), entry("b", 7), entry("c", 1)].map(Candidate::from_claim);
@@ -682,14 +637,12 @@ mod tests {
     fn an_entry_is_voided_only_without_its_commit_and_a_later_commit_gets_a_new_entry() {
         let sequence = MemoryStore::default();
         let log = MemoryStore::default();
-        let (mut first, mut other) = (
-            Sequencer::new(0, MemoryStore::HOST.pause),
-            Sequencer::new(0, MemoryStore::HOST.pause),
-        );
+        let (mut first, mut other) =
+            (Sequencer::new(MemoryStore::HOST.pause), Sequencer::new(MemoryStore::HOST.pause));
         let at = Timestamp::UNIX_EPOCH;
         // Given entries of which the log has only the first,
         block_on(log.append(&commit(&entry("a", 1).stream, 1), None)).unwrap();
-        let mut stale = Sequencer::new(0, MemoryStore::HOST.pause);
+        let mut stale = Sequencer::new(MemoryStore::HOST.pause);
         append(&sequence, &mut stale, "1", vec![entry("a", 1), entry("a", 2), entry("b", 1)]);
         // when an operator voids them at two sequencers,
         let refused = block_on(first.void(&sequence, &log, named(1, entry("a", 1)), "v", at));
@@ -710,7 +663,7 @@ mod tests {
         assert_eq!(segments[2].voids, [entry("a", 2), entry("b", 1)]);
         assert_eq!((segments[3].entries.len(), segments[3].last_void), (1, 3));
         assert_eq!(
-            block_on(void_entries(&sequence, 0)).unwrap(),
+            block_on(void_entries(&sequence)).unwrap(),
             [entry("a", 2), entry("b", 1)].into()
         );
         // and a later commit with the version of a void entry gets a new entry, even from a
@@ -720,7 +673,7 @@ mod tests {
         assert_eq!(
             append(
                 &sequence,
-                &mut Sequencer::new(0, MemoryStore::HOST.pause),
+                &mut Sequencer::new(MemoryStore::HOST.pause),
                 "5",
                 vec![entry("a", 2), entry("b", 1)]
             ),
@@ -752,7 +705,7 @@ mod tests {
                     records.swap(place - 1, place);
                 }
             }
-            let mut sequencers: Vec<_> = (0..4).map(|_| Sequencer::new(0, MemoryStore::HOST.pause)).collect();
+            let mut sequencers: Vec<_> = (0..4).map(|_| Sequencer::new(MemoryStore::HOST.pause)).collect();
             let mut place = 0;
             while place < records.len() {
                 let end = records.len().min(place + 1 + draw(4));
@@ -761,7 +714,7 @@ mod tests {
                 for _ in 0..=draw(2) {
                     let who = draw(4);
                     if draw(4) == 0 {
-                        sequencers[who] = Sequencer::new(0, MemoryStore::HOST.pause);
+                        sequencers[who] = Sequencer::new(MemoryStore::HOST.pause);
                     }
                     append(&store, &mut sequencers[who], &format!("{begin}-{end}"), records[begin..end].to_vec());
                 }

@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The category of the streams of `$all`.
+/// The name of the stream of `$all`, and its category.
 const ALL: &str = "$all";
 
 /// The longest id of an aggregate, in bytes.
@@ -60,11 +60,11 @@ impl StreamId {
         Ok(Self { name: format!("{category}-{id}"), category_length: category.len() })
     }
 
-    /// Names a stream of `$all`, which is in a table of its own. No aggregate has a category with
+    /// Names the stream of `$all`, which is in a table of its own. No aggregate has a category with
     /// `$`.
     #[must_use]
-    pub(crate) fn all(partition: u16) -> Self {
-        Self { name: format!("{ALL}-{partition}"), category_length: ALL.len() }
+    pub(crate) fn all() -> Self {
+        Self { name: ALL.to_owned(), category_length: ALL.len() }
     }
 
     /// Returns the whole name: the partition key in the Commits table.
@@ -79,10 +79,10 @@ impl StreamId {
         &self.name[..self.category_length]
     }
 
-    /// Returns the part after the first dash.
+    /// Returns the part after the first dash; none for `$all`.
     #[must_use]
     pub fn id(&self) -> &str {
-        &self.name[self.category_length + 1..]
+        self.name.get(self.category_length + 1..).unwrap_or_default()
     }
 }
 
@@ -90,13 +90,10 @@ impl TryFrom<String> for StreamId {
     type Error = InvalidStreamId;
 
     fn try_from(name: String) -> Result<Self, InvalidStreamId> {
-        let (category, id) = name.split_once('-').ok_or(InvalidStreamId::Id)?;
-        if category == ALL {
-            let partition: u16 = id.parse().map_err(|_| InvalidStreamId::Id)?;
-            return Some(Self::all(partition))
-                .filter(|all| all.name == name)
-                .ok_or(InvalidStreamId::Id);
+        if name == ALL {
+            return Ok(Self::all());
         }
+        let (category, id) = name.split_once('-').ok_or(InvalidStreamId::Id)?;
         check(category, id)?;
         let category_length = category.len();
         Ok(Self { name, category_length })

@@ -99,8 +99,8 @@ const LAG_LIMIT: SignedDuration = SignedDuration::from_mins(5);
 /// ```
 ///
 /// # Errors
-/// When its configuration is wrong: `COMMITS_TABLE`, `SEQUENCE_TABLE`, `SEQUENCE_PARTITIONS`, and
-/// the variable of the view's table. When the view inserts rows.
+/// When its configuration is wrong: `COMMITS_TABLE`, `SEQUENCE_TABLE`, and the variable of the
+/// view's table. When the view inserts rows.
 pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
     view: OrderedView<State, Memory>,
 ) -> Result<(), Error> {
@@ -116,8 +116,7 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
             DynamoDbStore::new(client.clone(), config::text(table_grants::SEQUENCE_TABLE)?);
         let table = LogRows::new(client.clone(), config::text(view.table.variable)?, view.table);
         let log = crate::start::store(client).await?;
-        let subscriber =
-            Arc::new(Subscriber::new(view, table, sequence, log, table_grants::partitions()?));
+        let subscriber = Arc::new(Subscriber::new(view, table, sequence, log));
         Ok(handler(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
             let subscriber = Arc::clone(&subscriber);
             async move {
@@ -187,8 +186,6 @@ struct Work<State> {
     positions: BTreeMap<StreamId, StreamPosition>,
     /// The applied commits, in their order, with their times.
     applied: Vec<(StreamId, u64, Timestamp)>,
-    /// The size of the state as JSON, in bytes.
-    state_bytes: usize,
 }
 
 /// A page while it is applied.
@@ -214,10 +211,10 @@ struct RetryMode {
 }
 
 impl<State> Work<State> {
-    /// Creates work that changes nothing yet, from a state of this size.
-    fn empty(table: LogTable, state: State, state_bytes: usize) -> Self {
+    /// Creates work that changes nothing yet, from a state.
+    fn new(table: LogTable, state: State) -> Self {
         let (positions, applied) = (BTreeMap::new(), Vec::new());
-        Self { state, state_bytes, changes: Changes::new(table), positions, applied }
+        Self { state, changes: Changes::new(table), positions, applied }
     }
 
     /// Removes the changes after they are written, and keeps the state.
@@ -256,12 +253,11 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         table: LogRows,
         sequence: DynamoDbStore,
         log: DynamoDbStore,
-        partitions: u16,
     ) -> Self {
         let categories: BTreeSet<_> =
             view.of.iter().map(|category| (*category).to_owned()).collect();
         let filter = Filter { categories, events: BTreeSet::new() };
-        let subscription = Subscription { sequence, log, partitions, filter, limit: PAGE_COMMITS };
+        let subscription = Subscription { sequence, log, filter, limit: PAGE_COMMITS };
         Self {
             view,
             table,
@@ -396,7 +392,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
 
     async fn read_page(&self, checkpoint: &Checkpoint) -> Result<Page, SubscribeError> {
         let after = match checkpoint.cursor.as_str() {
-            "" => Cursor::beginning(self.subscription.partitions),
+            "" => Cursor::beginning(),
             cursor => cursor.parse()?,
         };
         Ok(self.subscription.next(&after).await?)
@@ -455,7 +451,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             "" => State::default(),
             state => serde_json::from_str(state).map_err(|_| SubscribeError::Kept)?,
         };
-        let work = Work::empty(self.view.table, state, checkpoint.state.len());
+        let work = Work::new(self.view.table, state);
         let cursor = checkpoint.cursor.clone();
         let mut run = PageRun { checkpoint, cursor, work, known, mode, until };
         for delivered in page.delivered {
@@ -603,19 +599,13 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         work.changes.clone().only(self.view.writes).map_err(failed)?;
         let memory = serde_json::to_string(memory).map_err(|_| SubscribeError::Kept)?;
         let state = serde_json::to_string(&work.state).map_err(|_| SubscribeError::Kept)?;
-        // Data that an earlier version let grow past the limit may shrink.
-        let before = before.map_or(0, str::len);
-        for (what, bytes, before) in [
-            ("state", state.len(), work.state_bytes),
-            ("memory of the stream", memory.len(), before),
-        ] {
-            if bytes > MAX_KEPT_BYTES.max(before) {
+        for (what, bytes) in [("state", state.len()), ("memory of the stream", memory.len())] {
+            if bytes > MAX_KEPT_BYTES {
                 let stream = commit.stream.clone();
                 let version = commit.version;
                 return Err(SubscribeError::TooLarge { stream, version, what, bytes });
             }
         }
-        work.state_bytes = state.len();
         // `null` is the memory of a view that keeps no memory.
         let reached = StreamPosition {
             position: commit.version,

@@ -375,14 +375,6 @@ pub(super) fn operators(change: &mut Change) -> Result<()> {
 
 /// Adds `$all`: the sequencer, and the function for `GET /events`.
 fn order(change: &mut Change) -> Result<()> {
-    let parameter = template::part(template::PARAMETER, &["  "])?;
-    change.inserted(TEMPLATE, "  QueueVisibilityTimeout:", &parameter);
-    // A template of an earlier version has no groups of parameters.
-    let delivery = "      - Label: { default: Delivery }";
-    if change.read(TEMPLATE)?.contains(delivery) {
-        let group = template::part(template::GROUP, &["      - ", "  Ledgerline:"])?;
-        change.inserted(TEMPLATE, delivery, &group);
-    }
     change.inserted(
         TEMPLATE,
         "  # --- Monitoring -",

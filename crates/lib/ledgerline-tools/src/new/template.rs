@@ -48,8 +48,6 @@ pub(super) fn without_parts() -> Result<String> {
         ("  # Functions behind the HTTP API: a URL of each".to_owned(), [PART, "Outputs:"]),
         (format!("{PART}{} =", starter::APPLICATION), [PART, "Outputs:"]),
         (CLIENTS.to_owned(), [AFTER_CLIENTS, "Outputs:"]),
-        (PARAMETER.to_owned(), ["  ", "Outputs:"]),
-        (GROUP.to_owned(), ["      - ", "  Ledgerline:"]),
         (SCOPES[0].to_owned(), ["          {", "        ]"]),
         (SCOPES[1].to_owned(), ["          {", "        ]"]),
         (AUDIENCES[0].to_owned(), ["                    ", "      "]),
@@ -64,9 +62,6 @@ pub(super) fn without_parts() -> Result<String> {
     Ok(template)
 }
 
-/// The parameter of `$all`, and its group.
-pub(super) const PARAMETER: &str = "  SequencePartitions:";
-pub(super) const GROUP: &str = "      - Label: { default: \"Order of all commits\" }";
 /// The scopes of readers of events and of operators.
 pub(super) const SCOPES: [&str; 2] =
     ["          { ScopeName: events,", "          { ScopeName: operate,"];

@@ -9,28 +9,21 @@ use super::Segment;
 /// The number of the text form of cursors.
 const FORM: &str = "1";
 
-/// A reader's place in `$all`: after an entry of a segment, in each partition. Its text form is
-/// opaque to clients.
+/// A reader's place in `$all`: after an entry of a segment. Its text form is opaque to clients.
 ///
-/// It has a checksum of the segment of each place. So a reader gets an error when `$all` was lost
-/// and begun anew, or restored from a backup. It does not silently continue in another order.
+/// It has a checksum of the segment. So a reader gets an error when `$all` was lost and begun anew,
+/// or restored from a backup. It does not silently continue in another order.
 ///
 /// ```
 /// use ledgerline::all::{Cursor, CursorError};
 ///
-/// let beginning = Cursor::beginning(1);
+/// let beginning = Cursor::beginning();
 /// assert_eq!(beginning.to_string().parse(), Ok(beginning));
 /// assert_eq!("1~0.0".parse::<Cursor>(), Err(CursorError::Malformed));
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Cursor {
-    pub(super) places: Vec<Place>,
-}
-
-/// A place in a partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Place {
     /// The number of the segment; 0 before the first one.
     pub(super) segment: u64,
     /// How many of its entries the reader has read.
@@ -43,43 +36,42 @@ pub(super) struct Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CursorError {
     /// The text was cut, changed, or made by something else.
-    #[error("it is no cursor of this log, or it was cut")]
+    #[error(
+        "this is no cursor, or it was cut: send a cursor of an earlier answer, beginning, now, or a time"
+    )]
     Malformed,
     /// The text has a form that this program does not read.
-    #[error("a later version of the program made it")]
+    #[error("a later version of the program made this cursor: use that version")]
     Later,
-    /// `$all` had another number of partitions.
-    #[error("it is of an order with another number of partitions")]
-    Partitions,
-    /// The segment of a place does not exist.
-    #[error("it is ahead of the order, which must have been restored from a backup")]
+    /// The segment does not exist.
+    #[error(
+        "this cursor is ahead of `$all`, which was restored from a backup: read from `beginning`"
+    )]
     Ahead,
-    /// The segment of a place is another one.
-    #[error("the order that it is of was lost, and another one was begun")]
+    /// The segment is another one: `$all` was lost, and a new one was begun.
+    #[error("this cursor is older than the current `$all`: read from `beginning`")]
     Lost,
 }
 
 impl Cursor {
     /// Returns the cursor before the first entry.
     #[must_use]
-    pub fn beginning(partitions: u16) -> Self {
-        Self { places: vec![Place::default(); usize::from(partitions.max(1))] }
+    pub fn beginning() -> Self {
+        Self { segment: 0, entries: 0, check: 0 }
     }
 }
 
-impl Place {
-    /// Returns the place after all entries of this segment.
-    pub(super) fn after(segment: &Segment) -> Self {
-        Self { segment: segment.number, entries: segment.entries.len(), check: segment.checksum() }
+impl Segment {
+    /// Returns the cursor after all entries of this segment.
+    pub(super) fn end(&self) -> Cursor {
+        Cursor { segment: self.number, entries: self.entries.len(), check: self.checksum() }
     }
 }
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = FORM.to_owned();
-        for Place { segment, entries, check } in &self.places {
-            text += &format!("~{segment}.{entries}.{check:x}");
-        }
+        let Self { segment, entries, check } = self;
+        let text = format!("{FORM}~{segment}.{entries}.{check:x}");
         write!(f, "{text}~{:08x}", crc32fast::hash(text.as_bytes()))
     }
 }
@@ -88,28 +80,26 @@ impl FromStr for Cursor {
     type Err = CursorError;
 
     fn from_str(text: &str) -> Result<Self, CursorError> {
-        let place = |text: &str| {
-            let mut parts = text.split('.');
-            let segment = parts.next()?;
-            let entries = parts.next()?;
-            let check = parts.next()?;
-            let segment = segment.parse().ok()?;
-            let entries = entries.parse().ok()?;
-            let check = u32::from_str_radix(check, 16).ok()?;
-            parts.next().is_none().then_some(Place { segment, entries, check })
-        };
         let (text, sum) = text.rsplit_once('~').ok_or(CursorError::Malformed)?;
         if format!("{:08x}", crc32fast::hash(text.as_bytes())) != sum {
             return Err(CursorError::Malformed);
         }
-        let (form, places) = text.split_once('~').ok_or(CursorError::Malformed)?;
+        let (form, place) = text.split_once('~').ok_or(CursorError::Malformed)?;
         if form != FORM {
             return Err(CursorError::Later);
         }
-        let places =
-            places.split('~').map(place).collect::<Option<_>>().ok_or(CursorError::Malformed)?;
-        Ok(Self { places })
+        parse_place(place).ok_or(CursorError::Malformed)
     }
+}
+
+fn parse_place(text: &str) -> Option<Cursor> {
+    let (segment, rest) = text.split_once('.')?;
+    let (entries, check) = rest.split_once('.')?;
+    Some(Cursor {
+        segment: segment.parse().ok()?,
+        entries: entries.parse().ok()?,
+        check: u32::from_str_radix(check, 16).ok()?,
+    })
 }
 
 impl TryFrom<String> for Cursor {
@@ -145,12 +135,8 @@ mod tests {
     /// Clients store cursors for years, so the form of a cursor never changes.
     #[test]
     fn a_stored_cursor_is_read() {
-        let places = vec![
-            Place { segment: 7, entries: 3, check: 0xa1 },
-            Place { segment: u64::MAX, entries: 0, check: 0xffff_ffff },
-        ];
-        let cursor = Cursor { places };
-        let text = "1~7.3.a1~18446744073709551615.0.ffffffff~0f135fd4";
+        let cursor = Cursor { segment: 7, entries: 3, check: 0xa1 };
+        let text = "1~7.3.a1~0ae9e7f5";
         assert_eq!(cursor.to_string(), text);
         assert_eq!(text.parse(), Ok(cursor));
     }
@@ -158,12 +144,13 @@ mod tests {
     proptest! {
         #[test]
         fn a_changed_or_shortened_cursor_is_refused(
-            places in prop::collection::vec((any::<u64>(), any::<usize>(), any::<u32>()), 1..4),
+            segment: u64,
+            entries: usize,
+            check: u32,
             at in any::<prop::sample::Index>(),
             other in any::<char>(),
         ) {
-            let places = places.into_iter().map(|(segment, entries, check)| Place { segment, entries, check });
-            let cursor = Cursor { places: places.collect() };
+            let cursor = Cursor { segment, entries, check };
             let text = cursor.to_string();
             prop_assert_eq!(text.parse(), Ok(cursor));
             let place = at.index(text.len());

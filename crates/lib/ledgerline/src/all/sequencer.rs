@@ -54,7 +54,7 @@ pub enum VoidError {
     Exists,
     /// The order has as many void entries as one segment lists.
     #[error(
-        "the partition has {MOST} void entries, the maximum: begin a new `$all` (docs/runbook.md, Restore)"
+        "`$all` has {MOST} void entries, the maximum: begin a new `$all` (docs/runbook.md, Restore)"
     )]
     TooMany,
     /// The segment was not appended. The call may be repeated.
@@ -77,7 +77,7 @@ pub struct Appended {
     pub unconfirmed: Vec<Entry>,
 }
 
-/// Appends to one stream of `$all`. Several sequencers may append at once, each with a head of its
+/// Appends to `$all`. Several sequencers may append at once, each with a head of its
 /// own: one that finds the next number taken reads the segments that it lacks.
 ///
 /// ```
@@ -85,7 +85,7 @@ pub struct Appended {
 /// use ledgerline::{MemoryStore, StreamId, all::{Candidate, Entry, Sequencer}};
 ///
 /// # let done = async {
-/// let (sequence, log, mut sequencer) = (MemoryStore::default(), MemoryStore::default(), Sequencer::new(0, MemoryStore::HOST.pause));
+/// let (sequence, log, mut sequencer) = (MemoryStore::default(), MemoryStore::default(), Sequencer::new(MemoryStore::HOST.pause));
 /// let candidate = Candidate::from_record(Entry { stream: StreamId::new("tank", "north")?, version: 1 });
 /// let at = Timestamp::UNIX_EPOCH;
 /// assert_eq!(sequencer.append(&sequence, &log, "batch-1", vec![candidate.clone()], at).await?.segments, 1);
@@ -96,7 +96,6 @@ pub struct Appended {
 /// ```
 #[derive(Debug)]
 pub struct Sequencer {
-    stream: StreamId,
     /// The number of the newest segment that it has seen; `None` before the first read.
     head: Option<u64>,
     /// The time of that segment.
@@ -104,7 +103,6 @@ pub struct Sequencer {
     known: Known,
     /// The number of the newest void segment that it has seen; 0 if there is none.
     last_void: u64,
-    partition: u16,
     pause: Pause,
 }
 
@@ -141,19 +139,11 @@ impl Known {
 }
 
 impl Sequencer {
-    /// Returns a sequencer of `$all-<partition>`. Its store has a table of its own. `pause` waits
-    /// before the next attempt after a failure.
+    /// Returns a sequencer that has read nothing yet. `pause` waits before the next attempt after a
+    /// failure.
     #[must_use]
-    pub fn new(partition: u16, pause: Pause) -> Self {
-        Self {
-            stream: StreamId::all(partition),
-            head: None,
-            at: Timestamp::UNIX_EPOCH,
-            known: Known::default(),
-            last_void: 0,
-            partition,
-            pause,
-        }
+    pub fn new(pause: Pause) -> Self {
+        Self { head: None, at: Timestamp::UNIX_EPOCH, known: Known::default(), last_void: 0, pause }
     }
 
     /// Appends the new entries of these candidates. `batch` is the name of the batch in its
@@ -224,8 +214,8 @@ impl Sequencer {
     /// entry of its own.
     ///
     /// # Errors
-    /// When the segment does not name the entry, the log has the commit, or the partition has too
-    /// many void entries. Also the errors of [`append`](Self::append).
+    /// When the segment does not name the entry, the log has the commit, or `$all` has too many
+    /// void entries. Also the errors of [`append`](Self::append).
     pub async fn void(
         &mut self,
         sequence: &impl EventLog,
@@ -239,7 +229,7 @@ impl Sequencer {
             self.catch_up(sequence, self.head.unwrap_or(0)).await?;
         }
         let is_named = (1..=self.head.unwrap_or(0)).contains(&number)
-            && segment(sequence, self.partition, number).await?.entries.contains(&entry);
+            && segment(sequence, number).await?.entries.contains(&entry);
         if !is_named {
             return Err(VoidError::NotNamed);
         }
@@ -248,7 +238,7 @@ impl Sequencer {
             if !missing_entries(log, std::slice::from_ref(&entry)).await?.contains(&entry) {
                 return Err(VoidError::Exists);
             }
-            let mut voids = read_voids(sequence, self.partition, self.last_void).await?;
+            let mut voids = read_voids(sequence, self.last_void).await?;
             if voids.contains(&entry) {
                 return Ok(());
             }
@@ -300,7 +290,7 @@ impl Sequencer {
         if attempts.tries > TRIES {
             return Err(SequenceError::Contended);
         }
-        match store.append(&segment.commit(&self.stream)?, None).await {
+        match store.append(&segment.commit()?, None).await {
             Ok(()) => {
                 self.head = Some(segment.number);
                 self.observe(&segment);
@@ -375,7 +365,7 @@ impl Sequencer {
             return Ok(());
         }
         let newest = Range { after: 0, up_to: u64::MAX, limit: Some(LOOKED_AT) };
-        let page = store.read(&self.stream, newest, Consistency::Strong).await?;
+        let page = store.read(&StreamId::all(), newest, Consistency::Strong).await?;
         // Oldest first, so that the sequencer forgets the newest ones last.
         let mut head = 0;
         for commit in page.commits.iter().rev() {
@@ -389,9 +379,9 @@ impl Sequencer {
     /// Reads the segments after this one.
     async fn catch_up(&mut self, store: &impl EventLog, mut head: u64) -> Result<(), StoreError> {
         loop {
-            let page = store.read_forwards(&self.stream, head, u64::MAX).await?;
+            let page = store.read_forwards(&StreamId::all(), head, u64::MAX).await?;
             for commit in &page.commits {
-                check_contiguous(&self.stream, head, commit)?;
+                check_contiguous(head, commit)?;
                 self.observe(&Segment::from_commit(commit)?);
                 head = commit.version;
             }

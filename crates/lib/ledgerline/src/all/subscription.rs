@@ -6,8 +6,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 
 use super::{
-    Cursor, CursorError, Entry, Segment, cursor::Place, last_before, newest, segments_up_to,
-    void_entries,
+    Cursor, CursorError, Entry, Segment, last_before, newest, segments_up_to, void_entries,
 };
 use crate::{Commit, EventLog, RecordedEvent, StoreError, StreamId};
 
@@ -100,10 +99,10 @@ pub enum SubscriptionError {
 /// let (log, sequence) = (MemoryStore::default(), MemoryStore::default());
 /// let first = commit(&StreamId::new("tank", "north")?, 1);
 /// log.append(&first, None).await?;
-/// Sequencer::new(0, MemoryStore::HOST.pause).append(&sequence, &log, "batch", candidates([&first]), Timestamp::UNIX_EPOCH).await?;
+/// Sequencer::new(MemoryStore::HOST.pause).append(&sequence, &log, "batch", candidates([&first]), Timestamp::UNIX_EPOCH).await?;
 ///
-/// let subscription = Subscription { sequence, log, partitions: 1, filter: Filter::default(), limit: 100 };
-/// let page = subscription.next(&Cursor::beginning(1)).await?;
+/// let subscription = Subscription { sequence, log, filter: Filter::default(), limit: 100 };
+/// let page = subscription.next(&Cursor::beginning()).await?;
 /// assert_eq!(page.delivered[0].commit, Ok(first));
 /// assert!(page.complete && subscription.next(&page.cursor).await?.delivered.is_empty());
 /// # Ok::<_, Box<dyn std::error::Error>>(())
@@ -116,8 +115,6 @@ pub struct Subscription<Sequence, Log> {
     pub sequence: Sequence,
     /// The store of the log.
     pub log: Log,
-    /// The number of partitions of `$all`.
-    pub partitions: u16,
     /// The commits that pass.
     pub filter: Filter,
     /// The most commits of a page.
@@ -130,13 +127,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
     /// # Errors
     /// When the table of `$all` fails.
     pub async fn now(&self) -> Result<Cursor, StoreError> {
-        let mut cursor = Cursor::beginning(self.partitions);
-        for (partition, place) in (0..).zip(&mut cursor.places) {
-            if let Some(newest) = newest(&self.sequence, partition).await? {
-                *place = Place::after(&newest);
-            }
-        }
-        Ok(cursor)
+        Ok(newest(&self.sequence).await?.map_or_else(Cursor::beginning, |newest| newest.end()))
     }
 
     /// Returns the cursor before the first entry of this time or later, by the clocks of
@@ -145,13 +136,8 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
     /// # Errors
     /// When the table of `$all` fails.
     pub async fn at(&self, time: Timestamp) -> Result<Cursor, StoreError> {
-        let mut cursor = Cursor::beginning(self.partitions);
-        for (partition, place) in (0..).zip(&mut cursor.places) {
-            if let Some(before) = last_before(&self.sequence, partition, time).await? {
-                *place = Place::after(&before);
-            }
-        }
-        Ok(cursor)
+        let before = last_before(&self.sequence, time).await?;
+        Ok(before.map_or_else(Cursor::beginning, |before| before.end()))
     }
 
     /// Returns the commits after this cursor that pass the filter.
@@ -159,50 +145,37 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
     /// # Errors
     /// When no reader can continue from the cursor, or a table fails.
     pub async fn next(&self, after: &Cursor) -> Result<Page, SubscriptionError> {
-        if after.places.len() != usize::from(self.partitions.max(1)) {
-            return Err(CursorError::Partitions.into());
-        }
-        let mut cursor = after.clone();
-        let (mut named, mut looked_at, mut complete) = (Vec::<Named>::new(), 0, true);
-        for partition in 0..self.partitions.max(1) {
-            let place = usize::from(partition);
-            'partition: loop {
-                if named.len() >= self.limit || looked_at >= LOOKED_AT {
-                    // This partition may have further entries.
-                    complete = false;
-                    break;
+        let mut cursor = *after;
+        let (mut named, mut looked_at) = (Vec::<Named>::new(), 0);
+        let is_full =
+            |named: &[Named], looked_at| named.len() >= self.limit || looked_at >= LOOKED_AT;
+        let complete = 'page: loop {
+            let (segments, ended) = self.segments_after(cursor).await?;
+            for segment in segments {
+                let Segment { number, at, .. } = segment;
+                let check = segment.checksum();
+                let read = if cursor.segment == number { cursor.entries } else { 0 };
+                if segment.entries.is_empty() {
+                    // A void segment. The cursor passes it nevertheless; otherwise it would never
+                    // pass sixteen of them.
+                    cursor = segment.end();
                 }
-                let (segments, ended) =
-                    self.segments_after(partition, cursor.places[place]).await?;
-                for segment in segments {
-                    let number = segment.number;
-                    let made_at = segment.at;
-                    let check = segment.checksum();
-                    let at = cursor.places[place];
-                    let read = if at.segment == number { at.entries } else { 0 };
-                    if segment.entries.is_empty() {
-                        // A void segment. The cursor passes it nevertheless; otherwise it would
-                        // never pass sixteen of them.
-                        cursor.places[place] = Place { segment: number, entries: 0, check };
+                for (entry, entries) in segment.entries.into_iter().zip(1..).skip(read) {
+                    if is_full(&named, looked_at) {
+                        break 'page false;
                     }
-                    for (entry, entries) in segment.entries.into_iter().zip(1..).skip(read) {
-                        if named.len() >= self.limit || looked_at >= LOOKED_AT {
-                            complete = false;
-                            break 'partition;
-                        }
-                        looked_at += 1;
-                        cursor.places[place] = Place { segment: number, entries, check };
-                        let categories = &self.filter.categories;
-                        if categories.is_empty() || categories.contains(entry.stream.category()) {
-                            named.push(Named { entry, at: made_at, cursor: cursor.clone() });
-                        }
+                    looked_at += 1;
+                    cursor = Cursor { segment: number, entries, check };
+                    let categories = &self.filter.categories;
+                    if categories.is_empty() || categories.contains(entry.stream.category()) {
+                        named.push(Named { entry, at, cursor });
                     }
-                }
-                if ended {
-                    break;
                 }
             }
-        }
+            if ended || is_full(&named, looked_at) {
+                break ended;
+            }
+        };
         let mut page = Page { delivered: Vec::new(), cursor, complete, entries: looked_at };
         self.deliver(&named, &mut page).await?;
         Ok(page)
@@ -218,7 +191,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
             // The rest belongs to the next page. This page ends where the last part ended, even if
             // the filter rejected that whole part.
             if let Some(last) = looked_through.take_if(|_| bytes > PAGE_BYTES) {
-                (page.cursor, page.complete) = (last.cursor.clone(), false);
+                (page.cursor, page.complete) = (last.cursor, false);
                 return Ok(());
             }
             looked_through = part.last();
@@ -231,7 +204,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
                 let commit = commits.remove(entry).unwrap_or_else(|| Err(MISSING.to_owned()));
                 if commit.as_ref().is_err_and(|reason| reason == MISSING) {
                     if voids.is_none() {
-                        voids = Some(self.void_entries().await?);
+                        voids = Some(void_entries(&self.sequence).await?);
                     }
                     if voids.as_ref().is_some_and(|voids| voids.contains(entry)) {
                         continue;
@@ -244,22 +217,11 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
                 // The events of a commit that cannot be read are unknown.
                 if is_wanted || commit.is_err() {
                     let entry = entry.clone();
-                    let cursor = cursor.clone();
-                    page.delivered.push(Delivered { entry, commit, at: *at, cursor });
+                    page.delivered.push(Delivered { entry, commit, at: *at, cursor: *cursor });
                 }
             }
         }
         Ok(())
-    }
-
-    /// Returns the void entries of all partitions. They are read only when a commit is missing: two
-    /// reads for each partition.
-    async fn void_entries(&self) -> Result<BTreeSet<Entry>, StoreError> {
-        let mut voids = BTreeSet::new();
-        for partition in 0..self.partitions.max(1) {
-            voids.extend(void_entries(&self.sequence, partition).await?);
-        }
-        Ok(voids)
     }
 
     /// Returns the commits that a consumer has to apply next, given a delivered commit and the
@@ -294,23 +256,21 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         }
     }
 
-    /// Returns the segments from that of a reader's place on, and whether nothing followed them.
+    /// Returns the segments from that of a cursor on, and whether nothing followed them.
     async fn segments_after(
         &self,
-        partition: u16,
-        place: Place,
+        cursor: Cursor,
     ) -> Result<(Vec<Segment>, bool), SubscriptionError> {
-        // The read includes the segment of the place: the reader may lack the rest of its entries,
+        // The read includes the segment of the cursor: the reader may lack the rest of its entries,
         // and the segment must be unchanged.
-        let before = place.segment.saturating_sub(1);
+        let before = cursor.segment.saturating_sub(1);
         let up_to = before.saturating_add(SEGMENTS);
-        let (segments, mut complete) =
-            segments_up_to(&self.sequence, partition, before, up_to).await?;
+        let (segments, mut complete) = segments_up_to(&self.sequence, before, up_to).await?;
         complete &= segments.last().is_none_or(|last| last.number < up_to);
         match segments.first() {
-            _ if place.segment == 0 => {}
+            _ if cursor.segment == 0 => {}
             None => return Err(CursorError::Ahead.into()),
-            Some(first) if first.checksum() != place.check => return Err(CursorError::Lost.into()),
+            Some(first) if first.checksum() != cursor.check => return Err(CursorError::Lost.into()),
             Some(_) => {}
         }
         Ok((segments, complete))
@@ -434,22 +394,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{
-        super::{Candidate, NamedEntry, Sequencer, candidates, partition_of},
+        super::{Candidate, NamedEntry, Sequencer, candidates},
         *,
     };
     use crate::{MemoryStore, RecordedEvent, contract::commit};
 
     /// Returns a log with these numbers of commits of tanks and lamps, and its `$all`. The records
     /// arrive one by one, a stream after the other, each at its own second.
-    fn given(
-        streams: &[u64],
-        partitions: u16,
-    ) -> (Subscription<MemoryStore, MemoryStore>, Vec<Entry>) {
+    fn given(streams: &[u64]) -> (Subscription<MemoryStore, MemoryStore>, Vec<Entry>) {
         let log = MemoryStore::default();
         let sequence = MemoryStore::default();
-        let mut sequencers: Vec<_> = (0..partitions)
-            .map(|partition| Sequencer::new(partition, MemoryStore::HOST.pause))
-            .collect();
+        let mut sequencer = Sequencer::new(MemoryStore::HOST.pause);
         let mut order = Vec::new();
         for version in 1..=streams.iter().copied().max().unwrap_or_default() {
             for (number, _) in streams.iter().enumerate().filter(|(_, last)| **last >= version) {
@@ -463,27 +418,25 @@ mod tests {
                     data: "{}".into(),
                 }];
                 block_on(log.append(&commit, None)).unwrap();
-                let partition = partition_of(&commit.stream, partitions);
                 let at = Timestamp::from_second(order.len() as i64).unwrap();
-                let sequencer = &mut sequencers[usize::from(partition)];
                 let appended = sequencer.append(&sequence, &log, "b", candidates([&commit]), at);
                 assert_eq!(block_on(appended).unwrap().segments, 1);
                 order.push(Entry { stream: commit.stream, version });
             }
         }
-        (Subscription { sequence, log, partitions, filter: Filter::default(), limit: 3 }, order)
+        (Subscription { sequence, log, filter: Filter::default(), limit: 3 }, order)
     }
 
     /// Appends these entries to `$all`.
     fn append(world: &Subscription<MemoryStore, MemoryStore>, candidates: Vec<Candidate>) {
-        let mut sequencer = Sequencer::new(0, MemoryStore::HOST.pause);
+        let mut sequencer = Sequencer::new(MemoryStore::HOST.pause);
         let (sequence, log) = (&world.sequence, &world.log);
         block_on(sequencer.append(sequence, log, "b", candidates, Timestamp::UNIX_EPOCH)).unwrap();
     }
 
     /// Makes an entry of this segment void.
     fn void(world: &Subscription<MemoryStore, MemoryStore>, segment: u64, entry: Entry) {
-        let mut sequencer = Sequencer::new(0, MemoryStore::HOST.pause);
+        let mut sequencer = Sequencer::new(MemoryStore::HOST.pause);
         let named = NamedEntry { segment, entry };
         let (sequence, log) = (&world.sequence, &world.log);
         block_on(sequencer.void(sequence, log, named, "w", Timestamp::UNIX_EPOCH)).unwrap();
@@ -507,8 +460,8 @@ mod tests {
 
     #[test]
     fn a_reader_resumes_from_the_beginning_from_now_from_a_time_and_from_any_commit() {
-        let (subscription, order) = given(&[3, 2, 4], 1);
-        assert_eq!(read(&subscription, Cursor::beginning(1)), order);
+        let (subscription, order) = given(&[3, 2, 4]);
+        assert_eq!(read(&subscription, Cursor::beginning()), order);
         assert_eq!(read(&subscription, block_on(subscription.now()).unwrap()), []);
         for second in 0..=order.len() + 1 {
             let time = Timestamp::from_second(second as i64).unwrap();
@@ -516,32 +469,32 @@ mod tests {
             assert_eq!(read(&subscription, from), order[second.min(order.len())..], "{second}");
         }
         let whole = Subscription { limit: 100, ..subscription };
-        let page = block_on(whole.next(&Cursor::beginning(1))).unwrap();
+        let page = block_on(whole.next(&Cursor::beginning())).unwrap();
         for (place, delivered) in page.delivered.iter().enumerate() {
-            assert_eq!(read(&whole, delivered.cursor.clone()), order[place + 1..]);
+            assert_eq!(read(&whole, delivered.cursor), order[place + 1..]);
         }
     }
 
     #[test]
     fn a_filter_passes_only_its_categories_and_event_types_and_the_cursor_moves_on() {
-        let (mut subscription, order) = given(&[3, 2, 4], 1);
+        let (mut subscription, order) = given(&[3, 2, 4]);
         subscription.filter.categories = BTreeSet::from(["lamp".to_owned()]);
         let lamps: Vec<_> =
             order.iter().filter(|entry| entry.stream.category() == "lamp").cloned().collect();
-        assert_eq!(read(&subscription, Cursor::beginning(1)), lamps);
+        assert_eq!(read(&subscription, Cursor::beginning()), lamps);
         subscription.filter =
             Filter { events: BTreeSet::from(["Made".to_owned()]), ..Filter::default() };
         let made: Vec<_> = order.iter().filter(|entry| entry.version == 1).cloned().collect();
-        assert_eq!(read(&subscription, Cursor::beginning(1)), made);
+        assert_eq!(read(&subscription, Cursor::beginning()), made);
         subscription.filter.categories = BTreeSet::from(["moon".to_owned()]);
-        let page = block_on(subscription.next(&Cursor::beginning(1))).unwrap();
+        let page = block_on(subscription.next(&Cursor::beginning())).unwrap();
         assert!(page.complete && page.delivered.is_empty());
         assert_eq!(page.cursor, block_on(subscription.now()).unwrap());
     }
 
     #[test]
     fn large_filtered_commits_end_a_page_and_hide_no_later_commit() {
-        let (mut subscription, mut order) = given(&[], 1);
+        let (mut subscription, mut order) = given(&[]);
         let large = PAGE_BYTES / PART + 1;
         let last = 2 * PART as u64 + 5;
         for version in 1..=last {
@@ -560,59 +513,42 @@ mod tests {
         append(&subscription, named.map(Candidate::from_record).collect());
         subscription.limit = 1_000;
         subscription.filter.events = BTreeSet::from(["Made".to_owned()]);
-        let first = block_on(subscription.next(&Cursor::beginning(1))).unwrap();
+        let first = block_on(subscription.next(&Cursor::beginning())).unwrap();
         assert!(
             first.delivered.is_empty() && !first.complete,
             "the first page is full of what is left out"
         );
-        assert_eq!(read(&subscription, Cursor::beginning(1)), order);
-    }
-
-    #[test]
-    fn three_partitions_have_every_commit_in_the_order_of_its_stream() {
-        let (subscription, mut order) = given(&[3, 2, 4, 5, 1, 2], 3);
-        let mut all = read(&subscription, Cursor::beginning(3));
-        for entry in &order {
-            let of_stream = |entries: &[Entry]| -> Vec<Entry> {
-                entries.iter().filter(|other| other.stream == entry.stream).cloned().collect()
-            };
-            assert_eq!(of_stream(&all), of_stream(&order));
-        }
-        order.sort();
-        all.sort();
-        assert_eq!(all, order);
-        assert_eq!(read(&subscription, block_on(subscription.now()).unwrap()), []);
+        assert_eq!(read(&subscription, Cursor::beginning()), order);
     }
 
     #[test]
     fn a_cursor_of_another_order_is_refused() {
-        let (subscription, _) = given(&[3, 2], 1);
+        let (subscription, _) = given(&[3, 2]);
         let error = |subscription: &Subscription<_, _>, cursor: &Cursor| match block_on(
             subscription.next(cursor),
         ) {
             Err(SubscriptionError::Cursor(error)) => Some(error),
             _ => None,
         };
-        assert_eq!(error(&subscription, &Cursor::beginning(2)), Some(CursorError::Partitions));
         let now = block_on(subscription.now()).unwrap();
-        let (anew, _) = given(&[2, 3], 1);
+        let (anew, _) = given(&[2, 3]);
         assert_eq!(error(&anew, &now), Some(CursorError::Lost));
-        let (restored, _) = given(&[2, 2], 1);
+        let (restored, _) = given(&[2, 2]);
         assert_eq!(error(&restored, &now), Some(CursorError::Ahead));
     }
 
     #[test]
     fn a_missing_commit_is_reported_and_blocks_no_other() {
-        let (subscription, _) = given(&[3, 2], 1);
+        let (subscription, _) = given(&[3, 2]);
         let lost = Subscription { log: MemoryStore::default(), limit: 100, ..subscription };
         block_on(lost.log.append(&commit(&StreamId::new("tank", "0").unwrap(), 1), None)).unwrap();
-        let page = block_on(lost.next(&Cursor::beginning(1))).unwrap();
+        let page = block_on(lost.next(&Cursor::beginning())).unwrap();
         assert!(page.delivered[0].commit.is_ok());
         assert!(page.delivered[1..].iter().all(|lost| lost.commit == Err(MISSING.to_owned())));
         // The page reports a hole in the middle as well. Neither the commit after the hole nor the
         // commit before it takes its place.
         block_on(lost.log.append(&commit(&StreamId::new("tank", "0").unwrap(), 3), None)).unwrap();
-        let page = block_on(lost.next(&Cursor::beginning(1))).unwrap();
+        let page = block_on(lost.next(&Cursor::beginning())).unwrap();
         let of_tank =
             page.delivered.iter().filter(|delivered| delivered.entry.stream.as_str() == "tank-0");
         let there: Vec<_> =
@@ -626,7 +562,7 @@ mod tests {
     #[test]
     fn a_void_entry_is_not_delivered_and_another_missing_commit_is_reported() {
         // Given entries of `$all` for two commits that are not in the log,
-        let (subscription, order) = given(&[3, 2], 1);
+        let (subscription, order) = given(&[3, 2]);
         let wrong = |version| Entry { stream: StreamId::new("tank", "forged").unwrap(), version };
         let named = [wrong(7), wrong(9)].map(Candidate::from_record).to_vec();
         let whole = Subscription { limit: 100, ..subscription };
@@ -634,7 +570,7 @@ mod tests {
         // when an operator voids one of the entries,
         void(&whole, 6, wrong(7));
         // then readers pass the void entry,
-        let page = block_on(whole.next(&Cursor::beginning(1))).unwrap();
+        let page = block_on(whole.next(&Cursor::beginning())).unwrap();
         let read: Vec<_> = page.delivered.iter().map(|delivered| delivered.entry.clone()).collect();
         assert_eq!(read, [&order[..], &[wrong(9)]].concat());
         assert_eq!(page.delivered.last().unwrap().commit, Err(MISSING.to_owned()));
@@ -652,7 +588,7 @@ mod tests {
         assert_eq!(page.cursor, block_on(whole.now()).unwrap());
         // and a later commit with the version of the void entry is delivered.
         block_on(whole.log.append(&commit(&wrong(7).stream, 7), None)).unwrap();
-        let page = block_on(whole.next(&Cursor::beginning(1))).unwrap();
+        let page = block_on(whole.next(&Cursor::beginning())).unwrap();
         assert!(page.delivered.iter().any(|it| it.entry == wrong(7) && it.commit.is_ok()));
     }
 
@@ -661,7 +597,7 @@ mod tests {
         /// entries in any order.
         #[test]
         fn due_commits_are_applied_once_and_in_the_order_of_the_stream(handed in prop::collection::vec(1..=6_u64, 1..20)) {
-            let (subscription, _) = given(&[6], 1);
+            let (subscription, _) = given(&[6]);
             let stream = StreamId::new("tank", "0").unwrap();
             let (mut position, mut applied) = (0, Vec::new());
             for version in &handed {

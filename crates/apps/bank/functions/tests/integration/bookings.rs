@@ -45,7 +45,7 @@ impl Consumer<'_> {
     /// Applies one page. Returns whether there is more.
     async fn page(&self) -> bool {
         let mut kept = self.load();
-        let after = kept.cursor.take().unwrap_or_else(|| Cursor::beginning(1));
+        let after = kept.cursor.take().unwrap_or_else(|| Cursor::beginning());
         let page = self.subscription.next(&after).await.unwrap();
         for delivered in page.delivered {
             let commit = delivered.commit.unwrap();
@@ -155,7 +155,7 @@ async fn the_ledger_of_all_bookings_adds_up_while_functions_are_killed() {
     let consumer = || {
         let (sequence, log) = (bank.streams("SequenceTable"), bank.store());
         let filter = filter.clone();
-        let subscription = Subscription { sequence, log, partitions: 1, filter, limit: 7 };
+        let subscription = Subscription { sequence, log, filter, limit: 7 };
         Consumer { subscription, folder: folder.path() }
     };
     while consumer().page().await {}
