@@ -120,7 +120,7 @@ async fn main() {
     let mut read = 0;
     let mut cursor = Cursor::beginning();
     while read < COMMITS {
-        let page = subscription.next(&cursor).await.unwrap();
+        let page = subscription.read_page(cursor).await.unwrap();
         read += page.delivered.iter().filter(|delivered| delivered.commit.is_ok()).count();
         cursor = page.cursor;
     }

@@ -11,7 +11,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     EventLog, StoreError, StreamId,
-    all::{Entry, last_before, segments},
+    all::{Entry, last_segment_before, segments},
     manifest::SubscriberKind,
 };
 
@@ -225,7 +225,8 @@ impl Comparison<'_> {
         // ids with one hash. A stream beyond the limit is compared twice.
         let hashes = RandomState::new();
         let mut compared = HashSet::new();
-        let mut after = last_before(sequence, since).await?.map_or(0, |before| before.number);
+        let mut after =
+            last_segment_before(sequence, since).await?.map_or(0, |before| before.number);
         loop {
             let (page, complete) = segments(sequence, after).await?;
             after = page.last().map_or(after, |last| last.number);

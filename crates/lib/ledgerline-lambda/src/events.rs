@@ -129,13 +129,13 @@ impl Events {
 
 /// The place after which a request wants commits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum After {
+enum Start {
     Now,
     Time(Timestamp),
     Cursor(Cursor),
 }
 
-impl After {
+impl Start {
     /// Reads `after` from the request.
     fn from_request(request: &HttpRequest) -> Result<Self, Problem> {
         match request.query("after")?.as_deref() {
@@ -205,17 +205,21 @@ impl Routes for Events {
             filter: filter(request, &self.names)?,
             limit,
         };
-        let mut after = match After::from_request(request)? {
-            After::Cursor(cursor) => cursor,
-            After::Now => subscription.now().await.map_err(|error| store_problem(&error))?,
-            After::Time(time) => {
-                subscription.at(time).await.map_err(|error| store_problem(&error))?
+        let mut cursor = match Start::from_request(request)? {
+            Start::Cursor(cursor) => cursor,
+            Start::Now => {
+                subscription.cursor_at_end().await.map_err(|error| store_problem(&error))?
+            }
+            Start::Time(time) => {
+                subscription.cursor_at(time).await.map_err(|error| store_problem(&error))?
             }
         };
         let deadline = Instant::now() + wait;
         loop {
-            let page =
-                subscription.next(&after).await.map_err(|error| subscription_problem(&error))?;
+            let page = subscription
+                .read_page(cursor)
+                .await
+                .map_err(|error| subscription_problem(&error))?;
             let is_over = Instant::now() >= deadline;
             // If the filter left out all entries of a page, the read continues after it. So a wait
             // ends at a new commit.
@@ -223,7 +227,7 @@ impl Routes for Events {
                 return Ok(answer(page));
             }
             let pause = if page.complete { POLL_PAUSE } else { Duration::ZERO };
-            after = page.cursor;
+            cursor = page.cursor;
             sleep_until(deadline.min(Instant::now() + pause)).await;
         }
     }

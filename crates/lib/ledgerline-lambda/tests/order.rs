@@ -14,7 +14,7 @@ use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     Changes, ChangesError, Commit, EventLog, LogTable, OrderedView, StreamId, Write,
-    all::{CLOCK_SKEW, Candidate, Entry, NamedEntry, Sequencer, newest},
+    all::{CLOCK_SKEW, Candidate, Entry, NamedEntry, Sequencer, newest_segment},
     contract,
     manifest::SubscriberKind,
     testing::tank::Tanks,
@@ -602,7 +602,7 @@ async fn a_sequencer_whose_clock_lags_writes_the_time_of_the_database() {
     let written = Timestamp::now().as_second() + 3_600;
     let record = Record { created: Some(written), ..record(Ok(commit)) };
     assert_eq!(world.sequencing.sequence(&[record], true).await, None);
-    assert_eq!(newest(&world.sequence).await.unwrap().unwrap().at.as_second(), written);
+    assert_eq!(newest_segment(&world.sequence).await.unwrap().unwrap().at.as_second(), written);
 }
 
 /// A command function with its clock in the year 2099 writes one commit. The view must not get that
@@ -632,7 +632,7 @@ async fn an_ordered_view_gets_no_time_later_than_five_minutes_after_the_segment(
     let subscriber =
         Subscriber::new(TIMES, world.rows.clone(), world.sequence.clone(), world.log.clone());
     subscriber.catch_up().await.unwrap();
-    let segment = newest(&world.sequence).await.unwrap().unwrap().at;
+    let segment = newest_segment(&world.sequence).await.unwrap().unwrap().at;
     let times = world.diary().await;
     let shown: Timestamp = times[0].parse().unwrap();
     // The newest segment may be slightly later than the segment of the commit.

@@ -147,11 +147,11 @@ pub(crate) async fn tail(
     let filter = Filter { categories: category.into_iter().collect(), events: BTreeSet::new() };
     let subscription = Subscription { sequence, log: deployment.log()?, filter, limit: 100 };
     let mut cursor = match from {
-        "now" => subscription.now().await?,
+        "now" => subscription.cursor_at_end().await?,
         "beginning" => Cursor::beginning(),
         time => {
             subscription
-                .at(time.parse().context(
+                .cursor_at(time.parse().context(
                     "choose a start: beginning, now, or a time such as 2026-11-24T09:30:00Z",
                 )?)
                 .await?
@@ -161,7 +161,7 @@ pub(crate) async fn tail(
     tokio::pin!(ends);
     loop {
         let page = tokio::select! {
-            page = subscription.next(&cursor) => page?,
+            page = subscription.read_page(cursor) => page?,
             _ = &mut ends => return Ok(()),
         };
         for delivered in page.delivered {

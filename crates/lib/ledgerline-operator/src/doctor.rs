@@ -13,7 +13,7 @@ use backon::{ConstantBuilder, Retryable};
 use clap::Args;
 use ledgerline::{
     Aggregate, Aggregates, EventLog, EventTypes, StoreError, StreamId, Visitor,
-    all::{newest, segments, void_entries},
+    all::{newest_segment, segments, void_entries},
     manifest::Manifests,
     shapes::unreadable,
 };
@@ -359,7 +359,7 @@ async fn check_newest_commits<L: Aggregates>(
     let Some(sequence) = deployment.order() else { return Ok(unseen) };
     let log = deployment.log()?;
     let mut examined = 0;
-    let newest = newest(&sequence).await?.map_or(0, |newest| newest.number);
+    let newest = newest_segment(&sequence).await?.map_or(0, |newest| newest.number);
     let mut entries = Vec::new();
     let mut after = newest.saturating_sub(SEGMENTS);
     while after < newest {

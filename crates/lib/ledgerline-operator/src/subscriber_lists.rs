@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use aws_sdk_sqs::types::QueueAttributeName as Attribute;
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
-use ledgerline::{all::newest, manifest::SubscriberKind};
+use ledgerline::{all::newest_segment, manifest::SubscriberKind};
 use ledgerline_dynamodb::{
     DynamoDbStore, Phase,
     reconcile::{Comparison, ComparisonCounts, Found, ORDER},
@@ -202,7 +202,7 @@ async fn lag_row(
 
 /// Prints the time of the newest entry of `$all`.
 async fn print_newest_entry(sequence: &DynamoDbStore, out: Output) -> Result<()> {
-    let entered = newest(sequence).await?.map(|segment| segment.at);
+    let entered = newest_segment(sequence).await?.map(|segment| segment.at);
     out.line_or_note(&json!({ "who": ORDER, "newest": entered }), || {
         let entered = entered
             .map_or_else(|| "it is empty".to_owned(), |at| format!("its newest entry is of {at}"));

@@ -119,7 +119,7 @@ impl History {
         let sequencers = (0..SEQUENCERS)
             .map(|_| Mutex::new(Sequencer::new(DynamoDbStore::HOST.pause)))
             .collect();
-        let wrong = (0..rng.usize(0..4)).map(|_| forged(&log, &mut rng)).collect();
+        let wrong = (0..rng.usize(0..4)).map(|_| forged_entry(&log, &mut rng)).collect();
         Self { wire, store, seed, sequencers, log, stored: MemoryStore::default(), wrong }
     }
 
@@ -182,7 +182,8 @@ impl History {
             self.stored.append(commit, None).await?;
             counts.add(COMMITS, 1);
         }
-        let wrong = self.wrong.iter().cloned().chain(self.right()).map(Candidate::from_record);
+        let wrong =
+            self.wrong.iter().cloned().chain(self.existing_entry()).map(Candidate::from_record);
         self.append(&mut self.sequencer(), "faulty", wrong.collect()).await?;
         self.wire.follow(Plan::Random(rng.u32(0..400)), self.seed);
         let again: Mutex<u64> = Mutex::new(0);
@@ -234,7 +235,7 @@ impl History {
             if rng.u32(0..4) == 0 {
                 batch.insert(
                     rng.usize(0..=batch.len()),
-                    Candidate::from_claim(forged(&self.log, &mut rng)),
+                    Candidate::from_claim(forged_entry(&self.log, &mut rng)),
                 );
             }
             // An instance processes one batch at a time. It may have paused for long, or be new.
@@ -278,7 +279,7 @@ impl History {
 
     /// The entry of a commit that exists, which the faulty program appends with the wrong ones. The
     /// commit has no cause, because the cause would come after it in `$all`.
-    fn right(&self) -> Option<Entry> {
+    fn existing_entry(&self) -> Option<Entry> {
         let mut firsts = self.log.values().filter_map(|commits| commits.first());
         let first = firsts.find(|commit| commit.meta.causation_id.is_none())?;
         Some(Entry { stream: first.stream.clone(), version: first.version })
@@ -376,7 +377,7 @@ impl History {
         }
         let sequence = self.store.clone();
         let reader = Subscription { sequence, log, filter: Filter::default(), limit: 10_000 };
-        let page = reader.next(&Cursor::beginning()).await?;
+        let page = reader.read_page(Cursor::beginning()).await?;
         let read: BTreeSet<_> = page.delivered.iter().map(|delivered| &delivered.entry).collect();
         ensure!(
             page.complete && read == named.filter(|entry| exists(entry)).collect(),
@@ -480,7 +481,7 @@ impl History {
 
 /// An entry without a commit: of a stream that does not exist, or of a version that the stream does
 /// not have.
-fn forged(log: &BTreeMap<StreamId, Vec<Commit>>, rng: &mut Rng) -> Entry {
+fn forged_entry(log: &BTreeMap<StreamId, Vec<Commit>>, rng: &mut Rng) -> Entry {
     let known = rng.choice(log.iter().collect::<Vec<_>>());
     match known.filter(|_| rng.bool()) {
         Some((stream, commits)) => {

@@ -246,12 +246,12 @@ async fn fold(quiet: &Wire) -> Result<(Rows, BTreeMap<StreamId, u64>)> {
         (Rows::new(), BTreeMap::<StreamId, u64>::new(), Last::default());
     let mut cursor = Cursor::beginning();
     loop {
-        let page = subscription.next(&cursor).await?;
+        let page = subscription.read_page(cursor).await?;
         for delivered in page.delivered {
             let commit = delivered.commit.map_err(Error::msg)?;
             loop {
                 let position = positions.get(&commit.stream).copied().unwrap_or_default();
-                let due = subscription.due(&commit, position).await?;
+                let due = subscription.due_commits(&commit, position).await?;
                 if due.is_empty() {
                     break;
                 }

@@ -241,7 +241,7 @@ impl Segment {
         };
         let data = data.map_err(|error| StoreError::Unavailable(error.into()))?;
         Ok(Commit {
-            stream: StreamId::all(),
+            stream: StreamId::all_stream(),
             version: self.number,
             events: vec![RecordedEvent { event_type: event_type.to_owned(), schema, data }],
             state: None,
@@ -283,9 +283,9 @@ pub async fn segments(
 ///
 /// # Errors
 /// When the store fails.
-pub async fn newest(store: &impl EventLog) -> Result<Option<Segment>, StoreError> {
+pub async fn newest_segment(store: &impl EventLog) -> Result<Option<Segment>, StoreError> {
     let newest = Range { after: 0, up_to: u64::MAX, limit: Some(1) };
-    let page = store.read(&StreamId::all(), newest, Consistency::Strong).await?;
+    let page = store.read(&StreamId::all_stream(), newest, Consistency::Strong).await?;
     page.commits.first().map(Segment::from_commit).transpose()
 }
 
@@ -301,12 +301,12 @@ pub async fn newest(store: &impl EventLog) -> Result<Option<Segment>, StoreError
 ///
 /// # Errors
 /// When the store fails, or a segment is missing.
-pub async fn last_before(
+pub async fn last_segment_before(
     store: &impl EventLog,
     time: Timestamp,
 ) -> Result<Option<Segment>, StoreError> {
     let mut found = None;
-    let end = newest(store).await?.map_or(1, |newest| newest.number + 1);
+    let end = newest_segment(store).await?.map_or(1, |newest| newest.number + 1);
     // The segment `before` is older, and the segment `from` is not, or not there.
     let (mut before, mut from) = (0, end);
     loop {
@@ -343,7 +343,7 @@ pub async fn last_before(
 /// # Errors
 /// When the store fails.
 pub async fn void_entries(store: &impl EventLog) -> Result<BTreeSet<Entry>, StoreError> {
-    let newest_void = newest(store).await?.map_or(0, |newest| newest.newest_void());
+    let newest_void = newest_segment(store).await?.map_or(0, |newest| newest.newest_void());
     Ok(read_voids(store, newest_void).await?.into_iter().collect())
 }
 
@@ -355,7 +355,7 @@ async fn read_voids(store: &impl EventLog, number: u64) -> Result<Vec<Entry>, St
 
 /// Reads one segment.
 async fn segment(store: &impl EventLog, number: u64) -> Result<Segment, StoreError> {
-    let stream = StreamId::all();
+    let stream = StreamId::all_stream();
     match store.get(&stream, number).await? {
         Some(commit) => Segment::from_commit(&commit),
         None => Err(StoreError::Corrupt {
@@ -372,7 +372,7 @@ async fn segments_up_to(
     after: u64,
     up_to: u64,
 ) -> Result<(Vec<Segment>, bool), StoreError> {
-    let page = store.read_forwards(&StreamId::all(), after, up_to).await?;
+    let page = store.read_forwards(&StreamId::all_stream(), after, up_to).await?;
     let mut segments = Vec::new();
     let mut before = after;
     for commit in &page.commits {
@@ -397,11 +397,11 @@ mod tests {
         Entry { stream: StreamId::new("tank", id).unwrap(), version }
     }
 
-    fn named(segment: u64, entry: Entry) -> NamedEntry {
+    fn named_entry(segment: u64, entry: Entry) -> NamedEntry {
         NamedEntry { segment, entry }
     }
 
-    fn all(store: &impl EventLog) -> Vec<Segment> {
+    fn read_segments(store: &impl EventLog) -> Vec<Segment> {
         let (mut read, mut after) = (Vec::new(), 0);
         loop {
             let (segments, complete) = block_on(segments(store, after)).unwrap();
@@ -414,7 +414,7 @@ mod tests {
     }
 
     /// Returns the entries that a reader with these positions applies.
-    fn applied(segments: &[Segment], positions: &mut BTreeMap<StreamId, u64>) -> Vec<Entry> {
+    fn apply_entries(segments: &[Segment], positions: &mut BTreeMap<StreamId, u64>) -> Vec<Entry> {
         let mut applied = Vec::new();
         for Entry { stream, version } in segments.iter().flat_map(|segment| &segment.entries) {
             let position = positions.entry(stream.clone()).or_default();
@@ -453,7 +453,8 @@ mod tests {
         let mut other = Sequencer::new(MemoryStore::HOST.pause);
         assert_eq!(append(&store, &mut other, "3", vec![entry("a", 2), entry("a", 3)]), 1);
         assert_eq!(append(&store, &mut sequencer, "4", vec![entry("a", 3), entry("b", 2)]), 1);
-        let entries: Vec<_> = all(&store).into_iter().map(|segment| segment.entries).collect();
+        let entries: Vec<_> =
+            read_segments(&store).into_iter().map(|segment| segment.entries).collect();
         let first = vec![entry("a", 2), entry("b", 1), entry("a", 1)];
         assert_eq!(entries, [first, vec![entry("a", 3)], vec![entry("b", 2)]]);
     }
@@ -472,14 +473,15 @@ mod tests {
             block_on(sequencer.append(&store, &MemoryStore::default(), "b", candidates, at))
                 .unwrap();
         }
-        let times: Vec<_> = all(&store).iter().map(|segment| segment.at.as_second()).collect();
+        let times: Vec<_> =
+            read_segments(&store).iter().map(|segment| segment.at.as_second()).collect();
         assert_eq!(times, [10, 10, 12, 12, 9_999, 13]);
     }
 
     /// Returns the number of the first segment for a reader that begins at this second.
     fn first_from(store: &MemoryStore, second: i64) -> u64 {
         let time = Timestamp::from_second(second).unwrap();
-        block_on(last_before(store, time)).unwrap().map_or(1, |before| before.number + 1)
+        block_on(last_segment_before(store, time)).unwrap().map_or(1, |before| before.number + 1)
     }
 
     fn segments_at(seconds: &[i64]) -> MemoryStore {
@@ -535,7 +537,7 @@ mod tests {
             append(&store, &mut Sequencer::new(MemoryStore::HOST.pause), "1", many.clone()),
             3
         );
-        assert_eq!(applied(&all(&store), &mut BTreeMap::new()), many);
+        assert_eq!(apply_entries(&read_segments(&store), &mut BTreeMap::new()), many);
     }
 
     #[test]
@@ -557,7 +559,7 @@ mod tests {
     /// because cursors store it.
     #[test]
     fn a_stored_segment_is_read() {
-        let mut written = commit(&StreamId::all(), 7);
+        let mut written = commit(&StreamId::all_stream(), 7);
         let data = r#"[["tank-a",2],["user-b-c",18446744073709551615]]"#.to_owned();
         written.events = vec![RecordedEvent { event_type: "Sequenced".into(), schema: 1, data }];
         written.command = "4421".into();
@@ -597,11 +599,11 @@ mod tests {
         assert!(error.contains("commit 2 of $all") && error.contains("missing"), "{error}");
 
         let other = MemoryStore::default();
-        block_on(other.append(&commit(&StreamId::all(), 1), None)).unwrap();
+        block_on(other.append(&commit(&StreamId::all_stream(), 1), None)).unwrap();
         let error = block_on(segments(&other, 0)).unwrap_err().to_string();
         assert!(error.contains("type or schema"), "{error}");
         assert!(StreamId::new("$all", "0").is_err(), "no aggregate has such a stream");
-        assert_eq!(StreamId::try_from("$all".to_owned()), Ok(StreamId::all()));
+        assert_eq!(StreamId::try_from("$all".to_owned()), Ok(StreamId::all_stream()));
         assert!(StreamId::try_from("$all-0".to_owned()).is_err());
     }
 
@@ -624,7 +626,7 @@ mod tests {
             appended,
             Appended { segments: 1, unconfirmed: vec![entry("a", 2), entry("b", 7)] }
         );
-        let segments = all(&sequence);
+        let segments = read_segments(&sequence);
         assert_eq!(segments[0].entries, [entry("a", 1), entry("c", 1)]);
         // and the sequencer does not look up an entry that `$all` has.
         let again = vec![Candidate::from_claim(entry("c", 1))];
@@ -645,20 +647,21 @@ mod tests {
         let mut stale = Sequencer::new(MemoryStore::HOST.pause);
         append(&sequence, &mut stale, "1", vec![entry("a", 1), entry("a", 2), entry("b", 1)]);
         // when an operator voids them at two sequencers,
-        let refused = block_on(first.void(&sequence, &log, named(1, entry("a", 1)), "v", at));
+        let refused = block_on(first.void(&sequence, &log, named_entry(1, entry("a", 1)), "v", at));
         assert!(matches!(refused, Err(VoidError::Exists)), "{refused:?}");
-        block_on(first.void(&sequence, &log, named(1, entry("a", 2)), "v", at)).unwrap();
-        block_on(other.void(&sequence, &log, named(1, entry("b", 1)), "v", at)).unwrap();
-        block_on(first.void(&sequence, &log, named(1, entry("b", 1)), "v", at)).unwrap();
+        block_on(first.void(&sequence, &log, named_entry(1, entry("a", 2)), "v", at)).unwrap();
+        block_on(other.void(&sequence, &log, named_entry(1, entry("b", 1)), "v", at)).unwrap();
+        block_on(first.void(&sequence, &log, named_entry(1, entry("b", 1)), "v", at)).unwrap();
         for (number, other) in
             [(1, entry("b", 2)), (0, entry("b", 1)), (2, entry("b", 1)), (9, entry("b", 1))]
         {
-            let refused = block_on(first.void(&sequence, &log, named(number, other), "v", at));
+            let refused =
+                block_on(first.void(&sequence, &log, named_entry(number, other), "v", at));
             assert!(matches!(refused, Err(VoidError::NotNamed)), "{refused:?}");
         }
         // then each is void once, and later segments name the segment of void entries,
         append(&sequence, &mut first, "2", vec![entry("c", 1)]);
-        let segments = all(&sequence);
+        let segments = read_segments(&sequence);
         assert_eq!(segments.len(), 4);
         assert_eq!(segments[2].voids, [entry("a", 2), entry("b", 1)]);
         assert_eq!((segments[3].entries.len(), segments[3].last_void), (1, 3));
@@ -679,8 +682,11 @@ mod tests {
             ),
             1
         );
-        let entries: Vec<_> =
-            all(&sequence).into_iter().skip(4).flat_map(|segment| segment.entries).collect();
+        let entries: Vec<_> = read_segments(&sequence)
+            .into_iter()
+            .skip(4)
+            .flat_map(|segment| segment.entries)
+            .collect();
         assert_eq!(entries, [entry("a", 2), entry("b", 1)]);
     }
 
@@ -720,9 +726,9 @@ mod tests {
                 }
                 place = end;
             }
-            let read = all(&store);
+            let read = read_segments(&store);
             prop_assert!(read.iter().enumerate().all(|(place, segment)| segment.number == place as u64 + 1));
-            let whole = applied(&read, &mut BTreeMap::new());
+            let whole = apply_entries(&read, &mut BTreeMap::new());
             let named: BTreeSet<_> = read.iter().flat_map(|segment| &segment.entries).collect();
             prop_assert_eq!(named, records.iter().collect(), "each record has an entry of its own");
             let mut sorted = records.clone();
@@ -732,8 +738,8 @@ mod tests {
             prop_assert_eq!(found, sorted, "each version of each stream, once");
             for middle in 0..=read.len() {
                 let mut positions = BTreeMap::new();
-                let mut parts = applied(&read[..middle], &mut positions);
-                parts.extend(applied(&read[middle..], &mut positions));
+                let mut parts = apply_entries(&read[..middle], &mut positions);
+                parts.extend(apply_entries(&read[middle..], &mut positions));
                 prop_assert_eq!(&parts, &whole);
             }
         }

@@ -63,7 +63,7 @@ impl StreamId {
     /// Names the stream of `$all`, which is in a table of its own. No aggregate has a category with
     /// `$`.
     #[must_use]
-    pub(crate) fn all() -> Self {
+    pub(crate) fn all_stream() -> Self {
         Self { name: ALL.to_owned(), category_length: ALL.len() }
     }
 
@@ -91,7 +91,7 @@ impl TryFrom<String> for StreamId {
 
     fn try_from(name: String) -> Result<Self, InvalidStreamId> {
         if name == ALL {
-            return Ok(Self::all());
+            return Ok(Self::all_stream());
         }
         let (category, id) = name.split_once('-').ok_or(InvalidStreamId::Id)?;
         check(category, id)?;

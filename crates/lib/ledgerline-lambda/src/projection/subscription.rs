@@ -395,7 +395,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             "" => Cursor::beginning(),
             cursor => cursor.parse()?,
         };
-        Ok(self.subscription.next(&after).await?)
+        Ok(self.subscription.read_page(after).await?)
     }
 
     /// Applies page after page from the checkpoint that this instance holds, and releases the lease
@@ -549,7 +549,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         let unreadable =
             |reason| SubscribeError::Unreadable { stream: stream.clone(), version: next, reason };
         match delivered {
-            Ok(commit) => match self.subscription.due(commit, position).await {
+            Ok(commit) => match self.subscription.due_commits(commit, position).await {
                 Err(StoreError::Corrupt { .. }) if next < version => {}
                 due => return Ok(due?),
             },

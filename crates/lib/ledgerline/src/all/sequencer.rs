@@ -16,17 +16,17 @@ pub const LOST_HEADS: &str = "LostHeads";
 
 /// The most entries of a segment. With the longest names of streams, they use half of the size
 /// limit of an item.
-const MOST: usize = 1_000;
+const MAX_ENTRIES: usize = 1_000;
 /// The number of the newest entries that a sequencer holds at least, once it has seen them. Beyond
 /// it, the sequencer begins to forget. An older entry that is delivered again gets a second entry.
-const REMEMBERED: usize = 50_000;
+const KNOWN_ENTRIES: usize = 50_000;
 /// The newest segments that a new sequencer reads, or as many of them as fit in a megabyte. A batch
 /// redelivered after a crash is among them, unless the redelivery took long.
-const LOOKED_AT: u32 = 1_000;
+const NEWEST_SEGMENTS: u32 = 1_000;
 /// How often the table may fail before the append returns an error.
-const FAILURES: u32 = 5;
+const MAX_FAILURES: u32 = 5;
 /// How often one segment is attempted before the append returns an error (rule 11).
-const TRIES: u32 = 50;
+const MAX_ATTEMPTS: u32 = 50;
 
 /// The reason why a batch is not in `$all`, or only in part. Any sequencer may retry it at any
 /// time.
@@ -54,7 +54,7 @@ pub enum VoidError {
     Exists,
     /// The order has as many void entries as one segment lists.
     #[error(
-        "`$all` has {MOST} void entries, the maximum: begin a new `$all` (docs/runbook.md, Restore)"
+        "`$all` has {MAX_ENTRIES} void entries, the maximum: begin a new `$all` (docs/runbook.md, Restore)"
     )]
     TooMany,
     /// The segment was not appended. The call may be repeated.
@@ -126,7 +126,7 @@ impl Known {
     }
 
     fn note(&mut self, entries: &[Entry]) {
-        if self.newest.len() >= REMEMBERED {
+        if self.newest.len() >= KNOWN_ENTRIES {
             self.older = mem::take(&mut self.newest);
         }
         self.newest.extend(entries.iter().cloned());
@@ -184,11 +184,11 @@ impl Sequencer {
         loop {
             // All of them each time: an entry that the sequencer holds may be void since the last
             // attempt.
-            let left = self.unseen(&confirmed);
+            let left = self.unseen_entries(&confirmed);
             if left.is_empty() {
                 return Ok(appended);
             }
-            let entries = left.get(..MOST.min(left.len())).unwrap_or_default().to_vec();
+            let entries = left.get(..MAX_ENTRIES.min(left.len())).unwrap_or_default().to_vec();
             let at =
                 if is_of_stream { time_in_order(self.at, at, CLOCK_SKEW) } else { at.max(self.at) };
             if self
@@ -242,7 +242,7 @@ impl Sequencer {
             if voids.contains(&entry) {
                 return Ok(());
             }
-            if voids.len() >= MOST {
+            if voids.len() >= MAX_ENTRIES {
                 return Err(VoidError::TooMany);
             }
             voids.push(entry.clone());
@@ -287,7 +287,7 @@ impl Sequencer {
         attempts: &mut Attempts,
     ) -> Result<bool, SequenceError> {
         attempts.tries += 1;
-        if attempts.tries > TRIES {
+        if attempts.tries > MAX_ATTEMPTS {
             return Err(SequenceError::Contended);
         }
         match store.append(&segment.commit()?, None).await {
@@ -305,7 +305,7 @@ impl Sequencer {
                 | AppendError::Store(StoreError::Unavailable(_) | StoreError::Throttled(_))),
             ) => {
                 attempts.failures += 1;
-                if attempts.failures > FAILURES {
+                if attempts.failures > MAX_FAILURES {
                     return Err(SequenceError::Refused(error));
                 }
                 (self.pause)(Duration::from_millis(25 << attempts.failures)).await;
@@ -349,7 +349,7 @@ impl Sequencer {
     }
 
     /// Returns the entries that are not in `$all` yet, as far as this sequencer has seen.
-    fn unseen(&self, entries: &[Entry]) -> Vec<Entry> {
+    fn unseen_entries(&self, entries: &[Entry]) -> Vec<Entry> {
         let mut new = HashSet::new();
         entries
             .iter()
@@ -364,8 +364,8 @@ impl Sequencer {
         if self.head.is_some() {
             return Ok(());
         }
-        let newest = Range { after: 0, up_to: u64::MAX, limit: Some(LOOKED_AT) };
-        let page = store.read(&StreamId::all(), newest, Consistency::Strong).await?;
+        let newest = Range { after: 0, up_to: u64::MAX, limit: Some(NEWEST_SEGMENTS) };
+        let page = store.read(&StreamId::all_stream(), newest, Consistency::Strong).await?;
         // Oldest first, so that the sequencer forgets the newest ones last.
         let mut head = 0;
         for commit in page.commits.iter().rev() {
@@ -379,7 +379,7 @@ impl Sequencer {
     /// Reads the segments after this one.
     async fn catch_up(&mut self, store: &impl EventLog, mut head: u64) -> Result<(), StoreError> {
         loop {
-            let page = store.read_forwards(&StreamId::all(), head, u64::MAX).await?;
+            let page = store.read_forwards(&StreamId::all_stream(), head, u64::MAX).await?;
             for commit in &page.commits {
                 check_contiguous(head, commit)?;
                 self.observe(&Segment::from_commit(commit)?);

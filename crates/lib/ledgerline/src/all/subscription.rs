@@ -6,21 +6,22 @@ use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 
 use super::{
-    Cursor, CursorError, Entry, Segment, last_before, newest, segments_up_to, void_entries,
+    Cursor, CursorError, Entry, Segment, last_segment_before, newest_segment, segments_up_to,
+    void_entries,
 };
 use crate::{Commit, EventLog, RecordedEvent, StoreError, StreamId};
 
 /// The most entries that one page examines, including those of other categories. So a call ends
 /// even if the filter rejects every entry.
-const LOOKED_AT: usize = 10_000;
+const MAX_ENTRIES: usize = 10_000;
 /// The most segments that are read at once. With more, the next page would repeat the reads of
 /// those after the end of this page.
-const SEGMENTS: u64 = 16;
+const MAX_SEGMENTS: u64 = 16;
 /// The streams that are read at once.
-const AT_ONCE: usize = 16;
+const CONCURRENT_READS: usize = 16;
 /// The number of commits after which the bytes of the page are checked. Each may have 400 KB, and
 /// they are in memory together.
-const PART: usize = 100;
+const PART_COMMITS: usize = 100;
 /// The bytes of commits after which a page ends, by [`Commit::bytes`].
 const PAGE_BYTES: usize = 4_000_000;
 
@@ -53,7 +54,7 @@ pub struct Delivered {
 
 /// An entry of a page, and its place.
 #[derive(Debug)]
-struct Named {
+struct PlacedEntry {
     entry: Entry,
     at: Timestamp,
     cursor: Cursor,
@@ -102,9 +103,9 @@ pub enum SubscriptionError {
 /// Sequencer::new(MemoryStore::HOST.pause).append(&sequence, &log, "batch", candidates([&first]), Timestamp::UNIX_EPOCH).await?;
 ///
 /// let subscription = Subscription { sequence, log, filter: Filter::default(), limit: 100 };
-/// let page = subscription.next(&Cursor::beginning()).await?;
+/// let page = subscription.read_page(Cursor::beginning()).await?;
 /// assert_eq!(page.delivered[0].commit, Ok(first));
-/// assert!(page.complete && subscription.next(&page.cursor).await?.delivered.is_empty());
+/// assert!(page.complete && subscription.read_page(page.cursor).await?.delivered.is_empty());
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// # };
 /// # futures::executor::block_on(done).unwrap();
@@ -126,8 +127,10 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
     ///
     /// # Errors
     /// When the table of `$all` fails.
-    pub async fn now(&self) -> Result<Cursor, StoreError> {
-        Ok(newest(&self.sequence).await?.map_or_else(Cursor::beginning, |newest| newest.end()))
+    pub async fn cursor_at_end(&self) -> Result<Cursor, StoreError> {
+        Ok(newest_segment(&self.sequence)
+            .await?
+            .map_or_else(Cursor::beginning, |newest| newest.end()))
     }
 
     /// Returns the cursor before the first entry of this time or later, by the clocks of
@@ -135,8 +138,8 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
     ///
     /// # Errors
     /// When the table of `$all` fails.
-    pub async fn at(&self, time: Timestamp) -> Result<Cursor, StoreError> {
-        let before = last_before(&self.sequence, time).await?;
+    pub async fn cursor_at(&self, time: Timestamp) -> Result<Cursor, StoreError> {
+        let before = last_segment_before(&self.sequence, time).await?;
         Ok(before.map_or_else(Cursor::beginning, |before| before.end()))
     }
 
@@ -144,11 +147,10 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
     ///
     /// # Errors
     /// When no reader can continue from the cursor, or a table fails.
-    pub async fn next(&self, after: &Cursor) -> Result<Page, SubscriptionError> {
-        let mut cursor = *after;
-        let (mut named, mut looked_at) = (Vec::<Named>::new(), 0);
+    pub async fn read_page(&self, mut cursor: Cursor) -> Result<Page, SubscriptionError> {
+        let (mut named, mut examined) = (Vec::<PlacedEntry>::new(), 0);
         let is_full =
-            |named: &[Named], looked_at| named.len() >= self.limit || looked_at >= LOOKED_AT;
+            |named: &[PlacedEntry], examined| named.len() >= self.limit || examined >= MAX_ENTRIES;
         let complete = 'page: loop {
             let (segments, ended) = self.segments_after(cursor).await?;
             for segment in segments {
@@ -161,33 +163,33 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
                     cursor = segment.end();
                 }
                 for (entry, entries) in segment.entries.into_iter().zip(1..).skip(read) {
-                    if is_full(&named, looked_at) {
+                    if is_full(&named, examined) {
                         break 'page false;
                     }
-                    looked_at += 1;
+                    examined += 1;
                     cursor = Cursor { segment: number, entries, check };
                     let categories = &self.filter.categories;
                     if categories.is_empty() || categories.contains(entry.stream.category()) {
-                        named.push(Named { entry, at, cursor });
+                        named.push(PlacedEntry { entry, at, cursor });
                     }
                 }
             }
-            if ended || is_full(&named, looked_at) {
+            if ended || is_full(&named, examined) {
                 break ended;
             }
         };
-        let mut page = Page { delivered: Vec::new(), cursor, complete, entries: looked_at };
+        let mut page = Page { delivered: Vec::new(), cursor, complete, entries: examined };
         self.deliver(&named, &mut page).await?;
         Ok(page)
     }
 
     /// Fills a page with the commits that these entries name, until it has enough bytes.
-    async fn deliver(&self, named: &[Named], page: &mut Page) -> Result<(), StoreError> {
+    async fn deliver(&self, named: &[PlacedEntry], page: &mut Page) -> Result<(), StoreError> {
         let mut there = HashSet::new();
         let mut bytes = 0;
         let mut voids = None;
-        let mut looked_through = None::<&Named>;
-        for part in named.chunks(PART) {
+        let mut looked_through = None::<&PlacedEntry>;
+        for part in named.chunks(PART_COMMITS) {
             // The rest belongs to the next page. This page ends where the last part ended, even if
             // the filter rejected that whole part.
             if let Some(last) = looked_through.take_if(|_| bytes > PAGE_BYTES) {
@@ -196,7 +198,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
             }
             looked_through = part.last();
             let mut commits = self.commits(part.iter().map(|named| &named.entry)).await?;
-            for Named { entry, at, cursor } in part {
+            for PlacedEntry { entry, at, cursor } in part {
                 // An entry that is in the page twice is delivered once.
                 if !there.insert(entry.clone()) {
                     continue;
@@ -237,7 +239,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
     /// # use ledgerline::{EventLog, StoreError, Commit, all::Subscription};
     /// # async fn example(subscription: Subscription<impl EventLog, impl EventLog>, commit: Commit, mut position: u64) -> Result<(), StoreError> {
     /// loop {
-    ///     let due = subscription.due(&commit, position).await?;
+    ///     let due = subscription.due_commits(&commit, position).await?;
     ///     let Some(last) = due.last().map(|commit| commit.version) else { break };
     ///     // Apply them, and keep the position with what was made of them.
     ///     position = last;
@@ -248,7 +250,11 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
     ///
     /// # Errors
     /// When the log fails, or does not have one of the commits.
-    pub async fn due(&self, commit: &Commit, position: u64) -> Result<Vec<Commit>, StoreError> {
+    pub async fn due_commits(
+        &self,
+        commit: &Commit,
+        position: u64,
+    ) -> Result<Vec<Commit>, StoreError> {
         match commit.version.checked_sub(position) {
             None | Some(0) => Ok(Vec::new()),
             Some(1) => Ok(vec![commit.clone()]),
@@ -264,7 +270,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         // The read includes the segment of the cursor: the reader may lack the rest of its entries,
         // and the segment must be unchanged.
         let before = cursor.segment.saturating_sub(1);
-        let up_to = before.saturating_add(SEGMENTS);
+        let up_to = before.saturating_add(MAX_SEGMENTS);
         let (segments, mut complete) = segments_up_to(&self.sequence, before, up_to).await?;
         complete &= segments.last().is_none_or(|last| last.number < up_to);
         match segments.first() {
@@ -302,7 +308,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
             alone.into_iter().map(|(stream, version, _)| (stream, version)).collect();
         let read = stream::iter(ranges)
             .map(|(stream, first, last)| self.read_or_explain(stream, first, last));
-        let read: Vec<Vec<_>> = read.buffer_unordered(AT_ONCE).try_collect().await?;
+        let read: Vec<Vec<_>> = read.buffer_unordered(CONCURRENT_READS).try_collect().await?;
         let alone = if alone.is_empty() { Vec::new() } else { self.read_each(&alone).await? };
         Ok(read.into_iter().flatten().chain(alone).collect())
     }
@@ -374,8 +380,8 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         let page = self.log.read_forwards(stream, before, last).await?;
         let expected = before + 1..;
         match expected.zip(&page.commits).find(|(version, commit)| commit.version != *version) {
-            Some((version, _)) => Err(missing(stream, version)),
-            None if page.commits.is_empty() => Err(missing(stream, before + 1)),
+            Some((version, _)) => Err(missing_commit(stream, version)),
+            None if page.commits.is_empty() => Err(missing_commit(stream, before + 1)),
             None => Ok(page.commits),
         }
     }
@@ -384,7 +390,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
 /// The reason given for a commit that `$all` names and the log does not have.
 const MISSING: &str = "it is missing, and $all names it";
 
-fn missing(stream: &StreamId, version: u64) -> StoreError {
+fn missing_commit(stream: &StreamId, version: u64) -> StoreError {
     StoreError::Corrupt { stream: stream.to_string(), version, reason: MISSING.to_owned() }
 }
 
@@ -401,7 +407,7 @@ mod tests {
 
     /// Returns a log with these numbers of commits of tanks and lamps, and its `$all`. The records
     /// arrive one by one, a stream after the other, each at its own second.
-    fn given(streams: &[u64]) -> (Subscription<MemoryStore, MemoryStore>, Vec<Entry>) {
+    fn sequenced_streams(streams: &[u64]) -> (Subscription<MemoryStore, MemoryStore>, Vec<Entry>) {
         let log = MemoryStore::default();
         let sequence = MemoryStore::default();
         let mut sequencer = Sequencer::new(MemoryStore::HOST.pause);
@@ -448,7 +454,7 @@ mod tests {
     ) -> Vec<Entry> {
         let mut read = Vec::new();
         loop {
-            let page = block_on(subscription.next(&cursor)).unwrap();
+            let page = block_on(subscription.read_page(cursor)).unwrap();
             assert!(page.delivered.len() <= subscription.limit);
             read.extend(page.delivered.iter().map(|delivered| delivered.entry.clone()));
             cursor = page.cursor.to_string().parse().unwrap();
@@ -460,16 +466,16 @@ mod tests {
 
     #[test]
     fn a_reader_resumes_from_the_beginning_from_now_from_a_time_and_from_any_commit() {
-        let (subscription, order) = given(&[3, 2, 4]);
+        let (subscription, order) = sequenced_streams(&[3, 2, 4]);
         assert_eq!(read(&subscription, Cursor::beginning()), order);
-        assert_eq!(read(&subscription, block_on(subscription.now()).unwrap()), []);
+        assert_eq!(read(&subscription, block_on(subscription.cursor_at_end()).unwrap()), []);
         for second in 0..=order.len() + 1 {
             let time = Timestamp::from_second(second as i64).unwrap();
-            let from = block_on(subscription.at(time)).unwrap();
+            let from = block_on(subscription.cursor_at(time)).unwrap();
             assert_eq!(read(&subscription, from), order[second.min(order.len())..], "{second}");
         }
         let whole = Subscription { limit: 100, ..subscription };
-        let page = block_on(whole.next(&Cursor::beginning())).unwrap();
+        let page = block_on(whole.read_page(Cursor::beginning())).unwrap();
         for (place, delivered) in page.delivered.iter().enumerate() {
             assert_eq!(read(&whole, delivered.cursor), order[place + 1..]);
         }
@@ -477,7 +483,7 @@ mod tests {
 
     #[test]
     fn a_filter_passes_only_its_categories_and_event_types_and_the_cursor_moves_on() {
-        let (mut subscription, order) = given(&[3, 2, 4]);
+        let (mut subscription, order) = sequenced_streams(&[3, 2, 4]);
         subscription.filter.categories = BTreeSet::from(["lamp".to_owned()]);
         let lamps: Vec<_> =
             order.iter().filter(|entry| entry.stream.category() == "lamp").cloned().collect();
@@ -487,19 +493,19 @@ mod tests {
         let made: Vec<_> = order.iter().filter(|entry| entry.version == 1).cloned().collect();
         assert_eq!(read(&subscription, Cursor::beginning()), made);
         subscription.filter.categories = BTreeSet::from(["moon".to_owned()]);
-        let page = block_on(subscription.next(&Cursor::beginning())).unwrap();
+        let page = block_on(subscription.read_page(Cursor::beginning())).unwrap();
         assert!(page.complete && page.delivered.is_empty());
-        assert_eq!(page.cursor, block_on(subscription.now()).unwrap());
+        assert_eq!(page.cursor, block_on(subscription.cursor_at_end()).unwrap());
     }
 
     #[test]
     fn large_filtered_commits_end_a_page_and_hide_no_later_commit() {
-        let (mut subscription, mut order) = given(&[]);
-        let large = PAGE_BYTES / PART + 1;
-        let last = 2 * PART as u64 + 5;
+        let (mut subscription, mut order) = sequenced_streams(&[]);
+        let large = PAGE_BYTES / PART_COMMITS + 1;
+        let last = 2 * PART_COMMITS as u64 + 5;
         for version in 1..=last {
             let mut commit = commit(&StreamId::new("tank", "0").unwrap(), version);
-            let wanted = version > PART as u64 && version % 50 == 0;
+            let wanted = version > PART_COMMITS as u64 && version % 50 == 0;
             let event_type = if wanted { "Made" } else { "Used" };
             let data = format!("\"{}\"", "x".repeat(large));
             commit.events = vec![RecordedEvent { event_type: event_type.into(), schema: 1, data }];
@@ -513,7 +519,7 @@ mod tests {
         append(&subscription, named.map(Candidate::from_record).collect());
         subscription.limit = 1_000;
         subscription.filter.events = BTreeSet::from(["Made".to_owned()]);
-        let first = block_on(subscription.next(&Cursor::beginning())).unwrap();
+        let first = block_on(subscription.read_page(Cursor::beginning())).unwrap();
         assert!(
             first.delivered.is_empty() && !first.complete,
             "the first page is full of what is left out"
@@ -523,46 +529,46 @@ mod tests {
 
     #[test]
     fn a_cursor_of_another_order_is_refused() {
-        let (subscription, _) = given(&[3, 2]);
+        let (subscription, _) = sequenced_streams(&[3, 2]);
         let error = |subscription: &Subscription<_, _>, cursor: &Cursor| match block_on(
-            subscription.next(cursor),
+            subscription.read_page(*cursor),
         ) {
             Err(SubscriptionError::Cursor(error)) => Some(error),
             _ => None,
         };
-        let now = block_on(subscription.now()).unwrap();
-        let (anew, _) = given(&[2, 3]);
+        let now = block_on(subscription.cursor_at_end()).unwrap();
+        let (anew, _) = sequenced_streams(&[2, 3]);
         assert_eq!(error(&anew, &now), Some(CursorError::Lost));
-        let (restored, _) = given(&[2, 2]);
+        let (restored, _) = sequenced_streams(&[2, 2]);
         assert_eq!(error(&restored, &now), Some(CursorError::Ahead));
     }
 
     #[test]
     fn a_missing_commit_is_reported_and_blocks_no_other() {
-        let (subscription, _) = given(&[3, 2]);
+        let (subscription, _) = sequenced_streams(&[3, 2]);
         let lost = Subscription { log: MemoryStore::default(), limit: 100, ..subscription };
         block_on(lost.log.append(&commit(&StreamId::new("tank", "0").unwrap(), 1), None)).unwrap();
-        let page = block_on(lost.next(&Cursor::beginning())).unwrap();
+        let page = block_on(lost.read_page(Cursor::beginning())).unwrap();
         assert!(page.delivered[0].commit.is_ok());
         assert!(page.delivered[1..].iter().all(|lost| lost.commit == Err(MISSING.to_owned())));
         // The page reports a hole in the middle as well. Neither the commit after the hole nor the
         // commit before it takes its place.
         block_on(lost.log.append(&commit(&StreamId::new("tank", "0").unwrap(), 3), None)).unwrap();
-        let page = block_on(lost.next(&Cursor::beginning())).unwrap();
+        let page = block_on(lost.read_page(Cursor::beginning())).unwrap();
         let of_tank =
             page.delivered.iter().filter(|delivered| delivered.entry.stream.as_str() == "tank-0");
         let there: Vec<_> =
             of_tank.map(|delivered| (delivered.entry.version, delivered.commit.is_ok())).collect();
         assert_eq!(there, [(1, true), (2, false), (3, true)]);
         let third = commit(&StreamId::new("tank", "0").unwrap(), 3);
-        let error = block_on(lost.due(&third, 1)).unwrap_err().to_string();
+        let error = block_on(lost.due_commits(&third, 1)).unwrap_err().to_string();
         assert!(error.contains("commit 2 of tank-0") && error.contains("$all names it"), "{error}");
     }
 
     #[test]
     fn a_void_entry_is_not_delivered_and_another_missing_commit_is_reported() {
         // Given entries of `$all` for two commits that are not in the log,
-        let (subscription, order) = given(&[3, 2]);
+        let (subscription, order) = sequenced_streams(&[3, 2]);
         let wrong = |version| Entry { stream: StreamId::new("tank", "forged").unwrap(), version };
         let named = [wrong(7), wrong(9)].map(Candidate::from_record).to_vec();
         let whole = Subscription { limit: 100, ..subscription };
@@ -570,25 +576,25 @@ mod tests {
         // when an operator voids one of the entries,
         void(&whole, 6, wrong(7));
         // then readers pass the void entry,
-        let page = block_on(whole.next(&Cursor::beginning())).unwrap();
+        let page = block_on(whole.read_page(Cursor::beginning())).unwrap();
         let read: Vec<_> = page.delivered.iter().map(|delivered| delivered.entry.clone()).collect();
         assert_eq!(read, [&order[..], &[wrong(9)]].concat());
         assert_eq!(page.delivered.last().unwrap().commit, Err(MISSING.to_owned()));
         assert_eq!(
             page.cursor,
-            block_on(whole.now()).unwrap(),
+            block_on(whole.cursor_at_end()).unwrap(),
             "the cursor stands after the void segment"
         );
         // their cursor passes any number of void segments,
         let many = (100..140).map(|version| Candidate::from_record(wrong(version))).collect();
         append(&whole, many);
         (100..140).for_each(|version| void(&whole, 8, wrong(version)));
-        let page = block_on(whole.next(&page.cursor)).unwrap();
+        let page = block_on(whole.read_page(page.cursor)).unwrap();
         assert!(page.complete && page.delivered.is_empty());
-        assert_eq!(page.cursor, block_on(whole.now()).unwrap());
+        assert_eq!(page.cursor, block_on(whole.cursor_at_end()).unwrap());
         // and a later commit with the version of the void entry is delivered.
         block_on(whole.log.append(&commit(&wrong(7).stream, 7), None)).unwrap();
-        let page = block_on(whole.next(&Cursor::beginning())).unwrap();
+        let page = block_on(whole.read_page(Cursor::beginning())).unwrap();
         assert!(page.delivered.iter().any(|it| it.entry == wrong(7) && it.commit.is_ok()));
     }
 
@@ -597,13 +603,13 @@ mod tests {
         /// entries in any order.
         #[test]
         fn due_commits_are_applied_once_and_in_the_order_of_the_stream(handed in prop::collection::vec(1..=6_u64, 1..20)) {
-            let (subscription, _) = given(&[6]);
+            let (subscription, _) = sequenced_streams(&[6]);
             let stream = StreamId::new("tank", "0").unwrap();
             let (mut position, mut applied) = (0, Vec::new());
             for version in &handed {
                 let commit = block_on(subscription.log.get(&stream, *version)).unwrap().unwrap();
                 loop {
-                    let due = block_on(subscription.due(&commit, position)).unwrap();
+                    let due = block_on(subscription.due_commits(&commit, position)).unwrap();
                     let Some(last) = due.last().map(|commit| commit.version) else { break };
                     applied.extend(due.iter().map(|commit| commit.version));
                     position = last;

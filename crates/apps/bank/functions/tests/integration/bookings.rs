@@ -46,12 +46,12 @@ impl Consumer<'_> {
     async fn page(&self) -> bool {
         let mut kept = self.load();
         let after = kept.cursor.take().unwrap_or_else(|| Cursor::beginning());
-        let page = self.subscription.next(&after).await.unwrap();
+        let page = self.subscription.read_page(after).await.unwrap();
         for delivered in page.delivered {
             let commit = delivered.commit.unwrap();
             let (position, currency) = kept.streams.entry(commit.stream.to_string()).or_default();
             loop {
-                let due = self.subscription.due(&commit, *position).await.unwrap();
+                let due = self.subscription.due_commits(&commit, *position).await.unwrap();
                 if due.is_empty() {
                     break;
                 }
