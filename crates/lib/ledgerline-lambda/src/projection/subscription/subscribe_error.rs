@@ -6,7 +6,7 @@ use ledgerline::{
 };
 use ledgerline_dynamodb::TableError;
 
-use super::MAX_KEPT_BYTES;
+use super::page_run::MAX_KEPT_BYTES;
 use crate::projection::view_rebuild::RebuildError;
 
 /// The reason why a subscription stopped. The next invocation resumes from its checkpoint.
