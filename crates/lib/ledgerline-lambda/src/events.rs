@@ -95,7 +95,8 @@ impl Visitor for Names {
 /// ```
 ///
 /// # Errors
-/// When `COMMITS_TABLE` or `SEQUENCE_TABLE` is missing, or the log cannot be read. When a variable of [`http::run`](crate::http::run) is missing or wrong.
+/// When `COMMITS_TABLE` or `SEQUENCE_TABLE` is missing, or the log cannot be read. When a variable
+/// of [`http::run`](crate::http::run) is missing or wrong.
 pub async fn run<L: Aggregates>() -> Result<(), Error> {
     #[cfg(feature = "schema")]
     if crate::start::operations_requested() {

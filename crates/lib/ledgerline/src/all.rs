@@ -20,9 +20,9 @@
 //!
 //! The order is not the order of clocks, and two unrelated commits may be in any order. A commit
 //! that answers another one, and names it in `causation_id`, follows it ([`candidates`]), with one
-//! exception. If records arrive out of order, a commit may be reached early: by the entry of a later
-//! version of its stream, or as the cause of another commit. Its own cause is not known then without
-//! a read of the log.
+//! exception. If records arrive out of order, a commit may be reached early: by the entry of a
+//! later version of its stream, or as the cause of another commit. Its own cause is not known then
+//! without a read of the log.
 
 mod cursor;
 mod sequencer;
