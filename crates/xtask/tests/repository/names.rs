@@ -13,13 +13,13 @@ const FUNCTIONS: &[(&str, usize)] = &[
     ("of", 0),
     ("to", 0),
     ("in", 0),
-    ("at", 6),
+    ("at", 5),
     ("on", 1),
     ("by", 5),
     ("with", 6),
     ("within", 0),
     ("until", 0),
-    ("after", 4),
+    ("after", 3),
     ("before", 0),
     ("between", 1),
     ("beside", 0),
@@ -28,14 +28,14 @@ const FUNCTIONS: &[(&str, usize)] = &[
     ("again", 1),
     ("once", 1),
     ("then", 2),
-    ("now", 1),
+    ("now", 0),
     ("back", 0),
     ("it", 0),
     ("them", 0),
     ("they", 0),
     ("nothing", 0),
     ("others", 3),
-    ("all", 2),
+    ("all", 0),
     ("somebody", 0),
     ("nobody", 0),
     ("everybody", 0),
@@ -55,12 +55,12 @@ const FUNCTIONS: &[(&str, usize)] = &[
 ];
 
 /// The most functions that are named by one participle, such as `listed`.
-const PARTICIPLES: usize = 89;
+const PARTICIPLES: usize = 83;
 /// Participles that do not end in `ed` or `ing`.
 const IRREGULAR: &str =
     " kept held shown written begun taken done left seen said given lost sent made known ";
 /// Nouns and verbs that end like a participle.
-const NO_PARTICIPLES: &str = " feed need seed speed embed shed hundred string ring ping ";
+const NO_PARTICIPLES: &str = " feed need seed speed embed shed hundred beginning string ring ping ";
 
 /// The most functions that are named `of_…`, with three words at most. The names of tests are
 /// sentences, and longer.
@@ -74,7 +74,7 @@ const TYPES: &[(&str, usize)] = &[
     ("Looked", 0),
     ("Told", 1),
     ("Then", 1),
-    ("After", 1),
+    ("After", 0),
     ("Again", 0),
     ("InVain", 0),
     ("Beside", 0),

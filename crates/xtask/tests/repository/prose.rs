@@ -6,7 +6,7 @@
 use super::{File, files};
 
 /// Lines of Rust over 100 columns: texts that rustfmt does not break.
-const LONG_RUST: usize = 517;
+const LONG_RUST: usize = 515;
 /// Lines of Markdown over 120 columns, without tables and code.
 const LONG_MARKDOWN: usize = 0;
 /// Lines of templates over 120 columns, without the manifests.
