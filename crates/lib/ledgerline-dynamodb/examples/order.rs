@@ -13,7 +13,6 @@
 
 use std::time::Instant;
 
-use aws_sdk_dynamodb::{Client, config::Builder};
 use jiff::Timestamp;
 use ledgerline::{
     EventLog, StreamId,
@@ -21,7 +20,7 @@ use ledgerline::{
     contract::commit,
 };
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_testing::Wire;
+use ledgerline_testing::{Wire, client_and_wire};
 
 /// The entries of a batch: that of a busy stream.
 const BATCH: usize = 100;
@@ -37,10 +36,7 @@ struct Stores {
 
 impl Stores {
     async fn new() -> Self {
-        let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "SequenceTable"]).await;
-        let wire = Wire::default();
-        let config = Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build();
-        let client = Client::from_conf(config);
+        let (client, wire) = client_and_wire(&["CommitsTable", "SequenceTable"]).await;
         Self {
             sequence: DynamoDbStore::new(
                 client.clone(),

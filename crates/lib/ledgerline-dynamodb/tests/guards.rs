@@ -22,25 +22,17 @@ use ledgerline_dynamodb::{
     Overwrite::{Shows, Written},
     PageQuery, Phase, RowKey, StateRows, TableError,
 };
-use ledgerline_testing::Wire;
+use ledgerline_testing::{Wire, client_and_wire};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-async fn client(id: &str) -> (Client, Wire) {
-    let dynamodb = ledgerline_testing::dynamodb(&[id]).await;
-    let wire = Wire::default();
-    let config =
-        aws_sdk_dynamodb::config::Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone());
-    (Client::from_conf(config.build()), wire)
-}
-
 async fn fills() -> (LogRows, Wire) {
-    let (client, wire) = client("FillsTable").await;
+    let (client, wire) = client_and_wire(&["FillsTable"]).await;
     (LogRows::new(client, ledgerline_testing::table("FillsTable"), KEYS), wire)
 }
 
 async fn levels() -> (StateRows, Wire) {
-    let (client, wire) = client("LevelsTable").await;
+    let (client, wire) = client_and_wire(&["LevelsTable"]).await;
     (StateRows::new(client, ledgerline_testing::table("LevelsTable"), LEVELS), wire)
 }
 
@@ -111,7 +103,7 @@ async fn rule_8_a_row_is_overwritten_by_a_newer_version_only() {
         );
         assert_eq!(wire.operations(), ["PutItem"], "one conditional write, no read");
     }
-    let found: serde_json::Value = levels.find_row("1").await.unwrap().1.unwrap();
+    let found: Value = levels.find_row("1").await.unwrap().1.unwrap();
     assert_eq!((found["level"].as_i64(), found["version"].as_u64()), (Some(50), Some(5)));
 }
 
@@ -128,8 +120,8 @@ async fn rule_8_holds_for_rows_that_were_forgotten() {
     for version in [2, 3] {
         assert_eq!(table.put_newer(&row, version).await.unwrap().0, Shows(3), "{version}");
     }
-    assert_eq!(table.find_row::<serde_json::Value>("1").await.unwrap().1, None);
-    assert_eq!(table.find_row::<serde_json::Value>("1").await.unwrap(), (3, None));
+    assert_eq!(table.find_row::<Value>("1").await.unwrap().1, None);
+    assert_eq!(table.find_row::<Value>("1").await.unwrap(), (3, None));
     // A tombstone may be the first write for a key.
     assert_eq!(table.forget("2", 2, 9).await.unwrap().0, Written);
     assert_eq!(table.put_newer(&json!({ "tankId": "2" }), 1).await.unwrap().0, Shows(2));
@@ -163,8 +155,8 @@ async fn fields_are_set_summed_and_rows_deleted_with_the_position() {
     changes.delete("1", "b");
     apply(2, changes).await;
     let query = PageQuery::new("1", 100, None);
-    let (rows, _) = table.page::<serde_json::Value>(&query).await.unwrap().whole().unwrap();
-    assert_eq!(rows, expected.into_values().map(serde_json::Value::Object).collect::<Vec<_>>());
+    let (rows, _) = table.page::<Value>(&query).await.unwrap().whole().unwrap();
+    assert_eq!(rows, expected.into_values().map(Value::Object).collect::<Vec<_>>());
     assert_eq!((rows.len(), &rows[1]["total"]), (2, &json!(1)));
 }
 
@@ -200,41 +192,28 @@ async fn one_sum_over_many_streams_is_exact() {
         }
     });
     futures::future::join_all(streams).await;
-    let sum: serde_json::Value =
-        table.get(RowKey { partition: "all", sort: "sum" }).await.unwrap().unwrap();
+    let sum: Value = table.get(RowKey { partition: "all", sort: "sum" }).await.unwrap().unwrap();
     assert_eq!(sum["count"], 20);
 }
 
 #[tokio::test]
-async fn rule_7_only_the_next_commit_is_applied() {
-    let (table, _) = fills().await;
-    for (version, expected) in [
-        (2, (Delivery::Gap, 0)),
-        (1, (Delivery::Next, 1)),
-        (1, (Delivery::Duplicate, 1)),
-        (3, (Delivery::Gap, 1)),
-        (2, (Delivery::Next, 2)),
-        (1, (Delivery::Duplicate, 2)),
-        (3, (Delivery::Next, 3)),
-    ] {
-        let verdict = deliver(&table, version, &rows(version, 1)).await.unwrap();
-        assert_eq!(verdict, expected, "version {version}");
-    }
-    assert_eq!(versions(&table).await, [1, 2, 3]);
-    assert_eq!(table.position(&tank()).await.unwrap(), 3);
-}
-
-/// Rule 7 for commits without rows, which move only the position.
-#[tokio::test]
-async fn rule_7_holds_for_commits_without_rows() {
-    let (table, _) = fills().await;
-    for (version, expected) in [
-        (2, (Delivery::Gap, 0)),
-        (1, (Delivery::Next, 1)),
-        (1, (Delivery::Duplicate, 1)),
-        (2, (Delivery::Next, 2)),
-    ] {
-        assert_eq!(deliver(&table, version, &rows(version, 0)).await.unwrap(), expected);
+async fn rule_7_only_the_next_commit_is_applied_with_rows_or_without() {
+    for (count, shown) in [(1, &[1, 2, 3][..]), (0, &[])] {
+        let (table, _) = fills().await;
+        for (version, expected) in [
+            (2, (Delivery::Gap, 0)),
+            (1, (Delivery::Next, 1)),
+            (1, (Delivery::Duplicate, 1)),
+            (3, (Delivery::Gap, 1)),
+            (2, (Delivery::Next, 2)),
+            (1, (Delivery::Duplicate, 2)),
+            (3, (Delivery::Next, 3)),
+        ] {
+            let found = deliver(&table, version, &rows(version, count)).await.unwrap();
+            assert_eq!(found, expected, "version {version}, {count} rows");
+        }
+        assert_eq!(versions(&table).await, shown);
+        assert_eq!(table.position(&tank()).await.unwrap(), 3);
     }
 }
 
@@ -251,23 +230,18 @@ async fn rule_9_rows_and_position_are_one_write() {
 }
 
 async fn insert(table: &LogRows, version: u64, count: usize) -> (Delivery, u64) {
-    let stream = &tank();
-    let changes = insertions(&tank(), version, count);
-    table
-        .clone()
-        .with_writes(&[Write::Insert])
-        .deliver(CommitChanges { stream, version, changes })
-        .await
-        .unwrap()
+    let table = table.clone().with_writes(&[Write::Insert]);
+    table.deliver(insertion(&tank(), version, count)).await.unwrap()
 }
 
-fn insertions(stream: &StreamId, version: u64, count: usize) -> Changes {
+/// Returns a commit that inserts this many rows.
+fn insertion(stream: &StreamId, version: u64, count: usize) -> CommitChanges<'_> {
     let commit = contract::commit(stream, version);
     let mut changes = Changes::new(KEYS);
     (0..count)
         .map(|place| Row { tank_id: stream.id().into(), entry: commit.entry(place), version })
         .for_each(|row| changes.insert(&commit, &row).unwrap());
-    changes
+    CommitChanges { stream, version, changes }
 }
 
 fn tank() -> StreamId {
@@ -356,11 +330,7 @@ async fn one_call_writes_rows_of_many_streams_and_rows_of_one_stream_stay_in_ord
     let table = table.with_writes(&[Write::Insert]);
     let streams: Vec<_> =
         (1..=10).map(|id| StreamId::new("tank", &id.to_string()).unwrap()).collect();
-    let of = |stream, version, count| CommitChanges {
-        stream,
-        version,
-        changes: insertions(stream, version, count),
-    };
+    let of = insertion;
     let first: Vec<_> = streams.iter().map(|stream| of(stream, 1, 1)).collect();
     let found = table.deliver_all(first).await.unwrap();
     assert_eq!(found, [(Delivery::Next, 1); 10]);
@@ -484,11 +454,7 @@ async fn unprocessed_rows_are_written_before_later_rows() {
     let table = busy.table();
     let a = StreamId::new("tank", "a").unwrap();
     let b = StreamId::new("tank", "b").unwrap();
-    let of = |stream, version| CommitChanges {
-        stream,
-        version,
-        changes: insertions(stream, version, 1),
-    };
+    let of = |stream, version| insertion(stream, version, 1);
     let found = table.deliver_all(vec![of(&a, 1), of(&a, 2), of(&b, 1), of(&b, 2)]).await.unwrap();
     assert_eq!(
         found,
@@ -535,7 +501,7 @@ async fn the_last_row_of_a_commit_moves_the_position() {
     );
     assert_eq!(table.position(&tank()).await.unwrap(), 2);
     let entry = contract::commit(&tank(), 2).entry(0);
-    let first: serde_json::Value =
+    let first: Value =
         table.get(RowKey { partition: "1", sort: entry.as_str() }).await.unwrap().unwrap();
     assert_eq!(
         first,
@@ -556,8 +522,7 @@ async fn a_row_is_deleted_only_while_its_claim_is_the_given_one() {
             deleted,
             "{claim}"
         );
-        let row: Option<serde_json::Value> =
-            table.get(RowKey { partition: "1", sort: entry }).await.unwrap();
+        let row: Option<Value> = table.get(RowKey { partition: "1", sort: entry }).await.unwrap();
         assert_eq!(row.is_some(), claim == "ours");
     }
 }
@@ -628,8 +593,8 @@ async fn two_generations_share_no_row_position_or_cursor() {
     let page = |cursor: Option<String>| {
         let new = new.clone();
         async move {
-            let query = PageQuery { cursor: cursor.as_deref(), ..rows_page("1", 1) };
-            new.page::<serde_json::Value>(&query).await.unwrap().whole().unwrap()
+            let query = PageQuery::new("1", 1, cursor.as_deref());
+            new.page::<Value>(&query).await.unwrap().whole().unwrap()
         }
     };
     let (first, cursor) = page(None).await;
@@ -640,9 +605,9 @@ async fn two_generations_share_no_row_position_or_cursor() {
     );
     let cursor = cursor.unwrap();
     assert_eq!(page(Some(cursor.clone())).await.0.len(), 1);
-    let of_old = PageQuery { cursor: Some(&cursor), ..rows_page("1", 1) };
+    let of_old = PageQuery::new("1", 1, Some(&cursor));
     assert!(
-        old.page::<serde_json::Value>(&of_old).await.unwrap().rows.is_empty(),
+        old.page::<Value>(&of_old).await.unwrap().rows.is_empty(),
         "it leads to the same place"
     );
     assert_eq!(
@@ -666,10 +631,7 @@ async fn two_generations_share_no_row_position_or_cursor() {
         "two rows, a sum and a position"
     );
     assert_eq!(
-        old.get::<serde_json::Value>(RowKey { partition: "all", sort: "sum" })
-            .await
-            .unwrap()
-            .unwrap()["count"],
+        old.get::<Value>(RowKey { partition: "all", sort: "sum" }).await.unwrap().unwrap()["count"],
         1
     );
     assert_eq!(old.position(&stream).await.unwrap(), 1);
@@ -679,13 +641,9 @@ async fn two_generations_share_no_row_position_or_cursor() {
     let mut looks_like_it = Changes::new(KEYS);
     looks_like_it.set("$2/1", "sum", "count", 9);
     assert_eq!(deliver(&old, 2, &looks_like_it).await.unwrap().0, Delivery::Next);
-    let sum =
-        old.get::<serde_json::Value>(RowKey { partition: "$2/1", sort: "sum" }).await.unwrap();
+    let sum = old.get::<Value>(RowKey { partition: "$2/1", sort: "sum" }).await.unwrap();
     assert_eq!(sum, Some(json!({ "tankId": "$2/1", "entry": "sum", "count": 9 })));
-    assert_eq!(
-        new.get::<serde_json::Value>(RowKey { partition: "1", sort: "sum" }).await.unwrap(),
-        None
-    );
+    assert_eq!(new.get::<Value>(RowKey { partition: "1", sort: "sum" }).await.unwrap(), None);
 }
 
 const BY_SITE: Index =
@@ -699,24 +657,22 @@ const BY_INSPECTOR: Index = Index {
 const INSPECTIONS: StateTable =
     StateTable { variable: "INSPECTIONS_TABLE", key: "tankId", indexes: &[BY_SITE, BY_INSPECTOR] };
 
+async fn inspections() -> StateRows {
+    let (client, _) = client_and_wire(&["InspectionsTable"]).await;
+    StateRows::new(client, ledgerline_testing::table("InspectionsTable"), INSPECTIONS)
+}
+
 /// Reads all rows of a list page by page, with an optional prefix of the sort key.
 async fn read_list(
     table: &StateRows,
     index: Index,
     of: &str,
     starts_with: Option<&str>,
-) -> Vec<serde_json::Value> {
+) -> Vec<Value> {
     let (mut all, mut cursor, mut turns) = (Vec::new(), None::<String>, 0);
     loop {
-        let query = PageQuery {
-            partition: of,
-            starts_with,
-            newest_first: false,
-            limit: 1,
-            cursor: cursor.as_deref(),
-        };
-        let page = table.page(&index, &query).await.unwrap();
-        let (rows, next) = page.whole().unwrap();
+        let query = PageQuery { starts_with, ..PageQuery::new(of, 1, cursor.as_deref()) };
+        let (rows, next) = table.page(&index, &query).await.unwrap().whole().unwrap();
         all.extend(rows);
         turns += 1;
         assert!(turns <= 3, "the list of {of} comes to its end: {all:?}");
@@ -751,9 +707,7 @@ async fn an_unreadable_row_is_named_and_the_others_are_read() {
 /// to another caller.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_never_shows_a_row_that_has_left_it() {
-    let dynamodb = ledgerline_testing::dynamodb(&["InspectionsTable"]).await;
-    let client = Client::new(&dynamodb.sdk_config());
-    let table = StateRows::new(client, ledgerline_testing::table("InspectionsTable"), INSPECTIONS);
+    let table = inspections().await;
     let writer = {
         let table = table.clone();
         tokio::spawn(async move {
@@ -774,15 +728,13 @@ async fn a_list_never_shows_a_row_that_has_left_it() {
 /// A row whose index key is null is written to the table and appears in no list of that index.
 #[tokio::test]
 async fn a_row_without_an_index_key_is_in_no_list_of_that_index() {
-    let dynamodb = ledgerline_testing::dynamodb(&["InspectionsTable"]).await;
-    let client = Client::new(&dynamodb.sdk_config());
-    let table = StateRows::new(client, ledgerline_testing::table("InspectionsTable"), INSPECTIONS);
+    let table = inspections().await;
     let row = json!({ "tankId": "1", "site": "Here", "inspector": null });
     table.put_newer(&row, 1).await.unwrap();
-    let shown: Option<serde_json::Value> = table.find_row("1").await.unwrap().1;
+    let shown: Option<Value> = table.find_row("1").await.unwrap().1;
     assert_eq!(shown, Some(json!({ "tankId": "1", "site": "Here", "version": 1 })));
     // The inspector is the sort key of this index.
-    assert_eq!(read_list(&table, BY_SITE, "Here", None).await, Vec::<serde_json::Value>::new());
+    assert_eq!(read_list(&table, BY_SITE, "Here", None).await, Vec::<Value>::new());
 }
 
 /// The texts look like the library's own keys. The test writes them to both indexes and to the
@@ -800,9 +752,7 @@ async fn a_text_that_begins_with_a_dollar_is_only_in_its_own_list_and_is_shown_a
         "$checkpoint",
         "$part-0-of-1",
     ];
-    let dynamodb = ledgerline_testing::dynamodb(&["InspectionsTable"]).await;
-    let client = Client::new(&dynamodb.sdk_config());
-    let table = StateRows::new(client, ledgerline_testing::table("InspectionsTable"), INSPECTIONS);
+    let table = inspections().await;
     let row = |tank: &str, site: &str, inspector: &str| json!({ "tankId": tank, "site": site, "inspector": inspector });
     for generation in [0, 1] {
         for (place, text) in TEXTS.iter().enumerate() {
@@ -816,8 +766,7 @@ async fn a_text_that_begins_with_a_dollar_is_only_in_its_own_list_and_is_shown_a
             let other = TEXTS[TEXTS.len() - 1 - place];
             let mut expected = row(&format!("{place}"), text, other);
             expected["version"] = 1.into();
-            let shown: Option<serde_json::Value> =
-                table.find_row(&place.to_string()).await.unwrap().1;
+            let shown: Option<Value> = table.find_row(&place.to_string()).await.unwrap().1;
             assert_eq!(shown.as_ref(), Some(&expected), "{generation}");
             for (index, of, sort) in [(BY_SITE, *text, other), (BY_INSPECTOR, other, *text)] {
                 for starts_with in [None, Some(sort)] {
@@ -827,9 +776,4 @@ async fn a_text_that_begins_with_a_dollar_is_only_in_its_own_list_and_is_shown_a
             }
         }
     }
-}
-
-/// Queries a page of the rows of a tank.
-fn rows_page(tank: &str, limit: i32) -> PageQuery<'_> {
-    PageQuery::new(tank, limit, None)
 }

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-use std::num::NonZeroUsize;
-
 use aws_config::SdkConfig;
 use aws_sdk_dynamodb::Client;
 use ledgerline::{
@@ -17,21 +15,10 @@ use ledgerline::{
     testing::tank::{Amount, Command, Tank},
 };
 use ledgerline_dynamodb::{DynamoDbStore, MAX_ITEM_BYTES};
-use ledgerline_testing::Wire;
+use ledgerline_testing::{client_and_wire, cold, store_and_wire};
 
 async fn store() -> DynamoDbStore {
     store_and_wire().await.0
-}
-
-async fn store_and_wire() -> (DynamoDbStore, Wire) {
-    let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
-    let wire = Wire::default();
-    let config =
-        aws_sdk_dynamodb::config::Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone());
-    let client = aws_sdk_dynamodb::Client::from_conf(config.build());
-    let store = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"))
-        .with_requests(ledgerline_testing::table("RequestsTable"));
-    (store, wire)
 }
 
 ledgerline::contract_tests!(store());
@@ -50,10 +37,6 @@ async fn an_attempt_counts_once_even_if_the_call_is_retried() {
 
 fn stream() -> StreamId {
     StreamId::new("tank", "163082d2-b005-75d7-8eb6-aa1f83efd55d").unwrap()
-}
-
-fn cold() -> Cache<Tank> {
-    Cache::new(NonZeroUsize::new(10).unwrap())
 }
 
 async fn send(
@@ -300,12 +283,8 @@ async fn a_stream_of_more_than_a_megabyte_loads_and_accepts_the_next_command() {
             .unwrap();
     }
     // The copy of the stream has no state, so a load must read all of its commits.
-    let stripped = DynamoDbStore::new(
-        aws_sdk_dynamodb::Client::new(
-            &ledgerline_testing::dynamodb(&["CommitsTable"]).await.sdk_config(),
-        ),
-        ledgerline_testing::table("CommitsTable"),
-    );
+    let (client, _) = client_and_wire(&["CommitsTable"]).await;
+    let stripped = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
     for version in 1..=16 {
         let commit = store.get(&stream(), version).await.unwrap().unwrap();
         stripped.append(&Commit { state: None, ..commit }, None).await.unwrap();

@@ -17,6 +17,7 @@ use ledgerline_lambda::{
     http::{HttpRequest, Routes},
     queries::{Patience, Views, Visibility},
 };
+use ledgerline_testing::http_event;
 use serde_json::{Value, json};
 
 fn install(stream: StreamId) -> Commit {
@@ -37,19 +38,10 @@ fn install(stream: StreamId) -> Commit {
 }
 
 fn request(id: &str, query: &str) -> HttpRequest {
-    let route = "POST /tanks/{id}/fills";
-    let path = format!("/tanks/{id}/fills");
-    let event = json!({
-        "version": "2.0", "routeKey": route, "rawPath": path, "rawQueryString": query,
-        "headers": {}, "body": r#"{"amount":1}"#, "isBase64Encoded": false,
-        "pathParameters": { "id": id },
-        "requestContext": {
-            "authorizer": { "jwt": { "claims": { "sub": "ada" } } }, "requestId": "r",
-            "timeEpoch": 0,
-            "http": { "method": "POST", "path": path, "sourceIp": "192.0.2.1" },
-        },
+    let fields = json!({
+        "body": r#"{"amount":1}"#, "pathParameters": { "id": id }, "rawQueryString": query,
     });
-    HttpRequest::from(serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap())
+    http_event::<ApiGatewayV2httpRequest>("POST /tanks/{id}/fills", fields).into()
 }
 
 #[tokio::test]

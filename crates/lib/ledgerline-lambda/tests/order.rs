@@ -9,7 +9,7 @@ use std::{
 };
 
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
-use aws_sdk_dynamodb::{Client, config::Builder, types::AttributeValue};
+use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
@@ -32,7 +32,7 @@ use ledgerline_lambda::{
     stream_records::{Record, Unreadable},
     subscription::Subscriber,
 };
-use ledgerline_testing::{Call, Wire};
+use ledgerline_testing::{Call, Wire, client_and_wire, http_event};
 use serde_json::{Value, json};
 
 /// A log, its `$all` and a view, with a record of the calls to all of them.
@@ -48,11 +48,8 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let dynamodb =
-            ledgerline_testing::dynamodb(&["CommitsTable", "SequenceTable", "FillsTable"]).await;
-        let wire = Wire::default();
-        let config = Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build();
-        let client = Client::from_conf(config);
+        let (client, wire) =
+            client_and_wire(&["CommitsTable", "SequenceTable", "FillsTable"]).await;
         let log = DynamoDbStore::new(client.clone(), ledgerline_testing::table("CommitsTable"));
         let sequence =
             DynamoDbStore::new(client.clone(), ledgerline_testing::table("SequenceTable"));
@@ -129,13 +126,8 @@ fn record(commit: Result<Commit, Unreadable>) -> Record {
 }
 
 fn request(query: &str) -> HttpRequest {
-    let event = json!({
-        "routeKey": "GET /events", "headers": {}, "isBase64Encoded": false, "rawQueryString": query,
-        "requestContext": {
-            "authorizer": { "jwt": { "claims": { "sub": "subscriber" } } }, "http": { "method": "GET" }, "timeEpoch": 0,
-        },
-    });
-    HttpRequest::from(serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap())
+    let fields = json!({ "rawQueryString": query });
+    http_event::<ApiGatewayV2httpRequest>("GET /events", fields).into()
 }
 
 fn names(commits: &[(&str, u64)]) -> Vec<(String, u64)> {
@@ -303,13 +295,8 @@ async fn a_damaged_commit_gets_its_entry_and_stops_no_reader() {
 #[tokio::test]
 async fn a_batch_fails_as_a_whole_while_the_table_fails() {
     let world = World::new().await;
-    let nowhere = DynamoDbStore::new(
-        Client::from_conf(
-            Builder::from(&ledgerline_testing::dynamodb(&["CommitsTable"]).await.sdk_config())
-                .build(),
-        ),
-        ledgerline_testing::table("SequenceTable"),
-    );
+    let (client, _) = client_and_wire(&["CommitsTable"]).await;
+    let nowhere = DynamoDbStore::new(client, ledgerline_testing::table("SequenceTable"));
     let records = [record(Ok(commit("tank-a", 1))), record(Ok(commit("tank-a", 2)))];
     assert_eq!(Sequencing::new(nowhere, world.log.clone()).sequence(&records, true).await, Some(0));
     assert_eq!(world.sequencing.sequence(&records, true).await, None);

@@ -17,6 +17,7 @@ use ledgerline_lambda::{
     http::{HttpRequest, Problem},
     queries::{Patience, Views, Visibility},
 };
+use ledgerline_testing::http_event;
 use serde_json::json;
 
 /// A patience longer than any test that does not wait.
@@ -40,13 +41,8 @@ async fn views(patience: Duration) -> Views {
 }
 
 fn request(version: u64) -> HttpRequest {
-    let event = json!({
-        "headers": {}, "isBase64Encoded": false, "rawQueryString": format!("minVersion={version}"),
-        "requestContext": {
-            "authorizer": { "jwt": { "claims": { "sub": "ada" } } }, "http": { "method": "GET" }, "timeEpoch": 0,
-        },
-    });
-    HttpRequest::from(serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap())
+    let fields = json!({ "rawQueryString": format!("minVersion={version}") });
+    http_event::<ApiGatewayV2httpRequest>("GET /tanks/{id}", fields).into()
 }
 
 /// Reads a view that never changes. Returns the number of reads of the view, and the result.

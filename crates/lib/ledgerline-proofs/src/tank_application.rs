@@ -82,28 +82,15 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    pub(crate) fn request(&self) -> Result<HttpRequest, serde_json::Error> {
-        let path =
-            self.route.split_once(' ').map_or("", |(_, path)| path).replace("{id}", &self.tank);
+    pub(crate) fn request(&self) -> HttpRequest {
         let mut headers = serde_json::Map::new();
         headers.extend(self.key.clone().map(|key| ("idempotency-key".to_owned(), key.into())));
-        let event = json!({
-            "version": "2.0",
-            "routeKey": self.route,
-            "rawPath": path,
-            "rawQueryString": "",
-            "headers": headers,
-            "pathParameters": { "id": self.tank },
-            "requestContext": {
-                "authorizer": { "jwt": { "claims": { "sub": "ada" } } },
-                "http": { "method": "POST", "path": path },
-                "requestId": "r",
-                "timeEpoch": 0,
-            },
-            "body": self.body.to_string(),
-            "isBase64Encoded": false,
+        let fields = json!({
+            "headers": headers, "pathParameters": { "id": self.tank }, "body": self.body.to_string(),
         });
-        serde_json::from_value::<ApiGatewayV2httpRequest>(event).map(HttpRequest::from)
+        HttpRequest::from(ledgerline_testing::http_event::<ApiGatewayV2httpRequest>(
+            self.route, fields,
+        ))
     }
 }
 

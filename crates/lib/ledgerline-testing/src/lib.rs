@@ -47,13 +47,14 @@ use axum::{
     routing::post,
 };
 use dynoxide::Database;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 pub use self::{
     api_client::{Answer, Api, Quiet, eventually},
     copies::copy_streams,
     local_stack::LocalStack,
-    log::{category_commits, cold, commits, counted, event_types, send},
+    log::{category_commits, client_and_wire, cold, commits, event_types, send, store_and_wire},
     requests::any_request_is_answered,
     samples::samples_are_answered,
     seed::{SEED, repeat_command, seed},
@@ -66,6 +67,33 @@ use ledgerline_local::{
     services::{self, DynamoDb},
 };
 use ledgerline_sam::{build, template};
+
+/// Returns the event of a request of the caller "ada" to this route, with these fields.
+#[must_use]
+pub fn http_event<Event: DeserializeOwned>(route: &str, fields: Value) -> Event {
+    fn merge(into: &mut Value, fields: Value) {
+        match (into, fields) {
+            (Value::Object(into), Value::Object(fields)) => {
+                for (name, value) in fields {
+                    merge(into.entry(name).or_insert(Value::Null), value);
+                }
+            }
+            (into, value) => *into = value,
+        }
+    }
+    let (method, path) = route.split_once(' ').unwrap();
+    let path = path.replace("{id}", fields["pathParameters"]["id"].as_str().unwrap_or_default());
+    let mut event = json!({
+        "version": "2.0", "routeKey": route, "rawPath": path, "rawQueryString": "",
+        "headers": {}, "isBase64Encoded": false,
+        "requestContext": {
+            "authorizer": { "jwt": { "claims": { "sub": "ada" } } }, "requestId": "r",
+            "http": { "method": method, "path": path, "sourceIp": "192.0.2.1" }, "timeEpoch": 0,
+        },
+    });
+    merge(&mut event, fields);
+    serde_json::from_value(event).unwrap()
+}
 
 /// The folder of the application of tanks.
 const TANKS: &str = ledgerline_tank::FOLDER;

@@ -10,12 +10,19 @@ use ledgerline_dynamodb::{DynamoDbStore, ScanPart};
 
 use super::{LocalStack, Wire, dynamodb, table};
 
-/// Returns a store on a real wire, and the counter of its calls.
-pub async fn counted() -> (DynamoDbStore, Wire) {
-    let dynamodb = dynamodb(&["CommitsTable", "RequestsTable"]).await;
+/// Returns a client of an emulated database with these tables, and the record of its calls.
+pub async fn client_and_wire(tables: &[&str]) -> (Client, Wire) {
+    let dynamodb = dynamodb(tables).await;
     let wire = Wire::default();
     let config = Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone());
-    (DynamoDbStore::new(Client::from_conf(config.build()), table("CommitsTable")), wire)
+    (Client::from_conf(config.build()), wire)
+}
+
+/// Returns a store in an emulated database, and the record of its calls.
+pub async fn store_and_wire() -> (DynamoDbStore, Wire) {
+    let (client, wire) = client_and_wire(&["CommitsTable", "RequestsTable"]).await;
+    let store = DynamoDbStore::new(client, table("CommitsTable"));
+    (store.with_requests(table("RequestsTable")), wire)
 }
 
 /// Returns the cache of a cold instance.

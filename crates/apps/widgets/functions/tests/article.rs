@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use ledgerline::{StreamId, spec::valid};
-use ledgerline_testing::{cold, commits, counted, event_types, send};
+use ledgerline_testing::{cold, commits, event_types, send, store_and_wire};
 use serde_json::{Value, json};
 use widgets::widget::{Command, Widget};
 
@@ -29,7 +29,7 @@ fn widget_123() -> StreamId {
 /// the update of the stock.
 #[tokio::test]
 async fn widget_123_is_a_stream_of_four_events() {
-    let (store, _) = counted().await;
+    let (store, _) = store_and_wire().await;
     let cache = cold::<Widget>();
     assert_eq!(send(&store, &cache, &widget_123(), &create(), true).await, Ok(1));
     for (version, command) in (2..).zip(commands()) {
@@ -50,7 +50,7 @@ async fn widget_123_is_a_stream_of_four_events() {
 /// The README of the widgets has a table of them.
 #[tokio::test]
 async fn a_command_that_took_five_calls_takes_one_or_two() {
-    let (store, wire) = counted().await;
+    let (store, wire) = store_and_wire().await;
     send(&store, &cold::<Widget>(), &widget_123(), &create(), true).await.unwrap();
     assert_eq!(wire.operations(), ["ExecuteStatement"]);
     let [name, description, stock] = commands();
