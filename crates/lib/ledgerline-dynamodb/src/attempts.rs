@@ -17,9 +17,6 @@ impl DynamoDbStore {
     /// `what` has no spaces and does not begin with the name of a stream, because it must not be
     /// the key of a request. A client's key has a space before the caller, and a process manager's
     /// key begins with a stream.
-    ///
-    /// # Errors
-    /// When the Requests table cannot be written.
     pub async fn record_attempt(
         &self,
         what: &str,
@@ -46,9 +43,6 @@ impl DynamoDbStore {
     }
 
     /// Deletes the record, because the work has ended, with success or without.
-    ///
-    /// # Errors
-    /// When the Requests table cannot be written.
     pub async fn clear_attempts(&self, what: &str) -> Result<(), StoreError> {
         let key = AttributeValue::S(what.to_owned());
         let delete = self.client.delete_item().table_name(self.requests()?).key(item::REQUEST, key);

@@ -8,7 +8,6 @@ use serde_json::Value;
 const REGION: &str = "us-east-1";
 
 /// Returns an SDK configuration for an endpoint that checks no credentials. `url` is its address.
-#[must_use]
 pub fn sdk_config(url: &str) -> SdkConfig {
     let credentials = Credentials::new("local", "local", None, None, "local");
     SdkConfig::builder()
@@ -22,7 +21,6 @@ pub fn sdk_config(url: &str) -> SdkConfig {
 
 /// Returns the capacity units that an answer of DynamoDB reports; 0 if it reports none, as errors
 /// do. A transaction reports those of each of its tables.
-#[must_use]
 pub fn capacity_units(answer: &[u8]) -> f64 {
     let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
     let units = |consumed: &Value| consumed["CapacityUnits"].as_f64().unwrap_or(0.0);

@@ -76,9 +76,6 @@ pub struct Scanned {
 impl DynamoDbStore {
     /// Reads a page of the commits of these categories, or of all if there are none, in one part of
     /// the log, after this commit. At most `limit` commits are examined.
-    ///
-    /// # Errors
-    /// When the table cannot be read.
     pub async fn scan(
         &self,
         part: ScanPart,
@@ -148,9 +145,6 @@ impl DynamoDbStore {
 
     /// Reads the heads of all streams, in this number of parts at once. Only keys and times are
     /// sent; the price is that of the whole table.
-    ///
-    /// # Errors
-    /// When the table cannot be read.
     pub async fn heads(&self, parts: i32) -> Result<BTreeMap<StreamId, Head>, StoreError> {
         let read = stream::iter(0..parts).map(|part| async move {
             let mut heads = BTreeMap::<StreamId, Head>::new();
@@ -201,9 +195,6 @@ impl DynamoDbStore {
     /// Reads the newest commit of a stream, with strong consistency, without its events. A damaged
     /// commit has a version, and so does not block the comparison of the others (rule 11). The
     /// number of commits is assumed to be the version.
-    ///
-    /// # Errors
-    /// When the table cannot be read.
     pub async fn head(&self, stream: &StreamId) -> Result<Head, StoreError> {
         let query = self
             .client
@@ -229,9 +220,6 @@ impl DynamoDbStore {
 
     /// Reads the time of a commit, with strong consistency, without its events; `None` if the
     /// commit does not exist, or has no time because it is damaged.
-    ///
-    /// # Errors
-    /// When the table cannot be read.
     pub async fn commit_time(
         &self,
         stream: &StreamId,
@@ -247,9 +235,6 @@ impl DynamoDbStore {
 
     /// Returns the streams with a commit whose time is between these. Each has the first version of
     /// that time and its last version in the log.
-    ///
-    /// # Errors
-    /// When the table cannot be read.
     pub async fn streams_between(
         &self,
         from: Timestamp,
@@ -260,9 +245,6 @@ impl DynamoDbStore {
 
     /// Does the same as [`between`](Self::between) for each of these times, with one scan of the
     /// log.
-    ///
-    /// # Errors
-    /// When the table cannot be read.
     pub async fn streams_between_each(
         &self,
         times: &[RangeInclusive<Timestamp>],
@@ -300,9 +282,6 @@ impl DynamoDbStore {
     }
 
     /// Returns the commits with this correlation id, in no order.
-    ///
-    /// # Errors
-    /// When the table cannot be read.
     pub async fn find_correlated(&self, id: &str) -> Result<Vec<(StreamId, u64)>, StoreError> {
         let scan = self
             .client
@@ -326,9 +305,6 @@ impl DynamoDbStore {
 
     /// Returns a commit in the form of a record of the table's stream, `Keys` and `NewImage`;
     /// `None` if it does not exist.
-    ///
-    /// # Errors
-    /// When the table cannot be read.
     pub async fn record(
         &self,
         stream: &StreamId,

@@ -93,7 +93,6 @@ impl DynamoDbStore {
     };
 
     /// Returns a store on the Commits table of this name, for functions that only read the log.
-    #[must_use]
     pub fn new(client: Client, commits: impl Into<String>) -> Self {
         Self { client, commits: commits.into(), requests: None }
     }
@@ -134,9 +133,6 @@ impl DynamoDbStore {
 
     /// Whether the log has the commit, by a strongly consistent read. Only its version is sent, but
     /// the price is that of the whole commit: one read unit for each 4 KB.
-    ///
-    /// # Errors
-    /// When the database does not answer.
     pub async fn has(&self, stream: &StreamId, version: u64) -> Result<bool, StoreError> {
         let get = self.client.get_item().table_name(&self.commits).consistent_read(true);
         let get = get.key(item::STREAM, AttributeValue::S(stream.to_string()));

@@ -7,14 +7,13 @@ mod apply;
 pub(crate) mod batch;
 mod checkpoint;
 mod commit_batch;
-mod cursor;
 mod generations;
-mod list;
 mod log_rows;
+mod page_cursor;
 mod pages;
-mod position;
 mod rebuild_progress;
 mod state_rows;
+mod stream_position;
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -24,19 +23,21 @@ use aws_sdk_dynamodb::{
     operation::put_item::PutItemError,
     types::{AttributeValue, ReturnConsumedCapacity, error::TransactionCanceledException},
 };
-pub use checkpoint::{Checkpoint, MAX_CHANGES, NextCheckpoint, OrderedRows, StreamPosition};
-pub use commit_batch::{Applied, CommitBatch, CommitChanges};
-pub use cursor::InvalidCursor;
-pub use generations::{
-    FRESH, Generations, InvalidTransition, Move, Phase, Previous, SWITCHING, Standby,
-};
 use ledgerline::{LogTable, StateTable, changes::Key, manifest::Table};
-pub use log_rows::LogRows;
-pub use pages::{Page, PageQuery, UnreadableRow};
-pub use rebuild_progress::{Cleared, SegmentProgress};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-pub use state_rows::{Overwrite, StateRows};
 
+pub use self::{
+    checkpoint::{Checkpoint, MAX_CHANGES, NextCheckpoint, OrderedRows, StreamPosition},
+    commit_batch::{Applied, CommitBatch, CommitChanges},
+    generations::{
+        FRESH, Generations, InvalidTransition, Move, Phase, Previous, SWITCHING, Standby,
+    },
+    log_rows::LogRows,
+    page_cursor::InvalidCursor,
+    pages::{Page, PageQuery, UnreadableRow},
+    rebuild_progress::{Cleared, SegmentProgress},
+    state_rows::{Overwrite, StateRows},
+};
 use crate::error::{self, cancellation, is_busy, is_throttling, table_error};
 
 type Item = HashMap<String, AttributeValue>;
@@ -147,7 +148,6 @@ impl<'a> From<&'a Key> for RowKey<'a> {
 
 impl ViewTable {
     /// Returns the table of this name, at the generation 0.
-    #[must_use]
     pub fn new(client: Client, name: impl Into<String>, keys: impl Into<KeyNames>) -> Self {
         Self {
             client,
@@ -159,13 +159,11 @@ impl ViewTable {
     }
 
     /// Returns its name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the names of its keys.
-    #[must_use]
     pub fn keys(&self) -> &KeyNames {
         &self.keys
     }

@@ -48,7 +48,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The function that builds the body of a success from the stream, and the state and the version
 /// after the command.
-pub type AnswerOf<A, Body> = fn(&StreamId, &<A as Aggregate>::State, u64) -> Body;
+type AnswerOf<A, Body> = fn(&StreamId, &<A as Aggregate>::State, u64) -> Body;
 
 /// The same function, with its body as JSON.
 type Answering<A> = Box<dyn Fn(&StreamId, &<A as Aggregate>::State, u64) -> Value + Send + Sync>;
@@ -84,7 +84,6 @@ impl<A: Aggregate> fmt::Debug for Route<A> {
 impl<A: Aggregate> Route<A> {
     /// Creates a route. `read` reads the aggregate's id and the command from a request and its
     /// body. `key` is the method and the path, as the template has them: `POST /tanks/{id}/fills`.
-    #[must_use]
     pub fn new<Body: DeserializeOwned + JsonSchema, Answer: Serialize + JsonSchema + 'static>(
         key: &'static str,
         read: impl Fn(&HttpRequest, Body) -> Result<(String, A::Command), Problem>
@@ -102,7 +101,6 @@ impl<A: Aggregate> Route<A> {
     }
 
     /// Creates a route as [`new`](Self::new) does. A request has no body, or an empty object.
-    #[must_use]
     pub fn without_body<Answer: Serialize + JsonSchema + 'static>(
         key: &'static str,
         read: impl Fn(&HttpRequest) -> Result<(String, A::Command), Problem> + Send + Sync + 'static,
@@ -160,7 +158,6 @@ impl<A: Aggregate> Route<A> {
     }
 
     /// Returns the method and the path.
-    #[must_use]
     pub fn key(&self) -> &'static str {
         self.key
     }
@@ -179,7 +176,6 @@ impl<A: Aggregate> Route<A> {
 
 /// Creates a route that starts a stream: `POST /tanks`. `read` splits the body into the id, if the
 /// client chose one, and the command. Without an id, the aggregate gets a new one.
-#[must_use]
 pub fn create<A, Body, Answer>(
     key: &'static str,
     read: impl Fn(Body) -> (Option<Id>, A::Command) + Send + Sync + 'static,
@@ -200,7 +196,6 @@ where
 
 /// Creates a route that changes an aggregate: `POST /tanks/{id}/fills`. `command` builds the
 /// command from the body; mostly it is a variant of the command enum.
-#[must_use]
 pub fn update<A, Body, Answer>(
     key: &'static str,
     command: impl Fn(Body) -> A::Command + Send + Sync + 'static,
@@ -219,7 +214,6 @@ where
 
 /// Creates a route that changes an aggregate with a body without fields: it is missing or an empty
 /// object.
-#[must_use]
 pub fn action<A: Aggregate, Answer: Serialize + JsonSchema + 'static>(
     key: &'static str,
     command: impl Fn() -> A::Command + Send + Sync + 'static,
@@ -233,7 +227,6 @@ pub fn action<A: Aggregate, Answer: Serialize + JsonSchema + 'static>(
 /// Creates a route by which an operator republishes the state of one stream to all state views:
 /// `POST /tanks/{id}/republications`. It appends a commit without events ([`Execution::republish`]).
 /// The body contains the reason.
-#[must_use]
 pub fn republish_state<A: Aggregate, Answer: Serialize + JsonSchema + 'static>(
     key: &'static str,
     answer: AnswerOf<A, Answer>,
@@ -322,7 +315,6 @@ pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
 }
 
 /// The manifest of the function of these routes.
-#[must_use]
 pub fn manifest<A: Aggregate>(routes: &[Route<A>]) -> Manifest {
     let endpoint = |route: &Route<A>| Endpoint { route: route.key.into(), scope: route.scope };
     let source = Source::Http(routes.iter().map(endpoint).collect());
@@ -635,184 +627,4 @@ fn log<A: Aggregate>(
 }
 
 #[cfg(test)]
-mod tests {
-    use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
-    use ledgerline::{
-        Consistency, EventLog, MemoryStore, Range,
-        spec::valid,
-        testing::tank::{self, Tank},
-    };
-
-    use super::*;
-
-    fn install() -> Vec<Route<Tank>> {
-        let read = |_: Value| {
-            (None, tank::Command::Install { site: valid("North"), liquid: valid("water") })
-        };
-        vec![create("POST /tanks", read, |stream, _, _| Value::String(stream.to_string()))]
-    }
-
-    /// A commit never changes, so an address in it could not be removed later.
-    #[tokio::test]
-    async fn a_commit_stores_the_callers_address_only_if_the_configuration_asks_for_it() {
-        for source_addresses in [false, true] {
-            let cache = Cache::new(CACHED_STREAMS);
-            let store = MemoryStore::default();
-            let function =
-                Commands { store, cache, retention: 60, source_addresses, routes: install() };
-            let event = serde_json::json!({
-                "version": "2.0", "routeKey": "POST /tanks", "rawPath": "/tanks", "rawQueryString": "",
-                "headers": {}, "body": "{}", "isBase64Encoded": false,
-                "requestContext": {
-                    "authorizer": { "jwt": { "claims": { "sub": "ada" } } }, "requestId": "r", "timeEpoch": 0,
-                    "http": { "method": "POST", "path": "/tanks", "sourceIp": "192.0.2.1" },
-                },
-            });
-            let event: ApiGatewayV2httpRequest = serde_json::from_value(event).unwrap();
-            let answer = function.handle(&event.into()).await.unwrap();
-            let body = answer.body.unwrap();
-            let stream = Tank::stream(body.as_str().unwrap().trim_start_matches("tank-")).unwrap();
-            let range = Range { after: 0, up_to: u64::MAX, limit: None };
-            let page = function.store.read(&stream, range, Consistency::Strong).await.unwrap();
-            let kept = page.commits[0].meta.source_address.as_deref();
-            assert_eq!(kept, source_addresses.then_some("192.0.2.1"));
-        }
-    }
-
-    const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
-
-    fn tanks() -> Commands<Tank, MemoryStore> {
-        let install = |_: Value| {
-            let id = Some(valid(ID));
-            (id, tank::Command::Install { site: valid("North"), liquid: valid("water") })
-        };
-        let store = MemoryStore::default();
-        let cache = Cache::new(CACHED_STREAMS);
-        let routes = vec![
-            create("POST /tanks", install, |_, _, version| version),
-            update("POST /tanks/{id}/fills", tank::Command::Fill, |_, state: &tank::State, _| {
-                state.level()
-            }),
-            action("POST /tanks/{id}/scrap", || tank::Command::Scrap, |_, _, version| version),
-        ];
-        Commands { store, cache, retention: 60, source_addresses: false, routes }
-    }
-
-    /// Returns the status of the response to a request, and its body or the field of its problem.
-    async fn send(
-        function: &Commands<Tank, MemoryStore>,
-        route: &str,
-        id: &str,
-        headers: Value,
-        (query, body): (&str, &str),
-    ) -> (u16, Value) {
-        let path = route.split_once(' ').unwrap().1.replace("{id}", id);
-        let event = serde_json::json!({
-            "version": "2.0", "routeKey": route, "rawPath": path, "rawQueryString": query,
-            "headers": headers, "body": body, "isBase64Encoded": false, "pathParameters": { "id": id },
-            "requestContext": {
-                "authorizer": { "jwt": { "claims": { "sub": "ada" } } }, "requestId": "r", "timeEpoch": 0,
-                "http": { "method": "POST", "path": path, "sourceIp": "192.0.2.1" },
-            },
-        });
-        let event: ApiGatewayV2httpRequest = serde_json::from_value(event).unwrap();
-        match function.handle(&event.into()).await {
-            Ok(answer) => (answer.status.as_u16(), answer.body.unwrap_or_default()),
-            Err(problem) => (problem.status.as_u16(), problem.field.into()),
-        }
-    }
-
-    /// RFC 9110, 13.1.2: a condition that does not hold stops the command, and no condition is
-    /// dropped.
-    #[tokio::test]
-    async fn if_none_match_is_a_condition_of_a_command() {
-        let function = tanks();
-        let fill = async |headers: Value| {
-            send(&function, "POST /tanks/{id}/fills", ID, headers, ("", r#"{"amount":1}"#)).await
-        };
-        let install =
-            async |headers: Value| send(&function, "POST /tanks", ID, headers, ("", "{}")).await.0;
-        assert_eq!(
-            install(serde_json::json!({ "if-none-match": "*" })).await,
-            201,
-            "there was none"
-        );
-        for tags in ["*", "\"1\"", "W/\"1\"", "\"7\", \"1.9f86d081\""] {
-            let refused = (412, "If-None-Match".into());
-            assert_eq!(fill(serde_json::json!({ "if-none-match": tags })).await, refused, "{tags}");
-        }
-        for malformed in ["1", "", "\"1\" 7"] {
-            let refused = (400, "If-None-Match".into());
-            assert_eq!(
-                fill(serde_json::json!({ "if-none-match": malformed })).await,
-                refused,
-                "{malformed}"
-            );
-        }
-        let both = serde_json::json!({ "if-none-match": "\"7\"", "if-match": "*" });
-        assert_eq!(fill(both).await, (400, "If-None-Match".into()));
-        assert_eq!(fill(serde_json::json!({ "if-none-match": "\"7\"" })).await, (200, 1.into()));
-    }
-
-    #[tokio::test]
-    async fn a_command_has_no_parameters_in_its_query() {
-        let function = tanks();
-        let refused =
-            send(&function, "POST /tanks", ID, Value::default(), ("dryRun=1", "{}")).await;
-        assert_eq!(refused, (400, "dryRun".into()));
-    }
-
-    #[tokio::test]
-    async fn an_idempotency_key_has_at_most_128_characters() {
-        for (length, expected) in [(0, 400), (128, 201), (129, 400)] {
-            let headers = serde_json::json!({ "idempotency-key": "k".repeat(length) });
-            let (status, _) = send(&tanks(), "POST /tanks", ID, headers, ("", "{}")).await;
-            assert_eq!(status, expected, "{length} characters");
-        }
-    }
-
-    /// API Gateway joins two headers with a comma.
-    #[tokio::test]
-    async fn two_joined_idempotency_keys_are_refused() {
-        let headers = serde_json::json!({ "idempotency-key": "one,two" });
-        let refused = send(&tanks(), "POST /tanks", ID, headers, ("", "{}")).await;
-        assert_eq!(refused, (400, "Idempotency-Key".into()));
-    }
-
-    #[tokio::test]
-    async fn the_same_command_in_another_spelling_gets_the_first_response() {
-        let function = tanks();
-        let key = |key: &str| serde_json::json!({ "idempotency-key": key });
-        send(&function, "POST /tanks", ID, Value::default(), ("", "{}")).await;
-        let capitals = ID.to_uppercase();
-        for (id, body, status) in [
-            (ID, r#"{"amount":5}"#, 200),
-            (ID, r#"{ "note": null, "amount": 5 }"#, 200),
-            (&capitals, r#"{"amount":5}"#, 200),
-            (ID, r#"{"amount":6}"#, 422),
-            (ID, r#"{"amount":5,"note":"rain"}"#, 422),
-        ] {
-            let answer = send(&function, "POST /tanks/{id}/fills", id, key("a"), ("", body)).await;
-            assert_eq!(answer.0, status, "{body}");
-            assert!(status == 422 || answer.1 == 5, "{body} is booked once: {answer:?}");
-        }
-        let scrap =
-            async |body| send(&function, "POST /tanks/{id}/scrap", ID, key("b"), ("", body)).await;
-        assert_eq!(scrap("").await.0, 422, "the tank is not empty");
-        assert_eq!(scrap("{}").await.1["title"], "Tank not empty", "and that is the answer again");
-    }
-
-    /// The fingerprint is stored with the response. A change of it refuses every command that is sent
-    /// again.
-    #[test]
-    fn the_stored_fingerprint_keeps_its_form() {
-        let event = serde_json::json!({
-            "routeKey": "POST /tanks/{id}/fills", "rawPath": format!("/tanks/{ID}/fills"), "headers": {},
-            "body": r#"{"note":"rain","amount":5}"#, "isBase64Encoded": false,
-            "requestContext": { "http": { "method": "POST" }, "timeEpoch": 0 },
-        });
-        let event: ApiGatewayV2httpRequest = serde_json::from_value(event).unwrap();
-        let expected = "8c0a3ee7952174c0e8ae4578baa8b9b97a70dd9b3e8e74bf2e58e94e044700ec";
-        assert_eq!(fingerprint(&event.into()).unwrap(), expected);
-    }
-}
+mod tests;

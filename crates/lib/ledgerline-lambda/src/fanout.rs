@@ -100,9 +100,6 @@ impl Wiring {
     /// separated by spaces. `STATE_VIEWS` has the same for each state view: the name of its
     /// function, and the categories whose states it gets. `BUS_EVENTS` has the types of the events
     /// that are put on the bus. `*` stands for all of them, and so does a missing variable.
-    ///
-    /// # Errors
-    /// When a variable is missing or wrong.
     fn from_env() -> Result<Self, config::ConfigError> {
         Ok(Self {
             event_bus: config::text("EVENT_BUS")?,
@@ -168,7 +165,6 @@ pub async fn run<L: Aggregates>() -> Result<(), Error> {
 
 impl Fanout {
     /// A fanout of the commits in this store, which belong to these aggregates.
-    #[must_use]
     pub fn new<L: Aggregates>(
         store: DynamoDbStore,
         events: EventBridge,

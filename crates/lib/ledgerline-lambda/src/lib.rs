@@ -24,12 +24,14 @@ mod start;
 pub mod stream_records;
 mod table_grants;
 
-pub use failure::Error;
-pub use lambda_runtime::LambdaEvent;
-pub use projection::{
-    log_projector, queue_runner as queue, state_projector, subscription, view_rebuild as rebuild,
+pub use self::{
+    failure::Error,
+    projection::{
+        log_projector, queue_runner as queue, state_projector, subscription,
+        view_rebuild as rebuild,
+    },
+    start::{dynamodb, retries, sdk_config, store, timeouts},
 };
-pub use start::{Handle, dynamodb, retries, sdk_config, start, store, timeouts};
 
 /// The examples in the pages about views, queries, process managers and value objects.
 #[cfg(doctest)]

@@ -62,16 +62,12 @@ pub struct Event {
 const UNKNOWN: u32 = 0;
 
 /// The placeholder of an unknown state.
-#[must_use]
 pub fn unknown_state() -> RecordedState {
     RecordedState { schema: UNKNOWN, data: "{}".into() }
 }
 
 /// Builds the `detail` of each entry of a commit: one event, and the state. A state projector folds
 /// the [unknown one](unknown_state) from the log.
-///
-/// # Errors
-/// When an event or the state is not JSON.
 pub fn details(commit: &Commit, state: &RecordedState) -> Result<Vec<String>, String> {
     let detail = |(index, event): (usize, &RecordedEvent)| {
         let fields =

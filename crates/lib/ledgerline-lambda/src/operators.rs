@@ -81,6 +81,7 @@ fn has_group(groups: &str, group: &str) -> bool {
 mod tests {
     use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
     use http::StatusCode;
+    use ledgerline_testing::http_event;
     use serde_json::json;
 
     use super::*;
@@ -112,12 +113,10 @@ mod tests {
                 if let Some(groups) = groups {
                     claims["cognito:groups"] = groups.into();
                 }
-                let event = json!({
-                    "routeKey": route, "headers": {}, "isBase64Encoded": false,
-                    "requestContext": { "authorizer": { "jwt": { "claims": claims } }, "http": { "method": "POST" }, "timeEpoch": 0 },
-                });
-                let event = serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap();
-                operators.check(&HttpRequest::from(event))
+                let fields =
+                    json!({ "requestContext": { "authorizer": { "jwt": { "claims": claims } } } });
+                let event: ApiGatewayV2httpRequest = http_event(route, fields);
+                operators.check(&event.into())
             };
             // then only an operator passes the check of the route for operators.
             let answer =

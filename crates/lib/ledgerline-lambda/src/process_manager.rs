@@ -116,9 +116,6 @@ pub async fn run<R: Reaction + 'static>(
 /// place of a FIFO queue. It reacts to the same commits in the same order, because it reads them
 /// from the log. It costs one more read for each entry. Any team can add such a process manager
 /// without a change of this stack.
-///
-/// # Errors
-/// As those of [`run`].
 pub async fn run_on_bus<R: Reaction + 'static, A: Aggregate>(
     build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
 ) -> Result<(), Error> {
@@ -139,15 +136,13 @@ async fn build_manager<R: Reaction>(
 }
 
 /// The manifest of the function of this process manager.
-#[must_use]
 pub fn manifest<R: Reaction>() -> Manifest {
     let categories = R::OF.iter().map(|of| Name::Borrowed(*of)).collect();
     manifest_with_source::<R>(Source::Queue(categories))
 }
 
 /// The manifest of the function of this process manager, if it runs [on the bus](run_on_bus).
-#[must_use]
-pub fn manifest_on_bus<R: Reaction, A: Aggregate>() -> Manifest {
+fn manifest_on_bus<R: Reaction, A: Aggregate>() -> Manifest {
     let events =
         A::Event::TYPES.iter().flat_map(|known| known.names()).map(Name::Borrowed).collect();
     manifest_with_source::<R>(Source::States { category: A::CATEGORY.into(), events })

@@ -72,7 +72,6 @@ impl Query {
     /// Creates a route that this function answers from these tables. Each table lists the actions
     /// that the function needs on it. `key` is the method and the path, as the template has them:
     /// `GET /tanks/{id}`.
-    #[must_use]
     pub fn new<Body: Serialize + JsonSchema + 'static>(
         key: &'static str,
         tables: impl IntoIterator<Item = Table>,
@@ -161,7 +160,6 @@ impl Query {
     }
 
     /// Returns the method and the path.
-    #[must_use]
     pub fn key(&self) -> &'static str {
         self.key
     }
@@ -182,7 +180,6 @@ pub struct Answer<Body> {
 
 impl<Body: Serialize> Answer<Body> {
     /// Creates an answer without a version, and so without an `ETag`.
-    #[must_use]
     pub fn new(body: Body) -> Self {
         Self { version: None, body }
     }
@@ -223,7 +220,6 @@ impl<Row> Copy for VisibleTo<Row> {}
 /// Creates a route that answers with one row of a state view of this aggregate: `GET /tanks/{id}`.
 /// `missing` is the response if there is no row, or none that the caller may see. `shown` builds
 /// the response from the row.
-#[must_use]
 pub fn row<A, Row, Shown>(
     key: &'static str,
     table: StateTable,
@@ -285,15 +281,11 @@ pub struct KeyRange {
 
 impl KeyRange {
     /// Selects all rows of this partition.
-    #[must_use]
     pub fn new(partition: impl Into<String>) -> Self {
         Self { partition: partition.into(), starts_with: None }
     }
 
     /// Selects the rows of the caller's own partition.
-    ///
-    /// # Errors
-    /// When the request names no caller.
     pub fn from_caller(request: &HttpRequest) -> Result<Self, Problem> {
         request.actor().map(Self::new)
     }
@@ -302,7 +294,6 @@ impl KeyRange {
 /// Creates a route that answers with a page of an index of a state view: `GET /tanks`. The response
 /// has the rows under `name`. `part` selects the rows, and `shown` builds the response for each
 /// row. Name each parameter that `part` reads with [`Query::parameter`].
-#[must_use]
 pub fn page<Row: DeserializeOwned + 'static, Shown: Serialize + JsonSchema + 'static>(
     key: &'static str,
     name: &'static str,
@@ -346,7 +337,6 @@ pub fn page<Row: DeserializeOwned + 'static, Shown: Serialize + JsonSchema + 'st
 
 /// Creates a route that answers with a page of a log view of one stream, the newest rows first:
 /// `GET /tanks/{id}/fills`. The rows of a stream are in the partition of the aggregate's id.
-#[must_use]
 pub fn history<A, Row, Shown>(
     key: &'static str,
     name: &'static str,
@@ -412,7 +402,6 @@ pub struct Views {
 impl Views {
     /// Creates views without tables. Reads with `?minVersion=` wait for the time of this
     /// [`Patience`].
-    #[must_use]
     pub fn new(patience: Patience) -> Self {
         Self { patience: Some(patience), ..Self::default() }
     }
@@ -466,10 +455,7 @@ impl Views {
     }
 
     /// Returns the rows of a state view, at the active generation.
-    ///
-    /// # Errors
-    /// `500` when no route named its table: a programming error.
-    pub fn state_rows(&self, table: StateTable) -> Result<StateRows, Problem> {
+    pub(crate) fn state_rows(&self, table: StateTable) -> Result<StateRows, Problem> {
         Ok(StateRows::from_table(self.table(table.variable)?, table))
     }
 
@@ -594,7 +580,6 @@ pub async fn run(routes: Vec<Query>) -> Result<(), Error> {
 }
 
 /// The manifest of the function of these routes.
-#[must_use]
 pub fn manifest(routes: &[Query]) -> Manifest {
     let endpoint = |query: &Query| Endpoint { route: query.key.into(), scope: query.scope };
     let source = Source::Http(routes.iter().map(endpoint).collect());
@@ -678,7 +663,6 @@ pub struct PageEnd {
 
 /// Splits a page into the rows in the clients' form and the rest of the body. The rest has the
 /// cursor of the next page, and the keys of the rows that this program cannot read (rule 11).
-#[must_use]
 pub fn split_page<Row, Shown>(
     page: Page<Row>,
     shown: impl Fn(Row) -> Shown,
@@ -730,7 +714,6 @@ fn page_schema<Shown: JsonSchema>(
 
 /// Maps a failure of a read table to the client's problem. This is the only place where such
 /// failures become HTTP.
-#[must_use]
 #[expect(clippy::needless_pass_by_value, reason = "it is mapped over results")]
 pub fn problem(error: TableError) -> Problem {
     match error {
@@ -751,152 +734,4 @@ pub fn problem(error: TableError) -> Problem {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    /// A writer that does not know the index would not mark its keys with the generation. Rows of a
-    /// later generation would then appear in the pages of another one.
-    #[test]
-    #[should_panic(expected = "ROWS_TABLE does not name the index byOwner")]
-    fn a_page_route_with_an_index_that_the_table_does_not_name_does_not_start() {
-        const ROWS: StateTable = StateTable { variable: "ROWS_TABLE", key: "id", indexes: &[] };
-        const BY_OWNER: Index = Index {
-            name: "byOwner",
-            partition: "owner",
-            sort: "name",
-            projection: Projection::All,
-        };
-        let _ = page::<Value, Value>(
-            "GET /rows",
-            "rows",
-            ROWS,
-            BY_OWNER,
-            KeyRange::from_caller,
-            |row| row,
-        );
-    }
-
-    /// A row that a rebuild corrected shows the same version. A client with the wrong row must not
-    /// get `304`.
-    #[test]
-    fn only_a_client_with_exactly_this_representation_gets_304() {
-        let ask_with = |header: &str, tags: &str, body: Value| {
-            let headers = json!({ header: tags });
-            let event = json!({
-                "headers": headers, "isBase64Encoded": false,
-                "requestContext": { "http": { "method": "GET" }, "timeEpoch": 0 },
-            });
-            let event =
-                serde_json::from_value::<aws_lambda_events::apigw::ApiGatewayV2httpRequest>(event);
-            let shown = Response::from_view(2, body);
-            apply_conditions(&event.unwrap().into(), shown)
-        };
-        let ask = |tags: &str, body: Value| ask_with("if-none-match", tags, body).unwrap();
-        let wrong = json!({ "balance": 9 });
-        let right = json!({ "balance": 2 });
-        let before = ask("", wrong.clone());
-        let tag = before.etag().unwrap().to_owned();
-        assert!(tag.starts_with("\"2.") && tag.len() == "\"2.12345678\"".len(), "{tag}");
-        for known in [tag.clone(), format!("W/{tag}"), format!("\"1\", {tag}"), "*".to_owned()] {
-            let same = ask(&known, wrong.clone());
-            assert_eq!(
-                (same.status, same.etag(), same.body.clone()),
-                (StatusCode::NOT_MODIFIED, Some(&*tag), None)
-            );
-        }
-        for other in [&*tag, "\"2\"", "W/\"2\"", "2", ""] {
-            let shown = ask(other, right.clone());
-            assert_eq!(
-                (shown.status, shown.body.as_ref()),
-                (StatusCode::OK, Some(&right)),
-                "{other}"
-            );
-            assert_ne!(shown.etag(), Some(&*tag));
-        }
-        for known in [&*tag, "\"2\"", "\"1\", \"2\"", "*"] {
-            assert_eq!(
-                ask_with("if-match", known, right.clone()).unwrap().status,
-                StatusCode::OK,
-                "{known}"
-            );
-        }
-        for other in ["\"1\"", "W/\"2\"", "2", ""] {
-            let problem = ask_with("if-match", other, right.clone()).unwrap_err();
-            assert_eq!(
-                (problem.status, problem.version),
-                (StatusCode::PRECONDITION_FAILED, Some(2)),
-                "{other}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_page_has_1_to_200_rows() {
-        let limit = |limit: &str| {
-            let event = json!({
-                "rawQueryString": format!("limit={limit}"), "headers": {}, "isBase64Encoded": false,
-                "requestContext": { "http": { "method": "GET" }, "timeEpoch": 0 },
-            });
-            let event =
-                serde_json::from_value::<aws_lambda_events::apigw::ApiGatewayV2httpRequest>(event);
-            super::limit(&event.unwrap().into()).ok()
-        };
-        assert_eq!(["0", "1", "200", "201"].map(limit), [None, Some(1), Some(200), None]);
-    }
-
-    #[test]
-    fn an_unreadable_row_is_named_and_the_rest_of_the_page_is_shown() {
-        let unreadable = UnreadableRow { key: "2".into(), reason: "missing field `room`".into() };
-        let rows = vec![Ok(json!({ "id": 1 })), Err(unreadable), Ok(json!({ "id": 3 }))];
-        let body = page_body("rooms", Page { rows, cursor: Some("next".into()) });
-        let rooms = json!([{ "id": 1 }, { "id": 3 }]);
-        assert_eq!(body, json!({ "rooms": rooms, "unreadable": ["2"], "cursor": "next" }));
-        let whole = Page { rows: vec![Ok(json!({ "id": 1 }))], cursor: None };
-        assert_eq!(page_body("rooms", whole), json!({ "rooms": [{ "id": 1 }] }));
-    }
-
-    #[test]
-    fn the_schema_of_a_page_has_the_rows_under_their_name_and_requires_them() {
-        #[derive(Serialize, JsonSchema)]
-        struct Room {
-            id: u8,
-        }
-        let mut generator = SchemaGenerator::default();
-        let schema = page_schema::<Room>("rooms")(&mut generator).to_value();
-        assert_eq!(schema["required"], json!(["rooms"]));
-        assert_eq!(schema["properties"]["rooms"]["items"], json!({ "$ref": "#/$defs/Room" }));
-        assert_eq!(schema["properties"]["cursor"]["type"], json!(["string", "null"]));
-        assert_eq!(schema["properties"]["unreadable"]["items"]["type"], "string");
-    }
-
-    /// A page ends before it exceeds the limit of Lambda, and the next page resumes there.
-    #[tokio::test]
-    async fn a_page_that_is_too_large_for_a_response_ends_early() {
-        let rows: Vec<_> = (0..9_usize).collect();
-        let read = async |query: &PageQuery<'_>| {
-            let first = query.cursor.map_or(0, |cursor| cursor.parse().unwrap());
-            let last = rows.len().min(first + usize::try_from(query.limit).unwrap());
-            let cursor = (last < rows.len()).then(|| last.to_string());
-            Ok(Page { rows: rows[first..last].iter().map(|row| Ok(*row)).collect(), cursor })
-        };
-        // Each row has a megabyte in the response: the body is JSON within JSON, so that a quote is
-        // escaped twice, to four characters.
-        let shown = |row: usize| json!([row, "\"".repeat(250_000)]);
-        let (mut all, mut cursor) = (Vec::new(), None::<String>);
-        loop {
-            let query = PageQuery::new("", 9, cursor.as_deref());
-            let page = page_that_fits(query, read, shown).await.unwrap();
-            let (page, next) = page.whole().unwrap();
-            let answer = json!({ "body": json!(page).to_string() }).to_string();
-            assert!(!page.is_empty() && answer.len() < 6_000_000, "{}", answer.len());
-            all.extend(page.iter().map(|row| usize::try_from(row[0].as_u64().unwrap()).unwrap()));
-            cursor = next;
-            if cursor.is_none() {
-                break;
-            }
-        }
-        assert_eq!(all, rows);
-    }
-}
+mod tests;

@@ -99,18 +99,15 @@ impl RecentTimeouts {
 mod tests {
     use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
     use http::StatusCode;
+    use ledgerline_testing::http_event;
     use serde_json::json;
 
     use super::*;
 
     fn request(caller: &str) -> HttpRequest {
-        let event = json!({
-            "headers": {}, "isBase64Encoded": false,
-            "requestContext": {
-                "authorizer": { "jwt": { "claims": { "sub": caller } } }, "http": { "method": "GET" }, "timeEpoch": 0,
-            },
-        });
-        HttpRequest::from(serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap())
+        let claims = json!({ "sub": caller });
+        let fields = json!({ "requestContext": { "authorizer": { "jwt": { "claims": claims } } } });
+        HttpRequest::from(http_event::<ApiGatewayV2httpRequest>("GET /tanks", fields))
     }
 
     #[test]

@@ -29,7 +29,7 @@ use tracing_subscriber::{
 use crate::{config, failure::Error, metrics};
 
 /// The handler of a function, from an event and the context of its invocation to its response.
-pub type Handle<Event, Answer> =
+pub(crate) type Handle<Event, Answer> =
     Box<dyn Fn(LambdaEvent<Event>) -> LocalBoxFuture<'static, Result<Answer, Error>>>;
 
 /// Boxes a handler for [`start`].
@@ -49,11 +49,7 @@ where
 /// kind of events alone. One place of this crate calls this function for each kind. Otherwise every
 /// function would compile the runtime and the reading of events once more. That was most of the
 /// time for building a function's binary.
-///
-/// # Errors
-/// When the handler cannot be built. The error is logged, and the process exits: a misconfigured
-/// function must not accept events.
-pub fn start<'a, Event, Answer>(
+pub(crate) fn start<'a, Event, Answer>(
     manifest: Manifest,
     build: LocalBoxFuture<'a, Result<Handle<Event, Answer>, Error>>,
 ) -> LocalBoxFuture<'a, Result<(), Error>>
@@ -106,9 +102,6 @@ pub(crate) fn operations_requested() -> bool {
 }
 
 /// Prints the operations of a function, as JSON.
-///
-/// # Errors
-/// When standard output cannot be written.
 #[cfg(feature = "schema")]
 pub(crate) fn print_operations(operations: &Operations) -> Result<(), Error> {
     Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(operations)?)?)
@@ -196,13 +189,11 @@ impl LoadServiceConfig for ServiceSettings {
 }
 
 /// The number of attempts of a client at a request, and the pauses between them (rule 11).
-#[must_use]
 pub fn retries() -> RetryConfig {
     RetryConfig::standard().with_max_attempts(3).with_max_backoff(Duration::from_millis(500))
 }
 
 /// The timeouts of a client (rule 11).
-#[must_use]
 pub fn timeouts() -> TimeoutConfig {
     TimeoutConfig::builder()
         .connect_timeout(Duration::from_secs(1))

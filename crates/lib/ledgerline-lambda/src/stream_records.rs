@@ -62,9 +62,6 @@ pub struct Unreadable {
 
 /// Runs a function behind a stream. The handler returns the index of the first record that failed.
 /// Lambda delivers that record and all after it again.
-///
-/// # Errors
-/// When the parts cannot be built.
 pub(crate) async fn run<Parts: Handler>(
     manifest: Manifest,
     build: impl AsyncFnOnce() -> Result<Parts, Error>,
@@ -110,7 +107,6 @@ pub trait Handler: 'static {
 /// Reads the records of the commits that the batch inserted. The filter of the event source mapping
 /// passes nothing else. Without this check, a mapping that lost its filter would pass expired and
 /// changed items on as new commits.
-#[must_use]
 pub fn records(batch: Batch) -> Vec<Record> {
     batch.records.iter().filter_map(|raw| read_record(raw.get())).collect()
 }
@@ -198,7 +194,6 @@ fn redelivery(event_source_arn: Option<&str>) -> Option<String> {
 /// Builds the response that names the failed record. Its sequence number, the lowest that failed,
 /// becomes the checkpoint. A record without a number cannot be named: an empty identifier fails the
 /// whole batch.
-#[must_use]
 pub fn response(records: &[Record], failed: Option<usize>) -> DynamoDbEventResponse {
     let mut response = DynamoDbEventResponse::default();
     if let Some(record) = failed.and_then(|index| records.get(index)) {

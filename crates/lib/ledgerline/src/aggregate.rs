@@ -112,9 +112,6 @@ pub trait Aggregate: Sized + Send + Sync + 'static {
     }
 
     /// Returns the name of the stream of the aggregate with this id.
-    ///
-    /// # Errors
-    /// When no stream can have this id.
     fn stream(id: &str) -> Result<StreamId, InvalidStreamId> {
         StreamId::new(Self::CATEGORY, id)
     }
@@ -158,7 +155,6 @@ impl Context {
     /// assert!(!Context { at, actor: None }.is_owner(None));
     /// # Ok::<_, jiff::Error>(())
     /// ```
-    #[must_use]
     pub fn is_owner(&self, owner: Option<&str>) -> bool {
         self.actor.is_some() && self.actor.as_deref() == owner
     }
@@ -214,7 +210,6 @@ pub trait Visitor {
 /// }
 /// assert_eq!(categories::<All>(), ["tank"]);
 /// ```
-#[must_use]
 pub fn categories<L: Aggregates>() -> Vec<&'static str> {
     struct Categories(Vec<&'static str>);
     impl Visitor for Categories {

@@ -41,7 +41,6 @@ struct Remembered<A: Aggregate> {
 
 impl<A: Aggregate> Cache<A> {
     /// Returns a cache for up to this many streams, and up to 8 MB of their states.
-    #[must_use]
     pub fn new(streams: NonZeroUsize) -> Self {
         Self(Mutex::new(Remembered { streams: LruCache::new(streams), bytes: 0 }))
     }

@@ -90,27 +90,21 @@ pub struct Changes {
 
 impl Changes {
     /// Returns a list without changes.
-    #[must_use]
     pub fn new(table: LogTable) -> Self {
         Self { table, rows: BTreeMap::new() }
     }
 
     /// Returns the number of rows that change.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
     /// Whether no row changes.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// Returns the same changes, if all rows are written in one of these ways.
-    ///
-    /// # Errors
-    /// When a row is written in another way.
     pub fn only(self, writes: &[Write]) -> Result<Self, ChangesError> {
         let ways = self.rows.values().map(|change| match change {
             Change::Insert(_) => Write::Insert,
@@ -256,7 +250,6 @@ impl Changes {
 
     /// Returns about the number of bytes of the changes as JSON. A transaction has a limit of
     /// bytes.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         let bytes = |fields: &Fields| serde_json::to_string(fields).map_or(0, |text| text.len());
         let of_row = |change: &Change| match change {

@@ -26,7 +26,6 @@ impl EventType {
     /// When there is not one upcaster for each schema before the current one: every shape must have
     /// a way to read it. In a constant, as [`events!`](crate::events) makes it, that is a compile
     /// error.
-    #[must_use]
     pub const fn new(
         name: &'static str,
         schema: u32,
@@ -51,7 +50,6 @@ impl EventType {
     }
 
     /// Whether it is read under this name.
-    #[must_use]
     pub fn has_name(&self, name: &str) -> bool {
         self.names().any(|known| known == name)
     }
@@ -175,7 +173,6 @@ macro_rules! events {
 
 /// Returns the data of an event with one more field, unless it has the field already: the work of
 /// most upcasters.
-#[must_use]
 pub fn with_field(mut data: Value, name: &str, value: impl Into<Value>) -> Value {
     if let Some(fields) = data.as_object_mut() {
         fields.entry(name).or_insert(value.into());
@@ -317,9 +314,6 @@ fn read<E: EventTypes>(name: &str, data: &str) -> Result<E, serde_json::Error> {
 }
 
 /// Returns the stored form of a state.
-///
-/// # Errors
-/// When the state is not a JSON object.
 pub fn encode_state<A: Aggregate>(state: &A::State) -> Result<RecordedState, EncodeError> {
     let data = serde_json::to_string(state)
         .map_err(|source| EncodeError::Json { what: A::CATEGORY, source })?;
@@ -332,7 +326,6 @@ pub fn encode_state<A: Aggregate>(state: &A::State) -> Result<RecordedState, Enc
 /// Reads a stored state, or returns `None` when it has another schema, or cannot be read. The
 /// caller then folds the events instead (rule 5). A state of an older schema is read if the
 /// aggregate upcasts it.
-#[must_use]
 pub fn decode_state<A: Aggregate>(recorded: &RecordedState) -> Option<A::State> {
     if recorded.schema == A::STATE_SCHEMA {
         return serde_json::from_str(&recorded.data).ok();
@@ -343,7 +336,6 @@ pub fn decode_state<A: Aggregate>(recorded: &RecordedState) -> Option<A::State> 
 
 /// Returns the data of a state of an older schema in the shape of the current schema; `None` if the
 /// aggregate cannot upcast it.
-#[must_use]
 pub fn upcast<A: Aggregate>(schema: u32, data: Value) -> Option<Value> {
     if schema < A::STATE_SCHEMA { A::upcast_state(schema, data) } else { None }
 }

@@ -30,13 +30,11 @@ pub struct Commit {
 impl Commit {
     /// Returns a sort key for a row of this commit: the version and a place in the commit, up to
     /// 9999. The keys, as texts, are in the order of the log.
-    #[must_use]
     pub fn entry(&self, place: usize) -> String {
         format!("{:020}#{place:04}", self.version)
     }
 
     /// Returns the size of its texts and numbers, in bytes, without the database's overhead.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         let Self { stream, version: _, events, state, command, at: _, meta } = self;
         let events = events.iter().map(|event| event.event_type.len() + event.data.len());

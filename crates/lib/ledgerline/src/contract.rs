@@ -69,7 +69,6 @@ fn stream(id: &str) -> StreamId {
 }
 
 /// Returns a commit with this version and nothing special in it.
-#[must_use]
 pub fn commit(stream: &StreamId, version: u64) -> Commit {
     Commit {
         stream: stream.clone(),

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 
-pub use self::execution::{
-    ExecuteError, Execution, Host, Idempotency, Outcome, Pause, Precondition,
-};
+pub(crate) use self::execution::Pause;
+pub use self::execution::{ExecuteError, Execution, Host, Idempotency, Outcome, Precondition};
 use crate::{
     Aggregate, AppendError, Cache, Commit, Consistency, EncodeError, EventLog, EventStore,
     IdempotencyStore, LoadError, Loaded, Range, RecordedEvent, Refusal, RefusalKind, StoreError,
@@ -57,9 +56,6 @@ const WRITE_UNIT_BYTES: usize = 1024;
 /// # };
 /// # futures::executor::block_on(done).unwrap();
 /// ```
-///
-/// # Errors
-/// See [`ExecuteError`].
 pub async fn execute<A: Aggregate, S: EventStore>(
     store: &S,
     cache: &Cache<A>,

@@ -281,7 +281,6 @@ impl From<view::LogTable> for Table {
 
 impl Table {
     /// Returns a table with these keys and no actions yet.
-    #[must_use]
     pub const fn new(
         variable: &'static str,
         partition: &'static str,
@@ -300,7 +299,6 @@ impl Table {
     }
 
     /// Returns the table, with these actions on all its items.
-    #[must_use]
     pub fn grant(table: impl Into<Self>, actions: impl IntoIterator<Item = Action>) -> Self {
         table.into().grant_keys(actions, &BTreeSet::new())
     }
@@ -338,7 +336,6 @@ impl Table {
 
 impl Manifest {
     /// Returns the manifest of a function that declares only its events.
-    #[must_use]
     pub fn new(source: Source) -> Self {
         Self {
             source,
@@ -458,7 +455,6 @@ impl Manifest {
     }
 
     /// Returns the routes that the function answers; none unless it is behind the HTTP API.
-    #[must_use]
     pub fn endpoints(&self) -> &[Endpoint] {
         match &self.source {
             Source::Http(endpoints) => endpoints,
@@ -471,7 +467,6 @@ impl Manifest {
     }
 
     /// Returns the categories of commits or states that the function receives.
-    #[must_use]
     pub fn categories(&self) -> BTreeSet<&str> {
         match &self.source {
             Source::States { category, .. } => BTreeSet::from([&**category]),
@@ -481,13 +476,11 @@ impl Manifest {
     }
 
     /// Returns the table that this variable names, if it is one of the function's.
-    #[must_use]
     pub fn table_of(&self, variable: &str) -> Option<&Table> {
         self.tables.iter().find(|table| table.variable == variable)
     }
 
     /// Whether the function may perform this action on the table that this variable names.
-    #[must_use]
     pub fn takes(&self, action: Action, variable: &str) -> bool {
         self.table_of(variable).is_some_and(|table| table.actions.contains_key(&action))
     }

@@ -14,7 +14,6 @@ pub enum Delivery {
 
 /// Compares the version of a commit with the position, the last version that was applied (0 for
 /// none).
-#[must_use]
 pub fn check(position: u64, version: u64) -> Delivery {
     if version <= position {
         Delivery::Duplicate

@@ -26,25 +26,21 @@ pub struct Refusal {
 
 impl Refusal {
     /// The aggregate does not exist.
-    #[must_use]
     pub const fn not_found(code: &'static str, detail: &'static str) -> Self {
         Self { kind: RefusalKind::NotFound, code, detail: Cow::Borrowed(detail) }
     }
 
     /// The aggregate exists already.
-    #[must_use]
     pub const fn already_exists(code: &'static str, detail: &'static str) -> Self {
         Self { kind: RefusalKind::AlreadyExists, code, detail: Cow::Borrowed(detail) }
     }
 
     /// The caller may not do this.
-    #[must_use]
     pub const fn forbidden(code: &'static str, detail: &'static str) -> Self {
         Self { kind: RefusalKind::Forbidden, code, detail: Cow::Borrowed(detail) }
     }
 
     /// A rule of the domain does not allow it.
-    #[must_use]
     pub const fn refused(code: &'static str, detail: &'static str) -> Self {
         Self { kind: RefusalKind::Refused, code, detail: Cow::Borrowed(detail) }
     }
@@ -56,19 +52,16 @@ impl Refusal {
     }
 
     /// Returns the family of the refusal.
-    #[must_use]
     pub const fn kind(&self) -> RefusalKind {
         self.kind
     }
 
     /// Returns the stable name in kebab case, for programs: the end of the problem's `type`.
-    #[must_use]
     pub const fn code(&self) -> &'static str {
         self.code
     }
 
     /// Returns the text that explains the refusal to people.
-    #[must_use]
     pub fn detail(&self) -> &str {
         &self.detail
     }

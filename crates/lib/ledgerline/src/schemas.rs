@@ -14,7 +14,6 @@ pub const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
 /// Returns the schema of the data of an event, at the current schema number of its type. Returns
 /// `None` if the aggregate has no such type.
-#[must_use]
 pub fn event<A: Aggregate>(known: &EventType) -> Option<Value> {
     let events = schema_for_writers::<A::Event>();
     let variants = match events.get("oneOf") {
@@ -34,13 +33,11 @@ pub fn event<A: Aggregate>(known: &EventType) -> Option<Value> {
 }
 
 /// Returns the schema of the state of an aggregate.
-#[must_use]
 pub fn state<A: Aggregate>() -> Value {
     schema_for_writers::<A::State>()
 }
 
 /// Returns the schema of a row.
-#[must_use]
 pub fn row<Row: JsonSchema>() -> Value {
     schema_with::<Row>(SchemaSettings::draft2020_12())
 }

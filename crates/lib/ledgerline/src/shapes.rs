@@ -162,7 +162,6 @@ fn check_states<A: Aggregate>(shapes: &[State]) -> Result<(), String> {
 
 /// Returns the reason why the aggregates cannot read a commit, without values of it (rule 14);
 /// `None` if they can.
-#[must_use]
 pub fn unreadable<L: Aggregates>(commit: &Commit) -> Option<String> {
     struct Reading<'a> {
         commit: &'a Commit,

@@ -68,13 +68,11 @@ impl StreamId {
     }
 
     /// Returns the whole name: the partition key in the Commits table.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.name
     }
 
     /// Returns the part before the first dash.
-    #[must_use]
     pub fn category(&self) -> &str {
         &self.name[..self.category_length]
     }

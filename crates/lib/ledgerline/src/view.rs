@@ -64,10 +64,6 @@ pub enum Projection {
     KeysOnly,
 }
 
-/// A function that makes the row for an id, a version and a state, or returns `None` if the view
-/// forgets the aggregate.
-pub type RowOf<A, Row> = fn(&str, u64, <A as Aggregate>::State) -> Option<Row>;
-
 /// A view that is written from the states that events carry: one row for each aggregate.
 ///
 /// ```
@@ -92,8 +88,9 @@ pub type RowOf<A, Row> = fn(&str, u64, <A as Aggregate>::State) -> Option<Row>;
 pub struct StateView<A: Aggregate, Row> {
     /// The table of the rows.
     pub table: StateTable,
-    /// Makes a row.
-    pub row: RowOf<A, Row>,
+    /// Makes the row for an id, a version and a state, or returns `None` if the view forgets the
+    /// aggregate.
+    pub row: fn(&str, u64, A::State) -> Option<Row>,
 }
 
 impl<A: Aggregate, Row> Clone for StateView<A, Row> {
@@ -103,9 +100,6 @@ impl<A: Aggregate, Row> Clone for StateView<A, Row> {
 }
 
 impl<A: Aggregate, Row> Copy for StateView<A, Row> {}
-
-/// A function that makes the changes of a commit.
-pub type ChangesOf = fn(&Commit) -> Result<Changes, ChangesError>;
 
 /// A view that is written from the log: from every commit of some categories, once and in order.
 ///
@@ -133,7 +127,7 @@ pub struct LogView {
     /// view refuses a change of another kind.
     pub writes: &'static [Write],
     /// Makes the changes of a commit.
-    pub changes: ChangesOf,
+    pub changes: fn(&Commit) -> Result<Changes, ChangesError>,
 }
 
 impl LogView {
@@ -161,8 +155,9 @@ mod tests {
     #[test]
     fn a_view_that_inserts_has_one_category_and_no_other_writes() {
         let table = LogTable { variable: "ROWS_TABLE", partition: "p", sort: "s" };
-        let changes: ChangesOf =
-            |_| Ok(Changes::new(LogTable { variable: "ROWS_TABLE", partition: "p", sort: "s" }));
+        let changes = |_: &Commit| {
+            Ok(Changes::new(LogTable { variable: "ROWS_TABLE", partition: "p", sort: "s" }))
+        };
         let check = |of, writes| LogView { table, of, writes, changes }.check();
         assert_eq!(check(&["a"], &[Write::Insert]), Ok(()));
         assert_eq!(check(&["a", "b"], &[Write::Put, Write::Delete]), Ok(()));
@@ -175,12 +170,6 @@ mod tests {
         }
     }
 }
-
-/// A function that adds the changes of a commit to those of the commits before it. The state has
-/// the data that it needs of all commits before it, and the memory the data of those of the same
-/// stream.
-pub type OrderedChanges<State, Memory> =
-    fn(&mut State, &mut Memory, &Commit, &mut Changes) -> Result<(), ChangesError>;
 
 /// A view that is written from `$all` ([`all`](crate::all)): from every commit of some categories,
 /// once, in one order over all streams.
@@ -225,10 +214,10 @@ pub struct OrderedView<State, Memory> {
     /// The ways in which its changes write rows: all but [`Write::Insert`], because a transaction
     /// writes its rows together with the checkpoint.
     pub writes: &'static [Write],
-    /// Adds the changes of a commit. The commit's time is at most
+    /// Adds the changes of a commit to those of the commits before it. The commit's time is at most
     /// [`CLOCK_SKEW`](crate::all::CLOCK_SKEW) after that of its segment of `$all`: the clock of one
     /// command function cannot move a view by more.
-    pub changes: OrderedChanges<State, Memory>,
+    pub changes: fn(&mut State, &mut Memory, &Commit, &mut Changes) -> Result<(), ChangesError>,
 }
 
 impl<State, Memory> Clone for OrderedView<State, Memory> {

@@ -86,7 +86,7 @@ const TYPES: &[(&str, usize)] = &[
 const MORE_OPTIONS: usize = 0;
 
 /// The most names that several source files of the libraries have, with different contents.
-const SHARED_FILE_NAMES: usize = 16;
+const SHARED_FILE_NAMES: usize = 13;
 /// The file names that every package may have.
 const COMMON_FILE_NAMES: [&str; 4] = ["lib.rs", "mod.rs", "main.rs", "tests.rs"];
 

@@ -22,7 +22,7 @@ use super::{
     Position, RowKey, TableError, batch, cancellation_error, invalid,
     log_rows::Guard,
     number, number_of,
-    position::{Condition, position_below, position_equals},
+    stream_position::{Condition, position_below, position_equals},
 };
 use crate::error::table_error;
 

@@ -63,9 +63,6 @@ impl LogRows {
 
     /// Reads the rows with these keys that exist, in no particular order, with strong consistency.
     /// No key may be in the list twice.
-    ///
-    /// # Errors
-    /// When the table fails, or is throttled for too long.
     pub async fn get_all<T: DeserializeOwned>(
         &self,
         rows: &[Key],

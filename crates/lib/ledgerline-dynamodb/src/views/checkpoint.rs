@@ -60,7 +60,6 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// Whether another holder has it at `now`. `holding` is the duration of a lease.
-    #[must_use]
     pub fn is_held_by_another(
         &self,
         holder: &str,
@@ -105,9 +104,6 @@ pub struct OrderedRows<'a> {
 impl LogRows {
     /// Returns the progress of the subscription in these streams, by strongly consistent reads, one
     /// call for a hundred streams. A stream without applied commits is left out.
-    ///
-    /// # Errors
-    /// When the table fails, or is throttled for too long.
     pub async fn applied_positions(
         &self,
         streams: &BTreeSet<&StreamId>,
@@ -129,9 +125,6 @@ impl LogRows {
     }
 
     /// Reads the checkpoint, with strong consistency.
-    ///
-    /// # Errors
-    /// When the table fails.
     pub async fn checkpoint(&self) -> Result<Checkpoint, TableError> {
         let item = self.view.item(self.view.item_key(CHECKPOINT), true).await?;
         item.map_or_else(|| Ok(Checkpoint::default()), from_item)
@@ -141,9 +134,6 @@ impl LogRows {
     ///
     /// A holder with a clock in the future does not keep the lease for more time than others would.
     /// The fence keeps its writes out after another holder takes the checkpoint.
-    ///
-    /// # Errors
-    /// When the table fails.
     pub async fn take_checkpoint(
         &self,
         holder: &str,
@@ -224,9 +214,6 @@ impl LogRows {
     }
 
     /// Releases the checkpoint without a move, if it is still this holder's.
-    ///
-    /// # Errors
-    /// When the table fails.
     pub async fn give_back_checkpoint(&self, taken: &Checkpoint) -> Result<(), TableError> {
         let pauses = ExponentialBuilder::default()
             .with_min_delay(Duration::from_millis(100))

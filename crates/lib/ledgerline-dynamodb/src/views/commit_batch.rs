@@ -57,7 +57,6 @@ pub enum Applied {
 
 impl CommitBatch {
     /// Returns a batch without commits.
-    #[must_use]
     pub fn new(table: LogTable) -> Self {
         Self { moves: BTreeMap::new(), changes: Changes::new(table), bytes: 0 }
     }
@@ -95,7 +94,6 @@ impl CommitBatch {
     }
 
     /// Whether it has no commits.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.moves.is_empty()
     }

@@ -63,7 +63,6 @@ pub(super) enum Guard {
 
 impl LogRows {
     /// Returns the rows in the table of this name. They are written in transactions.
-    #[must_use]
     pub fn new(client: Client, name: impl Into<String>, keys: LogTable) -> Self {
         Self { view: ViewTable::new(client, name, &keys), keys, guard: Guard::Transaction }
     }
@@ -78,41 +77,31 @@ impl LogRows {
     }
 
     /// Returns the rows in this table.
-    #[must_use]
     pub fn from_table(view: ViewTable, keys: LogTable) -> Self {
         Self { view, keys, guard: Guard::Transaction }
     }
 
     /// Returns their table.
-    #[must_use]
     pub fn view(&self) -> &ViewTable {
         &self.view
     }
 
     /// Returns the same view, at the rows of this generation.
-    #[must_use]
     pub fn at(&self, generation: u32) -> Self {
         Self { view: self.view.at(generation), ..self.clone() }
     }
 
     /// Whether one call can write the rows of many streams.
-    #[must_use]
     pub fn inserts(&self) -> bool {
         self.guard == Guard::NewestRow
     }
 
     /// Reads the row with these keys, by an eventually consistent read.
-    ///
-    /// # Errors
-    /// When the table fails.
     pub async fn get<T: DeserializeOwned>(&self, key: RowKey<'_>) -> Result<Option<T>, TableError> {
         self.read_row(key, false).await
     }
 
     /// Reads the row with these keys, by a strongly consistent read.
-    ///
-    /// # Errors
-    /// When the table fails.
     pub async fn read<T: DeserializeOwned>(
         &self,
         key: RowKey<'_>,
@@ -130,9 +119,6 @@ impl LogRows {
     }
 
     /// Writes a row unless a row has its keys already. Returns whether it was written.
-    ///
-    /// # Errors
-    /// When the table fails.
     pub async fn put_new(&self, row: &impl Serialize) -> Result<bool, TableError> {
         let put = self.view.client.put_item().table_name(&self.view.name);
         let result = put
@@ -146,9 +132,6 @@ impl LogRows {
     }
 
     /// Replaces a row if this field of it still has this value. Returns whether it was replaced.
-    ///
-    /// # Errors
-    /// When the table fails.
     pub async fn replace_if(
         &self,
         row: &impl Serialize,
@@ -169,9 +152,6 @@ impl LogRows {
 
     /// Deletes a row if this field of it still has this value. Returns whether it was deleted.
     /// Because of the condition, an earlier attempt that arrives late does not delete a newer row.
-    ///
-    /// # Errors
-    /// When the table fails.
     pub async fn delete_if(
         &self,
         key: RowKey<'_>,
@@ -317,9 +297,6 @@ impl LogRows {
 
     /// Returns the position from which a rebuild resumes in a stream. Only a view that inserts rows
     /// has it in the newest row; the roles of all others allow no query.
-    ///
-    /// # Errors
-    /// When the table fails.
     pub async fn resume_position(&self, stream: &StreamId) -> Result<u64, TableError> {
         match self.guard {
             Guard::NewestRow => self.consistent_position(stream).await,

@@ -7,8 +7,8 @@ use ledgerline::{Index, Projection};
 use serde::de::DeserializeOwned;
 
 use super::{
-    Item, LogRows, StateRows, TOMBSTONE, TableError, ViewTable, cursor, deserialize, generations,
-    list::List,
+    Item, LogRows, StateRows, TOMBSTONE, TableError, ViewTable, deserialize, generations,
+    page_cursor::{self, List},
 };
 use crate::error::table_error;
 
@@ -24,9 +24,6 @@ pub struct Page<T> {
 
 impl<T> Page<T> {
     /// Returns the rows and the place where the next page begins, for a reader that needs all rows.
-    ///
-    /// # Errors
-    /// When a row cannot be read.
     pub fn whole(self) -> Result<(Vec<T>, Option<String>), TableError> {
         let rows = self.rows.into_iter().collect::<Result<_, _>>();
         Ok((rows.map_err(|row| TableError::Row(row.reason))?, self.cursor))
@@ -65,7 +62,6 @@ pub struct PageQuery<'a> {
 
 impl<'a> PageQuery<'a> {
     /// Returns a query of all rows of a partition, in ascending order.
-    #[must_use]
     pub fn new(partition: &'a str, limit: i32, cursor: Option<&'a str>) -> Self {
         Self { partition, starts_with: None, newest_first: false, limit, cursor }
     }
@@ -191,7 +187,7 @@ impl ViewTable {
         });
         let list = &List { starts_with: prefix.as_deref(), ..*list };
         let partitions = list.partitions.iter().copied();
-        let start = list.cursor.map(|cursor| cursor::read(cursor, list)).transpose()?;
+        let start = list.cursor.map(|cursor| page_cursor::read(cursor, list)).transpose()?;
         let start = start.map(|mut start| {
             self.sign_keys(&mut start, partitions.clone());
             start.insert(list.partition.0.to_owned(), self.partition(list.partition.1));
@@ -201,7 +197,7 @@ impl ViewTable {
         items.retain(|item| !item.contains_key(TOMBSTONE));
         let cursor = last.map(|mut last| {
             self.unsign_keys(&mut last, partitions);
-            cursor::write(&last, list)
+            page_cursor::write(&last, list)
         });
         Ok(Items { items, cursor: cursor.transpose()? })
     }

@@ -37,7 +37,6 @@ pub struct SegmentProgress {
 
 impl SegmentProgress {
     /// Returns the name under which the progress of a part is stored.
-    #[must_use]
     pub fn name(part: i32, parts: i32) -> String {
         format!("{PART}{part}-of-{parts}")
     }
@@ -54,9 +53,6 @@ pub struct Cleared {
 
 impl ViewTable {
     /// Reads the progress of this generation's rebuild in this part of the log.
-    ///
-    /// # Errors
-    /// When the table fails.
     pub async fn part(&self, name: &str) -> Result<SegmentProgress, TableError> {
         self.item(self.item_key(name), true)
             .await?
@@ -64,9 +60,6 @@ impl ViewTable {
     }
 
     /// Stores the progress of the rebuild.
-    ///
-    /// # Errors
-    /// When the table fails.
     pub async fn put_part(&self, name: &str, part: &SegmentProgress) -> Result<(), TableError> {
         let mut item = to_item(part)?;
         item.extend(self.item_key(name));

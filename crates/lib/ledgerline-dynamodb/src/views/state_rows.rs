@@ -50,34 +50,27 @@ pub struct StateRows {
 
 impl StateRows {
     /// Returns the rows in the table of this name.
-    #[must_use]
     pub fn new(client: Client, name: impl Into<String>, keys: StateTable) -> Self {
         Self { view: ViewTable::new(client, name, &keys), keys }
     }
 
     /// Returns the rows in this table.
-    #[must_use]
     pub fn from_table(view: ViewTable, keys: StateTable) -> Self {
         Self { view, keys }
     }
 
     /// Returns their table.
-    #[must_use]
     pub fn view(&self) -> &ViewTable {
         &self.view
     }
 
     /// Returns the same view, at the rows of this generation.
-    #[must_use]
     pub fn at(&self, generation: u32) -> Self {
         Self { view: self.view.at(generation), keys: self.keys }
     }
 
     /// Writes a row made from a state, unless the table shows the same version or a newer one
     /// already (rule 8). Also returns the consumed write units.
-    ///
-    /// # Errors
-    /// When the table fails.
     pub async fn put_newer(
         &self,
         row: &impl Serialize,
@@ -99,9 +92,6 @@ impl StateRows {
     /// Deletes a row, unless the table shows the same version or a newer one already. It leaves a
     /// tombstone, which keeps older versions out (rule 8) until `expires`, in Unix seconds. No
     /// older version may arrive after that time.
-    ///
-    /// # Errors
-    /// When the table fails.
     pub async fn forget(
         &self,
         id: &str,
@@ -155,9 +145,6 @@ impl StateRows {
 
     /// Reads the row of an aggregate and the version that the table shows of it. A forgotten row
     /// has a version too; without a row the version is 0.
-    ///
-    /// # Errors
-    /// When the table fails.
     pub async fn find_row<T: DeserializeOwned>(
         &self,
         id: &str,

@@ -78,7 +78,6 @@ pub struct Problem {
 
 impl Problem {
     /// Creates a problem of this kind.
-    #[must_use]
     pub fn new(kind: ProblemType, detail: impl Into<String>) -> Self {
         Self {
             status: kind.status,
@@ -90,33 +89,28 @@ impl Problem {
     }
 
     /// Creates the problem of a malformed request.
-    #[must_use]
     pub fn field(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { field: Some(field.into()), ..Self::new(INVALID_REQUEST, detail) }
     }
 
     /// Creates the problem of a missing route, although the API sent the request to this function.
-    #[must_use]
     pub fn no_route() -> Self {
         Self::new(NO_ROUTE, "there is no such route")
     }
 
     /// Creates the problem of a busy service, or of a database that does not answer in time. The
     /// client may retry.
-    #[must_use]
-    pub fn unavailable() -> Self {
+    pub(crate) fn unavailable() -> Self {
         Self::new(UNAVAILABLE, "the service is busy: retry")
     }
 
     /// Creates the problem of a server failure, whose reason is in the logs.
-    #[must_use]
     pub fn internal() -> Self {
         Self::new(INTERNAL, "the request could not be handled")
     }
 
     /// Builds the body of the problem.
-    #[must_use]
-    pub fn body(&self) -> Value {
+    pub(crate) fn body(&self) -> Value {
         #[derive(Serialize)]
         struct Body<'a> {
             r#type: String,

@@ -81,7 +81,6 @@ fn meta(event: &ApiGatewayV2httpRequest, actor: Option<String>) -> Meta {
 
 impl HttpRequest {
     /// The method and the path of the route, as the template has them: `POST /tanks/{id}/fills`.
-    #[must_use]
     pub fn route(&self) -> &str {
         self.event
             .route_key
@@ -91,8 +90,7 @@ impl HttpRequest {
     }
 
     /// The path of the request.
-    #[must_use]
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.event.raw_path.as_deref().unwrap_or_default()
     }
 
@@ -190,8 +188,7 @@ impl HttpRequest {
     }
 
     /// Returns all values of a parameter of the query, which may be given several times.
-    #[must_use]
-    pub fn query_values(&self, name: &str) -> BTreeSet<String> {
+    pub(crate) fn query_values(&self, name: &str) -> BTreeSet<String> {
         let raw = self.event.raw_query_string.as_deref().unwrap_or_default();
         let values = form_urlencoded::parse(raw.as_bytes()).filter(|(key, _)| key == name);
         values.map(|(_, value)| value.into_owned()).collect()
@@ -211,10 +208,7 @@ impl HttpRequest {
     }
 
     /// Returns the body.
-    ///
-    /// # Errors
-    /// When the body is larger than [`MAX_BODY_BYTES`], or is marked as base64 and is not.
-    pub fn body(&self) -> Result<&[u8], Problem> {
+    pub(crate) fn body(&self) -> Result<&[u8], Problem> {
         let text = self.event.body.as_deref().unwrap_or_default();
         let body = self.body.get_or_init(|| bytes(text, self.event.is_base64_encoded));
         body.as_deref().map_err(Problem::clone)
@@ -282,7 +276,6 @@ impl HttpRequest {
     }
 
     /// Returns the origin of the request, for the commit that it causes.
-    #[must_use]
     pub fn meta(&self) -> &Meta {
         &self.meta
     }

@@ -43,7 +43,6 @@ pub struct Response {
 
 impl Response {
     /// Creates a response with a body.
-    #[must_use]
     pub fn json(status: StatusCode, body: Value) -> Self {
         Self { status, headers: Vec::new(), body: Some(body) }
     }
@@ -56,7 +55,6 @@ impl Response {
     }
 
     /// Creates the response of a query that shows this body at a version.
-    #[must_use]
     pub(crate) fn from_view(version: u64, body: Value) -> Self {
         Self::json(StatusCode::OK, body).with_representation(version)
     }
@@ -120,7 +118,6 @@ impl From<Problem> for Response {
 }
 
 /// The entity tag of a version: `"3"`.
-#[must_use]
 pub(crate) fn etag(version: u64) -> String {
     format!("\"{version}\"")
 }
@@ -129,8 +126,7 @@ pub(crate) fn etag(version: u64) -> String {
 /// commands, and `"3.9f86d081"`, as in responses to reads. Returns `None` for `*`. The comparison
 /// is strong (13.1.1): weak tags, and tags that are not a version, are left out, because they match
 /// nothing.
-#[must_use]
-pub fn parse_etags(tags: &str) -> Option<Vec<u64>> {
+pub(crate) fn parse_etags(tags: &str) -> Option<Vec<u64>> {
     if tags.trim() == "*" {
         return None;
     }

@@ -76,9 +76,6 @@ pub enum ApplyError {
 
 impl ApplyError {
     /// Refuses a commit whose category is not among these: the queue is wired to the wrong streams.
-    ///
-    /// # Errors
-    /// [`ApplyError::NotWanted`].
     pub fn check_category(categories: &[&str], commit: &Commit) -> Result<(), Self> {
         if categories.contains(&commit.stream.category()) {
             return Ok(());
@@ -88,7 +85,6 @@ impl ApplyError {
 
     /// Creates the error for a commit with an event that cannot be read, or a row that cannot be
     /// written.
-    #[must_use]
     pub fn changes(commit: &Commit, source: impl Into<ChangesError>) -> Self {
         Self::Changes {
             stream: commit.stream.clone(),

@@ -59,7 +59,6 @@ pub async fn run(view: LogView) -> Result<(), Error> {
 }
 
 /// The manifest of the function of this view.
-#[must_use]
 pub fn manifest(view: &LogView) -> Manifest {
     // Every log projector may put its position in an item next to the rows, and reads the
     // generations. A projector that inserts rows also looks for its position in the newest row, and
@@ -116,7 +115,6 @@ impl Consumer for LogProjector {
 
 impl LogProjector {
     /// Creates a projector that writes the rows of this view into the table of this name.
-    #[must_use]
     pub fn new(client: Client, name: impl Into<String>, view: LogView) -> Self {
         Self { table: LogRows::new(client, name, view.table).with_writes(view.writes), view }
     }

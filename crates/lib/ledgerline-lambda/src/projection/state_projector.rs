@@ -97,7 +97,6 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(
 }
 
 /// The manifest of the function of this view.
-#[must_use]
 pub fn manifest<A: Aggregate, Row>(view: &StateView<A, Row>) -> Manifest {
     // A redelivered commit has its events under the names that they have in the log.
     let events =
@@ -267,9 +266,6 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     }
 
     /// Projects the detail of one entry.
-    ///
-    /// # Errors
-    /// The errors of [`project_all`](Self::project_all).
     pub async fn project(&self, detail: Value) -> Result<(), Error> {
         self.project_all(vec![detail]).await
     }

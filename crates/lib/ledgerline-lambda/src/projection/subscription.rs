@@ -121,7 +121,6 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
 }
 
 /// The manifest of the function of this view.
-#[must_use]
 pub fn manifest<State, Memory>(view: &OrderedView<State, Memory>) -> Manifest {
     // The function puts and gets the checkpoint and the positions. An update takes the lease on the
     // checkpoint.
@@ -169,7 +168,6 @@ pub struct Subscriber<State, Memory> {
 impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     /// Creates a subscription that writes this view into this table, and reads this `$all` of this
     /// log.
-    #[must_use]
     pub fn new(
         view: OrderedView<State, Memory>,
         table: LogRows,

@@ -42,7 +42,6 @@ pub struct Patience {
 
 impl Patience {
     /// Creates a wait of this duration, for versions that are in this log.
-    #[must_use]
     pub fn new(duration: Duration, log: DynamoDbStore) -> Self {
         Self { duration, log, timeouts: RecentTimeouts::default() }
     }

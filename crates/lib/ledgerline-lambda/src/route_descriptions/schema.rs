@@ -128,9 +128,6 @@ impl RouteKind {
 }
 
 /// Prints the operations of these routes.
-///
-/// # Errors
-/// When standard output cannot be written.
 pub(crate) fn print<'a>(
     routes: impl IntoIterator<Item = (&'a str, Scope, RouteKind, &'a Described)>,
 ) -> Result<(), Error> {

@@ -20,8 +20,7 @@ pub struct Host {
     pub stored_bytes: fn(&Commit) -> usize,
 }
 
-/// A function that waits for a while.
-pub type Pause = fn(Duration) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type Pause = fn(Duration) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A command, with its context and conditions.
 #[expect(
@@ -51,7 +50,6 @@ pub struct Execution<'a, A: Aggregate> {
 impl<'a, A: Aggregate> Execution<'a, A> {
     /// Returns a command without a condition and without a key, to a stream that exists. Other
     /// values are set in the fields.
-    #[must_use]
     pub const fn new(
         stream: &'a StreamId,
         command: &'a A::Command,
@@ -59,34 +57,22 @@ impl<'a, A: Aggregate> Execution<'a, A> {
         command_id: &'a str,
         meta: &'a Meta,
     ) -> Self {
-        let command = Some(command);
-        Self {
-            stream,
-            command,
-            context,
-            command_id,
-            meta,
-            precondition: None,
-            creates: false,
-            idempotency: None,
-        }
+        Self { command: Some(command), ..Self::republish(stream, context, command_id, meta) }
     }
 
     /// Returns a commit without events. The fold ignores it. Every subscriber to states writes the
     /// stream's state once more, under a version that is new to it.
     ///
     /// Source: Kumo's "replay" event, which all projectors listen to and the reducer ignores.
-    #[must_use]
     pub const fn republish(
         stream: &'a StreamId,
         context: &'a Context,
         command_id: &'a str,
         meta: &'a Meta,
     ) -> Self {
-        let command = None;
         Self {
             stream,
-            command,
+            command: None,
             context,
             command_id,
             meta,

@@ -273,7 +273,7 @@ struct Client<'a> {
 }
 
 #[derive(Default, Clone, Copy)]
-struct Options<'a> {
+struct Request<'a> {
     id: Option<&'a str>,
     precondition: Option<&'a Precondition>,
     key: Option<(&'a str, &'a str)>,
@@ -287,13 +287,13 @@ impl<'a> Client<'a> {
     }
 
     async fn send(&self, command: Command) -> Result<Outcome<Tank>, ExecuteError> {
-        self.send_with(command, Options::default()).await
+        self.send_with(command, Request::default()).await
     }
 
     async fn send_with(
         &self,
         command: Command,
-        options: Options<'_>,
+        options: Request<'_>,
     ) -> Result<Outcome<Tank>, ExecuteError> {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let fresh = format!("command-{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
@@ -392,7 +392,7 @@ async fn a_creation_reads_nothing() {
 async fn an_existing_id_is_refused_after_a_strongly_consistent_read() {
     let store = Spy::default();
     warm(&store, 1).await;
-    let later = Options { at: 1, ..Options::default() };
+    let later = Request { at: 1, ..Request::default() };
     let refused = Client::new(&store).send_with(install(), later).await;
     assert!(matches!(refused, Err(ExecuteError::Refused(refusal)) if refusal == EXISTS));
     assert_eq!(store.calls(), ["append", "strong read"]);
@@ -414,7 +414,7 @@ async fn a_command_that_lost_a_race_is_decided_again_on_the_winning_commit() {
 async fn an_instance_with_a_stale_cache_catches_up_without_a_pause() {
     let store = Spy::default();
     let stale = warm(&store, 100).await;
-    let later = Options { at: 4_000_000_000, ..Options::default() };
+    let later = Request { at: 4_000_000_000, ..Request::default() };
     fill_as_another_instance(&store.inner, &stream(), 50).await;
     assert_eq!(expect_commit(stale.send_with(draw(40), later).await), (4, 110));
     assert_eq!(store.calls(), ["append", "strong read", "append"]);
@@ -512,7 +512,7 @@ async fn rule_11_damage_in_a_field_that_folds_do_not_read_blocks_no_instance() {
         fill_as_another_instance(&store.inner, &stream(), 1).await;
         store.damaged.store(3, Ordering::Relaxed);
     };
-    let key = Options { key: Some(("ada/1", "draw 100")), ..Options::default() };
+    let key = Request { key: Some(("ada/1", "draw 100")), ..Request::default() };
     // when a command with an idempotency key arrives, then the instance decides it on the events of
     // that commit.
     let store = Spy::default();
@@ -564,7 +564,7 @@ async fn rule_4_a_lost_reply_is_a_success_and_one_commit() {
 async fn rule_4_the_same_id_with_another_command_is_a_conflict() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
-    let same = Options { id: Some("same"), ..Options::default() };
+    let same = Request { id: Some("same"), ..Request::default() };
     let elsewhere = Client::new(&store);
     elsewhere.send_with(draw(40), same).await.unwrap();
     let conflict = client.send_with(draw(41), same).await;
@@ -579,7 +579,7 @@ async fn rule_4_a_commit_of_another_request_with_the_same_id_is_no_lost_reply() 
     let store = Spy::default();
     let client = warm(&store, 100).await;
     store.fail_next(Fault::TakenByItsNamesakeAndUnavailable);
-    let same = Options { id: Some("same"), ..Options::default() };
+    let same = Request { id: Some("same"), ..Request::default() };
     assert!(matches!(client.send_with(draw(40), same).await, Err(ExecuteError::Store(_))));
     assert_eq!(expect_commit(client.send(fill(1)).await), (4, 94));
 }
@@ -622,8 +622,8 @@ async fn a_precondition_is_checked_against_the_newest_version() {
     let client = warm(&store, 100).await;
     let at = |versions: &[u64]| Precondition::OneOf(versions.to_vec());
 
-    fn options(precondition: &Precondition) -> Options<'_> {
-        Options { precondition: Some(precondition), ..Options::default() }
+    fn options(precondition: &Precondition) -> Request<'_> {
+        Request { precondition: Some(precondition), ..Request::default() }
     }
     assert_eq!(expect_commit(client.send_with(draw(1), options(&at(&[2]))).await), (3, 99));
     let stale = client.send_with(draw(1), options(&at(&[1, 2]))).await;
@@ -656,7 +656,7 @@ async fn an_overtaken_precondition_is_distinguished_from_a_stale_one() {
         client
             .send_with(
                 draw(1),
-                Options { at, precondition: Some(&precondition), ..Options::default() },
+                Request { at, precondition: Some(&precondition), ..Request::default() },
             )
             .await
     };
@@ -677,7 +677,7 @@ async fn an_overtaken_precondition_is_distinguished_from_a_stale_one() {
 async fn a_retry_with_its_key_gets_the_first_response_and_appends_nothing() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
-    let key = Options { key: Some(("ada/1", "draw 100")), id: Some("ada/1"), ..Options::default() };
+    let key = Request { key: Some(("ada/1", "draw 100")), id: Some("ada/1"), ..Request::default() };
     assert_eq!(expect_commit(client.send_with(draw(100), key).await), (3, 0));
     assert_eq!(store.calls(), ["append"]);
 
@@ -689,7 +689,7 @@ async fn a_retry_with_its_key_gets_the_first_response_and_appends_nothing() {
     assert_eq!(expect_answer(Client::new(&store).send_with(draw(100), key).await), "3: 0");
     assert_eq!(log(&store).await.len(), 4);
 
-    let other = Options { key: Some(("ada/1", "draw 7")), id: Some("ada/1"), ..Options::default() };
+    let other = Request { key: Some(("ada/1", "draw 7")), id: Some("ada/1"), ..Request::default() };
     assert!(matches!(client.send_with(draw(7), other).await, Err(ExecuteError::CommandIdReused)));
 }
 
@@ -699,7 +699,7 @@ async fn a_retry_with_its_key_gets_the_first_response_and_appends_nothing() {
 async fn a_retry_whose_append_finds_only_a_taken_version_gets_the_first_response() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
-    let key = Options { key: Some(("ada/1", "f")), id: Some("ada/1"), ..Options::default() };
+    let key = Request { key: Some(("ada/1", "f")), id: Some("ada/1"), ..Request::default() };
     assert_eq!(expect_commit(client.send_with(draw(40), key).await), (3, 60));
 
     let stale = Client::new(&store);
@@ -726,11 +726,11 @@ async fn a_retry_with_a_precondition_gets_the_first_response() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     let at_2 = Precondition::OneOf(vec![2]);
-    let key = Options {
+    let key = Request {
         key: Some(("ada/1", "f")),
         id: Some("ada/1"),
         precondition: Some(&at_2),
-        ..Options::default()
+        ..Request::default()
     };
     assert_eq!(expect_commit(client.send_with(draw(1), key).await), (3, 99));
     assert_eq!(expect_answer(client.send_with(draw(1), key).await), "3: 99");
@@ -740,7 +740,7 @@ async fn a_retry_with_a_precondition_gets_the_first_response() {
 async fn a_refusal_is_stored_too() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
-    let key = Options { key: Some(("ada/1", "f")), id: Some("ada/1"), ..Options::default() };
+    let key = Request { key: Some(("ada/1", "f")), id: Some("ada/1"), ..Request::default() };
     assert!(matches!(client.send_with(draw(101), key).await, Err(ExecuteError::Refused(_))));
     client.send(fill(500)).await.unwrap();
     assert_eq!(
@@ -804,7 +804,7 @@ async fn a_retry_on_an_instance_with_a_stale_cache_gets_the_first_response() {
     first.send(install()).await.unwrap();
     behind.send(fill(100)).await.unwrap();
     let keyed =
-        |at| Options { id: Some("k"), key: Some(("k", "draw 7")), at, ..Options::default() };
+        |at| Request { id: Some("k"), key: Some(("k", "draw 7")), at, ..Request::default() };
     let answer = first.send_with(draw(7), keyed(1)).await.unwrap();
     assert!(matches!(answer, Outcome::Committed(ref loaded) if loaded.version == 3));
     store.faults.lock().unwrap().push_back(Fault::ConflictNamesOnlyTheVersion);
@@ -818,7 +818,7 @@ async fn a_retry_on_an_instance_with_a_stale_cache_gets_the_first_response() {
 async fn rule_4_the_same_command_at_another_time_is_one_commit() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
-    let same = |at| Options { id: Some("same"), at, ..Options::default() };
+    let same = |at| Request { id: Some("same"), at, ..Request::default() };
     assert_eq!(expect_commit(Client::new(&store).send_with(draw(40), same(1)).await), (3, 60));
     assert_eq!(expect_commit(client.send_with(draw(40), same(2)).await), (3, 60));
     assert_eq!(log(&store).await.len(), 3);
@@ -860,7 +860,7 @@ async fn no_precondition_holds_for_an_aggregate_that_does_not_exist() {
         [Precondition::Exists, Precondition::OneOf(vec![0]), Precondition::OneOf(vec![1])]
     {
         let store = Spy::default();
-        let options = Options { precondition: Some(&precondition), ..Options::default() };
+        let options = Request { precondition: Some(&precondition), ..Request::default() };
         let failed = Client::new(&store).send_with(install(), options).await;
         assert!(
             matches!(failed, Err(ExecuteError::PreconditionFailed { version: 0 })),

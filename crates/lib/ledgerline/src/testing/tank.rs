@@ -13,7 +13,7 @@ use crate::{Aggregate, Aggregates, Context, LongText, Refusal, Text, Visitor, wi
 
 /// The most litres that a tank holds: 2^53 - 1, the largest whole number that every JSON reader
 /// holds exactly.
-pub const CAPACITY: i64 = 9_007_199_254_740_991;
+pub(crate) const CAPACITY: i64 = 9_007_199_254_740_991;
 
 crate::value_object! {
     /// An amount in litres, from 1 to [`CAPACITY`].
@@ -30,7 +30,7 @@ pub type Site = Text<4_000>;
 pub type Liquid = Text<100>;
 
 /// A free text of the caller, so long that tests can make commits that are too large.
-pub type Note = LongText<200_000>;
+pub(crate) type Note = LongText<200_000>;
 
 /// Every shape of its events and states that a log may have, in the form of an application's
 /// `shapes/<category>.json`.
@@ -103,7 +103,6 @@ pub struct Installed {
 
 impl State {
     /// Returns the facts about the tank; `None` if it was never installed.
-    #[must_use]
     pub fn as_installed(&self) -> Option<&Installed> {
         match self {
             Self::Absent => None,
@@ -112,7 +111,6 @@ impl State {
     }
 
     /// Returns the level in litres; 0 if the tank was never installed.
-    #[must_use]
     pub fn level(&self) -> i64 {
         self.as_installed().map_or(0, |tank| tank.level)
     }

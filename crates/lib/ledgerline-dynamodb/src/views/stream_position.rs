@@ -44,26 +44,17 @@ pub(super) fn position_below(version: u64) -> Condition {
 impl LogRows {
     /// Returns the last version of the stream that the view shows; 0 for none. The newest row is
     /// searched in the partition that is named like the stream's id, where inserted rows are.
-    ///
-    /// # Errors
-    /// When the table fails.
     pub async fn position(&self, stream: &StreamId) -> Result<u64, TableError> {
         self.view.position(stream, false).await
     }
 
     /// Returns the same as [`position`](Self::position), by strongly consistent reads.
-    ///
-    /// # Errors
-    /// When the table fails.
     pub async fn consistent_position(&self, stream: &StreamId) -> Result<u64, TableError> {
         self.view.position(stream, true).await
     }
 
     /// Reads the position in the item next to the rows, and the progress in the next commit (see
     /// [`begin`](Self::begin)). The read is strongly consistent.
-    ///
-    /// # Errors
-    /// When the table fails.
     pub async fn progress(&self, stream: &StreamId) -> Result<(u64, Option<String>), TableError> {
         let Position { position, progress } = self.view.position_beside(stream, true).await?;
         Ok((position, progress))

@@ -228,9 +228,6 @@ impl<S: EventLog + SnapshotStore + IdempotencyStore> EventStore for S {}
 /// Appends commits of several streams, all or none, and recognises its own. If every version has
 /// the very commit that is to take it, an earlier attempt was stored and only its reply was lost
 /// (rule 4).
-///
-/// # Errors
-/// See [`EventLog::append_all`].
 pub async fn append_all_once(
     store: &impl EventLog,
     commits: &[Commit],
