@@ -83,12 +83,24 @@ async fn operation(
         headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
     // CloudFormation uses the Query protocol, whose requests are forms.
     if headers.get("content-type").is_some_and(|kind| kind.as_bytes().starts_with(FORM)) {
+        let fields = operations::fields(&body);
+        let target = format!("CloudFormation.{}", fields["Action"].as_str().unwrap_or_default());
+        let request = fields.to_string();
+        if let Some((_, refusal)) = gateway.iam.refusal(&headers, &target, request.as_bytes()) {
+            return operations::deny(&refusal);
+        }
         return operations::cloudformation(
             &gateway.stack,
             &gateway.resources,
             &gateway.template,
-            &body,
+            &fields,
         );
+    }
+    let is_of_database = target.starts_with("DynamoDB");
+    // The server of the database checks permissions itself.
+    if !is_of_database && let Some((status, refusal)) = gateway.iam.refusal(&headers, target, &body)
+    {
+        return answer(status, refusal);
     }
     if target == "Logs_20140328.FilterLogEvents" {
         let group = operations::log_group(&body);
@@ -100,7 +112,6 @@ async fn operation(
     let service = target.split_once('.').map_or(target, |(service, _)| service);
     match service {
         "AmazonSQS" | "AWSEvents" => {}
-        // The server of the database checks permissions itself.
         "DynamoDB_20120810" | "DynamoDBStreams_20120810" => {
             return to_database(&gateway, &headers, body).await;
         }
@@ -112,9 +123,6 @@ async fn operation(
                 json!({ "__type": "UnknownOperationException", "message": message }),
             );
         }
-    }
-    if let Some((status, refusal)) = gateway.iam.refusal(&headers, target, &body) {
-        return answer(status, refusal);
     }
     if let Some((status, refusal)) = limits::refusal(target, &body) {
         return answer(status, refusal);
@@ -208,7 +216,10 @@ async fn send_mail(
 
 /// Answers `ListFunctions` of Lambda: the physical name, the ARN and the environment of each
 /// function. The environment leaves out the variables that only the local stack sets.
-async fn functions(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
+async fn functions(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response<Body> {
+    if let Some((status, refusal)) = gateway.iam.refusal(&headers, "Lambda.ListFunctions", b"{}") {
+        return refuse(status, refusal);
+    }
     let functions: Vec<_> = gateway.functions.iter().map(|(ids, function)| {
         let environment: BTreeMap<_, _> =
             function.environment().iter().filter(|(name, _)| !name.starts_with("AWS_")).collect();

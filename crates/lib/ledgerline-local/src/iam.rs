@@ -1,7 +1,7 @@
-//! The permissions of functions, evaluated as IAM does. Each function has an access key of its own,
-//! by which a service identifies the caller. The stack denies a request, in the words of AWS, if
-//! the role does not allow it or a table's policy denies it. So a missing permission shows here,
-//! and not at the first deployment.
+//! The permissions of functions and operators, evaluated as IAM does. Each function and each policy
+//! of operators has an access key, by which a service identifies the caller. The stack denies a
+//! request, in the words of AWS, if no policy of the caller allows it or a table's policy denies it.
+//! So a missing permission shows here, and not at the first deployment.
 //!
 //! `iam-rs` evaluates the policies; this module finds the actions and resources of a request.
 //! docs/architecture.md, "Roles on a laptop", lists the limits of this emulation.
@@ -31,7 +31,7 @@ use crate::{
 /// The callers and their permissions.
 #[derive(Debug)]
 pub struct Iam {
-    /// The functions, by access key.
+    /// The functions and the operators, by access key.
     callers: HashMap<String, Caller>,
     /// The tables, by name.
     tables: HashMap<String, Guarded>,
@@ -56,6 +56,14 @@ struct Caller {
     role: PolicyEvaluator,
     /// Whether a statement of the role has conditions.
     conditions: bool,
+    is_function: bool,
+}
+
+impl Caller {
+    fn new(arn: String, policies: &[Value], is_function: bool) -> Result<Self> {
+        let role = evaluator(policies).with_context(|| format!("the policies of {arn}"))?;
+        Ok(Self { arn, role, conditions: policies.iter().any(has_conditions), is_function })
+    }
 }
 
 #[derive(Debug)]
@@ -93,13 +101,14 @@ impl Iam {
         let mut callers = HashMap::new();
         for function in &template.functions {
             let Some(role) = &function.role else { continue };
-            let caller = Caller {
-                arn: format!("arn:aws:sts::{ACCOUNT}:assumed-role/{}/{}", role.name, function.id),
-                role: evaluator(&role.policies)
-                    .with_context(|| format!("the policies of {}", role.name))?,
-                conditions: role.policies.iter().any(has_conditions),
-            };
-            callers.insert(access_key(&function.id), caller);
+            let arn = format!("arn:aws:sts::{ACCOUNT}:assumed-role/{}/{}", role.name, function.id);
+            callers.insert(access_key(&function.id), Caller::new(arn, &role.policies, true)?);
+        }
+        let mut policies = Vec::new();
+        for (id, policy) in &template.operators {
+            policies.push(policy.clone());
+            let arn = format!("arn:aws:sts::{ACCOUNT}:assumed-role/{id}/operator");
+            callers.insert(access_key(id), Caller::new(arn, &policies, false)?);
         }
         let mut tables = HashMap::new();
         for table in &template.tables {
@@ -131,9 +140,8 @@ impl Iam {
     ) -> Result<Self> {
         let caller = |(key, policies): (String, Vec<Value>)| {
             let arn = format!("arn:aws:sts::{ACCOUNT}:assumed-role/{key}/{key}");
-            let role = evaluator(&policies)?;
-            let conditions = policies.iter().any(has_conditions);
-            Ok::<_, anyhow::Error>((key, Caller { arn, role, conditions }))
+            let caller = Caller::new(arn, &policies, true)?;
+            Ok::<_, anyhow::Error>((key, caller))
         };
         let guarded =
             |(name, partition)| (name, Guarded { partition, policy: None, conditions: false });
@@ -183,7 +191,7 @@ impl Iam {
         body: &[u8],
     ) -> Option<(StatusCode, Value)> {
         let key = caller(headers)?;
-        let is_function = self.callers.contains_key(key);
+        let is_function = self.callers.get(key).is_some_and(|caller| caller.is_function);
         let request: Value = serde_json::from_slice(body).ok()?;
         let acts = self.acts(target, &request);
         if is_function
@@ -312,15 +320,26 @@ impl Iam {
                 let context = vec![("ses:FromAddress", vec![address.to_owned()])];
                 vec![Act { action: "ses:SendEmail".into(), resource, context }]
             }
-            // Functions use no other operation of EventBridge or SES. Such an operation is denied
-            // to all functions, because `*` is no ARN. Other services are not evaluated.
+            Some(("CloudFormation", operation)) => {
+                let stack = request["StackName"].as_str().unwrap_or_default();
+                let arn = format!("arn:aws:cloudformation:{REGION}:{ACCOUNT}:stack/{stack}/local");
+                vec![act(&format!("cloudformation:{operation}"), arn)]
+            }
+            Some(("Logs_20140328", operation)) => {
+                let group = request["logGroupName"].as_str().unwrap_or_default();
+                let arn = format!("arn:aws:logs:{REGION}:{ACCOUNT}:log-group:{group}");
+                vec![act(&format!("logs:{operation}"), arn)]
+            }
+            // Other operations, such as lists, name no resource. Functions use none of them.
             Some((service, operation)) => {
-                let service = ["AWSEvents", "SES"].iter().find(|known| **known == service);
-                let action = |prefix| act(&format!("{prefix}:{operation}"), "*".into());
-                service
-                    .map(|known| action(if *known == "SES" { "ses" } else { "events" }))
-                    .into_iter()
-                    .collect()
+                let prefix = match service {
+                    "AWSEvents" => "events",
+                    "Lambda" => "lambda",
+                    "SES" => "ses",
+                    _ => return Vec::new(),
+                };
+                let all = format!("arn:aws:{prefix}:{REGION}:{ACCOUNT}:*");
+                vec![act(&format!("{prefix}:{operation}"), all)]
             }
             None => Vec::new(),
         }
@@ -487,9 +506,10 @@ impl Iam {
     }
 }
 
-/// Returns the access key of a function, by which services identify the function.
-pub(crate) fn access_key(function: &str) -> String {
-    format!("LOCAL{function}")
+/// Returns the access key of a function or of a policy of operators, by its logical id.
+#[must_use]
+pub fn access_key(id: &str) -> String {
+    format!("LOCAL{id}")
 }
 
 /// Returns the access key in the signature of a request: `AWS4-HMAC-SHA256

@@ -25,6 +25,16 @@ use ledgerline_sam::template::{Queue, Resource};
 
 use crate::services::Sqs;
 
+/// Returns the fields of a request in the Query protocol.
+pub(crate) fn fields(body: &[u8]) -> Value {
+    form_urlencoded::parse(body).collect()
+}
+
+/// Answers a request in the Query protocol that its caller may not send.
+pub(crate) fn deny(refusal: &Value) -> Response<Body> {
+    refuse(StatusCode::FORBIDDEN, "AccessDenied", refusal["message"].as_str().unwrap_or_default())
+}
+
 /// Answers a request to CloudFormation: `DescribeStackResource`, `DescribeStackResources`,
 /// `ListStackResources`, or `GetTemplate`. The template is the one that the stack read at its
 /// start.
@@ -32,12 +42,9 @@ pub(crate) fn cloudformation(
     stack: &str,
     resources: &[Resource],
     template: &str,
-    body: &[u8],
+    fields: &Value,
 ) -> Response<Body> {
-    let field = |name: &str| {
-        let found = form_urlencoded::parse(body).find(|(field, _)| field == name);
-        found.map(|(_, value)| value.into_owned()).unwrap_or_default()
-    };
+    let field = |name: &str| fields[name].as_str().unwrap_or_default();
     let action = field("Action");
     if field("StackName") != stack {
         return invalid(&format!("the local stack has only the stack {stack}"));
@@ -52,7 +59,7 @@ pub(crate) fn cloudformation(
             ),
         );
     }
-    let (list, kind) = match action.as_str() {
+    let (list, kind) = match action {
         "DescribeStackResource" => ("StackResourceDetail", None),
         "DescribeStackResources" => ("StackResources", Some("member")),
         "ListStackResources" => ("StackResourceSummaries", Some("member")),
@@ -90,9 +97,12 @@ pub(crate) fn cloudformation(
 }
 
 fn invalid(message: &str) -> Response<Body> {
-    let error =
-        format!("<Type>Sender</Type><Code>ValidationError</Code><Message>{message}</Message>");
-    xml(StatusCode::BAD_REQUEST, &format!("<ErrorResponse><Error>{error}</Error></ErrorResponse>"))
+    refuse(StatusCode::BAD_REQUEST, "ValidationError", message)
+}
+
+fn refuse(status: StatusCode, code: &str, message: &str) -> Response<Body> {
+    let error = format!("<Type>Sender</Type><Code>{code}</Code><Message>{message}</Message>");
+    xml(status, &format!("<ErrorResponse><Error>{error}</Error></ErrorResponse>"))
 }
 
 fn xml(status: StatusCode, body: &str) -> Response<Body> {

@@ -12,7 +12,7 @@ use aws_config::BehaviorVersion;
 use aws_sdk_cloudformation::types::TemplateStage;
 use aws_sdk_dynamodb::{
     config::{
-        ConfigBag, Intercept, RuntimeComponents,
+        ConfigBag, Credentials, Intercept, RuntimeComponents, SharedCredentialsProvider,
         interceptors::AfterDeserializationInterceptorContextRef,
     },
     error::BoxError,
@@ -69,7 +69,7 @@ impl Deployment {
     /// Finds the resources of a stack.
     pub(crate) async fn find(stack: &Stack) -> Result<Self> {
         let sdk = match &stack.local {
-            Some(url) => ledgerline_dynamodb::sdk_config(url),
+            Some(url) => local_config(url),
             None => aws_config().await,
         };
         // The client waits for an invocation as long as a function may run. Its own timeout is
@@ -336,6 +336,15 @@ static LONG: LazyLock<TimeoutConfig> = LazyLock::new(|| {
     let longest = Duration::from_secs(900);
     TimeoutConfig::builder().connect_timeout(Duration::from_secs(5)).read_timeout(longest).build()
 });
+
+/// Returns the configuration for a local stack, which evaluates the policies of an access key of
+/// its own, and allows everything to any other.
+fn local_config(url: &str) -> SdkConfig {
+    let key = std::env::var("AWS_ACCESS_KEY_ID").unwrap_or_else(|_| "local".to_owned());
+    let key = Credentials::new(key, "local", None, None, "local");
+    let config = ledgerline_dynamodb::sdk_config(url).into_builder();
+    config.credentials_provider(SharedCredentialsProvider::new(key)).build()
+}
 
 /// Returns the configuration of the AWS CLI: profiles, environment, instances.
 async fn aws_config() -> SdkConfig {

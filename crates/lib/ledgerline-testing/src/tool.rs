@@ -8,7 +8,8 @@ use std::{
 use super::{LocalStack, workspace};
 use serde_json::Value;
 
-/// The operator's tool at a stack.
+/// The operator's tool at a stack. It has the policies of an operator who may only read, unless its
+/// arguments contain `--write`.
 #[derive(Debug)]
 pub struct Tool {
     url: String,
@@ -34,6 +35,9 @@ impl Tool {
     pub fn start(&self, arguments: &[&str]) -> Child {
         let mut ledger = self.command();
         ledger.args([&format!("--local={}", self.url), "--json"]).args(arguments);
+        let policy =
+            if arguments.contains(&"--write") { "OperatorPolicy" } else { "OperatorReadPolicy" };
+        ledger.env("AWS_ACCESS_KEY_ID", ledgerline_local::iam::access_key(policy));
         ledger.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 

@@ -7,5 +7,6 @@ mod dead_letters;
 mod ledger;
 mod rebuild;
 mod reconcile;
+mod rights;
 mod runbook;
 mod skip;

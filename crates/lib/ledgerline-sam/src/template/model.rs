@@ -19,6 +19,9 @@ pub struct Template {
     pub queues: Vec<Queue>,
     /// Names of the event buses.
     pub buses: Vec<String>,
+    /// Logical ids and documents of the policies of operators. An operator with one of them has
+    /// those before it, too.
+    pub operators: Vec<(String, Value)>,
     /// All resources, even those that have no meaning on a laptop.
     pub resources: Vec<Resource>,
     /// The audience of the HTTP API's authorizer: the clients whose tokens it accepts. `None` if

@@ -18,6 +18,9 @@ use crate::{
     yaml::{Kind, Node},
 };
 
+/// The logical ids of the policies of operators.
+const OPERATORS: [&str; 2] = ["OperatorReadPolicy", "OperatorPolicy"];
+
 impl<'a> Scope<'a> {
     pub(super) fn resources(&self) -> Located<&'a [(String, Node)]> {
         Ok(self
@@ -74,6 +77,11 @@ impl<'a> Scope<'a> {
                 "AWS::CloudFront::ResponseHeadersPolicy"
                 | "AWS::CloudFront::OriginAccessControl"
                 | "AWS::S3::BucketPolicy" => {}
+                "AWS::IAM::ManagedPolicy" if OPERATORS.contains(&id.as_str()) => {
+                    let policy = self.properties(id, resource)?;
+                    let policy = policy.get("PolicyDocument").map(Node::to_json);
+                    template.operators.push((id.clone(), policy.unwrap_or_default()));
+                }
                 // They are read with the function that names them, in `role`.
                 "AWS::IAM::Role" | "AWS::IAM::ManagedPolicy" => {}
                 "AWS::SNS::Subscription"
