@@ -129,23 +129,33 @@ async fn send(
             invoke(deployment, &missing.who, &json!({ "source": "ledger" })).await
         }
         Some(SubscriberKind::LogProjector | SubscriberKind::ProcessManager) => {
-            // A subscriber behind a rule of the bus has a queue for its failures, which is no FIFO
-            // queue.
-            match queues.get(&missing.who).filter(|queue| queue.ends_with(".fifo")) {
-                Some(queue) => send_head(deployment, queue, missing).await,
-                None => send_state(deployment, missing).await,
+            match queues.get(&missing.who) {
+                Some(queue) if queue.ends_with(".fifo") => {
+                    send_head(deployment, queue, missing).await
+                }
+                // A subscriber behind a rule of the bus retries from its queue. No operator may
+                // invoke a process manager.
+                Some(queue) => {
+                    let body = head_event(deployment, missing).await?.to_string();
+                    let send = deployment.sqs.send_message().queue_url(queue);
+                    send.message_body(body).send().await?;
+                    Ok(())
+                }
+                None => bail!("it has no queue: run `ledger redeliver {}`", missing.stream),
             }
         }
-        Some(SubscriberKind::StateProjector) => send_state(deployment, missing).await,
+        Some(SubscriberKind::StateProjector) => {
+            invoke(deployment, &missing.who, &head_event(deployment, missing).await?).await
+        }
     }
 }
 
-/// Invokes a subscriber with the head of a stream, as the fanout or a rule of the bus does.
-async fn send_state(deployment: &Deployment, missing: &Difference) -> Result<()> {
+/// Returns the event of a stream's head, as the fanout sends it.
+async fn head_event(deployment: &Deployment, missing: &Difference) -> Result<Value> {
     let commit = deployment.log()?.get(&missing.stream, missing.head).await?;
     let commit =
         commit.with_context(|| format!("`{}` has no version {}", missing.stream, missing.head))?;
-    invoke(deployment, &missing.who, &state_event(&commit)?).await
+    state_event(&commit)
 }
 
 /// Puts the head of a stream into the queue of a subscriber. The subscriber reads the earlier
