@@ -4,6 +4,7 @@
 
 mod alarms;
 mod hardening;
+mod operator_rights;
 mod parameters;
 mod roles;
 mod sources;
@@ -135,6 +136,7 @@ fn compared(source: &Source, manifests: &Manifests) -> Vec<String> {
     problems.extend(sources::problems(&template));
     problems.extend(tables::problems(&template));
     problems.extend(roles::problems(&template));
+    problems.extend(operator_rights::problems(&template));
     problems
 }
 
@@ -267,6 +269,16 @@ mod tests {
             found.contains("FanoutRole: Besides names kms:Decrypt, which the role does not allow"),
             "{found}"
         );
+    }
+
+    #[test]
+    fn a_subscriber_that_no_operator_may_invoke_is_reported() {
+        let text = TANKS.text().replace("StockSubscriptionFunction", "StockFunction");
+        let source = TANKS.rewritten(&text, Vec::new()).unwrap();
+        let found = problems(&source, &tanks(), "").join("\n");
+        assert!(found.contains("StockFunction: OperatorPolicy does not allow the tool"), "{found}");
+        assert!(!found.contains("HaulFunction: OperatorPolicy"), "{found}");
+        assert_eq!(wiring(&TANKS, &tanks()), [""; 0]);
     }
 
     #[test]
