@@ -1,7 +1,7 @@
 //! The access token of an operator, by the authorization code flow. A browser signs the operator in
 //! at the user pool's pages, and brings a code to this computer (RFC 8252, 7.3; RFC 7636).
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, io::ErrorKind, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use axum::{
@@ -67,7 +67,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &LoginArgs, out: Outpu
     let state = random();
     let verifier = random() + &random();
     let template = deployed::template(deployment).await?;
-    let listeners = listen().await?;
+    let listeners = listen(&LISTEN).await?;
     let address = format!(
         "{pages}/oauth2/authorize?{}",
         sign_in_query(client, &scopes(&template), &state, &verifier)
@@ -123,24 +123,38 @@ fn sign_in_query(client: &str, scopes: &str, state: &str, verifier: &str) -> Str
     ])
 }
 
-/// Listens at the redirect address. A computer without IPv6 has only one of the two addresses.
-async fn listen() -> Result<Vec<TcpListener>> {
+/// Listens on the addresses that the computer has. A browser may choose any of them, so another
+/// program on one of them would get the code.
+async fn listen(addresses: &[&str]) -> Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
-    let mut failure = None;
-    for address in LISTEN {
+    for address in addresses {
         match TcpListener::bind(address).await {
             Ok(listener) => listeners.push(listener),
-            Err(error) => failure = Some(error),
+            Err(error) if is_absent(&error) => {
+                eprintln!("This computer does not have the address {address}: {error}");
+            }
+            Err(error) => {
+                return Err(error).with_context(|| {
+                    format!(
+                        "cannot listen on `{address}`, to which the browser may bring the code: \
+                         stop the program that uses it, such as another `ledger login`"
+                    )
+                });
+            }
         }
     }
-    match failure.filter(|_| listeners.is_empty()) {
-        Some(error) => Err(error).with_context(|| {
-            format!(
-                "cannot listen on the redirect address `{CALLBACK}`: stop any other `ledger login`"
-            )
-        }),
-        None => Ok(listeners),
+    if listeners.is_empty() {
+        bail!("this computer has no address for `{CALLBACK}`");
     }
+    Ok(listeners)
+}
+
+/// Whether the computer does not have the address, such as one of IPv6.
+fn is_absent(error: &std::io::Error) -> bool {
+    /// `EAFNOSUPPORT` of Linux and of macOS, and `WSAEAFNOSUPPORT` of Windows.
+    const FAMILY: [i32; 3] = [97, 47, 10_047];
+    error.kind() == ErrorKind::AddrNotAvailable
+        || error.raw_os_error().is_some_and(|code| FAMILY.contains(&code))
 }
 
 /// The channel for the result of a sign-in: a code, or the reason why there is none.
@@ -207,6 +221,21 @@ mod tests {
         let expected = "response_type=code&client_id=client-1&redirect_uri=http%3A%2F%2Flocalhost%3A8976%2F&scope=openid+ledgerline%2Foperate&state=s\
                         &code_challenge_method=S256&code_challenge=E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM";
         assert_eq!(query, expected);
+    }
+
+    /// Otherwise, a browser could bring the code to the other program.
+    #[tokio::test]
+    async fn an_address_of_another_program_is_an_error_and_an_address_of_no_computer_is_not() {
+        let program = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let other = program.local_addr().unwrap().to_string();
+        let (free, absent) = ("127.0.0.1:0", "192.0.2.1:0");
+        for taken in [[&other, free], [free, &other], [absent, &other]] {
+            let error = listen(&taken).await.unwrap_err();
+            assert!(format!("{error:#}").contains(&other), "{taken:?}: {error:#}");
+        }
+        assert_eq!(listen(&[absent, free]).await.unwrap().len(), 1);
+        assert_eq!(listen(&[free, "127.0.0.1:0"]).await.unwrap().len(), 2);
+        assert!(listen(&[absent]).await.is_err());
     }
 
     #[tokio::test]
