@@ -36,8 +36,8 @@ pub(crate) struct CommandArgs {
     /// default address of the local stack.
     #[arg(long)]
     api: Option<String>,
-    /// Use this Idempotency-Key. After a lost response, give the printed key, so that the command
-    /// does not run twice.
+    /// Use this Idempotency-Key. If the outcome of a command is unknown, repeat it with the key
+    /// that it printed and recorded, so that it does not run twice.
     #[arg(long)]
     key: Option<String>,
     #[command(flatten)]
@@ -83,23 +83,39 @@ pub(crate) async fn run(
     if options.token.is_some() {
         https::require_private(&url)?;
     }
-    // The record is written first, so that no command runs without a record.
+    // The key is printed and recorded first, so that no command runs without a record, and each can
+    // be repeated.
+    let key = options.key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+    eprintln!("The Idempotency-Key of the command is {key}");
     let table = records::table(deployment)?;
     let what = format!("{method} {path}");
     let why = options.writing.why();
-    records::store(deployment, table, Record { kind: "command", what, why, detail: body.clone() })
-        .await?;
-    let key = options.key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+    let detail = json!({ "key": key, "body": body });
+    records::store(deployment, table, Record { kind: "command", what, why, detail }).await?;
     let sent = send(method, &url, &body, &key, options.token.as_deref()).await;
-    let lost = || {
-        format!("`{url}` did not answer. The command may be done: send it again with --key {key}")
-    };
-    let (status, said) = sent.with_context(lost)?;
+    let (status, said) = sent.and_then(require_outcome).with_context(|| {
+        format!(
+            "the outcome of the command is unknown: repeat it with the same --why and with \
+             --key {key}, so that it does not run twice"
+        )
+    })?;
     if !status.is_success() {
         bail!("the API refused the command with {status}: {said}");
     }
     out.rows(&["status", "answer"], &[json!({ "status": status.as_u16(), "answer": said })]);
     Ok(true)
+}
+
+/// Returns a response that says whether the command ran. A failure of the server, a throttled
+/// request and a lost race do not say it: the same command may still succeed.
+fn require_outcome((status, said): (StatusCode, Value)) -> Result<(StatusCode, Value)> {
+    let is_lost_race = status == StatusCode::CONFLICT
+        && said["type"].as_str().is_some_and(|kind| kind.ends_with("conflict"));
+    let is_refusal = status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
+    if !status.is_success() && (!is_refusal || is_lost_race) {
+        bail!("the API answered {status}: {said}");
+    }
+    Ok((status, said))
 }
 
 /// Returns the address of the API.
@@ -170,6 +186,27 @@ mod tests {
             ("POST", "/transfers/7/credits", false),
         ] {
             assert_eq!(has_method_and_path(route, method, path), is_one, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn the_outcome_of_a_failed_throttled_or_contended_command_is_unknown() {
+        for (status, kind, is_known) in [
+            (200, "", true),
+            (401, "", true),
+            (404, "urn:problem:transfer-not-found", true),
+            (409, "urn:problem:account-exists", true),
+            (409, "urn:problem:overtaken", true),
+            (422, "urn:problem:not-stuck", true),
+            (409, "urn:problem:conflict", false),
+            (429, "", false),
+            (500, "urn:problem:internal", false),
+            (502, "", false),
+            (503, "urn:problem:unavailable", false),
+            (504, "", false),
+        ] {
+            let answer = (StatusCode::from_u16(status).unwrap(), json!({ "type": kind }));
+            assert_eq!(require_outcome(answer).is_ok(), is_known, "{status} {kind}");
         }
     }
 }
