@@ -11,7 +11,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     EventLog, StoreError, StreamId,
-    all::{Entry, last_segment_before, segments},
+    all::{CLOCK_SKEW, Entry, last_segment_before, segments},
     manifest::SubscriberKind,
 };
 
@@ -193,7 +193,7 @@ pub struct Comparison<'a> {
     /// Only streams with entries in `$all` since this time, instead of all streams. The cost is
     /// that of the commits since then. It finds no holes, and no stream without an entry in `$all`.
     pub since: Option<Timestamp>,
-    /// Leaves out a stream that lacks only commits after this time: they may be in transit.
+    /// Leaves out a stream that lacks only [young](is_young) commits: those after this time.
     pub until: Timestamp,
     /// The most differences of each kind that are kept. All of them are counted.
     pub most: usize,
@@ -337,11 +337,11 @@ impl Comparison<'_> {
             let Difference { stream, head, found: there, unreadable, .. } = &difference;
             let is_missing = there < head && unreadable.is_none();
             // If the newest commit is old, all are.
-            let is_young =
+            let is_new =
                 heads.get(stream).and_then(|head| head.at).is_some_and(|at| at > self.until);
-            if is_missing && is_young {
+            if is_missing && is_new {
                 let first = self.log.commit_time(stream, there + 1).await?;
-                if first.is_some_and(|at| at > self.until) {
+                if first.is_some_and(|at| is_young(at, self.until)) {
                     found.too_young += 1;
                     continue;
                 }
@@ -390,6 +390,14 @@ impl Comparison<'_> {
         let stream = stream.clone();
         Ok(Difference { who, kind: None, stream, head, found, unreadable: None })
     }
+}
+
+/// Whether a commit with this time is later than `until`, and so may be in transit. A commit of a
+/// wrong clock, which is in the future, has no known age: it counts at once, and not only when its
+/// time comes.
+#[must_use]
+pub fn is_young(at: Timestamp, until: Timestamp) -> bool {
+    at > until && at.duration_since(Timestamp::now()) <= CLOCK_SKEW
 }
 
 /// Returns the version of a subscriber in a stream.

@@ -128,3 +128,36 @@ async fn a_comparison_since_a_time_compares_streams_in_batches() {
     );
     assert!(found.missing.len() <= 7 && found.forgotten.len() <= 7);
 }
+
+/// A commit of a clock that is wrong by a year is missing now, and not in a year.
+#[tokio::test]
+async fn a_missing_commit_of_a_clock_in_the_future_is_compared() {
+    // Given commits by clocks that are right, late, and ahead, which no subscriber has applied,
+    let dynamodb =
+        ledgerline_testing::dynamodb(&["CommitsTable", "SequenceTable", "LevelsTable"]).await;
+    let client = Client::new(&dynamodb.sdk_config());
+    let log = DynamoDbStore::new(client.clone(), ledgerline_testing::table("CommitsTable"));
+    let sequence = DynamoDbStore::new(client.clone(), ledgerline_testing::table("SequenceTable"));
+    let now = Timestamp::now();
+    for (id, minutes) in [("late", -6), ("right", 1), ("ahead", 10), ("year", 365 * 24 * 60)] {
+        let at = now + SignedDuration::from_mins(minutes);
+        let stream = StreamId::new("tank", id).unwrap();
+        log.append(&Commit { at, ..contract::commit(&stream, 1) }, None).await.unwrap();
+    }
+    // when all streams are compared,
+    let subscribers = [levels(client)];
+    let comparison = Comparison {
+        log: &log,
+        parts: 1,
+        order: Some(&sequence),
+        with_order: true,
+        subscribers: &subscribers,
+        since: None,
+        until: now,
+        most: usize::MAX,
+    };
+    let found = comparison.run().await.unwrap();
+    // then only the commit that may be in transit is left out, for the view and for `$all`.
+    let expected = ["ahead", "ahead", "late", "late", "year", "year"];
+    assert_eq!((ids(&found.missing), found.too_young), (expected.to_vec(), 2));
+}

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use ledgerline::{all::newest_segment, manifest::SubscriberKind};
 use ledgerline_dynamodb::{
     DynamoDbStore, Phase,
-    reconcile::{Comparison, ComparisonCounts, Found, ORDER},
+    reconcile::{Comparison, ComparisonCounts, Found, ORDER, is_young},
 };
 use serde_json::{Value, json};
 
@@ -177,7 +177,7 @@ async fn backlogs<'f>(
         backlog.commits += missing.head - missing.found;
         backlog.oldest = [backlog.oldest, at].into_iter().flatten().min();
         // A commit without a time is a hole, or damaged.
-        backlog.is_late |= at.is_none_or(|at| at < limit);
+        backlog.is_late |= at.is_none_or(|at| !is_young(at, limit));
     }
     Ok(backlogs)
 }

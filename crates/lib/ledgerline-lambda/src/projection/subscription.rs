@@ -302,10 +302,11 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         }
     }
 
-    /// Counts a lagging subscription, if the first commit that is left is old.
+    /// Counts a lagging subscription, if the first entry that is left is old. Its commit may be of
+    /// a clock in the future.
     fn count_lag_if_old(&self, left: &Page) {
-        let first = left.delivered.first().and_then(|delivered| delivered.commit.as_ref().ok());
-        if first.is_some_and(|commit| Timestamp::now().duration_since(commit.at) > LAG_LIMIT) {
+        let first = left.delivered.first();
+        if first.is_some_and(|entry| Timestamp::now().duration_since(entry.at) > LAG_LIMIT) {
             self.count_lag();
         }
     }

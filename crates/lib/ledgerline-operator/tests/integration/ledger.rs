@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_dynamodb::types::AttributeValue;
+use jiff::{SignedDuration, Timestamp};
+use ledgerline::{Commit, EventLog, StreamId, contract};
 use ledgerline_testing::{
     LocalStack, Tool, eventually, table,
     tank::{draw, fill, install, litres_moved_once, settled, state},
@@ -184,6 +186,12 @@ async fn lag_is_shown_and_commits_are_redelivered() {
     for wrong in [&["redeliver"][..], &["redeliver", &stream, "--since", "2020-01-01T00:00:00Z"]] {
         assert_eq!(ledger.run(wrong).0, 2, "clap refuses {wrong:?}");
     }
+    // A missing commit of a clock that is a year ahead is late at once.
+    assert_eq!(lag(&["--all", "--older", "3600"]), (0, json!(0), json!(0)));
+    let at = Timestamp::now() + SignedDuration::from_hours(365 * 24);
+    let future = Commit { at, ..contract::commit(&StreamId::new("tank", "future").unwrap(), 1) };
+    stack.store().append(&future, None).await.unwrap();
+    assert_eq!(lag(&["--all", "--older", "3600"]), (2, json!(1), json!(1)));
 }
 
 /// Runs `doctor`. Returns its exit code, and the name and the difference of each finding.
@@ -280,6 +288,22 @@ async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
     let shown = stack.get(&format!("/tanks/{id}?minVersion=3")).await;
     assert_eq!((shown.version(), &shown.body["level"]), (3, &json!(1_000)));
     assert_eq!(row(&other).await, untouched);
+    // The key of a command whose outcome is unknown is recorded, so that the operator repeats it.
+    stack.begin_outage("CommitsTable", "failed", 10).await;
+    assert_eq!(ledger.run(&[&republish[..], &sure].concat()).0, 1);
+    let commands = client.query().table_name(table("OperationsTable")).scan_index_forward(false);
+    let commands = commands.key_condition_expression("kind = :kind");
+    let commands =
+        commands.expression_attribute_values(":kind", AttributeValue::S("command".into()));
+    let newest = commands.send().await.unwrap().items.unwrap().swap_remove(0);
+    let detail: Value = serde_json::from_str(newest["detail"].as_s().unwrap()).unwrap();
+    let key = ["--key", detail["key"].as_str().unwrap()];
+    for _ in 0..2 {
+        eventually("the repeated command is answered", async || {
+            (ledger.run(&[&republish[..], &sure, &key].concat()).0 == 0).then_some(())
+        })
+        .await;
+    }
     // A lost row is repaired after a commit without events, as after every other commit.
     let delete = client.delete_item().table_name(table("LevelsTable"));
     delete.key("tankId", AttributeValue::S(id.clone())).send().await.unwrap();
@@ -315,7 +339,7 @@ async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
     ] {
         assert_eq!(ledger.run(&[wrong, &sure].concat()).0, 1, "{wrong:?}");
     }
-    assert_eq!(state(&stack, &id).await.0, 3, "no other commit was appended");
+    assert_eq!(state(&stack, &id).await.0, 4, "no other commit was appended");
 }
 
 #[tokio::test]
