@@ -48,20 +48,19 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Output) -> 
         .order()
         .context("the stack has no `$all`: run `cargo xtask new subscription`")?;
     let name = format!("{} {version}", entry.stream);
-    if deployment.log()?.has(&entry.stream, *version).await? {
+    let is_void = void_entries(&sequence).await?.contains(&entry);
+    if !is_void && deployment.log()?.has(&entry.stream, *version).await? {
         bail!("the log has `{name}`: its entry is valid, and stays");
     }
-    let is_void = void_entries(&sequence).await?.contains(&entry);
     let Some(segment) = find_segment(&sequence, &entry).await? else {
         bail!("`$all` has no entry `{name}`: check the stream and the version");
     };
-    if is_void || !writing.write {
-        let is =
-            if is_void { "void already" } else { "not in the log: --write makes its entry void" };
-        out.rows(
-            &["stream", "version", "is"],
-            &[json!({ "stream": entry.stream, "version": version, "is": is })],
-        );
+    let show = |is| {
+        let row = json!({ "stream": entry.stream, "version": version, "is": is });
+        out.rows(&["stream", "version", "is"], &[row]);
+    };
+    if !writing.write {
+        show(if is_void { "void already" } else { "not in the log: --write makes its entry void" });
         return Ok(true);
     }
     if !writing.confirm(&format!("make the entry `{name}` of `$all` void, permanently?"))? {
@@ -73,6 +72,7 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Output) -> 
     let why = writing.why();
     records::store(deployment, table, Record { kind: "order", what, why, detail: json!(entry) })
         .await?;
+    // The sequencer finishes an earlier call that was interrupted, and changes nothing else.
     let payload =
         Blob::new(json!({ "void": NamedEntry { segment, entry: entry.clone() } }).to_string());
     let call =
@@ -83,10 +83,7 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Output) -> 
     if answer.function_error.is_some() || said["void"].is_null() {
         bail!("the sequencer did not make `{name}` void: {said}");
     }
-    out.rows(
-        &["stream", "version", "is"],
-        &[json!({ "stream": entry.stream, "version": version, "is": "void" })],
-    );
+    show(if is_void { "void already" } else { "void" });
     Ok(true)
 }
 

@@ -211,7 +211,7 @@ impl Sequencer {
     /// entry's commit. `batch` is the name of the batch in the new segment, information only.
     ///
     /// An entry that is void already stays as it is. A commit that takes the version later gets an
-    /// entry of its own.
+    /// entry of its own, at the latest when this call is repeated.
     ///
     /// # Errors
     /// When the segment does not name the entry, the log has the commit, or `$all` has too many
@@ -235,12 +235,13 @@ impl Sequencer {
         }
         let mut attempts = Attempts::default();
         loop {
+            let mut voids = read_voids(sequence, self.last_void).await?;
+            // This may be the repetition of a call that ended before its last step.
+            if voids.contains(&entry) {
+                break;
+            }
             if !missing_entries(log, std::slice::from_ref(&entry)).await?.contains(&entry) {
                 return Err(VoidError::Exists);
-            }
-            let mut voids = read_voids(sequence, self.last_void).await?;
-            if voids.contains(&entry) {
-                return Ok(());
             }
             if voids.len() >= MAX_ENTRIES {
                 return Err(VoidError::TooMany);

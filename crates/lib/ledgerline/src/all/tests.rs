@@ -288,6 +288,28 @@ fn an_entry_is_voided_only_without_its_commit_and_a_later_commit_gets_a_new_entr
     assert_eq!(entries, [entry("a", 2), entry("b", 1)]);
 }
 
+/// A call may end between the segment that makes the entry void and its last step.
+#[test]
+fn a_repeated_void_gives_an_entry_to_a_commit_that_took_the_version_meanwhile() {
+    // Given a void entry, and a later commit with its version that has no entry,
+    let (sequence, log) = (MemoryStore::default(), MemoryStore::default());
+    let mut sequencer = Sequencer::new(MemoryStore::HOST.pause);
+    append(&sequence, &mut sequencer, "1", vec![entry("a", 1)]);
+    let void = |sequencer: &mut Sequencer| {
+        let named = named_entry(1, entry("a", 1));
+        block_on(sequencer.void(&sequence, &log, named, "v", Timestamp::UNIX_EPOCH)).unwrap();
+    };
+    void(&mut sequencer);
+    block_on(log.append(&commit(&entry("a", 1).stream, 1), None)).unwrap();
+    // when the call is repeated, also at another sequencer,
+    void(&mut sequencer);
+    void(&mut Sequencer::new(MemoryStore::HOST.pause));
+    // then the commit has one entry.
+    let segments = read_segments(&sequence).into_iter().skip(1);
+    let entries: Vec<_> = segments.flat_map(|segment| segment.entries).collect();
+    assert_eq!(entries, [entry("a", 1)]);
+}
+
 proptest! {
     /// Each of four sequencers may lag, crash, or get a batch that another one has appended.
     /// `$all` is dense and complete, and each stream in it is in the order of versions. Every
