@@ -78,6 +78,7 @@ pub(crate) fn run<L: Aggregates>(
     if let Some(path) = types_path {
         fs::write(path, text(&serde_json::to_value(&types)?))?;
     }
+    problems.extend(asyncapi::taken_fields(&types.aggregates));
     let documents = types.contract(&source, &manifests, root)?;
     if mode != Mode::Release {
         problems.extend(compatibility::problems(&earlier, &documents));

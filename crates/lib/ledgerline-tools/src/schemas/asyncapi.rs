@@ -148,6 +148,20 @@ impl Messages<'_> {
     }
 }
 
+/// Returns the problem of each aggregate whose state has a field of the entry beside it. No
+/// consumer could read its entries.
+pub(super) fn taken_fields(aggregates: &[AggregateType]) -> impl Iterator<Item = String> {
+    let taken =
+        aggregates.iter().filter(|of| !of.state["properties"]["lastKnownVersion"].is_null());
+    taken.map(|of| {
+        format!(
+            "the state of `{}` has the field `lastKnownVersion`, as its entries on the bus have: \
+             rename it",
+            of.category
+        )
+    })
+}
+
 /// Returns the schema of the `detail` of an entry: `BusEntry` of `ledgerline-lambda`, in
 /// docs/data.md.
 fn detail(name: &str, state: &str, state_schema: u32, payloads: Vec<Value>) -> Value {
@@ -227,6 +241,15 @@ mod tests {
             at: "2026-11-28T09:30:00Z".parse().unwrap(),
             meta: Meta::default(),
         }
+    }
+
+    #[test]
+    fn a_state_with_a_field_of_its_entries_is_a_problem() {
+        let mut aggregates = aggregates::<Tanks>();
+        assert_eq!(taken_fields(&aggregates).next(), None);
+        aggregates[0].state["properties"]["lastKnownVersion"] = json!({ "type": "integer" });
+        let problem = taken_fields(&aggregates).next().unwrap();
+        assert!(problem.starts_with("the state of `tank` has"), "{problem}");
     }
 
     #[test]
