@@ -175,7 +175,7 @@ def added(cloudfront, behaviour):
     policy = cloudfront.get_response_headers_policy(Id=behaviour["ResponseHeadersPolicyId"])
     config = policy["ResponseHeadersPolicy"]["ResponseHeadersPolicyConfig"]
     security = config.get("SecurityHeadersConfig", {})
-    headers = {item["Header"]: item["Value"] for item in config["CustomHeadersConfig"]["Items"]}
+    headers = {item["Header"]: item["Value"] for item in config.get("CustomHeadersConfig", {}).get("Items", [])}
     if "ContentSecurityPolicy" in security:
         headers["content-security-policy"] = security["ContentSecurityPolicy"]["ContentSecurityPolicy"]
     if "ContentTypeOptions" in security:

@@ -80,6 +80,16 @@ impl Scope<'_> {
                 headers.push((header.to_lowercase(), text.to_owned()));
             }
         }
+        let is_kept = |(header, text): &(String, String)| {
+            header == "cache-control" && !["no-cache", "no-store"].contains(&text.as_str())
+        };
+        if headers.iter().any(is_kept) {
+            let message = format!(
+                "{id}: browsers would keep errors, which get this Cache-Control, too: give it to \
+                 the files at their upload"
+            );
+            return Err((behaviour.line, message));
+        }
         Ok(headers)
     }
 }
@@ -115,7 +125,7 @@ Resources:
     Type: AWS::CloudFront::ResponseHeadersPolicy
     Properties:
       ResponseHeadersPolicyConfig:
-        CustomHeadersConfig: { Items: [{ Header: Cache-Control, Value: immutable }] }
+        CustomHeadersConfig: { Items: [{ Header: Cache-Control, Value: no-cache }] }
   App:
     Type: AWS::Cognito::UserPoolClient
     Properties: { CallbackURLs: [!Sub "https://${Pages.DomainName}/"] }
@@ -138,7 +148,7 @@ Resources:
             of("strict-transport-security", "max-age=60"),
         ];
         let expected = [
-            ("assets/*".to_owned(), vec![of("cache-control", "immutable")]),
+            ("assets/*".to_owned(), vec![of("cache-control", "no-cache")]),
             ("x".to_owned(), Vec::new()),
             ("*".to_owned(), pages),
         ];
@@ -147,8 +157,9 @@ Resources:
     }
 
     #[test]
-    fn a_policy_and_a_pattern_that_are_not_emulated_are_errors() {
+    fn a_policy_with_cached_errors_and_a_pattern_that_is_not_emulated_are_errors() {
         for (part, other, expected) in [
+            ("no-cache", "\"public, max-age=60\"", "AssetHeaders: browsers would keep errors"),
             ("!Ref AssetHeaders", "67f7725c-6f97-4210-82d7-5512b31e9d03", "name it by !Ref"),
             ("!Ref AssetHeaders", "!Ref Missing", "there is no resource Missing"),
             ("PathPattern: assets/*", "PathPattern: \"*.js\"", "at the end of *.js"),
