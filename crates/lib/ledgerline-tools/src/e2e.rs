@@ -108,7 +108,9 @@ fn deploy(emulator: &Emulator, sam: &Path, has_web_app: bool) -> Result<()> {
         "RequestsPerSecond=1000",
         &allowed,
     ];
-    let web_app = has_web_app.then(|| format!("{WEB_APP}=true"));
+    // The documented commands take the code at this address.
+    let web_app = [format!("{WEB_APP}=true"), "CallbackUrl=http://localhost:3000/callback".into()];
+    let web_app = has_web_app.then_some(web_app).into_iter().flatten();
     tools::run(emulator.program(sam, "sam").args(arguments).args(web_app))
 }
 
