@@ -16,7 +16,6 @@ use ledgerline::{
 };
 use ledgerline_lambda::{
     commands::{Route, action, create, update},
-    http::HttpRequest,
     stream_records::Handler,
 };
 use ledgerline_tank::{
