@@ -32,7 +32,7 @@ impl Consumer for Stuck {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_exceeds_the_time_limit_is_applied_commit_by_commit() {
+async fn a_batch_that_exceeds_the_time_limit_or_is_redelivered_is_applied_commit_by_commit() {
     let stream = StreamId::new("tank", "1").unwrap();
     let message = |version: u64| {
         let commit = Message::Commit(Box::new(contract::commit(&stream, version)));
@@ -48,6 +48,14 @@ async fn a_batch_that_exceeds_the_time_limit_is_applied_commit_by_commit() {
     let response = tokio::time::timeout(INVOCATION_TIME, runner.batch(&batch)).await.unwrap();
     assert_eq!(response.batch_item_failures.len(), 0);
     assert_eq!(*runner.consumer.0.0.lock().unwrap(), 2);
+    // One commit of a redelivered batch may have crashed the function.
+    let attributes = [("MessageGroupId", "tank-1"), ("ApproximateReceiveCount", "2")];
+    let attributes = attributes.map(|(name, text)| (name.to_owned(), text.to_owned()));
+    let mut batch = [message(3), message(4)];
+    batch.iter_mut().for_each(|message| message.attributes = attributes.clone().into());
+    let began = tokio::time::Instant::now();
+    assert_eq!(runner.batch(&batch).await.batch_item_failures.len(), 0);
+    assert_eq!((began.elapsed(), *runner.consumer.0.0.lock().unwrap()), (Duration::ZERO, 4));
 }
 
 /// A consumer that records the groups that it has applied, and times out the function at one of
