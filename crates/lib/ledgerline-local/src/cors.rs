@@ -12,7 +12,7 @@ use axum::{
         header::{
             ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
             ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE,
-            ACCESS_CONTROL_REQUEST_METHOD, HOST, ORIGIN,
+            ACCESS_CONTROL_REQUEST_METHOD, ORIGIN,
         },
     },
 };
@@ -25,10 +25,7 @@ pub(crate) fn preflight(
     method: &Method,
     request: &HeaderMap,
 ) -> Option<Response<Body>> {
-    let is_preflight = *method == Method::OPTIONS
-        && request.contains_key(ORIGIN)
-        && request.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
-    if !is_preflight {
+    if !is_preflight(method, request) {
         return None;
     }
     let mut response = Response::new(Body::empty());
@@ -45,6 +42,13 @@ pub(crate) fn preflight(
     Some(response)
 }
 
+/// Whether a browser asks for a page whether the page may send a request.
+pub(crate) fn is_preflight(method: &Method, request: &HeaderMap) -> bool {
+    *method == Method::OPTIONS
+        && request.contains_key(ORIGIN)
+        && request.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+}
+
 /// Adds the headers to the response of a function. API Gateway ignores the headers that the
 /// function itself returns for this purpose.
 pub(crate) fn add_headers(cors: &Cors, request: &HeaderMap, response: &mut HeaderMap) {
@@ -58,7 +62,7 @@ pub(crate) fn add_headers(cors: &Cors, request: &HeaderMap, response: &mut Heade
 }
 
 /// Returns the value for an origin that may call the API: `*`, or the origin of the request.
-fn allowed(cors: &Cors, request: &HeaderMap) -> Option<HeaderValue> {
+pub(crate) fn allowed(cors: &Cors, request: &HeaderMap) -> Option<HeaderValue> {
     let origin = request.get(ORIGIN)?;
     let text = origin.to_str().ok()?;
     if cors.allow_origins.iter().any(|allowed| allowed == "*") {
@@ -69,21 +73,6 @@ fn allowed(cors: &Cors, request: &HeaderMap) -> Option<HeaderValue> {
         None => allowed.eq_ignore_ascii_case(text),
     };
     cors.allow_origins.iter().any(matches).then(|| origin.clone())
-}
-
-/// Whether no page of another origin sent a request. Browsers send `Origin` with each request that
-/// can change data; a program need not. A foreign host name may resolve to this machine (DNS
-/// rebinding), so only `localhost` and `127.0.0.1` count.
-pub(crate) fn is_of_this_origin(headers: &HeaderMap) -> bool {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    match (text(ORIGIN), text(HOST)) {
-        (None, _) => true,
-        (Some(origin), Some(host)) => {
-            let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-            origin == format!("http://{host}") && ["127.0.0.1", "localhost"].contains(&name)
-        }
-        (Some(_), None) => false,
-    }
 }
 
 fn list(headers: &mut HeaderMap, name: HeaderName, values: &[String]) {

@@ -19,11 +19,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::bail;
 use axum::{
     Router,
-    body::Body,
+    body::{Body, Bytes},
     extract::{Request, State},
-    http::{HeaderValue, Response, StatusCode},
+    http::{HeaderValue, Response, StatusCode, header::CONNECTION, request::Parts},
 };
 use dynoxide::{
     Database, DynoxideError,
@@ -41,7 +42,10 @@ use dynoxide::{
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::net::TcpListener;
 
-use crate::iam::Iam;
+use crate::{
+    door::{self, Pages},
+    iam::Iam,
+};
 
 /// The time for which a token is remembered, as on AWS.
 const TOKEN_AGE: Duration = Duration::from_secs(600);
@@ -58,26 +62,19 @@ const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 /// Serves the database until the process ends.
 ///
 /// # Errors
-/// When no port is free for the database's own server.
-pub(crate) async fn serve(
+/// When the listener has no address.
+pub(crate) fn serve(
     listener: TcpListener,
     database: Database,
     iam: Option<Arc<Iam>>,
 ) -> anyhow::Result<()> {
-    let own = TcpListener::bind(("127.0.0.1", 0)).await?;
-    let own_url = format!("http://{}", own.local_addr()?);
-    tokio::spawn(dynoxide::server::serve_on(own, database.clone()));
-    let wire =
-        Wire { database, own_url, client: crate::http_client(), answered: Mutex::default(), iam };
+    let wire = Wire { database, client: crate::http_client(), answered: Mutex::default(), iam };
     let router = Router::new().fallback(request).with_state(Arc::new(wire));
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    Ok(())
+    door::serve(listener, router, Pages::None)
 }
 
 struct Wire {
     database: Database,
-    /// The URL of the database's own server.
-    own_url: String,
     client: reqwest::Client,
     answered: Mutex<Answered>,
     /// The permissions of the callers; `None` allows every request.
@@ -102,15 +99,25 @@ async fn request(State(wire): State<Arc<Wire>>, request: Request) -> Response<Bo
     if let Some((status, done)) = wire.answer(target, &body) {
         return answer(status, done);
     }
-    let request =
-        wire.client.request(head.method, format!("{}{}", wire.own_url, head.uri)).body(body);
-    match request.headers(head.headers).send().await {
-        Ok(response) => Response::from(response).map(Body::new),
-        Err(_) => answer(StatusCode::BAD_GATEWAY, Vec::new()),
-    }
+    wire.pass_on(head, body).await.unwrap_or_else(|_| answer(StatusCode::BAD_GATEWAY, Vec::new()))
 }
 
 impl Wire {
+    /// Passes a request on to the database's own server. The door cannot stand before that server,
+    /// which allows every web page, so its port is open only during the request.
+    async fn pass_on(&self, mut head: Parts, body: Bytes) -> anyhow::Result<Response<Body>> {
+        let own = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let url = format!("http://{}{}", own.local_addr()?, head.uri);
+        head.headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        let request = self.client.request(head.method, url).headers(head.headers).body(body).send();
+        let server = dynoxide::server::serve_on(own, self.database.clone());
+        let response = tokio::select! {
+            response = request => response?,
+            () = server => bail!("the database's own server ended"),
+        };
+        Ok(Response::from(response).map(Body::new))
+    }
+
     /// Returns the answer of a frequent operation; `None` for other operations. Returns `None` for
     /// a refusal too, unless it is that of a transaction or of a failed condition.
     fn answer(&self, target: &str, body: &[u8]) -> Option<(StatusCode, Vec<u8>)> {
@@ -371,7 +378,7 @@ pub(crate) mod tests {
         let database = with_requests();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        serve(listener, database, None).await.unwrap();
+        serve(listener, database, None).unwrap();
         (url, REQUESTS.to_owned())
     }
 
@@ -479,13 +486,7 @@ pub(crate) mod tests {
         let own_url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(dynoxide::server::serve_on(listener, database.clone()));
         let client = crate::http_client();
-        let wire = Wire {
-            database,
-            own_url: own_url.clone(),
-            client,
-            answered: Mutex::default(),
-            iam: None,
-        };
+        let wire = Wire { database, client, answered: Mutex::default(), iam: None };
         let item = json!({ "request": { "S": "1" } });
         let put = json!({ "TableName": table, "Item": item });
         send(&own_url, "PutItem", put.clone()).await;

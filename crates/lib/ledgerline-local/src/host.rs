@@ -33,7 +33,12 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use crate::{operations::Logs, output, trace_log::TraceLog};
+use crate::{
+    door::{self, Pages},
+    operations::Logs,
+    output,
+    trace_log::TraceLog,
+};
 
 /// The alias under which event sources invoke a function, because SAM publishes it under this name
 /// (`AutoPublishAlias`).
@@ -260,7 +265,7 @@ impl Host {
             // The largest synchronous response on Lambda has 6 MB.
             .layer(DefaultBodyLimit::max(6 * 1024 * 1024))
             .with_state(Arc::clone(&host));
-        tokio::spawn(async move { axum::serve(listener, api).await });
+        door::serve(listener, api, Pages::None)?;
         Ok(host)
     }
 

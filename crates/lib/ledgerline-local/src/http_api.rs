@@ -122,10 +122,9 @@ impl Api {
         hops: TraceLog,
         authorizer: Option<Authorizer>,
         access: Option<Arc<AccessLog>>,
-        cors: Option<Cors>,
+        cors: Option<Arc<Cors>>,
     ) -> Self {
         routes.sort_by_key(|route| route.path.matches('{').count());
-        let cors = cors.map(Arc::new);
         Self { routes: Arc::new(routes), written, hops, authorizer, access, cors }
     }
 
@@ -161,11 +160,6 @@ async fn answer(
 ) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
-    let cors = api.cors.as_deref();
-    if let Some(answer) = cors.and_then(|cors| cors::preflight(cors, &parts.method, &parts.headers))
-    {
-        return answer;
-    }
     let found =
         api.routes.iter().find_map(|route| Some((route, route.matches(&parts.method, path)?)));
     let Some((route, parameters)) = found else {
@@ -180,7 +174,7 @@ async fn answer(
         None => None,
         Some(api) => match identity::authorizer(api, &parts.headers, &route.scopes, operators) {
             Ok(authorizer) => Some(authorizer),
-            Err((status, text)) => return message(status, text),
+            Err((status, reason)) => return refusal(status, reason),
         },
     };
     let long_poll = is_long_poll(&parts.uri).then(|| route.function.long_poll());
@@ -203,7 +197,7 @@ async fn answer(
     let response = match invoked {
         Ok(Ok(answer)) => {
             let mut response = response(&answer);
-            if let Some(cors) = cors {
+            if let Some(cors) = &api.cors {
                 cors::add_headers(cors, &parts.headers, response.headers_mut());
             }
             response
@@ -332,8 +326,17 @@ fn response(answer: &[u8]) -> Response<Body> {
     build().unwrap_or_else(|| message(StatusCode::INTERNAL_SERVER_ERROR, "Internal Server Error"))
 }
 
+/// Returns the refusal of a caller. API Gateway gives no reason.
+fn refusal(status: StatusCode, reason: &str) -> Response<Body> {
+    json_answer(status, &json!({ "message": status.canonical_reason(), "reason": reason }))
+}
+
 fn message(status: StatusCode, message: &str) -> Response<Body> {
-    let mut response = Response::new(Body::from(json!({ "message": message }).to_string()));
+    json_answer(status, &json!({ "message": message }))
+}
+
+fn json_answer(status: StatusCode, body: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(body.to_string()));
     *response.status_mut() = status;
     response.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
     response

@@ -6,6 +6,7 @@ mod connections;
 mod contract;
 mod cors;
 mod descriptors;
+mod door;
 mod dynamodb;
 mod gateway;
 pub mod host;

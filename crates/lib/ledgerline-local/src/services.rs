@@ -11,19 +11,17 @@ use std::{
 use anyhow::{Context, Result, anyhow};
 use aws_config::SdkConfig;
 use axum::{
+    Router,
     body::{Body, Bytes},
-    http::HeaderMap,
+    extract::DefaultBodyLimit,
+    http::{HeaderMap, Response},
 };
 use dynoxide::Database;
-use hyper::{Request, Response, body::Incoming, server::conn::http1, service::Service};
-use hyper_util::rt::TokioIo;
 use rustack_events_core::{
     config::EventsConfig, delivery::TargetDelivery, handler::RustackEventsHandler,
     provider::RustackEvents,
 };
-use rustack_events_http::service::{EventsHttpConfig, EventsHttpService};
 use rustack_sqs_core::{config::SqsConfig, handler::RustackSqsHandler, provider::RustackSqs};
-use rustack_sqs_http::service::{SqsHttpConfig, SqsHttpService};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -32,10 +30,14 @@ use ledgerline_sam::{
     template::{ACCOUNT, Queue, REGION, Table},
 };
 
-use crate::{dynamodb, iam::Iam, stream_records};
+use crate::{
+    door::{self, Pages},
+    dynamodb,
+    iam::Iam,
+    stream_records,
+};
 
-/// The request id of errors in answers that do not pass the service's own port. No program looks up
-/// a request by its id.
+/// The request id of errors. No program looks up a request by its id.
 const REQUEST: &str = "local";
 
 /// The emulated DynamoDB on a port of its own.
@@ -65,7 +67,7 @@ impl DynamoDb {
             None => stream_records::in_memory()?,
         };
         let (listener, address) = listen().await?;
-        dynamodb::serve(listener, database.clone(), iam).await?;
+        dynamodb::serve(listener, database.clone(), iam)?;
         Ok(Self { database, url: format!("http://{address}") })
     }
 
@@ -215,7 +217,7 @@ fn difference(wanted: &Value, kept: &Value, added: &BTreeSet<String>) -> Option<
 
 /// The emulated SQS on a port of its own. The port is bound before the service starts, because the
 /// template's queue URLs contain the port.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Sqs {
     /// The queues themselves, for access without HTTP.
     pub(crate) provider: Arc<RustackSqs>,
@@ -241,13 +243,15 @@ impl Sqs {
             port: address.port(),
         }));
         let handler = Arc::new(RustackSqsHandler::new(Arc::clone(&provider)));
-        tokio::spawn(serve(
-            listener,
-            SqsHttpService::new(Arc::clone(&handler), SqsHttpConfig::default()),
-        ));
         let url = format!("http://{address}");
         let client = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&url));
-        Ok(Self { provider, handler, url, client })
+        let sqs = Self { provider, handler, url, client };
+        let served = sqs.clone();
+        let answer =
+            async move |headers: HeaderMap, body: Bytes| served.answer(&headers, body).await;
+        let router = Router::new().fallback(answer).layer(DefaultBodyLimit::disable());
+        door::serve(listener, router, Pages::None)?;
+        Ok(sqs)
     }
 
     /// Answers a request as the service's port does.
@@ -294,7 +298,7 @@ impl Sqs {
 }
 
 /// The emulated EventBridge on a port of its own.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct EventBridge {
     /// The provider, which counts the deliveries in progress.
     pub provider: Arc<RustackEvents>,
@@ -321,13 +325,15 @@ impl EventBridge {
         };
         let provider = Arc::new(RustackEvents::new(config, delivery));
         let handler = Arc::new(RustackEventsHandler::new(Arc::clone(&provider)));
-        tokio::spawn(serve(
-            listener,
-            EventsHttpService::new(Arc::clone(&handler), EventsHttpConfig::default()),
-        ));
         let url = format!("http://{address}");
         let client = aws_sdk_eventbridge::Client::new(&ledgerline_dynamodb::sdk_config(&url));
-        Ok(Self { provider, handler, url, client })
+        let bus = Self { provider, handler, url, client };
+        let served = bus.clone();
+        let answer =
+            async move |headers: HeaderMap, body: Bytes| served.answer(&headers, body).await;
+        let router = Router::new().fallback(answer).layer(DefaultBodyLimit::disable());
+        door::serve(listener, router, Pages::None)?;
+        Ok(bus)
     }
 
     /// Answers a request as the service's port does.
@@ -353,27 +359,6 @@ async fn listen() -> Result<(TcpListener, SocketAddr)> {
         TcpListener::bind(("127.0.0.1", 0)).await.context("127.0.0.1 has no free port")?;
     let address = listener.local_addr()?;
     Ok((listener, address))
-}
-
-async fn serve<S, B>(listener: TcpListener, service: S)
-where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = std::convert::Infallible>
-        + Clone
-        + Send
-        + 'static,
-    S::Future: Send,
-    B: hyper::body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    while let Ok((connection, _)) = listener.accept().await {
-        let service = service.clone();
-        tokio::spawn(async move {
-            // An error means that the client closed the connection in the middle of a request,
-            // which needs no report.
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), service).await;
-        });
-    }
 }
 
 #[cfg(test)]

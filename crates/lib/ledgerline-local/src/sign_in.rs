@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::{cors::is_of_this_origin, tokens::Tokens, web_app::APP};
+use crate::{tokens::Tokens, web_app::APP};
 
 /// The path of the sign-in form.
 const AUTHORIZE: &str = "/oauth2/authorize";
@@ -37,8 +37,12 @@ const AUTHORIZE: &str = "/oauth2/authorize";
 const FORM: &str = include_str!("sign_in/page.html");
 /// How long a code is valid. Source: the Cognito developer guide, "Authorize endpoint".
 const CODE: Duration = Duration::from_secs(300);
-/// The cookie of a browser's session.
-const COOKIE: &str = "ledgerline-session";
+/// The paths that pages of allowed origins may request without a token.
+pub(crate) const PUBLIC: [&str; 4] = [TOKEN, REVOKE, KEYS, CONFIGURATION];
+const TOKEN: &str = "/oauth2/token";
+const REVOKE: &str = "/oauth2/revoke";
+const KEYS: &str = "/.well-known/jwks.json";
+const CONFIGURATION: &str = "/.well-known/openid-configuration";
 /// The most codes, refresh tokens and sessions that are stored, of each. The oldest is dropped
 /// (rule 11).
 const MOST: usize = 1_000;
@@ -49,6 +53,9 @@ pub(crate) struct SignIn {
     tokens: Arc<Tokens>,
     clients: Vec<Client>,
     grants: Mutex<Grants>,
+    /// The name of the cookie of a browser's session. It has the port of this stack, because a
+    /// browser sends the cookies of all ports to each port (RFC 6265, 8.5).
+    cookie: String,
 }
 
 /// The codes, refresh tokens and sessions of users, each by a text that cannot be guessed.
@@ -166,14 +173,16 @@ struct Logout {
 
 /// Returns the routes of the pages, for the clients of the template.
 pub(crate) fn router(tokens: Arc<Tokens>, clients: Vec<Client>) -> Router {
-    let state = Arc::new(SignIn { tokens, clients, grants: Mutex::default() });
+    let port = tokens.issuer().rsplit(':').next().unwrap_or_default();
+    let cookie = format!("ledgerline-session-{port}");
+    let state = Arc::new(SignIn { tokens, clients, grants: Mutex::default(), cookie });
     Router::new()
         .route(AUTHORIZE, get(show_form).post(submit_form))
-        .route("/oauth2/token", post(token))
-        .route("/oauth2/revoke", post(revoke))
+        .route(TOKEN, post(token))
+        .route(REVOKE, post(revoke))
         .route("/logout", get(logout))
-        .route("/.well-known/jwks.json", get(keys))
-        .route("/.well-known/openid-configuration", get(configuration))
+        .route(KEYS, get(keys))
+        .route(CONFIGURATION, get(configuration))
         .with_state(state)
 }
 
@@ -190,7 +199,8 @@ async fn show_form(
     if let Err(error) = check(client, &request) {
         return redirect(&request, &[("error", error)]);
     }
-    let session = session(&headers).and_then(|id| sign_in.grants().sessions.get(id).cloned());
+    let session = sign_in.session(&headers);
+    let session = session.and_then(|id| sign_in.grants().sessions.get(id).cloned());
     match session {
         Some(user) => sign_in.redirect_with_code(client, request, user),
         None => secure(Html(form(&request)).into_response()),
@@ -200,13 +210,8 @@ async fn show_form(
 /// Signs a user in, and redirects the browser to the client with a code.
 async fn submit_form(
     State(sign_in): State<Arc<SignIn>>,
-    headers: HeaderMap,
     Form(SignInForm { user, groups, request }): Form<SignInForm>,
 ) -> Response {
-    // A page of another origin must not sign a browser in as a user of its choice.
-    if !is_of_this_origin(&headers) {
-        return error_page(StatusCode::FORBIDDEN, "the form comes from a page of another origin");
-    }
     let client = match sign_in.client(&request) {
         Ok(client) => client,
         Err(page) => return *page,
@@ -225,7 +230,7 @@ async fn submit_form(
     let user = User { name, groups: groups.collect() };
     let session = sign_in.grants().sessions.add(user.clone());
     let mut response = sign_in.redirect_with_code(client, request, user);
-    set_cookie(&mut response, &format!("{COOKIE}={session}; Path=/; HttpOnly; SameSite=Lax"));
+    sign_in.set_cookie(&mut response, &session, "");
     response
 }
 
@@ -254,11 +259,8 @@ async fn token(
         Ok(tokens) => Json(tokens).into_response(),
         Err(error) => (StatusCode::BAD_REQUEST, Json(json!({ "error": error }))).into_response(),
     };
-    let headers = response.headers_mut();
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // As on Cognito, a page of any origin may read the answer: a code is useless without its
-    // verifier.
-    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    let no_store = HeaderValue::from_static("no-store");
+    response.headers_mut().insert(header::CACHE_CONTROL, no_store);
     response
 }
 
@@ -275,36 +277,51 @@ async fn logout(
         let why = "the client has no such logout_uri: add it to LogoutURLs in the template";
         return error_page(StatusCode::BAD_REQUEST, why);
     }
-    if let Some(id) = session(&headers) {
+    if let Some(id) = sign_in.session(&headers) {
         sign_in.grants().sessions.remove(id);
     }
     let mut response = Redirect::to(&logout_uri).into_response();
-    set_cookie(&mut response, &format!("{COOKIE}=; Path=/; HttpOnly; SameSite=Lax; Max-Age=0"));
+    sign_in.set_cookie(&mut response, "", "; Max-Age=0");
     response
 }
 
-async fn keys(State(sign_in): State<Arc<SignIn>>) -> Response {
-    allow_any_origin(Json(sign_in.tokens.key_set()))
+async fn keys(State(sign_in): State<Arc<SignIn>>) -> Json<Value> {
+    Json(sign_in.tokens.key_set())
 }
 
-async fn configuration(State(sign_in): State<Arc<SignIn>>) -> Response {
+async fn configuration(State(sign_in): State<Arc<SignIn>>) -> Json<Value> {
     let issuer = sign_in.tokens.issuer();
-    allow_any_origin(Json(json!({
+    Json(json!({
         "issuer": issuer,
         "authorization_endpoint": format!("{issuer}{AUTHORIZE}"),
-        "token_endpoint": format!("{issuer}/oauth2/token"),
+        "token_endpoint": format!("{issuer}{TOKEN}"),
         "end_session_endpoint": format!("{issuer}/logout"),
-        "jwks_uri": format!("{issuer}/.well-known/jwks.json"),
+        "jwks_uri": format!("{issuer}{KEYS}"),
         "response_types_supported": ["code"],
         "code_challenge_methods_supported": ["S256"],
         "id_token_signing_alg_values_supported": ["ES256"],
         "subject_types_supported": ["public"],
-    })))
+    }))
 }
 
 impl SignIn {
     fn grants(&self) -> MutexGuard<'_, Grants> {
         self.grants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the id of the browser's session.
+    fn session<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
+        let cookies = headers.get(header::COOKIE)?.to_str().ok()?;
+        cookies.split("; ").find_map(|cookie| cookie.strip_prefix(&self.cookie)?.strip_prefix('='))
+    }
+
+    /// Gives the browser a session, with these further attributes of the cookie.
+    fn set_cookie(&self, response: &mut Response, session: &str, attributes: &str) {
+        let name = &self.cookie;
+        let cookie = format!("{name}={session}; Path=/; HttpOnly; SameSite=Lax{attributes}");
+        if let Ok(cookie) = HeaderValue::from_str(&cookie) {
+            response.headers_mut().insert(header::SET_COOKIE, cookie);
+        }
     }
 
     /// Returns the client of a request. An unknown client or address gets an error page, because a
@@ -518,28 +535,11 @@ fn error_page(status: StatusCode, why: &'static str) -> Response {
     secure((status, why).into_response())
 }
 
-fn allow_any_origin(body: Json<Value>) -> Response {
-    let any = [(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"))];
-    (any, body).into_response()
-}
-
 /// Returns the id of a client that names itself by HTTP Basic. The local stack checks no secret.
 fn basic_client(headers: &HeaderMap) -> Option<String> {
     let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Basic ")?;
     let text = String::from_utf8(BASE64_STANDARD.decode(text).ok()?).ok()?;
     text.split_once(':').map(|(id, _)| id.to_owned())
-}
-
-/// Returns the id of the browser's session.
-fn session(headers: &HeaderMap) -> Option<&str> {
-    let cookies = headers.get(header::COOKIE)?.to_str().ok()?;
-    cookies.split("; ").find_map(|cookie| cookie.strip_prefix(COOKIE)?.strip_prefix('='))
-}
-
-fn set_cookie(response: &mut Response, cookie: &str) {
-    if let Ok(cookie) = HeaderValue::from_str(cookie) {
-        response.headers_mut().insert(header::SET_COOKIE, cookie);
-    }
 }
 
 #[cfg(test)]

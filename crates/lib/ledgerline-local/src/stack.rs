@@ -23,6 +23,7 @@ use crate::{
     access_log::AccessLog,
     connections::{Connections, Services},
     contract,
+    door::{self, Pages},
     gateway::Gateway,
     host::{Function, Host, Launch},
     http_api::{Api, Route},
@@ -119,7 +120,7 @@ impl Stack {
         let access = AccessLog::from_template(&source.json()).map(Arc::new);
         let routes = routes(&template, &functions);
         let gateway = gateway(&mut template, &source, &functions, services, &host, access.clone());
-        tokio::spawn(async move { axum::serve(ports.aws, gateway.router()).await });
+        door::serve(ports.aws, gateway.router(), Pages::Linked)?;
         for function in &functions {
             function.warm_up().await?;
         }
@@ -138,10 +139,10 @@ impl Stack {
         let developer = options.user;
         let authorizer =
             template.audience.map(|audience| Authorizer { developer, audience, tokens });
-        let api = Api::new(routes, written, hops, authorizer, access, template.cors).router();
+        let cors = template.cors.map(Arc::new);
+        let api = Api::new(routes, written, hops, authorizer, access, cors.clone()).router();
         let api = contract.merge(sign_in).merge(pages).merge(api);
-        let api = api.into_make_service_with_connect_info::<SocketAddr>();
-        tokio::spawn(async move { axum::serve(ports.api, api).await });
+        door::serve(ports.api, api, cors.map_or(Pages::Linked, Pages::Allowed))?;
         let Template { ignored, ignored_properties, .. } = template;
         let aws_url = ports.aws_url;
         Ok(Self {
@@ -305,8 +306,7 @@ async fn start_web_app(
     let pages = |api: &str| web_app::router(root, distribution, &template.clients, api);
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free")?;
     let own = format!("http://{}", listener.local_addr()?);
-    let served = pages(url);
-    tokio::spawn(async move { axum::serve(listener, served).await });
+    door::serve(listener, pages(url), Pages::Linked)?;
     if let Some(cors) = &mut template.cors {
         web_app::allow(cors, distribution, &own);
     }

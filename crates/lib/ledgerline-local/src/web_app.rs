@@ -53,11 +53,13 @@ pub(crate) fn router(
         .layer(middleware::from_fn_with_state(Arc::new(distribution), add_headers))
 }
 
-/// Allows the pages of this origin to call the API in place of those of the distribution.
+/// Allows the pages of this origin, under both names of this machine, to call the API in place of
+/// those of the distribution.
 pub(crate) fn allow(cors: &mut Cors, distribution: &Distribution, own: &str) {
     let deployed = format!("https://{}", distribution.domain);
-    for origin in cors.allow_origins.iter_mut().filter(|origin| **origin == deployed) {
-        own.clone_into(origin);
+    let origins = &mut cors.allow_origins;
+    if let Some(place) = origins.iter().position(|origin| *origin == deployed) {
+        origins.splice(place..=place, [own.to_owned(), own.replace("127.0.0.1", "localhost")]);
     }
 }
 
@@ -162,11 +164,11 @@ mod tests {
 
     #[test]
     fn the_origin_of_the_app_replaces_that_of_the_distribution() {
-        let origins = |first: &str| vec![first.to_owned(), "https://other.example".to_owned()];
-        let deployed = origins("https://pages.cloudfront.net");
-        let mut cors = Cors { allow_origins: deployed, ..Cors::default() };
+        let other = "https://other.example";
+        let deployed = ["https://pages.cloudfront.net", other].map(ToOwned::to_owned);
+        let mut cors = Cors { allow_origins: deployed.into(), ..Cors::default() };
         allow(&mut cors, &distribution(), "http://127.0.0.1:5173");
-        assert_eq!(cors.allow_origins, origins("http://127.0.0.1:5173"));
+        assert_eq!(cors.allow_origins, ["http://127.0.0.1:5173", "http://localhost:5173", other]);
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use reqwest::redirect::Policy;
 
 use super::*;
+use crate::door;
 
 const VERIFIER: &str = "a-verifier-that-has-at-least-forty-three-characters";
 const CALLBACK: &str = "http://localhost:3000/callback";
@@ -37,7 +38,7 @@ async fn pages() -> Pages {
         ..client("Program")
     };
     let router = router(Arc::clone(&tokens), vec![client("App"), program]);
-    tokio::spawn(async move { axum::serve(listener, router).await });
+    door::serve(listener, router, door::Pages::Linked).unwrap();
     let http = reqwest::Client::builder().redirect(Policy::none()).build().unwrap();
     Pages { url, tokens, http }
 }
@@ -101,7 +102,6 @@ impl Pages {
         let fields = fields.iter().chain(changed);
         let fields = fields.map(|(name, value)| (*name, (*value).to_owned())).collect();
         let response = self.post("/oauth2/token", &fields, None).await;
-        assert_eq!(response.headers()["access-control-allow-origin"], "*");
         (response.status().as_u16(), response.json().await.unwrap())
     }
 
@@ -251,6 +251,26 @@ async fn a_session_signs_in_again_until_the_logout() {
     let logout = pages.http.get(logout).header("cookie", cookie).send().await.unwrap();
     assert_eq!(location(&logout), CALLBACK);
     assert_eq!(pages.open(&asked(&[]), cookie).await.status(), StatusCode::OK, "the page again");
+}
+
+/// A browser has one set of cookies for all ports of a host.
+#[tokio::test]
+async fn a_browser_is_signed_in_at_two_stacks_at_once() {
+    let stacks = [pages().await, pages().await];
+    let mut cookies = BTreeMap::new();
+    for stack in &stacks {
+        let mut fields = asked(&[]);
+        fields.insert("user", "ada".into());
+        let signed_in = stack.post(AUTHORIZE, &fields, Some(&stack.url)).await;
+        let cookie = signed_in.headers()["set-cookie"].to_str().unwrap();
+        let (name, value) = cookie.split(';').next().unwrap().split_once('=').unwrap();
+        cookies.insert(name.to_owned(), value.to_owned());
+    }
+    let cookies: Vec<_> = cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    for stack in &stacks {
+        let opened = stack.open(&asked(&[]), &cookies.join("; ")).await;
+        assert!(location(&opened).contains("code="), "{cookies:?}");
+    }
 }
 
 #[test]

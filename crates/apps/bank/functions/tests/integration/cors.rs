@@ -41,14 +41,33 @@ async fn a_page_of_an_allowed_origin_calls_the_api() {
     assert_eq!(header(&opened, "access-control-allow-origin"), Some(APP));
     let exposed = header(&opened, "access-control-expose-headers").unwrap();
     assert!(exposed.contains("etag") && exposed.contains("location"), "{exposed}");
+
+    // The sign-in needs no token for the requests of a page, and takes no form of one.
+    let kind = ("content-type", "application/x-www-form-urlencoded");
+    for (method, path) in [
+        (Method::POST, "/oauth2/token"),
+        (Method::POST, "/oauth2/revoke"),
+        (Method::GET, "/.well-known/openid-configuration"),
+    ] {
+        let answer = stack.call(method, path, &[origin[0], kind], String::new()).await;
+        assert_eq!(header(&answer, "access-control-allow-origin"), Some(APP), "{path}");
+    }
+    let form = stack.call(Method::POST, "/oauth2/authorize", &origin, String::new()).await;
+    assert_eq!(form.status, StatusCode::UNAUTHORIZED);
+    refuses(&stack, "http://evil.example.com").await;
+}
+
+async fn refuses(stack: &LocalStack, origin: &str) {
+    let foreign = [("origin", origin), ("access-control-request-method", "POST")];
+    for method in [Method::OPTIONS, Method::GET] {
+        let answer = stack.call(method, "/accounts", &foreign, String::new()).await;
+        assert_eq!(answer.status, StatusCode::FORBIDDEN, "{answer:?}");
+        assert_eq!(header(&answer, "access-control-allow-origin"), None, "{answer:?}");
+    }
 }
 
 /// Without the parameter, the template has no `CorsConfiguration`.
 #[tokio::test]
 async fn without_allowed_origins_no_page_calls_the_api() {
-    let stack = LocalStack::start(None).await;
-    let preflight = [("origin", APP), ("access-control-request-method", "POST")];
-    let answer = stack.call(Method::OPTIONS, "/accounts", &preflight, String::new()).await;
-    assert_eq!(answer.status, StatusCode::NOT_FOUND);
-    assert_eq!(header(&answer, "access-control-allow-origin"), None);
+    refuses(&LocalStack::start(None).await, APP).await;
 }
