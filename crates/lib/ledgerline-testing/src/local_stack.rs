@@ -29,6 +29,11 @@ static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::ne
 const ALL: u32 = 3;
 const ONE: u32 = 1;
 
+/// The values of parameters that a template may have. The visibility timeout is as short as Lambda
+/// allows, because a wait of a minute for a retry would prove nothing more. Without a value, the
+/// stack would have a web app where a developer has built one.
+const PARAMETERS: [(&str, &str); 2] = [("QueueVisibilityTimeout", "10"), ("WebApp", "false")];
+
 /// A local stack for one test. A drop of the value kills it.
 #[derive(Debug)]
 pub struct LocalStack {
@@ -81,11 +86,11 @@ impl LocalStack {
         let mut command = super::command("local");
         command.current_dir(&workspace).args(["--port", "0", "--aws-address", "127.0.0.1:0"]);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
-        // The visibility timeout is as short as Lambda allows, because a wait of a minute for a
-        // retry would prove nothing more.
         let template = template::tree(&workspace.join("template.yaml")).unwrap();
-        if !template["Parameters"]["QueueVisibilityTimeout"].is_null() {
-            command.args(["--parameter-overrides", "QueueVisibilityTimeout=10"]);
+        for (parameter, value) in PARAMETERS {
+            if !template["Parameters"][parameter].is_null() {
+                command.args(["--parameter-overrides", &format!("{parameter}={value}")]);
+            }
         }
         if let Some(data) = data {
             command.arg("--data").arg(data);
