@@ -5,7 +5,7 @@ import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import type { Page } from "playwright-core";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { expectSound, openApp, openPage, useStack } from "./browser";
+import { expectSound, openApp, openPage, REBOUND, signIn, useStack } from "./browser";
 
 const suite = useStack();
 /** A web server of another origin. */
@@ -47,22 +47,72 @@ async function sent(page: Page, url: string, init: RequestInit): Promise<number 
   );
 }
 
-test("a page of another origin reads nothing and writes nothing", async () => {
-  const page = await openPage(suite.browser);
-  await page.goto(foreignUrl);
-  for (const path of routes("get")) {
-    for (const headers of [{}, { authorization: "Bearer eve" }]) {
-      expect(await sent(page, suite.stack.url + path, { headers }), path).toBeUndefined();
+/** The requests of an attack on the stack: each without a preflight request, and with a token. */
+const ATTACKS: RequestInit[] = [
+  {},
+  { mode: "no-cors" },
+  { method: "POST", body: "{}" },
+  { method: "POST", body: "{}", mode: "no-cors" },
+  { headers: { authorization: "Bearer eve" } },
+];
+
+/** Attacks every port of the stack from a page, and returns the statuses that the browser got and the page read. */
+async function attack(page: Page, host: string, open: (port: number) => Promise<unknown>) {
+  const got = new Set<number>();
+  const read = new Set<number | undefined>();
+  page.on("response", (response) => {
+    if (response.request().resourceType() === "fetch") got.add(response.status());
+  });
+  const ports = suite.stack.ports();
+  const printed = [suite.stack.url, suite.stack.app].map((url) => Number(new URL(url).port));
+  expect(ports).toEqual(expect.arrayContaining(printed));
+  for (const port of ports) {
+    await open(port);
+    for (const path of new Set(["/", "/oauth2/token", ...routes("get"), ...routes("post")])) {
+      for (const init of ATTACKS) read.add(await sent(page, `http://${host}:${port}${path}`, init));
     }
   }
-  // A form needs no preflight request. So the API itself must refuse it, without a token.
-  const statuses: number[] = [];
-  page.on("response", (response) => statuses.push(response.status()));
-  for (const path of routes("post")) {
-    await sent(page, suite.stack.url + path, { method: "POST", body: "{}" });
-    await sent(page, suite.stack.url + path, { method: "POST", body: "{}", mode: "no-cors" });
+  return { got: [...got], read: [...read] };
+}
+
+test("a page of another origin reads nothing and writes nothing on any port", async () => {
+  const page = await openPage(suite.browser);
+  const { got, read } = await attack(page, "127.0.0.1", () => page.goto(foreignUrl));
+  // An answer without CORS has the status 0 for the page.
+  expect([got, read]).toEqual([[403], [undefined, 0]]);
+});
+
+test("a page whose name resolves to this machine reads nothing and writes nothing on any port", async () => {
+  const page = await openPage(suite.browser);
+  // The page comes from another server of its name, before the name resolves to this machine.
+  await page.route(`http://${REBOUND}:*/page`, (route) => route.continue({ url: foreignUrl }));
+  const { got, read } = await attack(page, REBOUND, (port) => page.goto(`http://${REBOUND}:${port}/page`));
+  expect([got, read]).toEqual([[421], [421]]);
+});
+
+test("a user signs in under both names of this machine", async () => {
+  for (const app of [suite.stack.app, `${suite.stack.url}/app/`]) {
+    for (const name of ["127.0.0.1", "localhost"]) {
+      const page = await openPage(suite.browser);
+      const accounts = page.waitForResponse((answer) => new URL(answer.url()).pathname === "/accounts");
+      await signIn(page, app.replace("127.0.0.1", name), "ada");
+      expect((await accounts).status(), `${app} under ${name}`).toBe(200);
+    }
   }
-  expect(new Set(statuses)).toEqual(new Set([401]));
+});
+
+test("a link of another origin opens a page, and no frame shows it", async () => {
+  const page = await openPage(suite.browser);
+  const url = `${suite.stack.url}/openapi`;
+  await page.goto(foreignUrl);
+  const opened = page.waitForResponse(url);
+  await page.evaluate((url) => (location.href = url), url);
+  expect((await opened).status()).toBe(200);
+  await page.waitForURL(url);
+  await page.goto(foreignUrl);
+  const framed = page.waitForResponse(url);
+  await page.evaluate((url) => (document.querySelector("iframe")!.src = url), url);
+  expect((await framed).status()).toBe(403);
 });
 
 test("a page of another origin cannot show the app in a frame", async () => {

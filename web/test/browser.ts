@@ -9,6 +9,9 @@ const CHROMIUM = process.env["CHROMIUM"] ?? "/usr/bin/chromium";
 /** Chromium has a sandbox of its own for every user but root, as whom containers run. */
 const SANDBOX = process.getuid?.() === 0 ? ["--no-sandbox"] : [];
 /** Chromium must not look for updates and hosts of its vendor. */
+/** A name whose owner lets it resolve to this machine (DNS rebinding). */
+export const REBOUND = "evil.example";
+const RESOLVE = `--host-resolver-rules=MAP ${REBOUND} 127.0.0.1`;
 const QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"];
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -17,7 +20,7 @@ export async function launch(): Promise<Browser> {
   if (!existsSync(CHROMIUM)) {
     throw new Error(`there is no ${CHROMIUM}: apt-get install chromium, or set CHROMIUM to the path of a Chromium`);
   }
-  return chromium.launch({ executablePath: CHROMIUM, args: [...SANDBOX, ...QUIET] });
+  return chromium.launch({ executablePath: CHROMIUM, args: [...SANDBOX, ...QUIET, RESOLVE] });
 }
 
 export const PHONE = { viewport: { width: 390, height: 844 } };

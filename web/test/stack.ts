@@ -1,5 +1,6 @@
 /** Local stacks for tests. */
 import { spawn, type ChildProcess } from "node:child_process";
+import { readFileSync, readdirSync, readlinkSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 
@@ -10,6 +11,8 @@ export interface Stack {
   url: string;
   /** The address of the web app on a port of its own, which makes it a page of another origin. */
   app: string;
+  /** The ports on which the process listens, as the kernel of Linux knows them. */
+  ports(): number[];
   /** Kills the process, as a crash would. */
   kill(): Promise<void>;
 }
@@ -24,9 +27,26 @@ export async function startStack({ port = 0, more = [] }: { port?: number; more?
   for await (const line of createInterface(stack.stdout)) {
     app = /^ +web app .*, and (\S+) /.exec(line)?.[1] ?? app;
     const url = /^Ready at (\S+)\. /.exec(line)?.[1];
-    if (url) return { url, app, kill: () => kill(stack) };
+    if (url) return { url, app, ports: () => ports(stack), kill: () => kill(stack) };
   }
   throw new Error("the local stack does not start");
+}
+
+function ports({ pid }: ChildProcess): number[] {
+  const LISTENING = "0A";
+  const target = (file: string) => {
+    try {
+      return readlinkSync(`/proc/${pid}/fd/${file}`);
+    } catch {
+      return undefined; // The process has closed the file in the meantime.
+    }
+  };
+  const own = new Set(readdirSync(`/proc/${pid}/fd`).map(target));
+  const sockets = ["tcp", "tcp6"].flatMap((table) => readFileSync(`/proc/${pid}/net/${table}`, "utf8").split("\n"));
+  return sockets
+    .map((line) => line.trim().split(/\s+/))
+    .filter((fields) => fields[3] === LISTENING && own.has(`socket:[${fields[9]}]`))
+    .map(([, address]) => Number.parseInt(address?.split(":")[1] ?? "", 16));
 }
 
 async function kill(stack: ChildProcess): Promise<void> {
