@@ -15,7 +15,7 @@ use ledgerline::{
     manifest::SubscriberKind,
 };
 
-use crate::{DynamoDbStore, Head, TableError, ViewTable};
+use crate::{DynamoDbStore, Head, Phase, TableError, ViewTable};
 
 /// The number of streams that are compared at once.
 const AT_ONCE: usize = 32;
@@ -41,9 +41,29 @@ pub struct Subscriber {
     pub of: Vec<String>,
     /// The table, at the generation of its rows that is read.
     pub table: ViewTable,
+    /// The table at the other generation, if a rollback or a switch can choose it.
+    pub other: Option<ViewTable>,
 }
 
 impl Subscriber {
+    /// Returns the subscriber at the generations of its view. A generation that is being built is
+    /// not compared: its rebuild compares it.
+    ///
+    /// # Errors
+    /// When they have to be read, and the table fails.
+    pub async fn at_generations(self) -> Result<Self, TableError> {
+        let generations = self.table.recent_generations().await?;
+        let now = Timestamp::now();
+        let [active, building] = [
+            Some(generations.active_generation(now)),
+            generations.generation_in_phase(Phase::Building),
+        ];
+        let written = generations.generations_to_write(now).into_iter();
+        let other = written.map(Some).find(|number| ![active, building].contains(number)).flatten();
+        let other = other.map(|number| self.table.at(number));
+        Ok(Self { table: self.table.at_active_generation(), other, ..self })
+    }
+
     /// Whether it applies the commits of this stream.
     #[must_use]
     pub fn takes(&self, stream: &StreamId) -> bool {
@@ -64,6 +84,8 @@ pub struct Difference {
     pub head: u64,
     /// The last version of the subscriber.
     pub found: u64,
+    /// The generation that has that version, if it is not the active one.
+    pub generation: Option<u32>,
     /// The reason why that version cannot be read, if it cannot. It has no value of the row (rule
     /// 14).
     pub unreadable: Option<String>,
@@ -388,7 +410,8 @@ impl Comparison<'_> {
         let found = if seen.newest() > head { seen.newest() } else { seen.up_to };
         let who = ORDER.to_owned();
         let stream = stream.clone();
-        Ok(Difference { who, kind: None, stream, head, found, unreadable: None })
+        let generation = None;
+        Ok(Difference { who, kind: None, stream, head, found, generation, unreadable: None })
     }
 }
 
@@ -400,13 +423,30 @@ pub fn is_young(at: Timestamp, until: Timestamp) -> bool {
     at > until && at.duration_since(Timestamp::now()) <= CLOCK_SKEW
 }
 
-/// Returns the version of a subscriber in a stream.
+/// Returns the version of a subscriber in a stream: that of its active generation, unless only the
+/// other one lacks commits.
 async fn look(
     subscriber: &Subscriber,
     stream: &StreamId,
     head: u64,
 ) -> Result<Difference, CompareError> {
-    let (found, unreadable) = match subscriber.table.applied_version(stream).await {
+    let is_behind = |looked: &Difference| looked.unreadable.is_some() || looked.found < head;
+    let active = look_at(&subscriber.table, subscriber, stream, head).await?;
+    let Some(other) = subscriber.other.as_ref().filter(|_| !is_behind(&active)) else {
+        return Ok(active);
+    };
+    let looked = look_at(other, subscriber, stream, head).await?;
+    let generation = Some(other.generation());
+    Ok(if is_behind(&looked) { Difference { generation, ..looked } } else { active })
+}
+
+async fn look_at(
+    table: &ViewTable,
+    subscriber: &Subscriber,
+    stream: &StreamId,
+    head: u64,
+) -> Result<Difference, CompareError> {
+    let (found, unreadable) = match table.applied_version(stream).await {
         Ok(found) => (found, None),
         // One row must not hide the missing commits of other streams (rule 11).
         Err(error @ TableError::Row(_)) => (0, Some(error.to_string())),
@@ -414,7 +454,8 @@ async fn look(
     };
     let who = subscriber.id.clone();
     let stream = stream.clone();
-    Ok(Difference { who, kind: Some(subscriber.kind), stream, head, found, unreadable })
+    let kind = Some(subscriber.kind);
+    Ok(Difference { who, kind, stream, head, found, generation: None, unreadable })
 }
 
 /// The versions of a stream that have entries in `$all`.

@@ -212,9 +212,10 @@ fn invalid(error: aws_sdk_dynamodb::error::BuildError) -> TableError {
     TableError::Row(error.to_string())
 }
 
-fn number_of(item: Option<&Item>, attribute: &str) -> u64 {
-    let number = item.and_then(|item| item.get(attribute)).and_then(|number| number.as_n().ok());
-    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+fn number_of(item: Option<&Item>, attribute: &str) -> Result<u64, TableError> {
+    let Some(value) = item.and_then(|item| item.get(attribute)) else { return Ok(0) };
+    let number = value.as_n().ok().and_then(|number| number.parse().ok());
+    number.ok_or_else(|| TableError::Row(format!("the attribute {attribute} is not a number")))
 }
 
 fn number(value: u64) -> AttributeValue {

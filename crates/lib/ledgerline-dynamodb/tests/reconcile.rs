@@ -34,6 +34,7 @@ fn levels(client: Client) -> Subscriber {
             ledgerline_testing::table("LevelsTable"),
             KeyNames { partition: "tankId".into(), sort: None },
         ),
+        other: None,
     }
 }
 

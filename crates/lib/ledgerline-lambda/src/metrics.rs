@@ -181,10 +181,10 @@ pub(crate) fn subscription_data(bytes: usize) {
     histogram!(KEPT_BY_SUBSCRIPTION).record(bytes as f64);
 }
 
-/// Counts the streams with missing commits or with subscribers ahead of the log. A comparison that
-/// found nothing counts zero, so that the metric exists.
-pub(crate) fn unreconciled_streams(streams: usize) {
-    counter!(UNRECONCILED).increment(streams as u64);
+/// Counts the streams with missing commits or with subscribers ahead of the log, and forgotten
+/// generations. A comparison that found nothing counts zero, so that the metric exists.
+pub(crate) fn unreconciled(findings: usize) {
+    counter!(UNRECONCILED).increment(findings as u64);
 }
 
 /// Counts a quarantined record.

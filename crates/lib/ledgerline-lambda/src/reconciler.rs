@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use lambda_runtime::LambdaEvent;
 use ledgerline::manifest::{Manifest, Source, SubscriberKind};
 use ledgerline_dynamodb::{
-    DynamoDbStore, KeyNames, ViewTable,
+    DynamoDbStore, Generations, KeyNames, Standby, ViewTable,
     reconcile::{CompareError, Comparison, ComparisonCounts, Difference, Found, Subscriber},
 };
 use serde_json::Value;
@@ -36,6 +36,9 @@ const COMPARED_AGE: SignedDuration = SignedDuration::from_hours(48);
 /// The age from which commits are compared. Younger commits are in delivery or in a retry, and
 /// other alarms cover those.
 const DELIVERY_TIME: SignedDuration = SignedDuration::from_mins(15);
+/// The age from which a generation that is not read counts as forgotten. It doubles the writes of
+/// its view.
+const STANDBY_AGE: SignedDuration = SignedDuration::from_hours(14 * 24);
 /// The most differences that are logged. The metric counts all of them.
 const MAX_LOGGED: usize = 100;
 
@@ -110,20 +113,32 @@ fn parse_subscriber(
     let kind =
         if sort.is_some() { SubscriberKind::LogProjector } else { SubscriberKind::StateProjector };
     let keys = KeyNames { partition: partition.into(), sort: sort.map(Into::into) };
-    Ok(Subscriber { id, kind, of, table: ViewTable::new(client.clone(), table, keys) })
+    let table = ViewTable::new(client.clone(), table, keys);
+    Ok(Subscriber { id, kind, of, table, other: None })
+}
+
+/// Returns the generation that is not read, if an operator has probably forgotten it.
+fn forgotten_standby(generations: &Generations, now: Timestamp) -> Option<&Standby> {
+    generations.standby.as_ref().filter(|standby| standby.since < now - STANDBY_AGE)
 }
 
 impl Reconciler {
-    /// Compares the streams written in the last two days. Logs and counts missing commits and
-    /// subscribers ahead of the log.
+    /// Compares the streams written in the last two days. Logs and counts missing commits,
+    /// subscribers ahead of the log, and generations that an operator forgot to drop.
     ///
     /// # Errors
     /// When a table cannot be read.
     pub async fn reconcile(&self, now: Timestamp) -> Result<Found, CompareError> {
-        let mut subscribers = self.subscribers.clone();
-        for subscriber in &mut subscribers {
-            subscriber.table.recent_generations().await?;
-            subscriber.table = subscriber.table.at_active_generation();
+        let mut subscribers = Vec::new();
+        let mut kept = 0;
+        for subscriber in &self.subscribers {
+            let who = &subscriber.id;
+            let generations = subscriber.table.recent_generations().await?;
+            if let Some(Standby { number, since, .. }) = forgotten_standby(&generations, now) {
+                kept += 1;
+                tracing::error!(what = "kept", who, generation = number, %since, "not reconciled");
+            }
+            subscribers.push(subscriber.clone().at_generations().await?);
         }
         let comparison = Comparison {
             log: &self.log,
@@ -141,8 +156,13 @@ impl Reconciler {
         for (what, differences) in
             [("missing", missing), ("ahead", ahead), ("unreadable", unreadable)]
         {
-            for Difference { who, kind: _, stream, head, found, unreadable } in differences {
-                tracing::error!(what, who, %stream, version = head, there = found, reason = unreadable, "not reconciled");
+            for Difference { who, kind: _, stream, head, found, generation, unreadable } in
+                differences
+            {
+                tracing::error!(
+                    what, who, %stream, version = head, there = found, generation,
+                    reason = unreadable, "not reconciled"
+                );
             }
         }
         tracing::info!(
@@ -152,9 +172,8 @@ impl Reconciler {
             unreadable = sum(|looked| looked.unreadable),
             "reconciled"
         );
-        metrics::unreconciled_streams(sum(|looked| {
-            looked.missing + looked.ahead + looked.unreadable
-        }));
+        let differences = sum(|looked| looked.missing + looked.ahead + looked.unreadable);
+        metrics::unreconciled(differences + kept);
         Ok(found)
     }
 }
@@ -162,6 +181,21 @@ impl Reconciler {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_generation_that_is_not_read_is_forgotten_after_fourteen_days() {
+        let began = Timestamp::now();
+        let is_forgotten = |generations: &Generations, days: i64| {
+            let now = began + SignedDuration::from_hours(days * 24);
+            forgotten_standby(generations, now).is_some()
+        };
+        let building = Generations::default().begin_build(began).unwrap();
+        let kept = building.switch(1, began).unwrap();
+        for generations in [&building, &kept] {
+            assert_eq!([14, 15].map(|days| is_forgotten(generations, days)), [false, true]);
+        }
+        assert!(!is_forgotten(&Generations::default(), 15));
+    }
 
     #[tokio::test]
     async fn a_line_names_a_function_its_table_with_its_keys_and_categories() {

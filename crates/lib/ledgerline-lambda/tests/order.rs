@@ -717,7 +717,7 @@ async fn a_view_in_one_order_is_rebuilt_while_its_subscription_continues() {
         streams: Vec::new(),
     };
     let error = world.subscriber().rebuild(&asked(1)).await.unwrap_err().to_string();
-    assert_eq!(error, "the generation 1 is not being built");
+    assert_eq!(error, "the generation 1 is neither built nor kept");
 
     let now = Timestamp::now();
     let by =
@@ -763,6 +763,7 @@ async fn reconcile_at(world: &World, at: Timestamp) -> Vec<(String, u64, u64)> {
         kind: SubscriberKind::Subscription,
         of: vec!["tank".into()],
         table: world.rows.view().clone(),
+        other: None,
     };
     let log = world.log.clone();
     let sequence = world.sequence.clone();
@@ -841,6 +842,29 @@ async fn the_reconciler_finds_recent_commits_that_are_missing_and_views_ahead_of
     let found = reconcile_at(&world, at + SignedDuration::from_mins(16)).await;
     assert_eq!(found.last(), Some(&("tank-f".to_owned(), 2, 0)));
     assert_eq!(reconcile_at(&world, at + SignedDuration::from_mins(14)).await, ahead);
+}
+
+/// The position of one stream in the previous generation is lost.
+#[tokio::test]
+async fn the_reconciler_compares_the_previous_generation() {
+    let world = World::new().await;
+    let began = Timestamp::now() - SignedDuration::from_hours(13 * 24);
+    let by = || Move { at: began, what: "x".into(), who: String::new(), why: String::new() };
+    let view = world.rows.view();
+    let none = view.generations().await.unwrap();
+    let building = none.begin_build(began).unwrap();
+    assert!(view.compare_and_set(&none, building, by()).await.unwrap());
+    let building = view.generations().await.unwrap();
+    let kept = building.switch(1, began).unwrap();
+    assert!(view.compare_and_set(&building, kept, by()).await.unwrap());
+    world.commit(&[("tank-a", 1), ("tank-b", 1)]).await;
+    world.subscriber().catch_up_all().await.unwrap();
+    let soon = Timestamp::now() + SignedDuration::from_mins(20);
+    assert_eq!(reconcile_at(&world, soon).await, []);
+    let delete = world.client.delete_item().table_name(ledgerline_testing::table("FillsTable"));
+    let delete = delete.key("tankId", AttributeValue::S("tank-a".into()));
+    delete.key("entry", AttributeValue::S("#position".into())).send().await.unwrap();
+    assert_eq!(reconcile_at(&world, soon).await, [("tank-a".to_owned(), 1, 0)]);
 }
 
 /// The commit at fault exceeds a limit or is unreadable. The error names the commit, the

@@ -223,5 +223,5 @@ async fn a_rebuild_with_a_limit_returns_a_pause_and_resumes_where_it_stopped() {
     // A late request does not rebuild another generation.
     let late = RebuildRequest { generation: 2, ..request };
     let refused = readings.consumer.rebuild(&readings.store, &late).await.unwrap_err();
-    assert_eq!(refused.to_string(), "the generation 2 is not being built");
+    assert_eq!(refused.to_string(), "the generation 2 is neither built nor kept");
 }

@@ -129,14 +129,17 @@ fn print_differences(what: &str, differences: &[Difference], out: Output) {
         return;
     }
     let row = |difference: &Difference| {
-        let Difference { who, kind: _, stream, head, found, unreadable } = difference;
-        json!({ "what": what, "who": who, "stream": stream, "log": head, "there": found, "reason": unreadable })
+        let Difference { who, kind: _, stream, head, found, generation, unreadable } = difference;
+        json!({
+            "what": what, "who": who, "stream": stream, "log": head, "there": found,
+            "generation": generation, "reason": unreadable,
+        })
     };
     let shown = if out.json { differences.len() } else { SHOWN };
     let rows: Vec<_> = differences.iter().take(shown).map(row).collect();
     out.note("");
-    let fields = ["what", "who", "stream", "log", "there", "reason"];
-    out.rows(if what == "unreadable" { &fields } else { &fields[..5] }, &rows);
+    let fields = ["what", "who", "stream", "log", "there", "generation", "reason"];
+    out.rows(if what == "unreadable" { &fields } else { &fields[..6] }, &rows);
     if differences.len() > shown {
         out.note(&format!("and {} more: see them with --json", differences.len() - shown));
     }
@@ -159,6 +162,10 @@ fn explain(found: &Found, in_part: bool, out: Output) {
                 "\napart from forgotten streams, nothing is missing, nothing is ahead, and the log has no hole"
             }
         });
+    }
+    if [&found.missing, &found.unreadable].into_iter().flatten().any(|one| one.generation.is_some())
+    {
+        out.note("\na generation is one that reads do not use, and that a rollback can choose");
     }
     if !found.ahead.is_empty() {
         out.note("\nahead of the log: a subscriber applied commits that the log lacks; see the runbook, Restore");

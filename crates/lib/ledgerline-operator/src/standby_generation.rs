@@ -8,14 +8,14 @@ use backon::{ConstantBuilder, Retryable};
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
 use ledgerline::{StreamId, manifest::SubscriberKind};
-use ledgerline_dynamodb::{Generations, Phase, SWITCHING, ViewTable};
+use ledgerline_dynamodb::{Generations, Phase, SWITCHING, TableError, ViewTable};
 use ledgerline_lambda::rebuild::{RebuildRequest, RebuildResponse};
 use serde_json::json;
 
 use crate::{
     WriteArgs,
     price::{READS, WRITES},
-    view_generations::{BuildArgs, View},
+    view_generations::{BuildArgs, MAX_WITHOUT, View},
 };
 
 /// The number of retries for a part after failures, such as a killed function.
@@ -50,6 +50,22 @@ struct Comparison {
     reasons: BTreeMap<StreamId, String>,
 }
 
+/// The streams that a generation may lack when reads switch to it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Without<'a> {
+    AnyStream,
+    Streams(&'a [String]),
+}
+
+impl Without<'_> {
+    fn has(&self, stream: &StreamId) -> bool {
+        match self {
+            Self::AnyStream => true,
+            Self::Streams(streams) => streams.iter().any(|name| name == stream.as_str()),
+        }
+    }
+}
+
 impl View<'_> {
     /// Builds the standby generation, and leaves reads on the active one.
     pub(crate) async fn start(
@@ -66,8 +82,9 @@ impl View<'_> {
         let Some(building) = self.begin(generations, &plan, writing).await? else {
             return Ok(false);
         };
-        let (_, comparison) = self.build_and_compare(&building, build).await?;
-        if !self.is_complete(&comparison) {
+        self.build(&building, build).await?;
+        let number = building.generation_in_phase(Phase::Building).unwrap_or_default();
+        if !self.is_complete(&self.compare(number).await?, Without::Streams(&[])) {
             return Ok(false);
         }
         self.out.note("every stream matches the log; all reads stay on the active generation");
@@ -83,46 +100,75 @@ impl View<'_> {
         without: &[String],
         writing: &WriteArgs,
     ) -> Result<bool> {
-        let plan = format!(
-            "{}, compare it with the log, and switch all reads to it",
-            self.plan(&generations)?
-        );
+        let kept = generations.generation_in_phase(Phase::Kept);
+        if kept.is_some_and(|kept| kept < generations.active) {
+            self.report_active(&generations).await;
+            return Ok(true);
+        }
+        // After a rollback, the newer generation needs no build.
+        let plan = match kept {
+            Some(kept) => format!("return to generation {kept} of {}", self.subscriber.compared.id),
+            None => self.plan(&generations)?,
+        };
+        let plan = format!("{plan}, compare it with the log, and switch all reads to it");
         if !writing.write {
             self.print_plan(&format!("{plan}; {}", self.estimate().await?));
             return Ok(true);
         }
-        let Some(building) = self.begin(generations, &plan, writing).await? else {
+        let Some(from) = self.begin(generations, &plan, writing).await? else {
             return Ok(false);
         };
-        let (built, mut comparison) = self.build_and_compare(&building, build).await?;
-        let mut left_out = Vec::new();
-        comparison.missing.retain(|stream, _| {
-            let is_left_out = without.iter().any(|without| without == stream.as_str());
-            left_out.extend(is_left_out.then(|| stream.to_string()));
-            !is_left_out
-        });
-        if !self.is_complete(&comparison) {
-            return Ok(false);
-        }
-        let left_out = left_out.join(", ");
-        let (what, but) = match left_out.as_str() {
-            "" => ("switch".to_owned(), String::new()),
-            streams => (format!("switch without {streams}"), format!(" but {streams}")),
+        let built = match kept {
+            Some(_) => RebuildResponse::default(),
+            None => self.build(&from, build).await?,
         };
-        let switched =
-            self.change(&building, |now| building.switch(now), &what, &writing.why()).await?;
-        self.out.note(&format!(
-            "every stream{but} matches the log. In {} seconds, all reads are on generation {}. Generation {} stays until `ledger rebuild drop`; `ledger rebuild rollback` returns to it",
-            SWITCHING.as_secs(),
-            switched.active,
-            building.active,
-        ));
-        tokio::time::sleep(SWITCHING.unsigned_abs()).await;
-        let units = json!({ "generation": switched.active, "commits": built.commits, "reads": built.reads, "writes": built.writes });
+        let without = Without::Streams(without);
+        let Some(active) = self.compare_and_switch(&from, "switch", without, writing).await? else {
+            return Ok(false);
+        };
+        let RebuildResponse { commits, reads, writes, .. } = built;
         if self.out.json {
+            let units = json!({
+                "generation": active, "commits": commits, "reads": reads, "writes": writes,
+            });
             self.out.line(&units.to_string());
         }
         Ok(true)
+    }
+
+    /// Compares the standby generation with the log, repairs it, and switches reads to it, unless
+    /// it lacks other streams than those that it may lack. Returns the new active generation.
+    pub(crate) async fn compare_and_switch(
+        &self,
+        from: &Generations,
+        verb: &str,
+        without: Without<'_>,
+        writing: &WriteArgs,
+    ) -> Result<Option<u32>> {
+        let to = from.standby.as_ref().context("there is no standby generation")?.number;
+        self.wait_for_switch(from).await;
+        let comparison = self.compare(to).await?;
+        if !self.is_complete(&comparison, without) {
+            return Ok(None);
+        }
+        let left_out: Vec<_> = comparison.missing.keys().map(StreamId::as_str).collect();
+        let left_out = match left_out.len() {
+            ..=MAX_WITHOUT => left_out.join(", "),
+            number => format!("{number} streams"),
+        };
+        let (what, but) = match left_out.as_str() {
+            "" => (verb.to_owned(), String::new()),
+            streams => (format!("{verb} without {streams}"), format!(" but {streams}")),
+        };
+        let switched = self.change(from, |now| from.switch(to, now), &what, &writing.why()).await?;
+        let back = if to > from.active { "rollback" } else { "switch" };
+        self.out.note(&format!(
+            "every stream{but} matches the log. In {} seconds, all reads are on generation {to}. Generation {} stays until `ledger rebuild drop`; `ledger rebuild {back}` returns to it",
+            SWITCHING.as_secs(),
+            from.active,
+        ));
+        self.wait_for_switch(&switched).await;
+        Ok(Some(to))
     }
 
     /// Returns the first step of a build, as text.
@@ -158,19 +204,18 @@ impl View<'_> {
         if !writing.confirm(&format!("{}.\n{plan}?", self.estimate().await?))? {
             return Ok(None);
         }
+        if generations.standby.is_some() {
+            return Ok(Some(generations));
+        }
         let begun = self
             .change(&generations, |now| generations.begin_build(now), "begin", &writing.why())
             .await?;
         Ok(Some(begun))
     }
 
-    /// Builds the standby generation, and compares it with the log. Prints the used units, and the
-    /// streams that the function could not build.
-    async fn build_and_compare(
-        &self,
-        building: &Generations,
-        build: &BuildArgs,
-    ) -> Result<(RebuildResponse, Comparison)> {
+    /// Builds the standby generation, until every function writes it. Prints the used units, and
+    /// the streams that the function could not build.
+    async fn build(&self, building: &Generations, build: &BuildArgs) -> Result<RebuildResponse> {
         let number = building
             .generation_in_phase(Phase::Building)
             .context("no generation is being built")?;
@@ -191,12 +236,16 @@ impl View<'_> {
             self.out.rows(&["stream", "reason"], &[json!({ "stream": stream, "reason": reason })]);
         }
         self.wait_for_cached_generations(building).await;
-        let comparison = self.compare(number).await?;
-        Ok((built, comparison))
+        Ok(built)
     }
 
-    /// Whether the standby generation lacks no commit. Prints the streams of missing commits.
-    fn is_complete(&self, Comparison { missing, reasons }: &Comparison) -> bool {
+    /// Whether the standby generation lacks no other streams than those that it may lack. Prints
+    /// all streams that it lacks.
+    fn is_complete(
+        &self,
+        Comparison { missing, reasons }: &Comparison,
+        without: Without<'_>,
+    ) -> bool {
         if missing.is_empty() {
             return true;
         }
@@ -208,11 +257,13 @@ impl View<'_> {
         let rows: Vec<_> = missing.iter().take(shown).map(row).collect();
         let fields = ["what", "stream", "log", "there", "reason"];
         self.out.rows(if reasons.is_empty() { &fields[..4] } else { &fields }, &rows);
-        self.out.note(&format!(
-            "\n{} streams differ from the log, so all reads stay on the active generation. Repair these streams, or name each with --without",
-            missing.len()
-        ));
-        false
+        let left = missing.keys().filter(|stream| !without.has(stream)).count();
+        if left > 0 {
+            self.out.note(&format!(
+                "\n{left} streams differ from the log, so all reads stay on the active generation. Repair these streams, or name each with --without; `ledger rebuild rollback` takes --anyway"
+            ));
+        }
+        left == 0
     }
 
     /// Makes the function rebuild every part of the log, several parts at once.
@@ -298,7 +349,11 @@ impl View<'_> {
         let mut reasons = BTreeMap::new();
         while !missing.is_empty() && in_vain < ROUNDS {
             if self.subscriber.compared.kind == SubscriberKind::Subscription {
-                self.build_in_order(number).await?;
+                if let Err(error) = self.build_in_order(number).await {
+                    let reason = format!("{error:#}");
+                    reasons.extend(missing.keys().map(|stream| (stream.clone(), reason.clone())));
+                    break;
+                }
             } else if !is_first {
                 // The first round only waits for messages in flight. Later rounds write the missing
                 // commits from the log.
@@ -338,7 +393,11 @@ impl View<'_> {
     /// Returns those of the streams whose version in the view is lower than in the log.
     async fn find_missing(&self, table: &ViewTable, streams: Missing) -> Result<Missing> {
         let compared = stream::iter(streams).map(|(stream, Versions { log, view })| async move {
-            let read = table.applied_version(&stream).await?;
+            let read = match table.applied_version(&stream).await {
+                // The function has the reason for which it cannot repair the stream.
+                Err(TableError::Row(_)) => 0,
+                read => read?,
+            };
             // An eventually consistent read may return an older version after a newer one.
             Ok::<_, anyhow::Error>((stream, Versions { log, view: read.max(view) }))
         });

@@ -15,7 +15,7 @@ use crate::{
 /// A subscriber, and the properties of its function that the tool needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Subscriber {
-    /// The function with its table, at the generation that was active when the tool began.
+    /// The function with its table, at the generations of the time when the tool began.
     pub(crate) compared: reconcile::Subscriber,
     /// The URL of its queue, if it has one.
     pub(crate) queue: Option<String>,
@@ -47,7 +47,6 @@ pub(crate) async fn subscribers(deployment: &Deployment, stack: &Stack) -> Resul
             table.with_context(|| format!("`{name}` has no variable `{}`", subscriber.table))?;
         let name_of_table = table;
         let table = deployment.table(table, keys);
-        table.recent_generations().await?;
         let events = function["Properties"]["Events"]
             .as_object()
             .into_iter()
@@ -59,14 +58,15 @@ pub(crate) async fn subscribers(deployment: &Deployment, stack: &Stack) -> Resul
             id: id.to_owned(),
             kind: subscriber.kind,
             of: manifest.categories().into_iter().map(ToOwned::to_owned).collect(),
-            table: table.at_active_generation(),
+            table,
+            other: None,
         };
         subscribers.push(Subscriber {
             queue: queue.and_then(|queue| queues.get(queue)).cloned(),
             timeout: deployment.longest_timeout(name_of_table, &template),
             is_rebuildable: subscriber.kind == SubscriberKind::Subscription
                 || manifest.takes(Action::Scan, "COMMITS_TABLE"),
-            compared,
+            compared: compared.at_generations().await?,
         });
     }
     Ok(subscribers)

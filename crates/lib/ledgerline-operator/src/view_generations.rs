@@ -11,8 +11,8 @@ use clap::{Args, Subcommand, value_parser};
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::manifest::SubscriberKind;
 use ledgerline_dynamodb::{
-    FRESH, Generations, InvalidTransition, Move, Phase, SWITCHING, SegmentProgress, Standby,
-    ViewTable,
+    FRESH, Generations, InvalidTransition, Move, Phase, Previous, SWITCHING, SegmentProgress,
+    Standby, ViewTable,
 };
 use ledgerline_lambda::rebuild::RebuildResponse;
 use serde_json::json;
@@ -21,11 +21,12 @@ use crate::{
     Output, Stack, WriteArgs,
     deployment::Deployment,
     price::READS,
+    standby_generation::Without,
     subscribers::{Subscriber, find, subscribers},
 };
 
 /// The most streams that a switch leaves out. The view's history names them, in one item.
-const MAX_WITHOUT: usize = 100;
+pub(crate) const MAX_WITHOUT: usize = 100;
 
 /// The subcommands of `ledger rebuild`.
 #[derive(Debug, Subcommand)]
@@ -61,8 +62,18 @@ pub(crate) enum Rebuild {
         #[arg(long, value_name = "STREAM")]
         without: Vec<String>,
     },
-    /// Switch all reads back to the previous generation.
-    Rollback(ViewArgs),
+    /// Compare the previous generation with the log, repair it, and switch all reads back to it.
+    ///
+    /// It is always the older one. If it is active already, the command says so, and succeeds.
+    Rollback {
+        #[command(flatten)]
+        view: ViewArgs,
+        /// Switch even if streams of the previous generation are behind the log and cannot be
+        /// repaired. Reads of these streams go back to older versions. The view's history names
+        /// the streams.
+        #[arg(long)]
+        anyway: bool,
+    },
     /// Delete the rows of the standby generation: the previous one, or that of a rebuild that an
     /// operator gives up.
     Drop(ViewArgs),
@@ -74,7 +85,7 @@ impl Rebuild {
             Self::Status { view, .. } => view,
             Self::Start { view, .. }
             | Self::Switch { view, .. }
-            | Self::Rollback(view)
+            | Self::Rollback { view, .. }
             | Self::Drop(view) => &view.view,
         }
     }
@@ -143,7 +154,9 @@ pub(crate) async fn run(
         Rebuild::Switch { view: ViewArgs { writing, .. }, build, without } => {
             view.switch(generations, build, without, writing).await
         }
-        Rebuild::Rollback(ViewArgs { writing, .. }) => view.roll_back(&generations, writing).await,
+        Rebuild::Rollback { view: ViewArgs { writing, .. }, anyway } => {
+            view.roll_back(&generations, *anyway, writing).await
+        }
         Rebuild::Drop(ViewArgs { writing, .. }) => view.drop_standby(generations, writing).await,
     }
 }
@@ -152,7 +165,7 @@ impl View<'_> {
     /// Prints the generations, the progress of a rebuild, the earlier operations, and the cost of a
     /// rebuild.
     async fn print_status(&self, generations: &Generations, parts: Option<i32>) -> Result<()> {
-        self.out.rows(&["generation", "is", "since"], &generation_rows(generations));
+        self.out.rows(&["generation", "is", "since", "behind"], &generation_rows(generations));
         if let Some(number) = generations.generation_in_phase(Phase::Building)
             && self.subscriber.compared.kind != SubscriberKind::Subscription
         {
@@ -231,22 +244,36 @@ impl View<'_> {
         let by = Move { at: now, what: what.to_owned(), who, why: why.to_owned() };
         if !self.table.compare_and_set(from, to, by).await? {
             bail!(
-                "another operator changes the generations of `{}`; run the command again",
+                "the generations of `{}` changed meanwhile; run the command again",
                 self.subscriber.compared.id
             );
         }
         Ok(self.table.generations().await?)
     }
 
-    async fn roll_back(&self, generations: &Generations, writing: &WriteArgs) -> Result<bool> {
-        let Some(previous) = generations.generation_in_phase(Phase::Kept) else {
-            bail!(
+    async fn roll_back(
+        &self,
+        generations: &Generations,
+        anyway: bool,
+        writing: &WriteArgs,
+    ) -> Result<bool> {
+        let id = &self.subscriber.compared.id;
+        let active = generations.active;
+        let previous = match &generations.standby {
+            Some(Standby { number, phase: Phase::Kept, .. }) => *number,
+            Some(Standby { phase: Phase::Building, .. }) => bail!(
                 "the standby generation was never active: `ledger rebuild switch` resumes its rebuild"
-            );
+            ),
+            Some(Standby { phase: Phase::Dropping, .. }) | None => {
+                bail!("`{id}` has no previous generation: all reads stay on generation {active}")
+            }
         };
+        if previous > active {
+            self.report_active(generations).await;
+            return Ok(true);
+        }
         let plan = format!(
-            "switch all reads of {} from generation {} back to generation {previous}",
-            self.subscriber.compared.id, generations.active
+            "switch all reads of {id} from generation {active} back to generation {previous}"
         );
         if !writing.write {
             self.print_plan(&plan);
@@ -255,22 +282,42 @@ impl View<'_> {
         if !writing.confirm(&format!("{plan}?"))? {
             return Ok(false);
         }
-        let to = self
-            .change(generations, |now| generations.switch(now), "rollback", &writing.why())
-            .await?;
-        self.out.note(&format!(
-            "in {} seconds, all reads are on generation {}",
-            SWITCHING.as_secs(),
-            to.active
-        ));
-        tokio::time::sleep(SWITCHING.unsigned_abs()).await;
-        Ok(true)
+        let without = if anyway { Without::AnyStream } else { Without::Streams(&[]) };
+        let done = self.compare_and_switch(generations, "rollback", without, writing).await?;
+        Ok(done.is_some())
+    }
+
+    /// Says which generation is active after a change that is done already, and waits until all
+    /// reads use it.
+    pub(crate) async fn report_active(&self, generations: &Generations) {
+        let id = &self.subscriber.compared.id;
+        let Generations { active, standby, .. } = generations;
+        self.wait_for_switch(generations).await;
+        let standby = standby.as_ref().map(|standby| standby.number);
+        let row = json!({ "active": active, "standby": standby });
+        self.out.line_or_note(&row, || {
+            let stays = standby.map_or_else(String::new, |standby| {
+                format!("; generation {standby} stays until `ledger rebuild drop`")
+            });
+            format!("generation {active} of {id} is active already{stays}")
+        });
+    }
+
+    /// Waits until all reads use the generation to which they switch.
+    pub(crate) async fn wait_for_switch(&self, generations: &Generations) {
+        let Some(Previous { until, .. }) = generations.previous else { return };
+        // A tool with a clock in the future may have written the time, so the wait has a limit.
+        let left = until.duration_since(Timestamp::now()).min(SWITCHING);
+        if let Ok(left) = Duration::try_from(left) {
+            tokio::time::sleep(left).await;
+        }
     }
 
     /// Deletes the rows of the standby generation.
     async fn drop_standby(&self, generations: Generations, writing: &WriteArgs) -> Result<bool> {
         let Some(Standby { number, phase, .. }) = generations.standby.clone() else {
-            bail!("`{}` has no standby generation", self.subscriber.compared.id)
+            self.report_active(&generations).await;
+            return Ok(true);
         };
         let plan =
             format!("delete the rows of generation {number} of {}", self.subscriber.compared.id);
@@ -336,13 +383,13 @@ fn generation_rows(generations: &Generations) -> Vec<serde_json::Value> {
         }
         None => json!({ "generation": generations.active, "is": "is active, and is written" }),
     };
-    let standby = generations.standby.as_ref().map(|Standby { number, phase, since }| {
+    let standby = generations.standby.as_ref().map(|Standby { number, phase, since, behind }| {
         let is = match phase {
             Phase::Building => "is being built, and is written",
             Phase::Kept => "is the previous one, and is written",
             Phase::Dropping => "is being deleted",
         };
-        json!({ "generation": number, "is": is, "since": since })
+        json!({ "generation": number, "is": is, "since": since, "behind": behind })
     });
     [Some(active), standby].into_iter().flatten().collect()
 }

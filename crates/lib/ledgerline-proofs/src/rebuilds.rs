@@ -2,16 +2,20 @@
 //! that misbehaves.
 //!
 //! Workers and functions are killed in the middle of calls. Functions that started before the
-//! rebuild do not see the new generation for a while. After the closing comparison has found every
-//! stream, a read must never show an older version than an earlier read, whatever is delivered. In
-//! the end, the rows of both generations must be the fold of the log.
+//! rebuild do not see the new generation for a while. Then reads switch to it, back, and forward
+//! again, each time after a comparison. Some deliveries are late, and some are lost. A read must
+//! never show an older version than an earlier read, whatever is delivered. In the end, the rows of
+//! both generations must be the fold of the log.
+
+#[cfg(test)]
+mod tests;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use aws_sdk_dynamodb::types::AttributeValue;
 use fastrand::Rng;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     Changes, ChangesError, Commit, EventLog, LogView, StreamId, Write,
     changes::{Fields, Key},
@@ -92,12 +96,22 @@ const FAULTS: &str = "faults";
 const BATCHES: &str = "batches of several streams";
 const KILLED: &str = "invocations killed in the middle of a call";
 const ASKED_AGAIN: &str = "parts asked for again";
-const MISSING: &str = "streams found missing by the closing comparison";
+const MISSING: &str = "streams found missing by a comparison";
+const REPAIRED: &str = "streams repaired before a rollback";
+const SWITCHED: &str = "switches of the reads";
 
 /// Plays rebuilds. Fails if a read would show an older version than an earlier one, or the rows are
 /// not the fold.
 pub(crate) fn proof(effort: &Effort, application: &Application) -> Result<Tried> {
-    play(effort, application, Kind::manifest)
+    play(effort, application, Kind::manifest, Rollback::Compared)
+}
+
+/// The way in which the operator's tool rolls back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rollback {
+    Compared,
+    /// A planted bug: reads return to the previous generation as it is.
+    Blind,
 }
 
 /// Plays rebuilds by functions with the grants of this manifest.
@@ -105,6 +119,7 @@ fn play(
     effort: &Effort,
     application: &Application,
     manifest: fn(Kind) -> Manifest,
+    rollback: Rollback,
 ) -> Result<Tried> {
     let runs = effort.runs(240, 10_000);
     let play = |(): &mut (), seed| {
@@ -112,13 +127,21 @@ fn play(
         let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable", "SitesTable"])?;
         let quiet = Wire::new(world.wire.services().database().clone());
         let mut run = Run::new(&world.wire, &quiet, application, manifest, seed);
-        let played = world.runtime.block_on(run.play());
+        let played = world.runtime.block_on(run.play(rollback));
         played.with_context(|| format!("{:?}", run.kind))?;
         Ok(run.counts)
     };
     let counts = each_seed(effort.seed, runs, || Ok(()), play)?;
     if runs >= 200 {
-        counts.ensure_tried(&[KILLED, ASKED_AGAIN, MISSING, FAULTS, BATCHES])?;
+        counts.ensure_tried(&[
+            KILLED,
+            ASKED_AGAIN,
+            MISSING,
+            REPAIRED,
+            SWITCHED,
+            FAULTS,
+            BATCHES,
+        ])?;
     }
     Ok(Tried::new(runs, "rebuilds", counts))
 }
@@ -139,6 +162,15 @@ impl Kind {
             Self::Lists => log_projector::manifest(&LISTS),
             Self::States => state_projector::manifest(&SITES),
         }
+    }
+
+    /// The view's table.
+    fn table(self, wire: &Wire) -> ViewTable {
+        let (id, keys) = match self {
+            Self::States => ("SitesTable", KeyNames::from(&SITES.table)),
+            Self::Sums | Self::Lists => ("FillsTable", KeyNames::from(&FILLS)),
+        };
+        ViewTable::new(wire.dynamodb(), table(id), keys)
     }
 }
 
@@ -221,9 +253,14 @@ struct Run<'a> {
     delivered: Vec<usize>,
     instances: Vec<Instance>,
     parts: BTreeMap<i32, bool>,
-    /// Whether the closing comparison found every stream, so that reads may use the rebuilt
-    /// generation.
-    is_closed: bool,
+    /// The stream whose messages are lost, until the last one.
+    lost: Option<usize>,
+    /// The generation that reads use.
+    active: u32,
+    /// The generation to which reads may switch: a comparison found every stream in it.
+    complete: Option<u32>,
+    /// The version of each stream at the last read.
+    shown: Vec<u64>,
     /// Whether the plan of the wire has no faults.
     is_calm: bool,
     counts: Counts,
@@ -247,18 +284,17 @@ impl<'a> Run<'a> {
             .collect();
         let faults = [0, 30, 150][rng.usize(0..3)];
         wire.follow(Plan::Random(faults), seed);
-        let (id, keys) = match kind {
-            Kind::States => ("SitesTable", KeyNames::from(&SITES.table)),
-            Kind::Sums | Kind::Lists => ("FillsTable", KeyNames::from(&FILLS)),
-        };
         Self {
             instances: (0..3).map(|_| Instance::new(wire, kind, &role)).collect(),
             role,
-            table: ViewTable::new(quiet.dynamodb(), table(id), keys),
+            table: kind.table(quiet),
             written: vec![0; streams.len()],
             delivered: vec![0; streams.len()],
             parts: (0..PARTS).map(|part| (part, false)).collect(),
-            is_closed: false,
+            lost: rng.bool().then(|| rng.usize(0..streams.len())),
+            active: 0,
+            complete: None,
+            shown: vec![0; streams.len()],
             is_calm: faults == 0,
             counts: Counts::default(),
             wire,
@@ -269,7 +305,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    async fn play(&mut self) -> Result<()> {
+    async fn play(&mut self, rollback: Rollback) -> Result<()> {
         for _ in 0..self.rng.usize(0..40) {
             self.write_or_deliver().await?;
         }
@@ -289,9 +325,11 @@ impl<'a> Run<'a> {
                 self.write_or_deliver().await?;
             }
         }
-        self.close().await?;
-        for _ in 0..self.rng.usize(0..40) {
-            self.write_or_deliver().await?;
+        for to in [MADE, 0, MADE].into_iter().take(self.rng.usize(1..=3)) {
+            self.switch(to, rollback).await?;
+            for _ in 0..self.rng.usize(0..40) {
+                self.write_or_deliver().await?;
+            }
         }
         // The wire applies late requests within this time.
         self.wire.calm();
@@ -341,7 +379,8 @@ impl<'a> Run<'a> {
     /// delivers mostly the next commits, and sometimes earlier or later ones.
     async fn write_or_deliver(&mut self) -> Result<()> {
         let stream = self.rng.usize(0..self.streams.len());
-        if self.written[stream] == 0 || self.rng.u32(0..3) == 0 {
+        let is_lost = self.lost == Some(stream);
+        if self.written[stream] == 0 || is_lost || self.rng.u32(0..3) == 0 {
             return self.write(stream).await;
         }
         let mut batch = Vec::new();
@@ -350,7 +389,8 @@ impl<'a> Run<'a> {
         } else {
             (stream..stream + 1, 1)
         };
-        for stream in of.filter(|stream| self.written[*stream] > 0) {
+        let lost = self.lost;
+        for stream in of.filter(|stream| self.written[*stream] > 0 && lost != Some(*stream)) {
             let first = match self.rng.u32(0..4) {
                 0 => self.rng.usize(0..self.written[stream]),
                 _ => self.delivered[stream].min(self.written[stream] - 1),
@@ -415,22 +455,54 @@ impl<'a> Run<'a> {
         self.wire.ensure_nothing_denied()
     }
 
-    /// Makes the closing comparison, as the operator's tool does.
-    async fn close(&mut self) -> Result<()> {
+    /// Compares a generation with the log, and switches reads to it, as the operator's tool does.
+    async fn switch(&mut self, to: u32, rollback: Rollback) -> Result<()> {
+        loop {
+            let from = self.table.generations().await?;
+            if to == 0 && rollback == Rollback::Blind {
+                self.complete = Some(to);
+            } else {
+                self.close(to).await?;
+            }
+            // The wall clock does not reach the end of the switch during a run.
+            let at = Timestamp::now() + SignedDuration::from_hours(1);
+            if change(&self.table, &from, from.switch(to, at)?).await? {
+                break;
+            }
+            // A function has marked the generation as behind.
+            self.complete = None;
+        }
+        self.counts.add(SWITCHED, 1);
+        // Some functions do not know of the switch yet, and reads still use the other generation.
+        for _ in 0..self.rng.usize(0..20) {
+            self.write_or_deliver().await?;
+        }
+        let from = self.table.generations().await?;
+        let mut switched = from.clone();
+        switched.previous = None;
+        ensure!(change(&self.table, &from, switched).await?, "the switch has not ended");
+        self.instances = (0..3).map(|_| self.cold_instance()).collect();
+        self.active = to;
+        self.complete = None;
+        self.no_read_goes_back().await
+    }
+
+    /// Compares a generation with the log, and repairs it.
+    async fn close(&mut self, generation: u32) -> Result<()> {
         for _ in 0..200 {
             let mut missing = Vec::new();
             for (place, stream) in self.streams.iter().enumerate() {
                 let head = self.written[place] as u64;
-                if self.position(MADE, &stream[0].stream).await? < head {
+                if self.position(generation, &stream[0].stream).await? < head {
                     missing.push(stream[0].stream.clone());
                 }
             }
             if missing.is_empty() {
-                self.is_closed = true;
+                self.complete = Some(generation);
                 return self.no_read_goes_back().await;
             }
-            self.counts.add(MISSING, missing.len() as u64);
-            let request = request(0, PARTS, missing);
+            self.counts.add(if generation == 0 { REPAIRED } else { MISSING }, missing.len() as u64);
+            let request = RebuildRequest { generation, ..request(0, PARTS, missing) };
             let is_short = self.rng.bool();
             let time = self.time(is_short, 400);
             let instance = self.cold_instance();
@@ -439,30 +511,26 @@ impl<'a> Run<'a> {
             }
             self.write_or_deliver().await?;
         }
-        bail!("the closing comparison comes to no end")
+        bail!("the comparison of generation {generation} comes to no end")
     }
 
-    /// The position of a generation in a stream.
     async fn position(&self, generation: u32, stream: &StreamId) -> Result<u64> {
-        let table = self.table.at(generation);
-        Ok(match self.kind {
-            Kind::States => {
-                let rows = StateRows::from_table(table, SITES.table);
-                rows.find_row::<Value>(stream.id()).await?.0
-            }
-            Kind::Sums | Kind::Lists => {
-                LogRows::from_table(table, FILLS).consistent_position(stream).await?
-            }
-        })
+        position(self.table.at(generation), self.kind, stream).await
     }
 
-    /// Checks that a complete generation is never behind the previous one.
-    async fn no_read_goes_back(&self) -> Result<()> {
-        for stream in self.streams.iter().filter(|_| self.is_closed) {
-            let stream = &stream[0].stream;
-            let rebuilt = self.position(MADE, stream).await?;
-            let previous = self.position(0, stream).await?;
-            ensure!(rebuilt >= previous, "{stream} goes back from {previous} to {rebuilt}");
+    /// Checks that no read shows an older version than an earlier read, and that a complete
+    /// generation is never behind the one that is read.
+    async fn no_read_goes_back(&mut self) -> Result<()> {
+        for (place, commits) in self.streams.iter().enumerate() {
+            let stream = &commits[0].stream;
+            // It is written first, so it is read last.
+            let read = self.position(self.active, stream).await?;
+            let shown = std::mem::replace(&mut self.shown[place], read);
+            ensure!(read >= shown, "{stream} goes back from {shown} to {read}");
+            if let Some(complete) = self.complete {
+                let there = self.position(complete, stream).await?;
+                ensure!(there >= read, "{stream} would go back from {read} to {there}");
+            }
         }
         Ok(())
     }
@@ -537,79 +605,33 @@ impl<'a> Run<'a> {
     }
 }
 
+/// Returns the position of a view's table, at a generation, in a stream.
+async fn position(table: ViewTable, kind: Kind, stream: &StreamId) -> Result<u64> {
+    Ok(match kind {
+        Kind::States => {
+            let rows = StateRows::from_table(table, SITES.table);
+            rows.find_row::<Value>(stream.id()).await?.0
+        }
+        Kind::Sums | Kind::Lists => {
+            LogRows::from_table(table, FILLS).consistent_position(stream).await?
+        }
+    })
+}
+
 /// Begins the rebuild of a table with these generations.
 async fn begin(table: &ViewTable, generations: &Generations) -> Result<()> {
-    let at = Timestamp::UNIX_EPOCH;
-    let by = Move { at, what: "begin".into(), who: String::new(), why: String::new() };
-    let is_begun = table.compare_and_set(generations, generations.begin_build(at)?, by).await?;
-    ensure!(is_begun, "not begun");
+    let building = generations.begin_build(Timestamp::UNIX_EPOCH)?;
+    ensure!(change(table, generations, building).await?, "not begun");
     Ok(())
+}
+
+/// Changes the generations, as an operator. Returns whether they were changed.
+async fn change(table: &ViewTable, from: &Generations, to: Generations) -> Result<bool> {
+    let at = Timestamp::UNIX_EPOCH;
+    let by = Move { at, what: "a proof".into(), who: String::new(), why: String::new() };
+    Ok(table.compare_and_set(from, to, by).await?)
 }
 
 fn request(part: i32, parts: i32, streams: Vec<StreamId>) -> RebuildRequest {
     RebuildRequest { generation: MADE, part, parts, write_units: None, streams }
-}
-
-#[cfg(test)]
-mod tests {
-    use ledgerline::manifest::Action;
-    use ledgerline_dynamodb::SegmentProgress;
-
-    use super::*;
-    use crate::tank_application::{filled, tanks};
-
-    /// The manifest without the grant to scan the log. Everything but a rebuild works with it.
-    fn without_scan(kind: Kind) -> Manifest {
-        let mut manifest = kind.manifest();
-        manifest.tables.iter_mut().for_each(|table| _ = table.actions.remove(&Action::Scan));
-        manifest
-    }
-
-    #[test]
-    fn a_missing_grant_that_only_a_rebuild_needs_is_reported() {
-        let effort = Effort { seed: 1, long: false, runs: Some(20) };
-        assert!(play(&effort, &tanks(), Kind::manifest).is_ok());
-        let finding = play(&effort, &tanks(), without_scan).err().unwrap().to_string();
-        assert!(finding.contains("not authorized to perform: dynamodb:Scan"), "{finding}");
-    }
-
-    /// A worker was killed after it wrote rows and before it saved its progress. Every batch finds
-    /// newer positions in the table, so the next worker rebuilds each stream alone.
-    #[test]
-    fn a_rebuild_stream_by_stream_finishes_in_invocations_of_ten_seconds() {
-        let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable"]).unwrap();
-        world.runtime.block_on(async {
-            let log = World::store_at(&world.wire);
-            let wire = &world.wire;
-            for tank in 0..600 {
-                for commit in filled(&format!("{tank:03}"), 5) {
-                    log.append(&commit, None).await.unwrap();
-                }
-            }
-            let table = ViewTable::new(wire.dynamodb(), table("FillsTable"), &FILLS);
-            let none = Generations::default();
-            begin(&table, &none).await.unwrap();
-            let asked = request(0, 1, Vec::new());
-            let instance = Instance::new(wire, Kind::Sums, &Role::new(&Kind::Sums.manifest()));
-            let rebuild = async || {
-                for invocations in 1..20 {
-                    let rebuilt = timeout(Duration::from_secs(10), instance.rebuild(&asked)).await;
-                    let rebuilt = rebuilt.expect("an invocation ends by itself").unwrap();
-                    assert_eq!(rebuilt.failed, []);
-                    if rebuilt.is_done {
-                        return (invocations, rebuilt.commits);
-                    }
-                }
-                panic!("the rebuild comes to no end");
-            };
-            assert_eq!(rebuild().await.1, 1_200);
-            let part = SegmentProgress::default();
-            table.at(MADE).put_part(&SegmentProgress::name(0, 1), &part).await.unwrap();
-            // A slow table spreads the rebuild over several invocations.
-            wire.follow(Plan::Slow, 1);
-            let (invocations, commits) = rebuild().await;
-            assert_eq!(commits, 1_200);
-            assert!(invocations > 1, "it is more than the work of one invocation");
-        });
-    }
 }

@@ -43,7 +43,7 @@ pub fn tanks() -> Application {
 
 // --- Histories -----------------------------------------------------------------------------------
 
-fn install() -> Command {
+pub(crate) fn install() -> Command {
     Command::Install { site: valid("North"), liquid: valid("water") }
 }
 

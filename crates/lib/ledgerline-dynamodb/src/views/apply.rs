@@ -188,7 +188,7 @@ impl LogRows {
         let mut reasons = cancelled.cancellation_reasons().iter();
         if let Some(guard) = reasons.find(|reason| reason.code() == Some("ConditionalCheckFailed"))
         {
-            return Ok(Applied::PositionIs(number_of(guard.item(), POSITION)));
+            return number_of(guard.item(), POSITION).map(Applied::PositionIs);
         }
         Err(cancellation_error(cancelled).unwrap_or_else(|| table_error(error)))
     }

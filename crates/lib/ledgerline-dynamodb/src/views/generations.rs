@@ -106,6 +106,9 @@ pub struct Standby {
     pub phase: Phase,
     /// The beginning of the phase.
     pub since: Timestamp,
+    /// The last time at which it did not get a commit that the active generation got.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind: Option<Timestamp>,
 }
 
 /// The phase of a generation that is not read.
@@ -179,22 +182,25 @@ impl Generations {
         Ok(Self { last: number, ..self.with(number, Phase::Building, now) })
     }
 
-    /// Switches reads to the other generation, in [`SWITCHING`]: to the one that was built, or back
-    /// to the one that was kept. The one that was read is kept.
+    /// Switches reads to this other generation, in [`SWITCHING`]: to the one that was built, or to
+    /// the one that was kept. The one that was read is kept.
     ///
     /// # Errors
     /// When there is no such other one, or a switch is in progress.
-    pub fn switch(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
+    pub fn switch(&self, to: u32, now: Timestamp) -> Result<Self, InvalidTransition> {
         if self.active_generation(now) != self.active {
             return Err(InvalidTransition(
                 "a switch of the reads is in progress: retry in some seconds",
             ));
         }
-        let to =
-            self.generation_in_phase(Phase::Building).or(self.generation_in_phase(Phase::Kept));
-        let active = to.ok_or(InvalidTransition("there is no previous generation"))?;
+        let is_written = [Phase::Building, Phase::Kept]
+            .into_iter()
+            .any(|phase| self.generation_in_phase(phase) == Some(to));
+        if !is_written {
+            return Err(InvalidTransition("no standby generation has this number"));
+        }
         let previous = Some(Previous { active: self.active, until: now + SWITCHING });
-        Ok(Self { active, previous, ..self.with(self.active, Phase::Kept, now) })
+        Ok(Self { active: to, previous, ..self.with(self.active, Phase::Kept, now) })
     }
 
     /// Ends the writes to the other generation, so that its rows can be deleted.
@@ -245,7 +251,7 @@ impl Generations {
     }
 
     fn with(&self, number: u32, phase: Phase, since: Timestamp) -> Self {
-        Self { standby: Some(Standby { number, phase, since }), ..self.clone() }
+        Self { standby: Some(Standby { number, phase, since, behind: None }), ..self.clone() }
     }
 }
 
@@ -254,6 +260,12 @@ impl ViewTable {
     #[must_use]
     pub fn at(&self, generation: u32) -> Self {
         Self { generation, ..self.clone() }
+    }
+
+    /// Returns the number of this generation.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        self.generation
     }
 
     /// Reads the generations of the view, with strong consistency.
@@ -307,6 +319,15 @@ impl ViewTable {
         Ok(self.recent_generations().await?.generations_to_write(Timestamp::now()))
     }
 
+    /// Whether this generation is being built, by a copy that is at most [`FRESH`] old.
+    ///
+    /// # Errors
+    /// When the generations have to be read, and the table fails.
+    pub async fn is_building(&self) -> Result<bool, TableError> {
+        let generations = self.recent_generations().await?;
+        Ok(generations.generation_in_phase(Phase::Building) == Some(self.generation))
+    }
+
     /// Changes the generations, unless they were changed after they were read. Returns whether they
     /// were changed.
     ///
@@ -318,10 +339,38 @@ impl ViewTable {
         mut to: Generations,
         by: Move,
     ) -> Result<bool, TableError> {
-        to.moves = from.moves + 1;
         to.history.push(by);
         let forgotten = to.history.len().saturating_sub(REMEMBERED);
         to.history.drain(..forgotten);
+        self.put_generations(from, to).await
+    }
+
+    /// Marks this generation as behind, unless reads use it, or are about to. Returns whether it
+    /// may lack the commit that its caller could not write. Each mark is a change of the
+    /// generations. So a switch to this generation fails if the mark came after its comparison.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn mark_behind(&self) -> Result<bool, TableError> {
+        let from = self.generations().await?;
+        let mut to = from.clone();
+        let now = Timestamp::now();
+        match to.standby.as_mut().filter(|standby| standby.number == self.generation) {
+            Some(Standby { phase: Phase::Dropping, .. }) => Ok(true),
+            Some(standby) if from.active_generation(now) == from.active => {
+                standby.behind = Some(now);
+                self.put_generations(&from, to).await
+            }
+            Some(_) | None => Ok(false),
+        }
+    }
+
+    async fn put_generations(
+        &self,
+        from: &Generations,
+        mut to: Generations,
+    ) -> Result<bool, TableError> {
+        to.moves = from.moves + 1;
         let mut item = to_item(&to)?;
         item.extend(item_key(&self.keys, GENERATIONS));
         let result = self
@@ -518,7 +567,7 @@ mod tests {
         let later = now + SWITCHING;
         let none = Generations::default();
         assert_eq!(none.generations_to_write(now), [0]);
-        assert!(none.switch(now).is_err() && none.begin_drop(now).is_err());
+        assert!(none.switch(0, now).is_err() && none.begin_drop(now).is_err());
         let building = none.begin_build(now).unwrap();
         assert_eq!(
             (building.active_generation(now), building.generations_to_write(now)),
@@ -528,18 +577,19 @@ mod tests {
 
         // Until every process has seen the switch, reads use the old generation, and writers write
         // it last.
-        let switched = building.switch(now).unwrap();
+        assert!(building.switch(0, now).is_err() && building.switch(2, now).is_err());
+        let switched = building.switch(1, now).unwrap();
         assert_eq!(
             (switched.active_generation(soon), switched.generations_to_write(soon)),
             (0, vec![1, 0])
         );
-        assert!(switched.switch(soon).is_err() && switched.begin_drop(soon).is_err());
+        assert!(switched.switch(0, soon).is_err() && switched.begin_drop(soon).is_err());
         assert_eq!(
             (switched.active_generation(later), switched.generations_to_write(later)),
             (1, vec![0, 1])
         );
 
-        let back = switched.switch(later).unwrap();
+        let back = switched.switch(0, later).unwrap();
         assert_eq!(
             (back.active_generation(later), back.active_generation(later + SWITCHING)),
             (1, 0)
@@ -550,7 +600,7 @@ mod tests {
             (leaving.active_generation(now), leaving.generations_to_write(now)),
             (0, vec![0])
         );
-        assert!(leaving.switch(now).is_err(), "it is not whole any more");
+        assert!(leaving.switch(1, now).is_err(), "it is not whole any more");
         assert_eq!(leaving.end_drop().begin_build(now).unwrap().generations_to_write(now), [2, 0]);
     }
 
@@ -559,7 +609,10 @@ mod tests {
         let stored = serde_json::json!({
             "$read": 2,
             "$before": { "read": 1, "until": "2026-11-24T09:30:15Z" },
-            "$other": { "number": 1, "phase": "leaving", "since": "2026-11-24T09:30:00Z" },
+            "$other": {
+                "number": 1, "phase": "leaving", "since": "2026-11-24T09:30:00Z",
+                "behind": "2026-11-24T09:31:00Z",
+            },
             "$last": 2,
             "$moves": 5,
             "$history": [{ "at": "2026-11-24T09:30:00Z", "what": "drop", "who": "ada", "why": "done" }],

@@ -134,10 +134,8 @@ impl StateRows {
         };
         match error.as_service_error() {
             Some(PutItemError::ConditionalCheckFailedException(failed)) => {
-                let shows =
-                    failed.item().and_then(|row| row.get(VERSION)?.as_n().ok()?.parse().ok());
                 // A write that its condition refuses costs as much as a successful one.
-                Ok((Overwrite::Shows(shows.unwrap_or(version)), 1.0))
+                Ok((Overwrite::Shows(number_of(failed.item(), VERSION)?), 1.0))
             }
             Some(_) | None => Err(table_error(error)),
         }
@@ -151,7 +149,7 @@ impl StateRows {
     ) -> Result<(u64, Option<T>), TableError> {
         let key = HashMap::from([(self.keys.key.to_owned(), self.view.partition(id))]);
         let Some(item) = self.view.item(key, false).await? else { return Ok((0, None)) };
-        let version = number_of(Some(&item), VERSION);
+        let version = number_of(Some(&item), VERSION)?;
         let row = if item.contains_key(TOMBSTONE) {
             None
         } else {

@@ -73,10 +73,8 @@ impl ViewTable {
         }
         let key = HashMap::from([(self.keys.partition.to_string(), self.partition(stream.id()))]);
         match self.item(key, false).await? {
-            Some(item) => match number_of(Some(&item), VERSION) {
-                0 => Err(TableError::Row(format!(
-                    "the attribute {VERSION} is missing or not a number"
-                ))),
+            Some(item) => match number_of(Some(&item), VERSION)? {
+                0 => Err(TableError::Row(format!("the attribute {VERSION} is missing"))),
                 version => Ok(version),
             },
             None => Ok(0),
@@ -122,7 +120,7 @@ impl ViewTable {
             .send()
             .await
             .map_err(table_error)?;
-        Ok(number_of(rows.items().first(), POSITION_ENTRY))
+        number_of(rows.items().first(), POSITION_ENTRY)
     }
 
     /// Returns the item with a position in a stream, in this generation.
@@ -159,7 +157,7 @@ impl ViewTable {
             Ok(_) => Ok(None),
             Err(error) => match error.as_service_error() {
                 Some(PutItemError::ConditionalCheckFailedException(failed)) => {
-                    Ok(Some(number_of(failed.item(), POSITION)))
+                    number_of(failed.item(), POSITION).map(Some)
                 }
                 Some(_) | None => Err(table_error(error)),
             },

@@ -18,6 +18,14 @@ pub enum ApplyError {
         /// The version.
         version: u64,
     },
+    /// The gap before the commit is too long for one invocation, in a generation that is not read.
+    #[error("the gap before version {version} of {stream} is too long for one invocation")]
+    Behind {
+        /// The stream.
+        stream: StreamId,
+        /// The version of the delivered commit.
+        version: u64,
+    },
     /// The log does not have the version of the position. The log was restored to an earlier time,
     /// and the read table still has the commits after that time. If this commit were skipped, the
     /// commits that have those versions in the restored log would never be applied.

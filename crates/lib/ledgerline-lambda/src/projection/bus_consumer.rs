@@ -10,12 +10,13 @@ use lambda_runtime::LambdaEvent;
 use ledgerline::{Causes, EventLog, StreamId, manifest::Manifest};
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::state_projector::details;
 use crate::{
     failure::Error,
     messages::{Message, Reference, field_or_root},
-    projection::queue_runner::{ApplyError, Consumer, QueueRunner},
+    projection::queue_runner::{ApplyError, Consumer, INVOCATION_TIME, QueueRunner},
     start::{Handle, handler, sdk_config, start, store},
     table_grants,
 };
@@ -93,7 +94,9 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
             serde_path_to_error::deserialize(detail).map_err(malformed)?;
         let generations = self.consumer.generations().await?;
         let message = Ok(Message::Reference(Reference { stream, version }));
-        let (delivery, commit) = self.apply_message(message, None, &generations).await?;
+        let repair_until = Instant::now() + INVOCATION_TIME / 2;
+        let applied = self.apply_message(message, None, &generations, repair_until);
+        let (delivery, commit) = applied.await?;
         tracing::info!(stream = %commit.stream, version, ?delivery, "projection");
         Ok(())
     }

@@ -1,10 +1,12 @@
 //! Acts on the delivery of a commit; repairs a gap before the commit from the log (rule 7).
 
-use ledgerline::{Commit, Consistency, EventLog, Range, StreamId, position::Delivery};
+use ledgerline::{Causes, Commit, Consistency, EventLog, Range, StreamId, position::Delivery};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     apply_error::ApplyError,
     queue_runner::{Consumer, QueueRunner},
+    view_rebuild::is_outage,
 };
 use crate::metrics;
 
@@ -13,22 +15,55 @@ use crate::metrics;
 const REPAIR_WINDOW: u64 = 50;
 
 impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
-    /// Applies the commit in a generation that is not read. Each commit repairs one window of a
-    /// gap. So even a gap of a whole stream delays neither the messages behind this one nor the
-    /// active generation. The rebuild or the next commits repair the rest.
+    /// Applies the commit in a generation that is not read. Such a generation never holds up the
+    /// active one: if it cannot get the commit, it is marked as behind. An outage fails for both.
     pub(super) async fn apply_to_standby(
         &self,
         other: &C,
         commit: &Commit,
+        repair_until: Instant,
+    ) -> Result<(), ApplyError> {
+        let Err(error) = self.catch_up_standby(other, commit, repair_until).await else {
+            return Ok(());
+        };
+        let is_refused = matches!(error, ApplyError::Missing { .. } | ApplyError::Behind { .. })
+            || matches!(&error, ApplyError::Table(error) if !is_outage(error));
+        let Some(table) = other.view_table().filter(|_| is_refused) else { return Err(error) };
+        if !table.mark_behind().await? {
+            return Err(error);
+        }
+        let (Commit { stream, version, .. }, error) = (commit, Causes(&error));
+        tracing::error!(%stream, version, %error, "a standby generation is behind");
+        Ok(())
+    }
+
+    /// Applies the commit in a generation that is not read, and repairs a gap before it. In a
+    /// generation that is being built, each commit repairs one window, and the rebuild the rest.
+    async fn catch_up_standby(
+        &self,
+        other: &C,
+        commit: &Commit,
+        repair_until: Instant,
     ) -> Result<(), ApplyError> {
         let (Delivery::Gap, position) = other.apply(commit).await? else { return Ok(()) };
-        let up_to = position.saturating_add(REPAIR_WINDOW).min(commit.version);
-        match self.repair(other, &commit.stream, position, up_to).await {
-            // A worker that inserts rows of this stream at the same time may move the position
-            // backwards for a moment.
-            Ok(()) | Err(ApplyError::Missing { .. }) => Ok(()),
-            Err(error) => Err(error),
+        let Commit { stream, version, .. } = commit;
+        let is_building = match other.view_table() {
+            Some(table) => table.is_building().await?,
+            None => false,
+        };
+        if is_building {
+            let up_to = position.saturating_add(REPAIR_WINDOW).min(*version);
+            return match self.repair(other, stream, position, up_to).await {
+                // A worker that inserts rows of this stream at the same time may move the position
+                // backwards for a moment.
+                Err(ApplyError::Missing { .. }) => Ok(()),
+                repaired => repaired,
+            };
         }
+        let repair = self.repair(other, stream, position, *version);
+        timeout_at(repair_until, repair).await.unwrap_or_else(|_| {
+            Err(ApplyError::Behind { stream: stream.clone(), version: *version })
+        })
     }
 
     /// Acts on the delivery of a commit: measures, repairs a gap, or detects a log that went

@@ -9,7 +9,7 @@ use ledgerline::{
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
     position::Delivery,
 };
-use ledgerline_dynamodb::{CommitChanges, DynamoDbStore, LogRows, TableError};
+use ledgerline_dynamodb::{CommitChanges, DynamoDbStore, LogRows, TableError, ViewTable};
 
 use crate::{
     config,
@@ -102,6 +102,10 @@ impl Consumer for LogProjector {
     async fn generations(&self) -> Result<Vec<Self>, TableError> {
         let at = |number| Self { table: self.table.at(number), view: self.view };
         Ok(self.table.view().written().await?.into_iter().map(at).collect())
+    }
+
+    fn view_table(&self) -> Option<&ViewTable> {
+        Some(self.table.view())
     }
 
     async fn rebuild(

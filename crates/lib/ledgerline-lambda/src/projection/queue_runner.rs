@@ -14,8 +14,9 @@ use aws_lambda_events::sqs::{SqsBatchResponse, SqsMessage};
 use futures::{FutureExt, future::LocalBoxFuture};
 use lambda_runtime::LambdaEvent;
 use ledgerline::{Causes, Commit, EventLog, manifest::Manifest, position::Delivery};
-use ledgerline_dynamodb::{DynamoDbStore, TableError};
+use ledgerline_dynamodb::{DynamoDbStore, TableError, ViewTable};
 use serde::Deserialize;
+use tokio::time::Instant;
 
 pub use super::apply_error::ApplyError;
 use crate::{
@@ -33,7 +34,7 @@ use crate::{
 const SUSPECTED_RECEIVES: usize = 5;
 
 /// The time that an invocation has, if its context has no deadline in the future.
-const INVOCATION_TIME: Duration = Duration::from_secs(10);
+pub(super) const INVOCATION_TIME: Duration = Duration::from_secs(10);
 /// The shortest time limit for applying a batch as a whole.
 const MIN_BATCH_TIME: Duration = Duration::from_secs(2);
 /// The longest time limit for applying a batch as a whole.
@@ -75,6 +76,11 @@ pub trait Consumer: Sized {
     /// the consumer itself.
     fn generations(&self) -> impl Future<Output = Result<Vec<Self>, TableError>> {
         std::future::ready(Ok(Vec::new()))
+    }
+
+    /// Returns the table of the consumer's view, at its generation, if it can be rebuilt.
+    fn view_table(&self) -> Option<&ViewTable> {
+        None
     }
 
     /// Rebuilds a generation of the consumer's view from the log.
@@ -170,6 +176,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                 return response;
             }
         };
+        let repair_until = Instant::now() + left / 2;
         let bodies: Vec<_> = messages.iter().map(read_body).collect();
         let limit = (left * 2 / 3).clamp(MIN_BATCH_TIME, MAX_BATCH_TIME);
         let outcomes = self.apply_together(messages, &bodies, &generations, limit).await;
@@ -196,10 +203,8 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                 Ok(Message::Reference(_)) | Err(_) => None,
             };
             // A panic at one message must not fail the whole batch.
-            let applied = AssertUnwindSafe(self.apply_message(body, outcomes[place], &generations))
-                .catch_unwind()
-                .await;
-            match applied {
+            let applied = self.apply_message(body, outcomes[place], &generations, repair_until);
+            match AssertUnwindSafe(applied).catch_unwind().await {
                 Ok(Ok((delivery, commit))) => report.add_applied(delivery, &commit),
                 Ok(Err(error)) => {
                     report.add_failed(message, correlation_id, &Causes(&error).to_string())
@@ -271,16 +276,19 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
     /// Applies the commit in one message.
     pub async fn message(&self, body: &str) -> Result<(), ApplyError> {
         let generations = self.consumer.generations().await?;
-        self.apply_message(Message::read(body), None, &generations).await.map(|_| ())
+        let repair_until = Instant::now() + INVOCATION_TIME / 2;
+        let applied = self.apply_message(Message::read(body), None, &generations, repair_until);
+        applied.await.map(|_| ())
     }
 
     /// Applies the commit in one message, unless the batch applied it. Returns the delivery, and
-    /// the commit.
+    /// the commit. Gaps of generations that are not read are repaired until `repair_until`.
     pub(super) async fn apply_message(
         &self,
         message: Result<Message, String>,
         applied: Option<(Delivery, u64)>,
         generations: &[C],
+        repair_until: Instant,
     ) -> Result<(Delivery, Box<Commit>), ApplyError> {
         let commit = match message.map_err(ApplyError::Malformed)? {
             Message::Commit(commit) => commit,
@@ -299,7 +307,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
             None => (&self.consumer, &[][..]),
         };
         for other in others {
-            self.apply_to_standby(other, &commit).await?;
+            self.apply_to_standby(other, &commit, repair_until).await?;
         }
         let (delivery, position) = match applied {
             Some(applied) => applied,

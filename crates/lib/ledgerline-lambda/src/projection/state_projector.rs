@@ -260,7 +260,8 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     /// Rebuilds a generation of the view from the log.
     ///
     /// # Errors
-    /// When the generation is not being built, or the log or the table fails. Written rows stay.
+    /// When the generation is neither built nor kept, or the log or the table fails. Written rows
+    /// stay.
     pub async fn rebuild(&self, request: &RebuildRequest) -> Result<RebuildResponse, RebuildError> {
         rebuild(self, &self.log, request).await
     }
@@ -283,10 +284,20 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
             self.read_state(stream, version, entry.aggregate_schema, entry.aggregate.state).await?;
         let row = (self.view.row)(stream.id(), shown, state);
         let mut overwritten = Overwrite::Written;
-        for generation in generations {
+        for (place, generation) in generations.iter().enumerate() {
+            let table = self.table.at(*generation);
             // The active generation is the last one, and its result counts.
-            (overwritten, _) =
-                self.write_row(&self.table.at(*generation), stream, shown, row.as_ref()).await?;
+            let is_read = place + 1 == generations.len();
+            match self.write_row(&table, stream, shown, row.as_ref()).await {
+                Ok((result, _)) => overwritten = result,
+                Err(error)
+                    if !is_read && !is_outage(&error) && table.view().mark_behind().await? =>
+                {
+                    let error = Causes(&error);
+                    tracing::error!(%stream, version, %error, "a standby generation is behind");
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
         if let Overwrite::Shows(newer) = overwritten
             && newer > shown

@@ -36,7 +36,7 @@ use crate::{
     failure::Error,
     metrics,
     projection::view_rebuild::{
-        RebuildError, RebuildRequest, RebuildResponse, ViewAnswer, is_outage,
+        RebuildRequest, RebuildResponse, ViewAnswer, check_standby, is_outage,
     },
     start::{Handle, dynamodb, handler, start},
     table_grants,
@@ -219,8 +219,14 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
                 let done = self
                     .in_generation(number, false)
                     .catch_up_until(Instant::now() + STANDBY_WORK_TIME)
-                    .await;
-                others = others.and(done.map(|_| ()));
+                    .await
+                    .map(|_| ());
+                // Reads are about to use this generation.
+                if number == generations.active {
+                    done?;
+                } else {
+                    others = others.and(done);
+                }
             }
         }
         others
@@ -230,12 +236,9 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     /// nothing is left.
     ///
     /// # Errors
-    /// When the generation is not being built, and as those of [`catch_up`](Self::catch_up).
+    /// When the generation is neither built nor kept, and as those of [`catch_up`](Self::catch_up).
     pub async fn rebuild(&self, request: &RebuildRequest) -> Result<bool, SubscribeError> {
-        let generations = self.table.view().generations().await?;
-        if generations.generation_in_phase(Phase::Building) != Some(request.generation) {
-            return Err(RebuildError::NotBuilding(request.generation).into());
-        }
+        check_standby(&self.table.view().generations().await?, request.generation)?;
         self.in_generation(request.generation, false).catch_up().await
     }
 

@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, time::Duration};
 use futures::{StreamExt, TryFutureExt, stream};
 use ledgerline::{Causes, Commit, LoadError, StoreError, StreamId};
 use ledgerline_dynamodb::{
-    DynamoDbStore, Phase, ScanPart, Scanned, SegmentProgress, TableError, ViewTable,
+    DynamoDbStore, Generations, Phase, ScanPart, Scanned, SegmentProgress, TableError, ViewTable,
 };
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -91,10 +91,10 @@ impl RebuildResponse {
 /// The reason why a generation, or a stream of it, was not rebuilt.
 #[derive(Debug, thiserror::Error)]
 pub enum RebuildError {
-    /// The generation is not in the phase in which it is built. A late worker must not write rows
-    /// of a generation that is active, or that is being deleted.
-    #[error("the generation {0} is not being built")]
-    NotBuilding(u32),
+    /// The generation is not in the phase in which it is built or repaired. A late worker must not
+    /// write rows of a generation that is active, or that is being deleted.
+    #[error("the generation {0} is neither built nor kept")]
+    NotStandby(u32),
     /// No part has this number.
     #[error("there is no part {part} of {parts}")]
     NoPart {
@@ -223,8 +223,8 @@ pub(crate) async fn rebuild_each(
 /// Rebuilds the requested part or streams, for some seconds.
 ///
 /// # Errors
-/// When the generation is not being built, or the log or the table fails. The stored progress
-/// stays.
+/// When the generation is neither built nor kept, or the log or the table fails. The stored
+/// progress stays.
 pub(crate) async fn rebuild(
     view: &impl Rebuild,
     log: &DynamoDbStore,
@@ -232,9 +232,7 @@ pub(crate) async fn rebuild(
 ) -> Result<RebuildResponse, RebuildError> {
     let began = Instant::now();
     let generation = request.generation;
-    if view.view().generations().await?.generation_in_phase(Phase::Building) != Some(generation) {
-        return Err(RebuildError::NotBuilding(generation));
-    }
+    check_standby(&view.view().generations().await?, generation)?;
     if request.streams.is_empty() {
         return rebuild_part(view, log, request, began).await;
     }
@@ -246,6 +244,18 @@ pub(crate) async fn rebuild(
         ..RebuildResponse::default()
     };
     Ok(with_failures(response, progress.failed))
+}
+
+/// Checks that a generation is being built, or is kept: before a rollback, the tool repairs streams
+/// that are behind in it.
+pub(crate) fn check_standby(
+    generations: &Generations,
+    generation: u32,
+) -> Result<(), RebuildError> {
+    let is_standby = [Phase::Building, Phase::Kept]
+        .into_iter()
+        .any(|phase| generations.generation_in_phase(phase) == Some(generation));
+    is_standby.then_some(()).ok_or(RebuildError::NotStandby(generation))
 }
 
 async fn rebuild_part(

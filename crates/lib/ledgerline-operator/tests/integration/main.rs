@@ -10,3 +10,4 @@ mod reconcile;
 mod rights;
 mod runbook;
 mod skip;
+mod verbs;

@@ -14,7 +14,7 @@ use ledgerline_testing::{
     tank::{draw, fill, install, litres_moved_once, settled, stock_adds_up},
 };
 use reqwest::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const TANKS: usize = 12;
 /// The number of tanks that clients write to during the rebuild.
@@ -236,14 +236,13 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
         assert_eq!(code, 0);
         assert!(plan.starts_with(begins) && plan.contains(ends) && plan.contains("US$"), "{plan}");
     }
-    assert_eq!([would("rollback"), would("drop")], [(1, None), (1, None)]);
+    assert_eq!(would("rollback"), (1, None));
     assert_eq!(done(), (0, all));
     for wrong in [
         &["rebuild", "status", "Nobody"][..],
         &["rebuild", "status", "Tank"],
         &["rebuild", "status", "HaulFunction"],
         &["rebuild", "status", "FanoutFunction"],
-        &["rebuild", "drop", "Levels", "--write", "--yes", "--why", "x"],
         &["rebuild", "rollback", "Levels", "--write", "--yes", "--why", "x"],
         &["rebuild", "switch", "Levels", "--write", "--why", "nobody is there to say yes"],
     ] {
@@ -258,6 +257,65 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
             "{wrong:?}"
         );
     }
+}
+
+/// Deliveries to the previous generation were lost. One position in it is unreadable.
+#[tokio::test]
+async fn a_rollback_repairs_what_is_behind_and_is_refused_for_what_it_cannot_repair() {
+    const VIEW: &str = "ReadingsProjectorFunction";
+    // Given a view with a new generation, and a previous one that is behind in two streams,
+    let stack = LocalStack::start_busy(None).await;
+    let ids = join_all((0..3).map(|_| install(&stack, 1_000))).await;
+    join_all(ids.iter().map(|id| settled(&stack, id))).await;
+    let ledger = Tool::at(&stack);
+    let client = Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
+    let rebuild = |verb, more: &[&str]| {
+        let sure = ["rebuild", verb, "Readings", "--write", "--yes", "--why", "a test"];
+        ledger.run(&[&sure, more].concat())
+    };
+    assert_eq!(rebuild("switch", &[]).0, 0);
+    assert_eq!(rebuild("switch", &[]), (0, vec![json!({ "active": 1, "standby": 0 })]));
+    let delete = client.delete_item().table_name(table("ReadingsTable"));
+    let delete = delete.key("tankId", text(&ids[0]));
+    delete.key("entry", text("00000000000000000002#0000")).send().await.unwrap();
+    let damaged = format!("tank-{}", ids[1]);
+    let put = client.put_item().table_name(table("ReadingsTable"));
+    let put = put.item("tankId", text(&damaged)).item("entry", text("#position"));
+    put.item("position", text("one")).send().await.unwrap();
+    let (code, printed) = ledger.run(&["reconcile", "--younger", "0", "--only", VIEW]);
+    let found = |printed: &[Value]| {
+        let found = printed.iter().filter(|line| line["stream"].is_string());
+        found.map(|line| line["stream"].as_str().unwrap().to_owned()).collect::<BTreeSet<_>>()
+    };
+    let both = BTreeSet::from([format!("tank-{}", ids[0]), damaged.clone()]);
+    assert_eq!((code, found(&printed)), (2, both));
+    // when an operator rolls back,
+    let (code, printed) = rebuild("rollback", &[]);
+    // then it repairs one of them, names the other one, and is refused.
+    assert_eq!((code, found(&printed)), (2, BTreeSet::from([damaged.clone()])));
+    assert_eq!(rebuild("switch", &[]), (0, vec![json!({ "active": 1, "standby": 0 })]));
+    // With --anyway, it rolls back. Killed and run again, it rolls back once.
+    let arguments = ["rebuild", "rollback", "Readings", "--anyway"];
+    let sure = ["--write", "--yes", "--why", "a test"];
+    let mut first = ledger.start(&[&arguments[..], &sure].concat());
+    let history = || {
+        let status = ledger.run(&["rebuild", "status", "Readings"]).1;
+        let done = status.iter().filter_map(|line| Some(line["what"].as_str()?.to_owned()));
+        done.collect::<Vec<_>>()
+    };
+    let done = ["begin", "switch", &*format!("rollback without {damaged}")].map(str::to_owned);
+    eventually("it has rolled back", async || (history() == done).then_some(())).await;
+    first.kill().unwrap();
+    first.wait().unwrap();
+    for _ in 0..2 {
+        assert_eq!(rebuild("rollback", &[]), (0, vec![json!({ "active": 0, "standby": 1 })]));
+    }
+    assert_eq!(history(), done);
+    let readings = stack.get(&format!("/tanks/{}/readings", ids[0])).await.body;
+    assert_eq!(readings["readings"].as_array().unwrap().len(), 1, "it is repaired");
+    // Forward again, the tool compares too.
+    assert_eq!(rebuild("switch", &[]).0, 0);
+    assert_eq!(rebuild("rollback", &[]).0, 2);
 }
 
 /// The number of tanks, of clients that write to them at once, and of commits that each tank has at

@@ -191,7 +191,7 @@ async fn a_log_that_went_backwards_is_an_error_and_no_commit_is_skipped() {
     let commit = |version| contract::commit(&stream, version);
     let apply = async |runner: &QueueRunner<MemoryStore, Counter>, version| {
         let message = Message::Commit(Box::new(commit(version)));
-        runner.apply_message(Ok(message), None, &[]).await
+        runner.apply_message(Ok(message), None, &[], Instant::now()).await
     };
     let runner = QueueRunner { store: MemoryStore::default(), consumer: Counter(Mutex::new(5)) };
     for version in 1..=3 {
