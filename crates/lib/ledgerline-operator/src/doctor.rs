@@ -11,12 +11,14 @@ use aws_sdk_cloudformation::types::{StackDriftDetectionStatus, StackResourceDrif
 use aws_sdk_eventbridge::types::RuleState;
 use backon::{ConstantBuilder, Retryable};
 use clap::Args;
+use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     Aggregate, Aggregates, EventLog, EventTypes, StoreError, StreamId, Visitor,
     all::{newest_segment, segments, void_entries},
     manifest::Manifests,
     shapes::unreadable,
 };
+use ledgerline_dynamodb::Standby;
 use ledgerline_sam::lookup::{list, resources};
 use serde_json::{Value, json};
 
@@ -24,6 +26,8 @@ use crate::{
     Output, Stack, concurrency,
     deployed::{self, Deployed},
     deployment::{Deployment, Function, LIVE},
+    price::STORAGE,
+    subscribers::{Subscriber, subscribers},
 };
 
 /// The most commits that doctor reads, the newest ones of `$all`, to check that this code
@@ -34,6 +38,8 @@ const NEWEST: usize = 1_000;
 const SEGMENTS: u64 = 200;
 /// The number of commits that are read at once.
 const AT_ONCE: usize = 100;
+/// The age from which a generation that is not read is a finding.
+const STANDBY_AGE: SignedDuration = SignedDuration::from_hours(24);
 
 /// The options of `ledger doctor`.
 #[derive(Debug, Args)]
@@ -79,6 +85,7 @@ pub(crate) async fn run<L: Aggregates>(
     if !deployment.is_local {
         check_rules(deployment, &on_bus, &mut findings).await?;
     }
+    check_views(deployment, stack, &mut findings).await?;
     if options.drift {
         detect_drift(deployment, &mut findings).await?;
     }
@@ -191,6 +198,34 @@ async fn check_mappings(
         }
     }
     Ok(count)
+}
+
+/// Finds generations that are not read, and that an operator may have forgotten.
+async fn check_views(
+    deployment: &Deployment,
+    stack: &Stack,
+    findings: &mut Findings,
+) -> Result<()> {
+    let subscribers = subscribers(deployment, stack).await?;
+    for Subscriber { compared, .. } in &subscribers {
+        let generations = compared.table.generations().await?;
+        let Some(Standby { number, since, .. }) =
+            generations.standby.filter(|standby| standby.since < Timestamp::now() - STANDBY_AGE)
+        else {
+            continue;
+        };
+        let describe = deployment.dynamodb.describe_table().table_name(compared.table.name());
+        let table = describe.send().await?.table;
+        let bytes = table.and_then(|table| table.table_size_bytes).unwrap_or(0);
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let dollars = bytes as f64 / 2e9 * STORAGE;
+        let cost = format!("it doubles the writes, and its rows cost {dollars:.2} US$ a month");
+        let advice = "run `ledger rebuild drop`, or finish its rebuild";
+        let wrong = format!("generation {number} is not read since {since}: {cost}; {advice}");
+        findings.add("view", &compared.id, wrong);
+    }
+    findings.examined.push(("views", subscribers.len()));
+    Ok(())
 }
 
 // --- Rules and drift -----------------------------------------------------------------------------

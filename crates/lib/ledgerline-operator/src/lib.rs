@@ -196,7 +196,8 @@ enum Verb {
     /// Find changes by hand, and differences from this workspace, in the deployed stack.
     ///
     /// Checks what CloudFormation does not see as drift: reservations, aliases and variables of
-    /// functions, disabled sources of events and rules, and rules that match no event. Compares the
+    /// functions, disabled sources of events and rules, rules that match no event, and generations
+    /// that reads have not used for a day, with their cost. Compares the
     /// manifests with this workspace, and reads the newest commits. Exits with 2 if it finds a
     /// fault. A change set of CloudFormation shows how a template differs.
     Doctor(doctor::DoctorArgs),

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use aws_sdk_dynamodb::types::AttributeValue;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{Commit, EventLog, StreamId, contract};
+use ledgerline_dynamodb::{Generations, KeyNames, Move, ViewTable};
+use ledgerline_tank::views::LEVELS;
 use ledgerline_testing::{
     LocalStack, Tool, eventually, table,
     tank::{draw, fill, install, litres_moved_once, settled, state},
@@ -216,6 +218,13 @@ async fn doctor_finds_manifests_variables_rules_and_commits_that_do_not_fit() {
     let rule =
         events.put_rule().name("theirs").event_bus_name("tanks-events").event_pattern(pattern);
     rule.send().await.unwrap();
+    // An operator began a rebuild two days ago, and forgot it.
+    let client = aws_sdk_dynamodb::Client::new(&sdk);
+    let levels = ViewTable::new(client, table("LevelsTable"), KeyNames::from(&LEVELS));
+    let at = Timestamp::now() - SignedDuration::from_hours(48);
+    let by = Move { at, what: "begin".into(), who: String::new(), why: String::new() };
+    let none = Generations::default();
+    assert!(levels.compare_and_set(&none, none.begin_build(at).unwrap(), by).await.unwrap());
     // The log gets a commit that this code does not understand.
     stack.damage("tank-damaged").await;
     // The reconciler of the workspace needs a variable that the deployed one lacks.
@@ -246,7 +255,8 @@ async fn doctor_finds_manifests_variables_rules_and_commits_that_do_not_fit() {
         "Filled is not put on the bus: deploy with BusEvents=*, or add the types to BusEvents",
     );
     has(&found, "tank-damaged 1", "");
-    assert_eq!(found.len(), 3, "{found:#?}");
+    has(&found, "LevelsProjectorFunction", "US$ a month; run `ledger rebuild drop`");
+    assert_eq!(found.len(), 4, "{found:#?}");
     let (_, found) = wrong(&ledger, &["--manifest", &path("manifest.json")]);
     has(&found, "ReconcilerFunction", "it lacks the variables EXTRA_TABLE");
 }
