@@ -45,7 +45,8 @@ struct SoakArgs {
     /// this library of libfaketime, such as /usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1.
     #[arg(long)]
     clock: Option<PathBuf>,
-    /// Rebuild a state view, a log view and a view of `$all` in a loop.
+    /// Rebuild a state view, a log view and a view of `$all` in a loop, roll back, switch again,
+    /// and drop. Kills the tool, loses messages of the log view, and checks that no read goes back.
     #[arg(long)]
     rebuilds: bool,
 }
@@ -139,15 +140,18 @@ enum Fault {
     /// The clock is set this number of seconds ahead.
     Clock(i64),
     Kill(&'static str),
+    /// The messages that wait for the readings are lost.
+    Loss,
 }
 
 impl Fault {
     /// Returns one fault of each kind, in any order, so that even a soak of two minutes has them
     /// all.
-    fn each(clock: &Clock) -> Vec<Self> {
+    fn each(clock: &Clock, rebuilds: bool) -> Vec<Self> {
         let mut faults: Vec<_> = FUNCTIONS.map(Self::Kill).to_vec();
         faults.extend(SERVICES.map(|service| Self::Outage(service, fastrand::u32(5..15))));
         faults.push(Self::Restart);
+        faults.extend(rebuilds.then_some(Self::Loss));
         if clock.moves() {
             faults.extend([
                 Self::Clock(fastrand::i64(60..600)),
@@ -158,7 +162,7 @@ impl Fault {
         faults
     }
 
-    fn random(clock: &Clock) -> Self {
+    fn random(clock: &Clock, rebuilds: bool) -> Self {
         match fastrand::u32(..60) {
             0 => Self::Restart,
             1..=8 => {
@@ -171,6 +175,7 @@ impl Fault {
                 Self::Outage(SERVICES[fastrand::usize(..SERVICES.len())], seconds)
             }
             9..=10 if clock.moves() => Self::Clock(fastrand::i64(-600..=600)),
+            11..=13 if rebuilds => Self::Loss,
             _ => Self::Kill(FUNCTIONS[fastrand::usize(..FUNCTIONS.len())]),
         }
     }
@@ -181,6 +186,7 @@ impl Fault {
             Self::Outage(service, _) => format!("outages of {service}"),
             Self::Clock(_) => "moves of the clock".to_owned(),
             Self::Kill(function) => format!("kills of {function}"),
+            Self::Loss => "losses of messages".to_owned(),
         }
     }
 
@@ -201,6 +207,12 @@ impl Fault {
             Self::Outage(service, seconds) => stack.begin_outage(service, "failed", seconds).await,
             Self::Clock(seconds) => clock.set(seconds)?,
             Self::Kill(function) => drop(stack.kill_instances(function)),
+            Self::Loss => {
+                // Messages wait only while their consumer cannot write.
+                stack.begin_outage("ReadingsTable", "failed", 10).await;
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                stack.lose_messages("ReadingsQueue.fifo").await;
+            }
         }
         Ok(stack)
     }
@@ -233,10 +245,12 @@ struct World {
     /// again with its idempotency key.
     retries: AtomicU64,
     ends: AtomicBool,
+    /// Whether views are rebuilt and rolled back, and messages are lost.
+    rebuilds: bool,
 }
 
 impl World {
-    fn new(stack: &LocalStack) -> Result<Self> {
+    fn new(stack: &LocalStack, rebuilds: bool) -> Result<Self> {
         Ok(Self {
             http: Client::builder().no_proxy().timeout(Duration::from_secs(40)).build()?,
             url: RwLock::new(stack.url().to_owned()),
@@ -247,6 +261,7 @@ impl World {
             commands: AtomicU64::new(0),
             retries: AtomicU64::new(0),
             ends: AtomicBool::new(false),
+            rebuilds,
         })
     }
 
@@ -320,39 +335,88 @@ impl World {
         stack.aws_url().clone_into(&mut self.aws.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Rebuilds the views in turn, and drops the previous generations. If the tool fails, as after
-    /// a kill of the stack, it is started again and resumes. Returns the number of switches, the
-    /// number of failures, and the last error.
-    async fn rebuild(self: Arc<Self>) -> Result<(u32, u32, String)> {
-        let mut switched = 0;
-        let mut failed = 0;
-        let mut last = String::new();
+    /// Rebuilds the views in turn, rolls back, switches again, and drops the previous generations.
+    /// If the tool fails, as after a kill of the stack, or is killed, it is started again and
+    /// resumes.
+    async fn rebuild(self: Arc<Self>) -> Result<Rebuilds> {
+        let mut rebuilds = Rebuilds::default();
         for view in REBUILT.iter().cycle() {
-            for verb in ["switch", "drop"] {
-                loop {
+            for verb in ["switch", "rollback", "switch", "drop"] {
+                while !self.run_tool(verb, view, &mut rebuilds).await? {
                     if self.ends.load(Ordering::Relaxed) {
-                        return Ok((switched, failed, last));
+                        return Ok(rebuilds);
                     }
-                    let aws = self.aws.read().unwrap_or_else(PoisonError::into_inner).clone();
-                    let mut ledger =
-                        tokio::process::Command::from(ledgerline_testing::command("ledger"));
-                    // The tool reads the name of the stack from samconfig.toml in this folder.
-                    let ledger = ledger.current_dir(workspace());
-                    let ledger = ledger.arg(format!("--local={aws}")).args(["rebuild", verb, view]);
-                    let ledger = ledger.args(["--write", "--yes", "--why", "a soak"]);
-                    let ended = ledger.kill_on_drop(true).output().await?;
-                    if ended.status.success() {
-                        switched += u32::from(verb == "switch");
-                        break;
-                    }
-                    failed += 1;
-                    last = String::from_utf8_lossy(&ended.stderr).into_owned();
-                    tokio::time::sleep(Duration::from_secs(1)).await;
                 }
             }
         }
-        Ok((switched, failed, last))
+        Ok(rebuilds)
     }
+
+    /// Runs `ledger rebuild`, and kills it once in four times. Returns whether it succeeded.
+    async fn run_tool(
+        &self,
+        verb: &'static str,
+        view: &str,
+        rebuilds: &mut Rebuilds,
+    ) -> Result<bool> {
+        let aws = self.aws.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut ledger = tokio::process::Command::from(ledgerline_testing::command("ledger"));
+        // The tool reads the name of the stack from samconfig.toml in this folder.
+        let ledger = ledger.current_dir(workspace());
+        let ledger = ledger.arg(format!("--local={aws}")).args(["rebuild", verb, view]);
+        let ledger = ledger.args(["--write", "--yes", "--why", "a soak"]).kill_on_drop(true);
+        let seconds = if fastrand::u32(..4) == 0 { fastrand::u64(1..30) } else { 600 };
+        let ended = tokio::time::timeout(Duration::from_secs(seconds), ledger.output()).await;
+        let Ok(ended) = ended else {
+            rebuilds.killed += 1;
+            return Ok(false);
+        };
+        let ended = ended?;
+        if ended.status.success() {
+            *rebuilds.done.entry(verb).or_default() += 1;
+            return Ok(!self.ends.load(Ordering::Relaxed));
+        }
+        rebuilds.failed += 1;
+        rebuilds.last = String::from_utf8_lossy(&ended.stderr).into_owned();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok(false)
+    }
+
+    /// Reads levels and readings until the end. Fails if a read shows an older version than an
+    /// earlier one.
+    async fn reader(self: Arc<Self>) -> Result<()> {
+        let mut shown = BTreeMap::<String, u64>::new();
+        while !self.ends.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(20..100))).await;
+            let tank = &self.tanks[fastrand::usize(..TANKS)];
+            for path in [format!("/tanks/{tank}"), format!("/tanks/{tank}/readings?limit=1")] {
+                // While services fail, a read has no answer.
+                let Some(body) = self.read(&path).await else { continue };
+                let version = body["version"].as_u64();
+                let version = version.or(body["readings"][0]["version"].as_u64()).unwrap_or(0);
+                let before = shown.insert(path.clone(), version).unwrap_or(0);
+                ensure!(version >= before, "{path} went back from version {before} to {version}");
+            }
+        }
+        Ok(())
+    }
+
+    async fn read(&self, path: &str) -> Option<Value> {
+        let url = self.url.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let answer = self.http.get(format!("{url}{path}")).send().await.ok()?;
+        answer.error_for_status().ok()?.json().await.ok()
+    }
+}
+
+/// The work of the operator's tool.
+#[derive(Debug, Default)]
+struct Rebuilds {
+    /// The verbs that succeeded, and how often.
+    done: BTreeMap<&'static str, u32>,
+    killed: u32,
+    failed: u32,
+    /// The last error.
+    last: String,
 }
 
 /// Runs clients against a local stack, and injects a random fault every few seconds, each kind at
@@ -368,7 +432,7 @@ async fn soak(options: SoakArgs) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let clock = Clock::new(options.clock.as_deref(), folder.path())?;
     let stack = LocalStack::start_in(data.path(), &clock.environment).await;
-    let world = Arc::new(World::new(&stack)?);
+    let world = Arc::new(World::new(&stack, options.rebuilds)?);
     for tank in &world.tanks {
         let body = json!({ "tankId": tank, "site": "Soak", "liquid": "water" });
         ensure!(world.command("/tanks", &body).await? == 201, "the tanks are new");
@@ -378,17 +442,22 @@ async fn soak(options: SoakArgs) -> Result<()> {
     for _ in 0..options.clients {
         clients.spawn(Arc::clone(&world).client());
     }
+    // A clock that moves back shows the generation of the time before a switch.
+    if options.rebuilds && !clock.moves() {
+        clients.spawn(Arc::clone(&world).reader());
+    }
     let rebuilds = options.rebuilds.then(|| tokio::spawn(Arc::clone(&world).rebuild()));
     let length = Duration::from_secs(options.minutes * 60);
-    let stack = inject_faults(stack, &world, &mut clients, &clock, data.path(), length).await?;
+    let stack = inject_faults(stack, &world, &mut clients, &clock, data.path(), length);
+    let stack = stack.await?;
     world.ends.store(true, Ordering::Relaxed);
     while let Some(ended) = clients.join_next().await {
         ended??;
     }
     if let Some(rebuilds) = rebuilds {
-        let (switched, failed, last) = rebuilds.await??;
-        println!("views were rebuilt {switched} times, and the tool failed {failed} times: {last}");
-        ensure!(switched > 0, "no view was rebuilt");
+        let Rebuilds { done, killed, failed, last } = rebuilds.await??;
+        println!("{done:?}; the tool was killed {killed} times, and failed {failed} times: {last}");
+        ensure!(done.contains_key("switch"), "no view was rebuilt");
     }
     verify(&world, &stack).await?;
     let sizes = Sizes::new(&stack, data.path());
@@ -414,10 +483,11 @@ async fn inject_faults(
     let began = Instant::now();
     let mut told = began;
     let mut counts = BTreeMap::<String, u32>::new();
-    let mut faults_to_cover = Fault::each(clock);
+    let mut faults_to_cover = Fault::each(clock, world.rebuilds);
     while began.elapsed() < length || !faults_to_cover.is_empty() {
         tokio::time::sleep(Duration::from_secs(fastrand::u64(2..6))).await;
-        let fault = faults_to_cover.pop().unwrap_or_else(|| Fault::random(clock));
+        let fault = faults_to_cover.pop();
+        let fault = fault.unwrap_or_else(|| Fault::random(clock, world.rebuilds));
         *counts.entry(fault.kind()).or_default() += 1;
         stack = fault.inject(stack, world, clock, data).await?;
         if told.elapsed() > Duration::from_secs(60) {
@@ -485,6 +555,10 @@ async fn verify(world: &World, stack: &LocalStack) -> Result<()> {
         let found = (tool.found(&[]), stack.under_way().await);
         if found.0.0 == 0 && found.1.is_empty() {
             break;
+        }
+        // A message that was lost was the last one of its stream.
+        if world.rebuilds && found.1.is_empty() {
+            let _ = tool.repaired(&["--write", "--yes", "--why", "a soak"]);
         }
         let now = format!("{found:?}");
         let changed = left.as_ref() != Some(&now);

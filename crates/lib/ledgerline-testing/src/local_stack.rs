@@ -363,6 +363,13 @@ impl LocalStack {
         letters
     }
 
+    /// Loses the messages that wait in this queue.
+    pub async fn lose_messages(&self, id: &str) {
+        let client = aws_sdk_sqs::Client::new(&self.aws());
+        let url = client.get_queue_url().queue_name(table(id)).send().await.unwrap().queue_url;
+        client.purge_queue().set_queue_url(url).send().await.unwrap();
+    }
+
     /// Returns the queues with messages, waiting or in flight, and their numbers of messages. It
     /// leaves out the dead-letter queues.
     pub async fn under_way(&self) -> Vec<(String, u64)> {
