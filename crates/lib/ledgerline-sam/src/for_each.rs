@@ -30,7 +30,7 @@ pub(crate) fn written_out(root: &Node) -> Located<Node> {
         sections.push((name.clone(), section));
     }
     match root.kind {
-        Kind::Map(_) => Ok(Node { line: root.line, kind: Kind::Map(sections) }),
+        Kind::Map(_) => Ok(Node::new(root.line, Kind::Map(sections))),
         Kind::Scalar(_) | Kind::List(_) => Ok(root.clone()),
     }
 }
@@ -59,7 +59,7 @@ fn expand_section(section: &Node, root: &Node) -> Located<Node> {
     if let Some((key, node)) = entries.iter().find(|(key, _)| !keys.insert(key.as_str())) {
         return Err((node.line, format!("{key} occurs twice")));
     }
-    Ok(Node { line: section.line, kind: Kind::Map(entries) })
+    Ok(Node::new(section.line, Kind::Map(entries)))
 }
 
 /// Expands a loop: for each of its values, adds the nodes of the body to the entries.
@@ -158,7 +158,7 @@ fn copy(node: &Node, bound: &Bound<'_>) -> Located<Node> {
             ),
         },
     };
-    Ok(Node { line, kind })
+    Ok(Node::new(line, kind))
 }
 
 #[cfg(test)]

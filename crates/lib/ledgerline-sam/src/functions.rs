@@ -115,5 +115,21 @@ pub(crate) fn table_id(variable: &str) -> String {
 
 pub(crate) fn capitalize(word: &str) -> String {
     let mut rest = word.chars();
-    rest.next().into_iter().chain(rest.flat_map(char::to_lowercase)).collect()
+    rest.next()
+        .into_iter()
+        .flat_map(char::to_uppercase)
+        .chain(rest.flat_map(char::to_lowercase))
+        .collect()
+}
+
+/// The anchor of a heading: that of `StuckHauls` is `stuck-hauls`.
+pub(crate) fn kebab(name: &str) -> String {
+    let mut anchor = String::new();
+    for c in name.chars() {
+        if c.is_ascii_uppercase() && !anchor.is_empty() {
+            anchor.push('-');
+        }
+        anchor.extend(c.to_lowercase());
+    }
+    anchor
 }

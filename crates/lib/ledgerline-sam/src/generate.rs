@@ -15,15 +15,29 @@
 //!
 //! No block is mandatory. The check compares a part that is written by hand with the manifests.
 
+mod assembly;
+#[cfg(test)]
+mod compare;
+mod deploy;
+mod function;
 mod lists;
+mod part;
+mod role_policy;
 mod routes;
 mod statements;
+mod table;
+mod value;
+mod write;
 
 use std::path::Path;
 
 use ledgerline::manifest::Manifests;
 
 pub(crate) use self::lists::{invocation_line, names, queue_line, types_in_rules};
+pub use self::{
+    assembly::{Application, template},
+    deploy::Deploy,
+};
 use crate::{
     blocks::{Block, blocks, is_role},
     functions::Template,

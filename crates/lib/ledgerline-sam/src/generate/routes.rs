@@ -3,15 +3,18 @@
 
 use std::collections::BTreeSet;
 
+use anyhow::{Result, bail};
 use ledgerline::{
     STATE_REPUBLISHED,
-    manifest::{Endpoint, Source},
+    manifest::{Endpoint, Name, Source},
 };
 
+use super::value::reference;
 use crate::{
     blocks::resource_around,
     functions::{Template, capitalize},
     lookup::{event_source, scope_prefix},
+    yaml::Node,
 };
 
 /// The events of the function that contains the last of these lines: one for each route.
@@ -66,9 +69,48 @@ pub(super) fn pattern(template: &Template<'_>, before: &[&str]) -> Result<Vec<St
         "  detail-type:".to_owned(),
     ];
     // The types are in quotation marks, because YAML does not read words such as `On` as text.
-    let types: BTreeSet<_> =
-        events.iter().map(|event| &**event).chain([STATE_REPUBLISHED]).collect();
-    Ok(heads.into_iter().chain(types.iter().map(|event| format!("    - \"{event}\""))).collect())
+    Ok(heads
+        .into_iter()
+        .chain(types(events).iter().map(|event| format!("    - \"{event}\"")))
+        .collect())
+}
+
+/// The types of events that a rule sends to a state projector.
+fn types(events: &BTreeSet<Name>) -> BTreeSet<&str> {
+    events.iter().map(|event| &**event).chain([STATE_REPUBLISHED]).collect()
+}
+
+/// The events of a function with these routes.
+///
+/// # Errors
+/// When two routes have one name.
+pub(super) fn nodes(endpoints: &[Endpoint], prefix: &str, function: &str) -> Result<Node> {
+    let mut names = BTreeSet::new();
+    let mut events = Vec::new();
+    for Endpoint { route, scope } in endpoints {
+        let name = name(route);
+        if !names.insert(name.clone()) {
+            bail!("two routes of `{function}` have the event name `{name}`: change one path");
+        }
+        let (method, path) = route.split_once(' ').unwrap_or_default();
+        let scopes = Node::list([format!("{prefix}/{}", scope.as_str()).into()]);
+        let properties = Node::map([
+            ("ApiId", reference("HttpApi")),
+            ("Method", method.into()),
+            ("Path", path.into()),
+            ("Auth", Node::map([("AuthorizationScopes", scopes)])),
+        ]);
+        events.push((name, Node::map([("Type", "HttpApi".into()), ("Properties", properties)])));
+    }
+    Ok(Node::map(events))
+}
+
+/// The pattern of a rule that sends the states of a category.
+pub(super) fn pattern_node(source: &str, category: &str, events: &BTreeSet<Name>) -> Node {
+    Node::map([
+        ("source", Node::list([format!("{source}.{category}").into()])),
+        ("detail-type", Node::list(types(events).into_iter().map(Node::from))),
+    ])
 }
 
 /// The name of the event of a route: that of `GET /items/{id}` is `GetItemsId`.

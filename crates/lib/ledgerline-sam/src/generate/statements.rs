@@ -35,7 +35,7 @@ pub(super) fn role(template: &Template<'_>, role: &str, function: &Function<'_>)
         "      Statement: [{ Effect: Allow, Principal: { Service: lambda.amazonaws.com }, Action: sts:AssumeRole }]".to_owned(),
         format!("    ManagedPolicyArns: [!Ref {LOGS}]"),
     ];
-    let grants = grants(template, function);
+    let grants = lines(template, function);
     let policies = [
         "    Policies:".to_owned(),
         format!("      - PolicyName: {policy}"),
@@ -57,7 +57,7 @@ pub(super) fn statements(template: &Template<'_>, before: &[&str]) -> Result<Vec
     let function = function_of(template, role).ok_or_else(|| {
         format!("the generated block `grants` is in `{role}`, which is the role of no function")
     })?;
-    match grants(template, function) {
+    match lines(template, function) {
         grants if grants.is_empty() => {
             Err(format!("`{role}` needs no statement: delete the policy with the block `grants`"))
         }
@@ -65,7 +65,29 @@ pub(super) fn statements(template: &Template<'_>, before: &[&str]) -> Result<Vec
     }
 }
 
-fn grants(template: &Template<'_>, function: &Function<'_>) -> Vec<String> {
+fn lines(template: &Template<'_>, function: &Function<'_>) -> Vec<String> {
+    grants(template, function).iter().flat_map(statement).collect()
+}
+
+/// A statement: actions on one resource or several, narrowed to partition keys if there are any.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Grant {
+    pub(super) actions: Vec<String>,
+    pub(super) keys: Vec<String>,
+    /// Short names, such as `CommitsTable.StreamArn`.
+    pub(super) on: Vec<String>,
+}
+
+impl Grant {
+    /// Whether the condition excludes a request without a key. An insert by PartiQL has a condition
+    /// without `Null` (docs/decisions.md, 4).
+    pub(super) fn excludes_no_key(&self) -> bool {
+        self.actions != [INSERT]
+    }
+}
+
+/// The statements of a function, for resources that the template names.
+pub(super) fn grants(template: &Template<'_>, function: &Function<'_>) -> Vec<Grant> {
     let mut resources = BTreeMap::<String, BTreeSet<String>>::new();
     for (action, resource) in rights(template, function) {
         // A grant on a resource of a parameter is written by hand. The managed policy allows logs
@@ -89,7 +111,23 @@ fn grants(template: &Template<'_>, function: &Function<'_>) -> Vec<String> {
     }
     let mut grants: Vec<_> = grants.into_iter().collect();
     grants.sort_by(|one, other| one.1.cmp(&other.1).then_with(|| one.0.cmp(&other.0)));
-    grants.into_iter().flat_map(|((actions, keys), on)| statement(&actions, &keys, &on)).collect()
+    let mut split = Vec::new();
+    for ((actions, keys), on) in grants {
+        let (inserts, others): (Vec<_>, Vec<_>) =
+            actions.into_iter().partition(|action| action == INSERT && !keys.is_empty());
+        let groups: Vec<Vec<&str>> =
+            if keys.is_empty() { vec![on] } else { on.into_iter().map(|on| vec![on]).collect() };
+        for on in groups {
+            for actions in [&inserts, &others].into_iter().filter(|actions| !actions.is_empty()) {
+                split.push(Grant {
+                    actions: actions.clone(),
+                    keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+                    on: on.iter().map(|on| (*on).to_owned()).collect(),
+                });
+            }
+        }
+    }
+    split
 }
 
 /// Splits a short name into a table and the partition keys to which a right on it is narrowed:
@@ -101,58 +139,45 @@ fn split_keys(resource: &str) -> (&str, Vec<&str>) {
     }
 }
 
-fn statement(actions: &BTreeSet<String>, keys: &[&str], on: &[&str]) -> Vec<String> {
-    let mut actions: Vec<_> = actions.iter().map(String::as_str).collect();
-    // An insert by PartiQL has a condition without `Null` (docs/decisions.md, 4).
-    if !keys.is_empty() && actions.contains(&INSERT) && actions.len() > 1 {
-        actions.retain(|action| *action != INSERT);
-        let others = actions.iter().map(|action| (*action).to_owned()).collect();
-        return [statement(&[INSERT.to_owned()].into(), keys, on), statement(&others, keys, on)]
-            .concat();
-    }
+fn statement(grant: &Grant) -> Vec<String> {
+    let Grant { actions, keys, on } = grant;
     let action = match actions.as_slice() {
-        [action] => (*action).to_owned(),
+        [action] => action.clone(),
         actions => format!("[{}]", actions.join(", ")),
     };
-    let mut heads = vec!["- Effect: Allow".to_owned(), format!("  Action: {action}")];
-    if heads[1].len() > WIDTH {
-        heads[1] = "  Action:".to_owned();
-        heads.extend(actions.iter().map(|action| format!("    - {action}")));
+    let mut lines = vec!["- Effect: Allow".to_owned(), format!("  Action: {action}")];
+    if lines[1].len() > WIDTH {
+        lines[1] = "  Action:".to_owned();
+        lines.extend(actions.iter().map(|action| format!("    - {action}")));
     }
-    match (keys, on) {
-        ([], [on]) => {
+    match on.as_slice() {
+        [on] => {
             let short = format!("- {{ Effect: Allow, Action: {action}, Resource: {} }}", arn(on));
-            if short.len() <= WIDTH {
+            if keys.is_empty() && short.len() <= WIDTH {
                 return vec![short];
             }
-            heads.into_iter().chain([format!("  Resource: {}", arn(on))]).collect()
+            lines.push(format!("  Resource: {}", arn(on)));
         }
-        ([], on) => {
-            let on = on.iter().map(|on| format!("    - {}", arn(on)));
-            heads.into_iter().chain(["  Resource:".to_owned()]).chain(on).collect()
+        on => {
+            lines.push("  Resource:".to_owned());
+            lines.extend(on.iter().map(|on| format!("    - {}", arn(on))));
         }
-        (keys, on) => on
-            .iter()
-            .flat_map(|on| {
-                let null = if actions == [INSERT] { "" } else { NULL };
-                let keys =
-                    keys.iter().map(|key| format!("\"{key}\"")).collect::<Vec<_>>().join(", ");
-                let like =
-                    format!("\"ForAllValues:StringLike\": {{ dynamodb:LeadingKeys: [{keys}] }}");
-                let short = format!("  Condition: {{ {null}{like} }}");
-                let condition = match short.len() <= WIDTH {
-                    true => vec![short],
-                    false => ["  Condition:".to_owned()]
-                        .into_iter()
-                        .chain(null.strip_suffix(", ").map(|null| format!("    {null}")))
-                        .chain([format!("    {like}")])
-                        .collect(),
-                };
-                let resource = [format!("  Resource: {}", arn(on))];
-                heads.clone().into_iter().chain(resource).chain(condition)
-            })
-            .collect(),
     }
+    if keys.is_empty() {
+        return lines;
+    }
+    let null = if grant.excludes_no_key() { NULL } else { "" };
+    let keys = keys.iter().map(|key| format!("\"{key}\"")).collect::<Vec<_>>().join(", ");
+    let like = format!("\"ForAllValues:StringLike\": {{ dynamodb:LeadingKeys: [{keys}] }}");
+    let short = format!("  Condition: {{ {null}{like} }}");
+    if short.len() <= WIDTH {
+        lines.push(short);
+    } else {
+        lines.push("  Condition:".to_owned());
+        lines.extend(null.strip_suffix(", ").map(|null| format!("    {null}")));
+        lines.push(format!("    {like}"));
+    }
+    lines
 }
 
 /// The most columns of a statement. With its indentation, a statement has at most 120.

@@ -119,11 +119,9 @@ impl<'a> Scope<'a> {
 
     pub(super) fn reference(&self, name: &str, line: usize) -> Located<Node> {
         if let Some(value) = self.parameters.get(name) {
-            let scalar = |value: &Value| Node { line, kind: Kind::Scalar(value.clone()) };
+            let scalar = |value: &Value| Node::new(line, Kind::Scalar(value.clone()));
             return Ok(match value.as_array() {
-                Some(values) => {
-                    Node { line, kind: Kind::List(values.iter().map(scalar).collect()) }
-                }
+                Some(values) => Node::new(line, Kind::List(values.iter().map(scalar).collect())),
                 None => scalar(value),
             });
         }
@@ -165,11 +163,11 @@ impl<'a> Scope<'a> {
                 let mut resolved = Vec::new();
                 for item in items {
                     let item = self.chosen(item)?;
-                    if !is_no_value(item) {
+                    if !item.is_no_value() {
                         resolved.push(self.resolve(item)?);
                     }
                 }
-                Ok(Node { line, kind: Kind::List(resolved) })
+                Ok(Node::new(line, Kind::List(resolved)))
             }
             Kind::Map(entries) if is_choice(entries) => self.resolve(self.chosen(node)?),
             Kind::Map(entries) => {
@@ -181,11 +179,11 @@ impl<'a> Scope<'a> {
                 let mut resolved = Vec::new();
                 for (name, value) in entries {
                     let value = self.chosen(value)?;
-                    if !is_no_value(value) {
+                    if !value.is_no_value() {
                         resolved.push((name.clone(), self.resolve(value)?));
                     }
                 }
-                Ok(Node { line, kind: Kind::Map(resolved) })
+                Ok(Node::new(line, Kind::Map(resolved)))
             }
         }
     }
@@ -218,7 +216,7 @@ impl<'a> Scope<'a> {
             "Fn::Sub" => {
                 let (template, variables) = match argument.items() {
                     [template, variables] => (text(template)?, self.resolve(variables)?),
-                    _ => (text(argument)?, Node { line, kind: Kind::Map(Vec::new()) }),
+                    _ => (text(argument)?, Node::new(line, Kind::Map(Vec::new()))),
                 };
                 Ok(Node::string(line, self.substitute(&template, &variables, line)?))
             }
@@ -235,10 +233,10 @@ impl<'a> Scope<'a> {
                     let separator = text(separator)?;
                     let whole = text(&self.resolve(whole)?)?;
                     let part = |part: &str| Node::string(line, part.to_owned());
-                    Ok(Node {
+                    Ok(Node::new(
                         line,
-                        kind: Kind::List(whole.split(separator.as_str()).map(part).collect()),
-                    })
+                        Kind::List(whole.split(separator.as_str()).map(part).collect()),
+                    ))
                 }
                 _ => Err((line, "Split needs a separator and a text".into())),
             },
@@ -316,8 +314,4 @@ pub(super) fn resource_type<'n>(id: &str, resource: &'n Node) -> Located<&'n str
 
 pub(super) fn is_choice(entries: &[(String, Node)]) -> bool {
     matches!(entries, [(function, _)] if function == "Fn::If")
-}
-
-pub(super) fn is_no_value(node: &Node) -> bool {
-    matches!(node.entries(), [(function, argument)] if function == "Ref" && argument.as_str() == Some("AWS::NoValue"))
 }

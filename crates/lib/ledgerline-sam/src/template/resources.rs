@@ -10,12 +10,12 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Client, Cors, Event, Function, InvokeConfig, Located, Queue, Resource, Role, Table, Template,
-    intrinsics::{Scope, is_no_value, resource_type, stream_arn},
+    intrinsics::{Scope, resource_type, stream_arn},
 };
 use crate::{
     lookup::list,
     properties,
-    yaml::{Kind, Node},
+    yaml::{self, Kind, Node},
 };
 
 /// The logical ids of the policies of operators.
@@ -132,7 +132,7 @@ impl<'a> Scope<'a> {
             Some(
                 sides
                     .iter()
-                    .filter(|side| !is_no_value(side))
+                    .filter(|side| !side.is_no_value())
                     .map(|side| self.widest(side))
                     .collect(),
             )
@@ -141,11 +141,11 @@ impl<'a> Scope<'a> {
             Kind::Scalar(_) => node.clone(),
             Kind::List(items) => {
                 let item = |item: &Node| sides(item).unwrap_or_else(|| vec![self.widest(item)]);
-                Node { line, kind: Kind::List(items.iter().flat_map(item).collect()) }
+                Node::new(line, Kind::List(items.iter().flat_map(item).collect()))
             }
             Kind::Map(entries) => {
                 if let Some(sides) = sides(node) {
-                    return Node { line, kind: Kind::List(sides) };
+                    return Node::new(line, Kind::List(sides));
                 }
                 if let [(function, argument)] = entries.as_slice()
                     && (function == "Ref" || function.starts_with("Fn::"))
@@ -154,7 +154,7 @@ impl<'a> Scope<'a> {
                     return resolved.unwrap_or_else(|_| Node::string(line, "*".to_owned()));
                 }
                 let entry = |(name, value): &(String, Node)| (name.clone(), self.widest(value));
-                Node { line, kind: Kind::Map(entries.iter().map(entry).collect()) }
+                Node::new(line, Kind::Map(entries.iter().map(entry).collect()))
             }
         }
     }
@@ -203,7 +203,7 @@ impl<'a> Scope<'a> {
                 .map(|node| self.resolve(node))
                 .transpose()?;
             Ok(match (own, global) {
-                (Some(own), Some(global)) => Some(merge(own, global)),
+                (Some(own), Some(global)) => Some(yaml::fill(own, &global)),
                 (own, global) => own.or(global),
             })
         };
@@ -211,7 +211,7 @@ impl<'a> Scope<'a> {
         for name in ["Timeout", "Environment", "EventInvokeConfig", "LoggingConfig"] {
             merged.extend(pick(name)?.map(|node| (name.to_owned(), node)));
         }
-        let merged = Node { line: node.line, kind: Kind::Map(merged) };
+        let merged = Node::new(node.line, Kind::Map(merged));
         let properties: Properties = typed(&merged, id)?;
         // Lambda passes the level on in this variable.
         let level = properties.logging_config.application_log_level;
@@ -338,7 +338,7 @@ impl<'a> Scope<'a> {
             return Ok(None);
         };
         let chosen = self.chosen(configuration)?;
-        if is_no_value(chosen) {
+        if chosen.is_no_value() {
             return Ok(None);
         }
         let resolved = self.resolve(chosen)?;
@@ -494,26 +494,6 @@ fn rate(expression: &str) -> Option<Duration> {
         _ => return None,
     };
     Some(Duration::from_secs(number.parse::<u64>().ok().filter(|number| *number > 0)? * seconds))
-}
-
-/// Merges own values over global ones, and maps entry by entry, as SAM merges its Globals.
-fn merge(own: Node, global: Node) -> Node {
-    match (own.kind, global.kind) {
-        (Kind::Map(own_entries), Kind::Map(global_entries)) => {
-            let mut entries = own_entries;
-            for (name, global) in global_entries {
-                match entries.iter().position(|(own_name, _)| *own_name == name) {
-                    Some(index) => {
-                        let (name, own) = entries.swap_remove(index);
-                        entries.push((name, merge(own, global)));
-                    }
-                    None => entries.push((name, global)),
-                }
-            }
-            Node { line: own.line, kind: Kind::Map(entries) }
-        }
-        (kind, _) => Node { line: own.line, kind },
-    }
 }
 
 /// Deserializes a resolved node. An error has the line of the part that cannot be read.

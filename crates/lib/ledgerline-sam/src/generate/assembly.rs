@@ -1,0 +1,273 @@
+//! Generates the whole template of an application from the manifests of its functions.
+//!
+//! In this order: parts and functions with their tables; the defaults of each type; `deploy.yaml`;
+//! variables that list resources; roles. So lists and grants follow from what `deploy.yaml`
+//! changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result};
+use ledgerline::manifest::Manifests;
+
+use super::{
+    deploy::{self, Deploy},
+    function::{Function, Kind},
+    lists,
+    part::{self, Names},
+    role_policy, statements, table,
+    value::substitution,
+    write,
+};
+use crate::{
+    functions::Template,
+    lookup::{binary, logical_id},
+    template::Source,
+    yaml::{self, Kind as NodeKind, Node},
+};
+
+/// The names of an application, from which the names of its scopes and metrics follow.
+#[derive(Debug, Clone)]
+pub struct Application {
+    /// The prefix of scopes, and of the sources of events: `stock-keeping`.
+    pub name: String,
+    /// The name that people see: `Stock keeping`.
+    pub title: String,
+    /// The first part of the namespace of metrics.
+    pub namespace: String,
+    /// The binaries of state projectors that a rule of the bus invokes. The fanout invokes all
+    /// others.
+    pub rules: BTreeSet<String>,
+    /// Whether the stack can serve a web app.
+    pub web: bool,
+    /// Whether the stack has a dashboard.
+    pub dashboard: bool,
+}
+
+/// Returns the text of the template of an application, with the file of its team merged over it.
+/// Two runs return identical bytes.
+///
+/// # Errors
+/// When a function has no known kind, or two functions have one name or declare one table
+/// differently. With the line, when the file of the team is wrong.
+pub fn template(
+    application: &Application,
+    manifests: &Manifests,
+    deploy: Option<Deploy<'_>>,
+) -> Result<String> {
+    let names = Names::from([
+        ("Application", application.name.clone()),
+        ("Title", application.title.clone()),
+        ("Namespace", application.namespace.clone()),
+    ]);
+    let mut functions = Vec::new();
+    for (binary, manifest) in manifests {
+        functions.push(Function::new(binary, manifest, application.rules.contains(binary))?);
+    }
+    let mut template = skeleton(application, &names, &functions)?;
+    part::fill_types(&mut template)?;
+    if let Some(deploy) = deploy {
+        template = deploy::merge(template, deploy)?;
+    }
+    group_parameters(&mut template);
+    let template = with_lists(template, manifests)?;
+    let template = with_roles(template, manifests)?;
+    Ok(write::write(&with_manifests(template, manifests)?))
+}
+
+/// The template without the lists and statements that name resources of several functions.
+fn skeleton(application: &Application, names: &Names, functions: &[Function<'_>]) -> Result<Node> {
+    let mut template = part::APP.read(names)?;
+    let tables = table::tables(functions)?;
+    let single = |kind| functions.iter().filter(move |function| function.kind == kind);
+    let access = [part::ACCESS].into_iter().chain(application.web.then_some(part::WEB));
+    for part in access.chain([part::LOG]) {
+        part::add(&mut template, part.read(names)?)?;
+    }
+    for kind in [Kind::Fanout, Kind::Sequencer, Kind::EventsQueries] {
+        single(kind).try_for_each(|it| add_function(&mut template, it, &tables, names))?;
+    }
+    part::add(&mut template, part::OPERATORS.read(names)?)?;
+    single(Kind::Reconciler).try_for_each(|it| add_function(&mut template, it, &tables, names))?;
+    let dashboard = application.dashboard.then_some(part::DASHBOARD);
+    for part in [part::MONITORING].into_iter().chain(dashboard) {
+        part::add(&mut template, part.read(names)?)?;
+    }
+    for (heading, members) in groups(functions) {
+        let mut fragment = Node::map([("Resources", Node::map::<&str>([]))]);
+        for function in members {
+            add_function(&mut fragment, function, &tables, names)?;
+        }
+        part::add(&mut template, with_heading(fragment, &heading))?;
+    }
+    Ok(template)
+}
+
+/// The functions by the heading above them: the categories of their aggregates. A function that
+/// only reads views is beside the functions that write them.
+fn groups<'f, 'a>(functions: &'f [Function<'a>]) -> BTreeMap<String, Vec<&'f Function<'a>>> {
+    let mut writers = BTreeMap::<String, BTreeSet<&str>>::new();
+    for function in functions {
+        if let Some(subscriber) = &function.manifest.subscriber {
+            let table = function.table(&subscriber.table);
+            writers.entry(table).or_default().extend(function.categories());
+        }
+    }
+    let mut groups = BTreeMap::<String, Vec<_>>::new();
+    for function in functions.iter().filter(|function| !function.kind.is_single()) {
+        let mut categories: BTreeSet<_> = function.categories().into_iter().collect();
+        if categories.is_empty() {
+            let tables = function.manifest.tables.iter();
+            let written = tables.filter_map(|table| writers.get(&function.table(&table.variable)));
+            categories.extend(written.flatten());
+        }
+        let heading = categories.into_iter().collect::<Vec<_>>().join(", ");
+        groups.entry(heading).or_default().push(function);
+    }
+    groups
+}
+
+fn with_heading(mut fragment: Node, heading: &str) -> Node {
+    let heading = match heading {
+        "" => "Other functions",
+        heading => heading,
+    };
+    if let Some(first) = fragment.get_mut("Resources").and_then(Node::first_mut) {
+        let line = format!("--- {heading} {}", "-".repeat(107_usize.saturating_sub(heading.len())));
+        let mut comment = vec![line];
+        if !first.comment.is_empty() {
+            comment.push(String::new());
+            comment.append(&mut first.comment);
+        }
+        first.comment = comment;
+    }
+    fragment
+}
+
+/// Adds a function, and above it its tables.
+fn add_function(
+    template: &mut Node,
+    function: &Function<'_>,
+    tables: &BTreeMap<&str, Vec<(String, Node)>>,
+    names: &Names,
+) -> Result<()> {
+    if let Some(tables) = tables.get(function.binary) {
+        part::add(template, Node::map([("Resources", Node::map(tables.clone()))]))?;
+    }
+    for node in function.resources(names)? {
+        part::add(template, node)?;
+    }
+    let values = part::VARIABLES.read(names)?;
+    let globals = part::APP.read(names)?;
+    let globals = globals.descend(&["Globals", "Function", "Environment", "Variables"]);
+    let id = function.id();
+    let own = ["Resources", &id, "Properties", "Environment", "Variables"];
+    let own = template.descend(&own);
+    let known =
+        |name: &str| [&globals, &own].iter().any(|it| it.is_some_and(|it| it.get(name).is_some()));
+    let variables = function.variables(&values);
+    let variables = variables.entries().iter().filter(|(name, _)| !known(name)).cloned();
+    let variables = Node::map(variables.collect::<Vec<_>>());
+    set(template, &function.id(), variables_of(variables));
+    Ok(())
+}
+
+fn variables_of(variables: Node) -> Node {
+    match variables.entries() {
+        [] => Node::map::<&str>([]),
+        _ => Node::map([("Environment", Node::map([("Variables", variables)]))]),
+    }
+}
+
+/// Merges properties into those of a resource.
+fn set(template: &mut Node, id: &str, properties: Node) {
+    let resource = Node::map([("Properties", properties)]);
+    let base = std::mem::replace(template, Node::list([]));
+    *template = yaml::merge(base, Node::map([("Resources", Node::map([(id, resource)]))]));
+}
+
+/// Leaves parameters that the template lacks out of the groups of the console, and adds a last
+/// group for those that no group names.
+fn group_parameters(template: &mut Node) {
+    let parameters = template.get("Parameters").map_or(&[][..], Node::entries);
+    let mut left: Vec<_> = parameters.iter().map(|(name, _)| name.clone()).collect();
+    let path = ["AWS::CloudFormation::Interface", "ParameterGroups"];
+    let Some(groups) = template.get_mut("Metadata").and_then(|it| it.get_mut(path[0])) else {
+        return;
+    };
+    let Some(NodeKind::List(groups)) = groups.get_mut(path[1]).map(|node| &mut node.kind) else {
+        return;
+    };
+    for group in groups.iter_mut() {
+        if let Some(NodeKind::List(names)) = group.get_mut("Parameters").map(|node| &mut node.kind)
+        {
+            names.retain(|name| left.iter().any(|it| name.as_str() == Some(it)));
+            left.retain(|it| !names.iter().any(|name| name.as_str() == Some(it)));
+        }
+    }
+    if !left.is_empty() {
+        let names = Node::list(left.into_iter().map(Node::from));
+        let label = Node::map([("default", Node::from("Own"))]);
+        groups.push(Node::map([("Label", label), ("Parameters", names)]));
+    }
+}
+
+/// Fills the variables that list functions, queues and events.
+fn with_lists(mut template: Node, manifests: &Manifests) -> Result<Node> {
+    let source = source(&template)?;
+    let json = source.json();
+    let read = Template::new(&source, &json, manifests);
+    for function in &read.functions {
+        let manifest = function.manifest;
+        let is_read = |name: &&&str| {
+            manifest.variables.contains(**name) || manifest.optional_variables.contains(**name)
+        };
+        for name in lists::VARIABLES.iter().filter(is_read) {
+            let lines = lists::variable(&read, name).unwrap_or_default();
+            let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+            let mut value = if text.is_empty() { text.into() } else { substitution(text) };
+            let path = ["Resources", function.id, "Properties", "Environment", "Variables", *name];
+            let known = template.descend(&path);
+            value.comment = known.map_or(Vec::new(), |known| known.comment.clone());
+            set(&mut template, function.id, variables_of(Node::map([(*name, value)])));
+        }
+    }
+    Ok(template)
+}
+
+/// Fills the statements of roles. They follow from the manifest, and from the resources that the
+/// function's variables and events name.
+fn with_roles(mut template: Node, manifests: &Manifests) -> Result<Node> {
+    let source = source(&template)?;
+    let json = source.json();
+    let read = Template::new(&source, &json, manifests);
+    for function in &read.functions {
+        let role = logical_id(&function.properties["Role"]).unwrap_or_default();
+        let policy = binary(&json["Resources"][function.id]);
+        let grants = statements::grants(&read, function);
+        if !grants.is_empty() {
+            let policies = role_policy::policies(policy, &grants);
+            set(&mut template, role, Node::map([("Policies", policies)]));
+        }
+    }
+    Ok(template)
+}
+
+fn with_manifests(template: Node, manifests: &Manifests) -> Result<Node> {
+    let mut texts = Vec::new();
+    for (name, manifest) in manifests {
+        texts.push((name.clone(), Node::from(serde_json::to_string(manifest)?)));
+    }
+    let manifests = Node::map([("Manifests", Node::map(texts))]);
+    let head = Node::map([
+        ("AWSTemplateFormatVersion", Node::from("2010-09-09")),
+        ("Transform", Node::from("AWS::Serverless-2016-10-31")),
+    ]);
+    let metadata = Node::map([("Metadata", Node::map([("Ledgerline", manifests)]))]);
+    Ok(yaml::merge(yaml::merge(head, template), metadata))
+}
+
+/// The template as its readers see it.
+fn source(template: &Node) -> Result<Source> {
+    let path = std::path::Path::new("template.yaml");
+    Source::parse(&write::write(template), path).context("the generated template")
+}
