@@ -183,7 +183,7 @@ pub(crate) fn subscription_data(bytes: usize) {
 
 /// Counts the streams with missing commits or with subscribers ahead of the log, and forgotten
 /// generations. A comparison that found nothing counts zero, so that the metric exists.
-pub(crate) fn unreconciled(findings: usize) {
+pub(crate) fn count_unreconciled(findings: usize) {
     counter!(UNRECONCILED).increment(findings as u64);
 }
 

@@ -118,7 +118,7 @@ fn parse_subscriber(
 }
 
 /// Returns the generation that is not read, if an operator has probably forgotten it.
-fn forgotten_standby(generations: &Generations, now: Timestamp) -> Option<&Standby> {
+fn old_standby(generations: &Generations, now: Timestamp) -> Option<&Standby> {
     generations.standby.as_ref().filter(|standby| standby.since < now - STANDBY_AGE)
 }
 
@@ -134,7 +134,7 @@ impl Reconciler {
         for subscriber in &self.subscribers {
             let who = &subscriber.id;
             let generations = subscriber.table.recent_generations().await?;
-            if let Some(Standby { number, since, .. }) = forgotten_standby(&generations, now) {
+            if let Some(Standby { number, since, .. }) = old_standby(&generations, now) {
                 kept += 1;
                 tracing::error!(what = "kept", who, generation = number, %since, "not reconciled");
             }
@@ -173,7 +173,7 @@ impl Reconciler {
             "reconciled"
         );
         let differences = sum(|looked| looked.missing + looked.ahead + looked.unreadable);
-        metrics::unreconciled(differences + kept);
+        metrics::count_unreconciled(differences + kept);
         Ok(found)
     }
 }
@@ -187,7 +187,7 @@ mod tests {
         let began = Timestamp::now();
         let is_forgotten = |generations: &Generations, days: i64| {
             let now = began + SignedDuration::from_hours(days * 24);
-            forgotten_standby(generations, now).is_some()
+            old_standby(generations, now).is_some()
         };
         let building = Generations::default().begin_build(began).unwrap();
         let kept = building.switch(1, began).unwrap();

@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::{
     WriteArgs,
     price::{READS, WRITES},
-    view_generations::{BuildArgs, MAX_WITHOUT, View},
+    view_generations::{BuildArgs, MAX_WITHOUT, View, Without},
 };
 
 /// The number of retries for a part after failures, such as a killed function.
@@ -48,22 +48,6 @@ struct Comparison {
     missing: Missing,
     /// The function's reasons for streams that it could not rebuild.
     reasons: BTreeMap<StreamId, String>,
-}
-
-/// The streams that a generation may lack when reads switch to it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Without<'a> {
-    AnyStream,
-    Streams(&'a [String]),
-}
-
-impl Without<'_> {
-    fn has(&self, stream: &StreamId) -> bool {
-        match self {
-            Self::AnyStream => true,
-            Self::Streams(streams) => streams.iter().any(|name| name == stream.as_str()),
-        }
-    }
 }
 
 impl View<'_> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand, value_parser};
 use jiff::{SignedDuration, Timestamp};
-use ledgerline::manifest::SubscriberKind;
+use ledgerline::{StreamId, manifest::SubscriberKind};
 use ledgerline_dynamodb::{
     FRESH, Generations, InvalidTransition, Move, Phase, Previous, SWITCHING, SegmentProgress,
     Standby, ViewTable,
@@ -21,7 +21,6 @@ use crate::{
     Output, Stack, WriteArgs,
     deployment::Deployment,
     price::READS,
-    standby_generation::Without,
     subscribers::{Subscriber, find, subscribers},
 };
 
@@ -114,6 +113,22 @@ pub(crate) struct BuildArgs {
     /// writers.
     #[arg(long, value_parser = value_parser!(u32).range(1..))]
     pub(crate) write_units: Option<u32>,
+}
+
+/// The streams that a generation may lack when reads switch to it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Without<'a> {
+    AnyStream,
+    Streams(&'a [String]),
+}
+
+impl Without<'_> {
+    pub(crate) fn has(&self, stream: &StreamId) -> bool {
+        match self {
+            Self::AnyStream => true,
+            Self::Streams(streams) => streams.iter().any(|name| name == stream.as_str()),
+        }
+    }
 }
 
 /// A view, and the clients and the output for a rebuild.

@@ -15,7 +15,7 @@ const ON_AWS: [&str; 3] = ["release rollback", "release promote", "concurrency"]
 
 /// The verbs with `--write`, by the help of the tool. A test of the tool compares this page with
 /// the definitions.
-fn writing_verbs() -> BTreeSet<String> {
+fn verbs_with_write() -> BTreeSet<String> {
     let page = std::fs::read_to_string(workspace().join("../../../docs/reference/ledger.md"));
     let page = page.unwrap();
     let verbs =
@@ -50,7 +50,7 @@ async fn every_verb_that_writes_succeeds_when_it_is_killed_and_run_again() {
         ("dead-letters", vec!["Readings", "--redrive"]),
     ];
     let tried = arguments.iter().map(|(verb, _)| *verb).chain(ON_AWS);
-    assert_eq!(tried.map(ToOwned::to_owned).collect::<BTreeSet<_>>(), writing_verbs());
+    assert_eq!(tried.map(ToOwned::to_owned).collect::<BTreeSet<_>>(), verbs_with_write());
     let ledger = Tool::at(&stack);
     for (verb, arguments) in &arguments {
         let sure = ["--write", "--yes", "--why", "a test"];
