@@ -46,7 +46,8 @@ struct SoakArgs {
     #[arg(long)]
     clock: Option<PathBuf>,
     /// Rebuild a state view, a log view and a view of `$all` in a loop, roll back, switch again,
-    /// and drop. Kills the tool, loses messages of the log view, and checks that no read goes back.
+    /// and drop. Kills the tool, loses messages of the log view, and checks that no read shows an
+    /// older version.
     #[arg(long)]
     rebuilds: bool,
 }
