@@ -75,11 +75,11 @@ pub(crate) fn serve(listener: TcpListener, router: Router, pages: Pages) -> Resu
 async fn pass(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
     let asked = request.headers().clone();
     if let Some(refusal) = door.refusal(&request) {
-        return unframed(&asked, refusal);
+        return forbid_frames(&asked, refusal);
     }
     let is_public = is_public(&request);
     let Pages::Allowed(cors) = &door.pages else {
-        return unframed(&asked, next.run(request).await);
+        return forbid_frames(&asked, next.run(request).await);
     };
     if let Some(answer) = cors::preflight(cors, request.method(), &asked) {
         return answer;
@@ -88,7 +88,7 @@ async fn pass(State(door): State<Arc<Door>>, request: Request, next: Next) -> Re
     if is_public {
         cors::add_headers(cors, &asked, response.headers_mut());
     }
-    unframed(&asked, response)
+    forbid_frames(&asked, response)
 }
 
 impl Door {
@@ -164,7 +164,7 @@ fn is_public(request: &Request) -> bool {
 }
 
 /// Forbids every page to show this answer in a frame, if a person may see the answer.
-fn unframed(asked: &HeaderMap, mut response: Response) -> Response {
+fn forbid_frames(asked: &HeaderMap, mut response: Response) -> Response {
     let kind = response.headers().get(header::CONTENT_TYPE);
     let is_page = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
     if is_page || has(asked, "sec-fetch-mode", "navigate") {
@@ -192,12 +192,12 @@ mod tests {
 
     const APP: &str = "https://app.example.com";
 
-    fn allowed() -> Pages {
+    fn allowed_pages() -> Pages {
         Pages::Allowed(Arc::new(Cors { allow_origins: vec![APP.to_owned()], ..Cors::default() }))
     }
 
     /// Returns the status of the refusal of a request, if the server at this address refuses it.
-    fn refused(
+    fn status(
         address: &str,
         pages: Pages,
         method: Method,
@@ -235,14 +235,14 @@ mod tests {
             ("127.0.0.1", "evil.example:127.0.0.1", Some(421)),
             ("127.0.0.1", "", Some(421)),
         ] {
-            let refused = refused(address, allowed(), Method::GET, "/", &[("host", host)]);
+            let refused = status(address, allowed_pages(), Method::GET, "/", &[("host", host)]);
             assert_eq!(refused, expected, "{host} at {address}");
         }
         let other = ("host", "evil.example");
         for (path, hosts) in
             [("/", &[][..]), ("/", &[HOST, other]), ("http://evil.example/", &[HOST])]
         {
-            let refused = refused("127.0.0.1", allowed(), Method::GET, path, hosts);
+            let refused = status("127.0.0.1", allowed_pages(), Method::GET, path, hosts);
             assert_eq!(refused, Some(421), "{path} {hosts:?}");
         }
     }
@@ -264,8 +264,8 @@ mod tests {
         ] {
             let headers = [&[HOST], sent].concat();
             for method in [Method::GET, Method::POST, Method::DELETE, Method::OPTIONS] {
-                for pages in [Pages::None, Pages::Linked, allowed()] {
-                    let refused = refused("127.0.0.1", pages, method.clone(), "/", &headers);
+                for pages in [Pages::None, Pages::Linked, allowed_pages()] {
+                    let refused = status("127.0.0.1", pages, method.clone(), "/", &headers);
                     assert_eq!(refused, expected, "{method} {sent:?}");
                 }
             }
@@ -287,8 +287,8 @@ mod tests {
         ] {
             let origin = [HOST, ("origin", APP), ("sec-fetch-site", "cross-site")];
             let headers = [&origin, sent].concat();
-            for (pages, expected) in [(allowed(), expected), (Pages::Linked, Some(403))] {
-                let refused = refused("127.0.0.1", pages, method.clone(), path, &headers);
+            for (pages, expected) in [(allowed_pages(), expected), (Pages::Linked, Some(403))] {
+                let refused = status("127.0.0.1", pages, method.clone(), path, &headers);
                 assert_eq!(refused, expected, "{method} {path} {sent:?}");
             }
         }
@@ -298,7 +298,7 @@ mod tests {
     fn a_link_opens_a_whole_page_of_a_server_that_has_pages() {
         for (method, kind, pages, expected) in [
             (Method::GET, "document", Pages::Linked, None),
-            (Method::GET, "document", allowed(), None),
+            (Method::GET, "document", allowed_pages(), None),
             (Method::GET, "document", Pages::None, Some(403)),
             (Method::GET, "iframe", Pages::Linked, Some(403)),
             (Method::GET, "image", Pages::Linked, Some(403)),
@@ -312,7 +312,7 @@ mod tests {
                 ("sec-fetch-mode", mode),
                 ("sec-fetch-dest", kind),
             ];
-            assert_eq!(refused("127.0.0.1", pages, method, "/", &sent), expected, "{text}");
+            assert_eq!(status("127.0.0.1", pages, method, "/", &sent), expected, "{text}");
         }
     }
 }

@@ -629,7 +629,7 @@ Resources:
         Iam::new(&template, TraceLog { quiet: true }).unwrap()
     });
 
-    fn refused(caller: &str, target: &str, request: Value) -> Option<String> {
+    fn denial(caller: &str, target: &str, request: Value) -> Option<String> {
         let mut headers = HeaderMap::new();
         let credential = format!(
             "AWS4-HMAC-SHA256 Credential={caller}/20261123/us-east-1/dynamodb/aws4_request"
@@ -640,7 +640,7 @@ Resources:
     }
 
     fn dynamodb(caller: &str, operation: &str, request: Value) -> Option<String> {
-        refused(caller, &format!("DynamoDB_20120810.{operation}"), request)
+        denial(caller, &format!("DynamoDB_20120810.{operation}"), request)
     }
 
     const TANK: &str = "LOCALTankFunction";
@@ -728,8 +728,8 @@ Resources:
             ),
             ("AWSEvents.PutRule", json!({})),
         ] {
-            assert!(refused(TANK, target, request.clone()).is_some(), "{target}");
-            assert_eq!(refused("AKIASOMEBODY", target, request), None, "{target}");
+            assert!(denial(TANK, target, request.clone()).is_some(), "{target}");
+            assert_eq!(denial("AKIASOMEBODY", target, request), None, "{target}");
         }
     }
 
@@ -744,31 +744,29 @@ Resources:
         let url =
             |queue: &str| json!({ "QueueUrl": format!("http://127.0.0.1:1/000000000000/{queue}") });
         assert_eq!(
-            refused(TANK, "AmazonSQS.SendMessageBatch", url("ledgerline-FillsQueue.fifo")),
+            denial(TANK, "AmazonSQS.SendMessageBatch", url("ledgerline-FillsQueue.fifo")),
             None
         );
-        assert!(
-            refused(TANK, "AmazonSQS.SendMessage", url("ledgerline-OtherQueue.fifo")).is_some()
-        );
+        assert!(denial(TANK, "AmazonSQS.SendMessage", url("ledgerline-OtherQueue.fifo")).is_some());
         let put = |bus: &str| json!({ "Entries": [{ "EventBusName": bus }] });
         assert_eq!(
-            refused(TANK, "AWSEvents.PutEvents", put("events")),
+            denial(TANK, "AWSEvents.PutEvents", put("events")),
             None,
             "by the managed policy"
         );
-        assert!(refused(FENCED, "AWSEvents.PutEvents", put("events")).is_some());
+        assert!(denial(FENCED, "AWSEvents.PutEvents", put("events")).is_some());
         let invoke = |function: &str| {
             let arn = format!("arn:aws:lambda:{REGION}:{ACCOUNT}:function:ledgerline-{function}");
             json!({ "FunctionName": arn })
         };
-        assert_eq!(refused(TANK, "Lambda.Invoke", invoke("FencedFunction:live")), None);
+        assert_eq!(denial(TANK, "Lambda.Invoke", invoke("FencedFunction:live")), None);
         for other in ["FencedFunction", "FencedFunction:other", "TankFunction:live"] {
-            assert!(refused(TANK, "Lambda.Invoke", invoke(other)).is_some(), "{other}");
+            assert!(denial(TANK, "Lambda.Invoke", invoke(other)).is_some(), "{other}");
         }
-        assert!(refused(FENCED, "Lambda.Invoke", invoke("FencedFunction:live")).is_some());
+        assert!(denial(FENCED, "Lambda.Invoke", invoke("FencedFunction:live")).is_some());
         let from = |address: &str| json!({ "FromEmailAddress": address });
-        assert_eq!(refused(FENCED, "SES.SendEmail", from("Depot <depot@example.com>")), None);
-        assert!(refused(FENCED, "SES.SendEmail", from("other@example.com")).is_some());
+        assert_eq!(denial(FENCED, "SES.SendEmail", from("Depot <depot@example.com>")), None);
+        assert!(denial(FENCED, "SES.SendEmail", from("other@example.com")).is_some());
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub(crate) fn authorizer(
             }
             claims.into_iter().map(|(name, value)| (name, as_text(&value))).collect()
         }
-        name => named(name.unwrap_or(developer), scopes, operators),
+        name => claims_by_name(name.unwrap_or(developer), scopes, operators),
     };
     let granted = claims.get("scope").map(String::as_str).unwrap_or_default();
     if !scopes.is_empty()
@@ -103,7 +103,11 @@ fn token(headers: &HeaderMap) -> Result<Option<&str>, &'static str> {
 }
 
 /// Returns the claims of a user whom a request names without a real token.
-fn named(name: &str, scopes: &[String], operators: Option<&str>) -> BTreeMap<String, String> {
+fn claims_by_name(
+    name: &str,
+    scopes: &[String],
+    operators: Option<&str>,
+) -> BTreeMap<String, String> {
     let mut claims = BTreeMap::from([
         ("iss".to_owned(), "local".to_owned()),
         ("scope".to_owned(), scopes.join(" ")),
@@ -152,21 +156,24 @@ mod tests {
         Authorizer { developer: "developer".into(), audience, tokens }
     }
 
-    fn called(api: &Authorizer, token: Option<&str>) -> Result<Value, (StatusCode, &'static str)> {
+    fn authorize(
+        api: &Authorizer,
+        token: Option<&str>,
+    ) -> Result<Value, (StatusCode, &'static str)> {
         let headers = token.map(|token| (AUTHORIZATION, token.parse().unwrap()));
         authorizer(api, &headers.into_iter().collect(), &scopes(), Some("groups"))
     }
 
     fn called_with(token: Option<&str>) -> Result<Value, (StatusCode, &'static str)> {
-        called(&api(), token)
+        authorize(&api(), token)
     }
 
     /// Calls with a token of these claims, which this stack signed for a minute.
-    fn signed(claims: &str) -> Result<Value, (StatusCode, &'static str)> {
+    fn authorize_claims(claims: &str) -> Result<Value, (StatusCode, &'static str)> {
         let api = api();
         let claims = serde_json::from_str(claims).unwrap();
         let token = api.tokens.sign(claims, Timestamp::now(), 60).unwrap();
-        called(&api, Some(&format!("Bearer {token}")))
+        authorize(&api, Some(&format!("Bearer {token}")))
     }
 
     #[test]
@@ -178,7 +185,7 @@ mod tests {
             (called_with(Some("bob")), "bob"),
             (called_with(Some("bearer  bob")), "bob"),
             (called_with(Some("Bearer ada-1_x@example+t:o")), "ada-1_x@example+t:o"),
-            (signed(carol), "carol"),
+            (authorize_claims(carol), "carol"),
         ] {
             let authorizer = authorizer.unwrap();
             assert_eq!(authorizer["jwt"]["claims"]["sub"], expected);
@@ -237,7 +244,7 @@ mod tests {
             (r#"{"sub":"carol","client_id":"Other","scope":"ledgerline/write"}"#, 401),
             (r#"{"sub":"carol","aud":"Other","client_id":"App","scope":"ledgerline/write"}"#, 401),
         ] {
-            assert_eq!(signed(claims).unwrap_err().0, expected, "{claims}");
+            assert_eq!(authorize_claims(claims).unwrap_err().0, expected, "{claims}");
         }
     }
 
@@ -252,7 +259,7 @@ mod tests {
             (api.tokens.sign(claims.clone(), now, 0), Some(401)),
             (other.tokens.sign(claims, now, 60), Some(401)),
         ] {
-            let called = called(&api, Some(&format!("Bearer {}", token.unwrap())));
+            let called = authorize(&api, Some(&format!("Bearer {}", token.unwrap())));
             assert_eq!(called.err().map(|(status, _)| status.as_u16()), expected);
         }
     }
@@ -260,10 +267,10 @@ mod tests {
     #[test]
     fn the_audience_and_the_groups_of_a_token_are_read_as_by_api_gateway() {
         let token = r#"{"sub":"carol","aud":["x","Tool"],"scope":"ledgerline/write","groups":["drivers","operators"]}"#;
-        let authorizer = signed(token).unwrap();
+        let authorizer = authorize_claims(token).unwrap();
         assert_eq!(authorizer["jwt"]["claims"]["groups"], "[drivers operators]");
         assert_eq!(called_with(Some("bob")).unwrap()["jwt"]["claims"]["groups"], "[operators]");
         let without = r#"{"sub":"carol","aud":"App","scope":"ledgerline/write"}"#;
-        assert!(signed(without).unwrap()["jwt"]["claims"]["groups"].is_null());
+        assert!(authorize_claims(without).unwrap()["jwt"]["claims"]["groups"].is_null());
     }
 }
