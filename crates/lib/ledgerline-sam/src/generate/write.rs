@@ -96,7 +96,7 @@ fn item(node: &Node, width: usize) -> Vec<String> {
     };
     let mut rest = indent(rest).into_iter();
     // An item may begin with a comment: the sign of the item belongs to the first entry.
-    while let Some(line) = rest.next() {
+    for line in rest.by_ref() {
         if line.trim_start().starts_with('#') {
             lines.push(line.trim_start().to_owned());
             continue;

@@ -45,7 +45,7 @@ impl Consumer<'_> {
     /// Applies one page. Returns whether there is more.
     async fn page(&self) -> bool {
         let mut kept = self.load();
-        let after = kept.cursor.take().unwrap_or_else(|| Cursor::beginning());
+        let after = kept.cursor.take().unwrap_or_else(Cursor::beginning);
         let page = self.subscription.read_page(after).await.unwrap();
         for delivered in page.delivered {
             let commit = delivered.commit.unwrap();
