@@ -257,7 +257,7 @@ mod tests {
         let padded = |length: usize| format!("{{\"amount\":1{}}}", " ".repeat(length - 12));
         assert!(request(&padded(MAX_BODY_BYTES)).json::<Body>().is_ok());
         let problem = request(&padded(MAX_BODY_BYTES + 1)).json::<Body>().unwrap_err();
-        assert_eq!(problem.status, StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!((problem.status.as_u16(), problem.code), (413, "body-too-large"));
     }
 
     #[test]

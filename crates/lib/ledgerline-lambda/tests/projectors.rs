@@ -63,11 +63,11 @@ async fn levels() -> (StateProjector<Tank, Level>, Wire) {
     (StateProjector { table, log, view: LEVELS_VIEW }, wire)
 }
 
-async fn readings() -> QueueRunner<DynamoDbStore, LogProjector> {
-    let (client, store, _) = log(&["CommitsTable", "ReadingsTable"]).await;
+async fn readings() -> (QueueRunner<DynamoDbStore, LogProjector>, Wire) {
+    let (client, store, wire) = log(&["CommitsTable", "ReadingsTable"]).await;
     let consumer = LogProjector::new(client, table("ReadingsTable"), READINGS_VIEW);
     consumer.generations().await.unwrap();
-    QueueRunner { store, consumer }
+    (QueueRunner { store, consumer }, wire)
 }
 
 async fn row(projector: &StateProjector<Tank, Level>) -> Option<Level> {
@@ -165,7 +165,7 @@ fn a_redelivered_message_begins_with_a_different_state_at_each_receive() {
 
 #[tokio::test]
 async fn a_message_at_which_the_view_panics_or_that_is_malformed_stops_only_its_group() {
-    let mut readings = readings().await;
+    let (mut readings, _) = readings().await;
     readings.consumer.view.changes = |commit| match commit.stream.id() {
         "bug" => panic!("a bug"),
         _ => (READINGS_VIEW.changes)(commit),
@@ -186,14 +186,36 @@ async fn a_message_at_which_the_view_panics_or_that_is_malformed_stops_only_its_
 }
 
 #[tokio::test]
+async fn commits_of_many_streams_are_written_in_one_call() {
+    let (readings, wire) = readings().await;
+    let batch: Vec<_> = (1..=9)
+        .map(|tank| {
+            let stream = Tank::stream(&format!("other-{tank}")).unwrap();
+            let commit = Commit { stream, version: 1, ..commits().swap_remove(1) };
+            let mut message = messages().swap_remove(0);
+            message.body = serde_json::to_string(&Message::Commit(Box::new(commit))).ok();
+            message.message_id = Some(tank.to_string());
+            message.attributes.insert("MessageGroupId".to_owned(), format!("tank-other-{tank}"));
+            message
+        })
+        .collect();
+    wire.take();
+    assert_eq!(readings.batch(&batch).await.batch_item_failures, []);
+    let calls = wire.operations();
+    let writes: Vec<_> =
+        calls.iter().filter(|call| call.contains("Item") && *call != "GetItem").collect();
+    assert_eq!(writes, ["BatchWriteItem"]);
+}
+
+#[tokio::test]
 async fn a_reference_to_a_commit_that_the_log_lacks_is_an_error() {
     let reference = json!({ "stream": format!("tank-{ID}"), "version": 9 }).to_string();
-    assert!(readings().await.message(&reference).await.is_err());
+    assert!(readings().await.0.message(&reference).await.is_err());
 }
 
 #[tokio::test]
 async fn a_rebuild_with_a_limit_returns_a_pause_and_resumes_where_it_stopped() {
-    let readings = readings().await;
+    let (readings, _) = readings().await;
     for version in 4..=10 {
         let commit = Commit { version, ..commits().swap_remove(1) };
         readings.store.append(&commit, None).await.unwrap();

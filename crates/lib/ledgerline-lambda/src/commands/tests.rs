@@ -52,14 +52,55 @@ async fn answer(
 
 /// A commit never changes, so an address in it could not be removed later.
 #[tokio::test]
-async fn a_commit_stores_the_callers_address_only_if_the_configuration_asks_for_it() {
+async fn a_commit_stores_the_caller_and_its_address_only_if_the_configuration_asks_for_it() {
     for source_addresses in [false, true] {
         let function = Commands { source_addresses, ..tanks() };
         send(&function, "POST /tanks", ID, Value::default(), "{}").await;
         let commit = function.store.get(&Tank::stream(ID).unwrap(), 1).await.unwrap().unwrap();
+        assert_eq!(commit.meta.actor.as_deref(), Some("ada"));
+        assert_eq!(
+            commit.meta.correlation_id.as_deref(),
+            Some("r"),
+            "without a header, it is the request's id"
+        );
         let kept = commit.meta.source_address.as_deref();
         assert_eq!(kept, source_addresses.then_some("192.0.2.1"));
     }
+}
+
+#[tokio::test]
+async fn a_request_without_a_caller_is_refused_and_appends_nothing() {
+    let function = tanks();
+    let fields = json!({ "requestContext": { "authorizer": null }, "body": "{}" });
+    let event: ApiGatewayV2httpRequest = http_event("POST /tanks", fields);
+    let refusal = function.handle(&event.into()).await.unwrap_err();
+    assert_eq!((refusal.status.as_u16(), refusal.code), (401, "unauthenticated"));
+    assert!(function.store.get(&Tank::stream(ID).unwrap(), 1).await.unwrap().is_none());
+}
+
+/// Clients compare the status and the code, and retry exactly after `Retry-After`
+/// (docs/http.md, "Problems").
+#[test]
+fn a_failed_command_has_the_status_code_field_and_version_of_its_failure() {
+    use ExecuteError::{CommandIdReused, Contended, Overtaken, PreconditionFailed, TooLarge};
+    let cases = [
+        (PreconditionFailed { version: 3 }, 412, "precondition-failed", Some("If-Match"), Some(3)),
+        (Overtaken { version: 3 }, 409, "overtaken", Some("If-Match"), Some(3)),
+        (Contended, 409, "conflict", None, None),
+        (CommandIdReused, 422, "idempotency-key-reused", Some("Idempotency-Key"), None),
+        (TooLarge { bytes: 2, limit: 1 }, 413, "commit-too-large", None, None),
+    ];
+    let retry_after = |problem| {
+        let headers = Response::from(problem).headers;
+        headers.into_iter().find(|(name, _)| *name == "retry-after").map(|(_, seconds)| seconds)
+    };
+    for (error, status, code, field, version) in cases {
+        let found = problem(&error, None);
+        assert_eq!((found.status.as_u16(), found.code), (status, code));
+        assert_eq!((found.field.as_deref(), found.version), (field, version), "{code}");
+        assert_eq!(retry_after(found).as_deref(), (code == "conflict").then_some("1"), "{code}");
+    }
+    assert_eq!(retry_after(Problem::unavailable()).as_deref(), Some("1"));
 }
 
 /// RFC 9110, 13.1.2: a condition that does not hold stops the command, and no condition is
