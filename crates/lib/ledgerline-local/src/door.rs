@@ -75,11 +75,11 @@ pub(crate) fn serve(listener: TcpListener, router: Router, pages: Pages) -> Resu
 async fn pass(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
     let asked = request.headers().clone();
     if let Some(refusal) = door.refusal(&request) {
-        return forbid_frames(&asked, refusal);
+        return isolate(refusal);
     }
     let is_public = is_public(&request);
     let Pages::Allowed(cors) = &door.pages else {
-        return forbid_frames(&asked, next.run(request).await);
+        return isolate(next.run(request).await);
     };
     if let Some(answer) = cors::preflight(cors, request.method(), &asked) {
         return answer;
@@ -88,7 +88,7 @@ async fn pass(State(door): State<Arc<Door>>, request: Request, next: Next) -> Re
     if is_public {
         cors::add_headers(cors, &asked, response.headers_mut());
     }
-    forbid_frames(&asked, response)
+    isolate(response)
 }
 
 impl Door {
@@ -141,7 +141,8 @@ fn has(headers: &HeaderMap, name: &'static str, expected: &str) -> bool {
 }
 
 /// Whether a page of another origin sent a request to this server. A browser sends `Origin` with
-/// every request that can change data, and `Sec-Fetch-Site` with every request.
+/// every request that can change data, and `Sec-Fetch-Site` with every request to a loopback
+/// address.
 fn is_foreign(headers: &HeaderMap, hosts: &[&str]) -> bool {
     let mut sites = texts(headers, "sec-fetch-site");
     let mut origins = texts(headers, "origin");
@@ -149,8 +150,8 @@ fn is_foreign(headers: &HeaderMap, hosts: &[&str]) -> bool {
         || origins.any(|origin| hosts.iter().any(|host| origin != format!("http://{host}")))
 }
 
-/// Whether a browser opens a link as a whole page. Such a request changes no data, and the other
-/// page cannot read the answer.
+/// Whether a browser opens a link as a whole page. Such a request changes no data but the session
+/// of the sign-in pages, and the other page cannot read the answer.
 fn is_link(request: &Request) -> bool {
     let headers = request.headers();
     *request.method() == Method::GET
@@ -163,14 +164,14 @@ fn is_public(request: &Request) -> bool {
     sign_in::PUBLIC.contains(&request.uri().path())
 }
 
-/// Forbids every page to show this answer in a frame, if a person may see the answer.
-fn forbid_frames(asked: &HeaderMap, mut response: Response) -> Response {
-    let kind = response.headers().get(header::CONTENT_TYPE);
-    let is_page = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
-    if is_page || has(asked, "sec-fetch-mode", "navigate") {
-        let deny = HeaderValue::from_static("DENY");
-        response.headers_mut().insert(header::X_FRAME_OPTIONS, deny);
-    }
+/// Forbids every page of another origin to show this answer or to load it without CORS. Browsers
+/// send `Sec-Fetch-Site` only to loopback addresses and over HTTPS, so a page can load from another
+/// address of this machine, and no request header tells.
+fn isolate(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    let same_origin = HeaderValue::from_static("same-origin");
+    headers.insert("cross-origin-resource-policy", same_origin);
     response
 }
 
