@@ -41,7 +41,7 @@ pub(crate) struct CommandArgs {
     #[arg(long)]
     key: Option<String>,
     #[command(flatten)]
-    writing: WriteArgs,
+    write_args: WriteArgs,
 }
 
 /// Lists the commands, or sends one. Returns `false` if the operator declines.
@@ -61,12 +61,12 @@ pub(crate) async fn run(
         return Ok(true);
     };
     if !routes.iter().any(|route| has_method_and_path(route, method, path)) {
-        bail!("`{method} {path}` is no command of operators; choose one of: {}", routes.join(", "));
+        bail!("`{method} {path}` is not an operator command; choose one of: {}", routes.join(", "));
     }
     let mut body: Value = serde_json::from_str(&options.body).context("--body is not JSON")?;
     let Some(fields) = body.as_object_mut() else { bail!("--body is not a JSON object") };
-    fields.entry("reason").or_insert_with(|| options.writing.why().into());
-    if !options.writing.write {
+    fields.entry("reason").or_insert_with(|| options.write_args.why().into());
+    if !options.write_args.write {
         out.rows(
             &["method", "path", "body"],
             &[json!({ "method": method, "path": path, "body": body })],
@@ -74,7 +74,7 @@ pub(crate) async fn run(
         out.note("\nnothing was sent: to send the request, give --write and --why");
         return Ok(true);
     }
-    if !options.writing.confirm(&format!("send {method} {path} {body}?"))? {
+    if !options.write_args.confirm(&format!("send {method} {path} {body}?"))? {
         return Ok(false);
     }
     let api = api_address(deployment, stack, options).await?;
@@ -89,33 +89,33 @@ pub(crate) async fn run(
     eprintln!("The Idempotency-Key of the command is {key}");
     let table = records::table(deployment)?;
     let what = format!("{method} {path}");
-    let why = options.writing.why();
+    let why = options.write_args.why();
     let detail = json!({ "key": key, "body": body });
     records::store(deployment, table, Record { kind: "command", what, why, detail }).await?;
     let sent = send(method, &url, &body, &key, options.token.as_deref()).await;
-    let (status, said) = sent.and_then(require_outcome).with_context(|| {
+    let (status, response) = sent.and_then(require_outcome).with_context(|| {
         format!(
             "the outcome of the command is unknown: repeat it with the same --why and with \
              --key {key}, so that it does not run twice"
         )
     })?;
     if !status.is_success() {
-        bail!("the API refused the command with {status}: {said}");
+        bail!("the API refused the command with {status}: {response}");
     }
-    out.rows(&["status", "answer"], &[json!({ "status": status.as_u16(), "answer": said })]);
+    out.rows(&["status", "answer"], &[json!({ "status": status.as_u16(), "answer": response })]);
     Ok(true)
 }
 
 /// Returns a response that says whether the command ran. A failure of the server, a throttled
 /// request and a lost race do not say it: the same command may still succeed.
-fn require_outcome((status, said): (StatusCode, Value)) -> Result<(StatusCode, Value)> {
+fn require_outcome((status, response): (StatusCode, Value)) -> Result<(StatusCode, Value)> {
     let is_lost_race = status == StatusCode::CONFLICT
-        && said["type"].as_str().is_some_and(|kind| kind.ends_with("conflict"));
+        && response["type"].as_str().is_some_and(|kind| kind.ends_with("conflict"));
     let is_refusal = status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
     if !status.is_success() && (!is_refusal || is_lost_race) {
-        bail!("the API answered {status}: {said}");
+        bail!("the API answered {status}: {response}");
     }
-    Ok((status, said))
+    Ok((status, response))
 }
 
 /// Returns the address of the API.

@@ -29,7 +29,7 @@ pub(crate) struct ConcurrencyArgs {
     #[arg(long, requires_all = ["functions", "write"])]
     release: bool,
     #[command(flatten)]
-    writing: WriteArgs,
+    write_args: WriteArgs,
 }
 
 /// Prints the reservations, or changes them. Returns `false` if a change fails, or the operator
@@ -50,7 +50,7 @@ pub(crate) async fn run(
         (Some(number), _) => Some(number),
         (None, true) => None,
         (None, false) => {
-            if options.writing.write {
+            if options.write_args.write {
                 bail!("choose a change: --reserve or --release");
             }
             let limit = deployment.lambda.get_account_settings().send().await;
@@ -72,10 +72,10 @@ pub(crate) async fn run(
         Some(number) => format!("reserve {number} for each of {} functions", reserved.len()),
         None => format!("release {} functions", reserved.len()),
     };
-    if !options.writing.confirm(&format!("{what}?"))? {
+    if !options.write_args.confirm(&format!("{what}?"))? {
         return Ok(false);
     }
-    let why = options.writing.why();
+    let why = options.write_args.why();
     let detail = json!(rows);
     records::store_if_possible(deployment, Record { kind: "concurrency", what, why, detail })
         .await?;

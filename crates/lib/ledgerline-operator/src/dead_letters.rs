@@ -1,5 +1,5 @@
-//! Dead letters: messages that a consumer gave up, with their sources. An operator redrives, parks
-//! or discards them.
+//! Dead letters: messages that their consumer could not process, with their sources. An operator
+//! redrives, parks or discards them.
 //!
 //! The move task of SQS does not serve all of them. The fanout's references came from no queue, and
 //! a FIFO queue may drop a redriven message as a duplicate. Here each message is sent first and
@@ -83,7 +83,7 @@ pub(crate) struct DeadLettersArgs {
     #[arg(long, conflicts_with = "park")]
     parked: bool,
     #[command(flatten)]
-    writing: WriteArgs,
+    write_args: WriteArgs,
 }
 
 /// A dead-letter queue.
@@ -132,7 +132,7 @@ pub(crate) async fn run(
     out: Output,
 ) -> Result<bool> {
     let wanted = choose_queues(dead_letter_queues(deployment).await?, options.queue.as_deref())?;
-    if let (Some(queue), true) = (wanted.first(), options.writing.write) {
+    if let (Some(queue), true) = (wanted.first(), options.write_args.write) {
         return act(deployment, queue, options, out).await;
     }
     if options.parked {
@@ -216,7 +216,7 @@ async fn act(
     let source =
         if options.parked { format!("those parked of {}", queue.id) } else { queue.id.clone() };
     let ask = format!("{} {} of {source}?", action.name(), options.selection());
-    if !options.writing.confirm(&ask)? {
+    if !options.write_args.confirm(&ask)? {
         return Ok(false);
     }
     let mut pass = Pass::new(deployment, queue, options, action).await?;
@@ -375,7 +375,7 @@ impl<'a> Pass<'a> {
         }
         let detail = json!({ "queue": self.queue.id, "ids": ids });
         let what = format!("{}: {} of {source}", self.action.name(), ids.len());
-        let why = self.options.writing.why();
+        let why = self.options.write_args.why();
         records::store(
             self.deployment,
             self.table,
@@ -433,14 +433,14 @@ impl<'a> Pass<'a> {
         let queue = &self.queue.id;
         let detail = json!({ "queue": queue, "id": id, "group": group, "since": since });
         let parked = ParkedMessage { queue, id, detail, body };
-        records::park(self.deployment, self.table, parked, self.options.writing.why()).await
+        records::park(self.deployment, self.table, parked, self.options.write_args.why()).await
     }
 
     /// Stores a record of a message that the pass deletes.
     async fn record_discard(&self, message: &Message) -> Result<()> {
         let detail = json!({ "queue": self.queue.id, "id": message.id, "commits": message.commits(), "reason": message.reason() });
         let what = format!("{}: {}", self.action.name(), message.id);
-        let why = self.options.writing.why();
+        let why = self.options.write_args.why();
         records::store(
             self.deployment,
             self.table,
@@ -507,8 +507,8 @@ fn pass_seconds(messages: u64) -> i32 {
     i32::try_from(seconds).unwrap_or(i32::MAX)
 }
 
-/// Returns the commits of the messages that name times: batches that the fanout gave up. It reads
-/// the log once for all of them.
+/// Returns the commits of the messages that name times: dead-lettered batches of the fanout. It
+/// reads the log once for all of them.
 async fn commits_in_batches(
     deployment: &Deployment,
     messages: &[Message],
@@ -632,8 +632,8 @@ impl Message {
             .collect()
     }
 
-    /// Returns the times of the first and the last record of a batch that the fanout gave up. They
-    /// have a margin for the clocks of writers.
+    /// Returns the times of the first and the last record of a dead-lettered batch of the fanout.
+    /// They have a margin for the clocks of writers.
     fn times(&self) -> Option<(Timestamp, Timestamp)> {
         let body = self.json();
         let batch = &body["DDBStreamBatchInfo"];

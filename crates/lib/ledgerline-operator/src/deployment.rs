@@ -31,6 +31,10 @@ use crate::Stack;
 pub(crate) const SEQUENCER: &str = "SequencerFunction";
 /// The alias of a function's live version.
 pub(crate) const LIVE: &str = "live";
+/// Lambda's default timeout of a function, in seconds.
+const DEFAULT_TIMEOUT: u64 = 3;
+/// Lambda's longest timeout, in seconds. The tool assumes it if the real one is unknown.
+pub(crate) const MAX_TIMEOUT: u64 = 900;
 /// The number of functions that are read at once.
 const AT_ONCE: usize = 8;
 
@@ -251,16 +255,16 @@ impl Deployment {
 
     /// Returns the longest timeout, in seconds, of the functions that use this table.
     pub(crate) fn longest_timeout(&self, table: &str, template: &Value) -> u64 {
-        let has_it = self
+        let users = self
             .functions
             .iter()
             .filter(|(_, function)| function.variables.values().any(|value| value == table));
         let timeout = |id: &String| {
             let nodes =
                 [&template["Resources"][id]["Properties"], &template["Globals"]["Function"]];
-            nodes.iter().find_map(|node| node["Timeout"].as_u64()).unwrap_or(3)
+            nodes.iter().find_map(|node| node["Timeout"].as_u64()).unwrap_or(DEFAULT_TIMEOUT)
         };
-        has_it.map(|(id, _)| timeout(id)).max().unwrap_or(900)
+        users.map(|(id, _)| timeout(id)).max().unwrap_or(MAX_TIMEOUT)
     }
 
     pub(crate) fn table(&self, name: &str, keys: impl Into<KeyNames>) -> ViewTable {

@@ -27,8 +27,8 @@ pub(crate) fn require_private(url: &Uri) -> Result<()> {
     Ok(())
 }
 
-/// Sends a request. Returns the status and the body of the response. The body is a text if it is no
-/// JSON.
+/// Sends a request. Returns the status and the body of the response. If the body is not JSON, it is
+/// a text.
 pub(crate) async fn send(request: Request<String>) -> Result<(StatusCode, Value)> {
     let https = HttpsConnectorBuilder::new().with_provider_and_native_roots(default_provider());
     let https = https.context(
@@ -39,7 +39,7 @@ pub(crate) async fn send(request: Request<String>) -> Result<(StatusCode, Value)
     let answer = timeout(PATIENCE, client.request(request)).await??;
     let status = answer.status();
     let text = answer.into_body().collect().await?.to_bytes();
-    let said =
+    let body =
         serde_json::from_slice(&text).unwrap_or_else(|_| String::from_utf8_lossy(&text).into());
-    Ok((status, said))
+    Ok((status, body))
 }

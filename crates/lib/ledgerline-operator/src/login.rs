@@ -89,10 +89,10 @@ pub(crate) async fn run(deployment: &Deployment, options: &LoginArgs, out: Outpu
         .header("content-type", "application/x-www-form-urlencoded")
         .body(form)
         .context("the URL of the sign-in pages is not valid: set --sign-in-url")?;
-    let (status, said) =
+    let (status, response) =
         https::send(request).await.with_context(|| format!("`{pages}` returned no token"))?;
-    let Some(token) = said["access_token"].as_str() else {
-        bail!("`{pages}` returned no token, but {status}: {}", said["error"]);
+    let Some(token) = response["access_token"].as_str() else {
+        bail!("`{pages}` returned no token, but {status}: {}", response["error"]);
     };
     out.line_or_note(&json!({ "token": token }), || token.to_owned());
     Ok(())

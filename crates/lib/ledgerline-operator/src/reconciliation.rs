@@ -57,7 +57,7 @@ pub(crate) async fn run(
     if let Some(unknown) = options.only.iter().find(unknown) {
         let known: Vec<_> =
             subscribers.iter().map(|subscriber| subscriber.compared.id.as_str()).collect();
-        bail!("`{unknown}` is no subscriber; choose one of: {}, {ORDER}", known.join(", "));
+        bail!("`{unknown}` is not a subscriber; choose one of: {}, {ORDER}", known.join(", "));
     }
     let wanted: Vec<_> =
         subscribers.iter().filter(|subscriber| is_wanted(&subscriber.compared.id)).collect();
@@ -82,7 +82,7 @@ pub(crate) async fn run(
     out.line_or_note(&json!({ "what": "cost", "reads": reads }), || {
         format!("the comparison took {reads:.0} read units, {:.4} US$", reads * READS / 1e6)
     });
-    let repair = repair.filter(|repair| repair.writing.write);
+    let repair = repair.filter(|repair| repair.write_args.write);
     if found.is_clean() && (found.forgotten.is_empty() || repair.is_none()) {
         return Ok(true);
     }

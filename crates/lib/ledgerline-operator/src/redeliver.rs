@@ -55,7 +55,7 @@ pub(crate) struct RedeliverArgs {
     #[command(flatten)]
     compared: ReconcileArgs,
     #[command(flatten)]
-    writing: WriteArgs,
+    write_args: WriteArgs,
 }
 
 /// Redelivers commits, or prints their number. Returns `false` if a stream fails, or the operator
@@ -67,7 +67,7 @@ pub(crate) async fn run(
     out: Output,
 ) -> Result<bool> {
     if options.missing {
-        let repair = Repair { act: options.act, writing: &options.writing };
+        let repair = Repair { act: options.act, write_args: &options.write_args };
         return reconciliation::run(deployment, stack, &options.compared, Some(repair), out).await;
     }
     if !options.compared.only.is_empty() || options.compared.younger.is_some() {
@@ -79,17 +79,17 @@ pub(crate) async fn run(
     let to = if options.order { SEQUENCER } else { "FanoutFunction" };
     let commits: u64 = streams.values().map(|(first, last)| last + 1 - first).sum();
     let what = format!("send {commits} commits of {} streams through {to}", streams.len());
-    if !options.writing.write || commits == 0 {
+    if !options.write_args.write || commits == 0 {
         out.rows(
             &["commits", "streams", "through"],
             &[json!({ "commits": commits, "streams": streams.len(), "through": to })],
         );
         return Ok(true);
     }
-    if !options.writing.confirm(&format!("{what}?"))? {
+    if !options.write_args.confirm(&format!("{what}?"))? {
         return Ok(false);
     }
-    let why = options.writing.why();
+    let why = options.write_args.why();
     let detail = json!({ "stream": options.stream });
     records::store_if_possible(deployment, Record { kind: "redeliver", what, why, detail }).await?;
     let bar =

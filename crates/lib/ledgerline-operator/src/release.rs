@@ -46,7 +46,7 @@ pub(crate) struct RollbackArgs {
     #[arg(long)]
     before: Option<Timestamp>,
     #[command(flatten)]
-    writing: WriteArgs,
+    write_args: WriteArgs,
 }
 
 /// A function, by its logical id, and its live version.
@@ -87,7 +87,7 @@ pub(crate) async fn run(deployment: &Deployment, release: &Release, out: Output)
     match release {
         Release::List => list(deployment, out).await.map(|()| true),
         Release::Rollback(options) => roll_back(deployment, options, out).await,
-        Release::Promote(writing) => promote(deployment, writing, out).await,
+        Release::Promote(write_args) => promote(deployment, write_args, out).await,
     }
 }
 
@@ -119,14 +119,14 @@ async fn roll_back(deployment: &Deployment, options: &RollbackArgs, out: Output)
         out.note("\nevery function has the wanted version");
         return Ok(cannot.is_empty());
     }
-    if !options.writing.write {
+    if !options.write_args.write {
         return Ok(cannot.is_empty());
     }
     let what = format!("roll back {} functions", moves.len());
-    if !options.writing.confirm(&format!("{what}?"))? {
+    if !options.write_args.confirm(&format!("{what}?"))? {
         return Ok(false);
     }
-    let why = options.writing.why();
+    let why = options.write_args.why();
     let detail = json!(rows);
     records::store_if_possible(deployment, Record { kind: "release rollback", what, why, detail })
         .await?;
@@ -155,19 +155,19 @@ fn choose_moves(
 }
 
 /// Publishes a version of each function as it is configured, and makes it live.
-async fn promote(deployment: &Deployment, writing: &WriteArgs, out: Output) -> Result<bool> {
+async fn promote(deployment: &Deployment, write_args: &WriteArgs, out: Output) -> Result<bool> {
     let live = live_aliases(deployment).await?;
     let what = format!("publish {} functions", live.len());
-    if !writing.write {
+    if !write_args.write {
         out.note(&format!("to {what} and make the new versions live, give --write and --why"));
         return Ok(true);
     }
-    if !writing.confirm(&format!("{what}?"))? {
+    if !write_args.confirm(&format!("{what}?"))? {
         return Ok(false);
     }
     let versions: BTreeMap<_, _> =
         live.iter().map(|(function, alias)| (function, &alias.version)).collect();
-    let why = writing.why();
+    let why = write_args.why();
     let detail = json!(versions);
     records::store_if_possible(deployment, Record { kind: "release promote", what, why, detail })
         .await?;

@@ -27,7 +27,7 @@ const MAX_GROUP: usize = 128;
 pub(crate) struct Repair<'o> {
     /// Whether process managers get the commits that they lack, and act on them.
     pub(crate) act: bool,
-    pub(crate) writing: &'o WriteArgs,
+    pub(crate) write_args: &'o WriteArgs,
 }
 
 /// Returns the number of these differences for each subscriber, as text.
@@ -44,7 +44,7 @@ pub(crate) async fn repair_all(
     deployment: &Deployment,
     found: &Found,
     queues: &BTreeMap<String, String>,
-    &Repair { act, writing }: &Repair<'_>,
+    &Repair { act, write_args }: &Repair<'_>,
     out: Output,
 ) -> Result<bool> {
     // A subscription needs one invocation for all commits that it lacks.
@@ -68,14 +68,14 @@ pub(crate) async fn repair_all(
     }
     let counts = count_by_subscriber(&wanted);
     if wanted.is_empty()
-        || !writing.confirm(&format!("send {counts}, and nothing to the others?"))?
+        || !write_args.confirm(&format!("send {counts}, and nothing to the others?"))?
     {
         return Ok(false);
     }
     // A stack without the table gets no record. Nothing is lost by that: the commits can be sent
     // again.
     let what = format!("send {counts}");
-    let why = writing.why();
+    let why = write_args.why();
     records::store_if_possible(
         deployment,
         Record { kind: "reconcile", what, why, detail: Value::Null },

@@ -25,7 +25,7 @@ pub(crate) struct SkipArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     version: u64,
     #[command(flatten)]
-    writing: WriteArgs,
+    write_args: WriteArgs,
 }
 
 /// Skips the commit with `--write`; without it, prints whether the commit is skipped. Returns
@@ -36,13 +36,13 @@ pub(crate) async fn run(
     options: &SkipArgs,
     out: Output,
 ) -> Result<bool> {
-    let SkipArgs { view, stream, version, writing } = options;
+    let SkipArgs { view, stream, version, write_args } = options;
     let stream = StreamId::try_from(stream.clone())
-        .with_context(|| format!("`{stream}` is no name of a stream"))?;
+        .with_context(|| format!("`{stream}` is not a stream name (`category-id`)"))?;
     let all = subscribers(deployment, stack).await?;
     let compared = &find(&all, view)?.compared;
     if compared.kind != SubscriberKind::Subscription {
-        bail!("`{}` is no subscription: there, a commit stops only its own stream", compared.id);
+        bail!("`{}` is not a subscription: there, a commit stops only its own stream", compared.id);
     }
     if !compared.takes(&stream) {
         bail!("`{}` applies no commits of the category `{}`", compared.id, stream.category());
@@ -57,7 +57,7 @@ pub(crate) async fn run(
         let row = json!({ "view": compared.id, "stream": stream, "version": version, "is": is });
         out.rows(&["view", "stream", "version", "is"], &[row]);
     };
-    if is_skipped || !writing.write {
+    if is_skipped || !write_args.write {
         show(if is_skipped {
             "skipped already"
         } else {
@@ -67,12 +67,12 @@ pub(crate) async fn run(
     }
     let ask =
         format!("make {} skip version {version} of {stream} if it cannot be applied?", compared.id);
-    if !writing.confirm(&ask)? {
+    if !write_args.confirm(&ask)? {
         return Ok(false);
     }
     let skipping = seen.skip_commit(&stream, *version)?;
     let what = format!("skip {stream} {version}");
-    let why = writing.why();
+    let why = write_args.why();
     let detail = json!({ "view": compared.id, "stream": stream, "version": version });
     // The view stores only its last changes, but the record stays.
     let record = Record { kind: "skip", what: what.clone(), why: why.clone(), detail };

@@ -56,14 +56,14 @@ impl View<'_> {
         &self,
         generations: Generations,
         build: &BuildArgs,
-        writing: &WriteArgs,
+        write_args: &WriteArgs,
     ) -> Result<bool> {
         let plan = format!("{}, and leave reads on the active one", self.plan(&generations)?);
-        if !writing.write {
+        if !write_args.write {
             self.print_plan(&format!("{plan}; {}", self.estimate().await?));
             return Ok(true);
         }
-        let Some(building) = self.begin(generations, &plan, writing).await? else {
+        let Some(building) = self.begin(generations, &plan, write_args).await? else {
             return Ok(false);
         };
         self.build(&building, build).await?;
@@ -82,7 +82,7 @@ impl View<'_> {
         generations: Generations,
         build: &BuildArgs,
         without: &[String],
-        writing: &WriteArgs,
+        write_args: &WriteArgs,
     ) -> Result<bool> {
         let kept = generations.generation_in_phase(Phase::Kept);
         if kept.is_some_and(|kept| kept < generations.active) {
@@ -95,11 +95,11 @@ impl View<'_> {
             None => self.plan(&generations)?,
         };
         let plan = format!("{plan}, compare it with the log, and switch all reads to it");
-        if !writing.write {
+        if !write_args.write {
             self.print_plan(&format!("{plan}; {}", self.estimate().await?));
             return Ok(true);
         }
-        let Some(from) = self.begin(generations, &plan, writing).await? else {
+        let Some(from) = self.begin(generations, &plan, write_args).await? else {
             return Ok(false);
         };
         let built = match kept {
@@ -107,7 +107,8 @@ impl View<'_> {
             None => self.build(&from, build).await?,
         };
         let without = Without::Streams(without);
-        let Some(active) = self.compare_and_switch(&from, "switch", without, writing).await? else {
+        let Some(active) = self.compare_and_switch(&from, "switch", without, write_args).await?
+        else {
             return Ok(false);
         };
         let RebuildResponse { commits, reads, writes, .. } = built;
@@ -127,7 +128,7 @@ impl View<'_> {
         from: &Generations,
         verb: &str,
         without: Without<'_>,
-        writing: &WriteArgs,
+        write_args: &WriteArgs,
     ) -> Result<Option<u32>> {
         let to = from.standby.as_ref().context("there is no standby generation")?.number;
         self.wait_for_switch(from).await;
@@ -144,7 +145,8 @@ impl View<'_> {
             "" => (verb.to_owned(), String::new()),
             streams => (format!("{verb} without {streams}"), format!(" but {streams}")),
         };
-        let switched = self.change(from, |now| from.switch(to, now), &what, &writing.why()).await?;
+        let switched =
+            self.change(from, |now| from.switch(to, now), &what, &write_args.why()).await?;
         let back = if to > from.active { "rollback" } else { "switch" };
         self.out.note(&format!(
             "every stream{but} matches the log. In {} seconds, all reads are on generation {to}. Generation {} stays until `ledger rebuild drop`; `ledger rebuild {back}` returns to it",
@@ -179,20 +181,20 @@ impl View<'_> {
         &self,
         generations: Generations,
         plan: &str,
-        writing: &WriteArgs,
+        write_args: &WriteArgs,
     ) -> Result<Option<Generations>> {
         if generations.generation_in_phase(Phase::Building).is_some() {
             self.out.note("resuming the rebuild of the standby generation");
             return Ok(Some(generations));
         }
-        if !writing.confirm(&format!("{}.\n{plan}?", self.estimate().await?))? {
+        if !write_args.confirm(&format!("{}.\n{plan}?", self.estimate().await?))? {
             return Ok(None);
         }
         if generations.standby.is_some() {
             return Ok(Some(generations));
         }
         let begun = self
-            .change(&generations, |now| generations.begin_build(now), "begin", &writing.why())
+            .change(&generations, |now| generations.begin_build(now), "begin", &write_args.why())
             .await?;
         Ok(Some(begun))
     }

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::{
     Output, Stack, WriteArgs,
-    deployment::Deployment,
+    deployment::{Deployment, MAX_TIMEOUT},
     price::READS,
     subscribers::{Subscriber, find, subscribers},
 };
@@ -96,7 +96,7 @@ pub(crate) struct ViewArgs {
     /// The logical id of the function that writes the view, or its beginning: Balances.
     view: String,
     #[command(flatten)]
-    writing: WriteArgs,
+    write_args: WriteArgs,
 }
 
 /// The options for building a generation.
@@ -160,19 +160,21 @@ pub(crate) async fn run(
         Rebuild::Status { parts, .. } => {
             view.print_status(&generations, *parts).await.map(|()| true)
         }
-        Rebuild::Start { view: ViewArgs { writing, .. }, build } => {
-            view.start(generations, build, writing).await
+        Rebuild::Start { view: ViewArgs { write_args, .. }, build } => {
+            view.start(generations, build, write_args).await
         }
         Rebuild::Switch { without, .. } if without.len() > MAX_WITHOUT => {
             bail!("--without names {} streams; name {MAX_WITHOUT} at most", without.len())
         }
-        Rebuild::Switch { view: ViewArgs { writing, .. }, build, without } => {
-            view.switch(generations, build, without, writing).await
+        Rebuild::Switch { view: ViewArgs { write_args, .. }, build, without } => {
+            view.switch(generations, build, without, write_args).await
         }
-        Rebuild::Rollback { view: ViewArgs { writing, .. }, anyway } => {
-            view.roll_back(&generations, *anyway, writing).await
+        Rebuild::Rollback { view: ViewArgs { write_args, .. }, anyway } => {
+            view.roll_back(&generations, *anyway, write_args).await
         }
-        Rebuild::Drop(ViewArgs { writing, .. }) => view.drop_standby(generations, writing).await,
+        Rebuild::Drop(ViewArgs { write_args, .. }) => {
+            view.drop_standby(generations, write_args).await
+        }
     }
 }
 
@@ -270,7 +272,7 @@ impl View<'_> {
         &self,
         generations: &Generations,
         anyway: bool,
-        writing: &WriteArgs,
+        write_args: &WriteArgs,
     ) -> Result<bool> {
         let id = &self.subscriber.compared.id;
         let active = generations.active;
@@ -290,15 +292,15 @@ impl View<'_> {
         let plan = format!(
             "switch all reads of {id} from generation {active} back to generation {previous}"
         );
-        if !writing.write {
+        if !write_args.write {
             self.print_plan(&plan);
             return Ok(true);
         }
-        if !writing.confirm(&format!("{plan}?"))? {
+        if !write_args.confirm(&format!("{plan}?"))? {
             return Ok(false);
         }
         let without = if anyway { Without::AnyStream } else { Without::Streams(&[]) };
-        let done = self.compare_and_switch(generations, "rollback", without, writing).await?;
+        let done = self.compare_and_switch(generations, "rollback", without, write_args).await?;
         Ok(done.is_some())
     }
 
@@ -329,25 +331,30 @@ impl View<'_> {
     }
 
     /// Deletes the rows of the standby generation.
-    async fn drop_standby(&self, generations: Generations, writing: &WriteArgs) -> Result<bool> {
+    async fn drop_standby(&self, generations: Generations, write_args: &WriteArgs) -> Result<bool> {
         let Some(Standby { number, phase, .. }) = generations.standby.clone() else {
             self.report_active(&generations).await;
             return Ok(true);
         };
         let plan =
             format!("delete the rows of generation {number} of {}", self.subscriber.compared.id);
-        if !writing.write {
+        if !write_args.write {
             self.print_plan(&plan);
             return Ok(true);
         }
-        if !writing.confirm(&format!("{plan}?"))? {
+        if !write_args.confirm(&format!("{plan}?"))? {
             return Ok(false);
         }
         let leaving = match phase {
             Phase::Dropping => generations,
             Phase::Building | Phase::Kept => {
-                self.change(&generations, |now| generations.begin_drop(now), "drop", &writing.why())
-                    .await?
+                self.change(
+                    &generations,
+                    |now| generations.begin_drop(now),
+                    "drop",
+                    &write_args.why(),
+                )
+                .await?
             }
         };
         self.wait_for_cached_generations(&leaving).await;
@@ -365,7 +372,7 @@ impl View<'_> {
             }
         }
         bar.finish_and_clear();
-        self.change(&leaving, |_| Ok(leaving.end_drop()), "dropped", &writing.why()).await?;
+        self.change(&leaving, |_| Ok(leaving.end_drop()), "dropped", &write_args.why()).await?;
         self.out.rows(&["dropped", "rows"], &[json!({ "dropped": number, "rows": deleted })]);
         Ok(true)
     }
@@ -375,8 +382,9 @@ impl View<'_> {
         let Some(standby) = &generations.standby else { return };
         // A process may use its copy for `FRESH`. An invocation that begins at the end of that time
         // uses the copy until it times out.
-        let invocation =
-            SignedDuration::from_secs(i64::try_from(self.subscriber.timeout).unwrap_or(900));
+        let invocation = SignedDuration::from_secs(
+            i64::try_from(self.subscriber.timeout).unwrap_or(MAX_TIMEOUT.cast_signed()),
+        );
         let left = (standby.since + FRESH + invocation).duration_since(Timestamp::now());
         // A tool with a clock in the future may have written `since`, so the wait has a limit.
         if let Ok(left) = Duration::try_from(left.min(FRESH + invocation)) {

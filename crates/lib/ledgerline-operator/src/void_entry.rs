@@ -35,14 +35,15 @@ pub(crate) struct VoidArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     version: u64,
     #[command(flatten)]
-    writing: WriteArgs,
+    write_args: WriteArgs,
 }
 
-/// Makes the entry void, or prints its state. Returns `false` if the operator declines.
+/// Makes an entry void; without `--write`, prints whether it is void. Returns `false` if the
+/// operator declines.
 pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Output) -> Result<bool> {
-    let Order::Void(VoidArgs { stream, version, writing }) = order;
+    let Order::Void(VoidArgs { stream, version, write_args }) = order;
     let stream = StreamId::try_from(stream.clone())
-        .with_context(|| format!("`{stream}` is no name of a stream"))?;
+        .with_context(|| format!("`{stream}` is not a stream name (`category-id`)"))?;
     let entry = Entry { stream, version: *version };
     let sequence = deployment
         .order()
@@ -59,29 +60,30 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Output) -> 
         let row = json!({ "stream": entry.stream, "version": version, "is": is });
         out.rows(&["stream", "version", "is"], &[row]);
     };
-    if !writing.write {
+    if !write_args.write {
         show(if is_void { "void already" } else { "not in the log: --write makes its entry void" });
         return Ok(true);
     }
-    if !writing.confirm(&format!("make the entry `{name}` of `$all` void, permanently?"))? {
+    if !write_args.confirm(&format!("make the entry `{name}` of `$all` void, permanently?"))? {
         return Ok(false);
     }
     // `$all` stores no reason. The record stores it, so the record is written first.
     let table = records::table(deployment)?;
     let what = format!("void {name}");
-    let why = writing.why();
+    let why = write_args.why();
     records::store(deployment, table, Record { kind: "order", what, why, detail: json!(entry) })
         .await?;
-    // The sequencer finishes an earlier call that was interrupted, and changes nothing else.
+    // Invoke the sequencer even if the entry is void: an earlier call may have been interrupted,
+    // and this call finishes it.
     let payload =
         Blob::new(json!({ "void": NamedEntry { segment, entry: entry.clone() } }).to_string());
     let call =
         deployment.lambda.invoke().function_name(deployment.name(SEQUENCER)?).payload(payload);
     let answer = call.send().await.context("the sequencer cannot be invoked")?;
-    let said: Value =
+    let response: Value =
         serde_json::from_slice(answer.payload.as_ref().map_or(&[], |payload| payload.as_ref()))?;
-    if answer.function_error.is_some() || said["void"].is_null() {
-        bail!("the sequencer did not make `{name}` void: {said}");
+    if answer.function_error.is_some() || response["void"].is_null() {
+        bail!("the sequencer did not make `{name}` void: {response}");
     }
     show(if is_void { "void already" } else { "void" });
     Ok(true)

@@ -53,7 +53,7 @@ async fn dead_letters_are_counted_redriven_and_parked() {
         delete.key("entry", text(&format!("{version:020}#0000"))).send().await.unwrap();
     }
     let streams: Vec<_> = ids.iter().map(|id| format!("tank-{id}")).collect();
-    // A batch of states that Lambda gave up, in its envelope; commits that a queue gave up; a
+    // A dead-lettered batch of states in Lambda's envelope; dead-lettered commits of a queue; a
     // commit that the fanout quarantined.
     let state = json!({
         "stream": streams[0], "aggregate": { "lastKnownVersion": 3 }, "aggregateSchema": 0,
@@ -250,18 +250,18 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
         records.count
     };
     while records().await == 0 {
-        assert!(tool.try_wait().unwrap().is_none(), "it is at it");
+        assert!(tool.try_wait().unwrap().is_none(), "the tool is still running");
     }
     tool.kill().unwrap();
     tool.wait().unwrap();
     assert_eq!(ledger.run(&["dead-letters"]).0, 2, "it was killed in the middle");
     eventually(
-        "the others are sent, when those that the killed tool had can be had again",
+        "the other messages are sent after the visibility timeout of the killed tool's messages",
         async || {
             // While messages are left, the tool does not report success.
             let is_done = ledger.run(&redrive).0 == 0;
             let is_empty = ledger.run(&["dead-letters"]).0 == 0;
-            assert!(is_empty || !is_done, "it says that all is done");
+            assert!(is_empty || !is_done, "the tool reports success although messages are left");
             is_done.then_some(())
         },
     )

@@ -113,9 +113,10 @@ async fn missing_commits_are_found_and_sent_to_the_subscriber_that_lacks_them() 
         (kept("kind"), kept("why")),
         (vec!["reconcile".to_owned()], vec!["a test".to_owned()])
     );
-    eventually("what was missing is there, and what is ahead is left to somebody", async || {
-        (ledger.found(&[]) == (2, BTreeSet::from([ahead.clone()]))).then_some(())
-    })
+    eventually(
+        "missing commits are delivered, and the view ahead of the log is left to an operator",
+        async || (ledger.found(&[]) == (2, BTreeSet::from([ahead.clone()]))).then_some(()),
+    )
     .await;
     for tank in [0, 1, 2, 4] {
         settled(&stack, &tanks[tank]).await;
@@ -161,11 +162,11 @@ async fn lag_is_shown_and_commits_are_redelivered() {
     for arguments in
         [&["redeliver", &stream][..], &["redeliver", "--since", "2020-01-01T00:00:00Z"]]
     {
-        let (code, said) = ledger.run(arguments);
-        assert_eq!((code, &said[0]["commits"], &said[0]["streams"]), (0, &json!(2), &json!(1)));
+        let (code, rows) = ledger.run(arguments);
+        assert_eq!((code, &rows[0]["commits"], &rows[0]["streams"]), (0, &json!(2), &json!(1)));
     }
-    let (_, said) = ledger.run(&["redeliver", &stream, "--from", "2", "--to", "2"]);
-    assert_eq!(said[0]["commits"], 1);
+    let (_, rows) = ledger.run(&["redeliver", &stream, "--from", "2", "--to", "2"]);
+    assert_eq!(rows[0]["commits"], 1);
     assert_eq!(lag(&[]), (0, json!(1), json!(2)));
     let sure = ["--write", "--yes", "--why", "a row was lost"];
     assert_eq!(ledger.run(&[&["redeliver", &stream][..], &sure].concat()).0, 0);
@@ -468,7 +469,7 @@ async fn a_forged_record_gets_no_entry_and_a_wrong_entry_can_be_made_void() {
         (ledger.found(&["--only", "$all"]) == ahead).then_some(())
     })
     .await;
-    assert_eq!(last().await, 2, "the subscription stands still");
+    assert_eq!(last().await, 2, "the subscription stops");
     // then only an entry without a commit can be made void, with a reason,
     let void = |stream: &str, version: &str, sure: &[&str]| {
         ledger.run(&[&["order", "void", stream, version], sure].concat())

@@ -45,7 +45,7 @@ async fn the_policies_of_operators_suffice_for_every_subcommand_and_a_reader_can
     let id = install(&stack, 1_000).await;
     settled(&stack, &id).await;
     let (tool, stream) = (Tool::at(&stack), format!("tank-{id}"));
-    let said = |output: Output| String::from_utf8(output.stderr).unwrap();
+    let stderr = |output: Output| String::from_utf8(output.stderr).unwrap();
     let write = ["--write", "--yes", "--why", "a test"];
     let subcommands = subcommands();
     assert!(subcommands.iter().filter(|(_, writes)| *writes).count() > 6, "{subcommands:?}");
@@ -54,7 +54,7 @@ async fn the_policies_of_operators_suffice_for_every_subcommand_and_a_reader_can
         let words = [subcommand.split(' ').collect(), more].concat();
         let runs = [&[][..], &write];
         for sure in &runs[..=usize::from(writes)] {
-            let ran = said(tool.start(&[&words, *sure].concat()).wait_with_output().unwrap());
+            let ran = stderr(tool.start(&[&words, *sure].concat()).wait_with_output().unwrap());
             assert!(!ran.contains("not authorized"), "ledger {subcommand}: {ran}");
         }
     }
@@ -62,6 +62,6 @@ async fn the_policies_of_operators_suffice_for_every_subcommand_and_a_reader_can
     let reader = ledgerline_local::iam::access_key("OperatorReadPolicy");
     let mut ledger = tool.command();
     ledger.arg(format!("--local={}", stack.aws_url())).args(write);
-    let denied = said(ledger.env("AWS_ACCESS_KEY_ID", reader).output().unwrap());
+    let denied = stderr(ledger.env("AWS_ACCESS_KEY_ID", reader).output().unwrap());
     assert!(denied.contains("is not authorized to perform: dynamodb:PutItem"), "{denied}");
 }
