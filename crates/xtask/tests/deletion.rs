@@ -303,7 +303,8 @@ fn no_file_of_a_library_names_an_application() {
     assert_eq!(found, []);
 }
 
-/// After the deletion of any application, the rest of the template can still be read.
+/// After the deletion of any application, the rest of the template is valid, and no role is left
+/// without a function.
 #[test]
 fn the_template_is_valid_without_any_one_application() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -312,29 +313,30 @@ fn the_template_is_valid_without_any_one_application() {
         let source = Source::parse(text, Path::new("template.yaml")).unwrap();
         let json = source.json();
         let resources = json["Resources"].as_object().unwrap();
-        let had: BTreeSet<_> = resources
+        let used_roles: BTreeSet<_> = resources
             .values()
             .filter(|resource| resource["Type"] == "AWS::Serverless::Function")
             .map(|function| function["Properties"]["Role"]["Fn::GetAtt"].to_string())
             .collect();
         // A superfluous name in a list creates a role that no function has.
-        let nobodys: Vec<_> = resources
+        let unused_roles: Vec<_> = resources
             .keys()
             .filter(|id| {
-                id.ends_with("Role") && !had.iter().any(|had| had.contains(&format!("\"{id}")))
+                id.ends_with("Role")
+                    && !used_roles.iter().any(|used| used.contains(&format!("\"{id}")))
             })
             .collect();
-        assert_eq!(nobodys, Vec::<&String>::new());
+        assert_eq!(unused_roles, Vec::<&String>::new());
         source.template(&Default::default(), "http://127.0.0.1").unwrap().functions.len()
     };
     let manifests = manifests::read_file(&root.join("template.yaml")).unwrap();
     for application in fs::read_dir(root.join("crates/apps")).unwrap() {
         let application = application.unwrap();
         let name = application.file_name().into_string().unwrap();
-        let gone = functions_of(&application.path());
+        let deleted_functions = functions_of(&application.path());
         let mut manifests = manifests.clone();
-        manifests.retain(|function, _| !gone.contains(function));
+        manifests.retain(|function, _| !deleted_functions.contains(function));
         let rest = wired(&without(&template, &name), &manifests);
-        assert_eq!(functions(&rest) + gone.len(), functions(&template), "{name}");
+        assert_eq!(functions(&rest) + deleted_functions.len(), functions(&template), "{name}");
     }
 }

@@ -128,7 +128,7 @@ pub struct Found {
     /// The number of differences of commits that are too young: they may be in transit.
     pub too_young: usize,
     /// The versions in `$all` of the streams that it lacks commits of.
-    pub seen: BTreeMap<StreamId, Seen>,
+    pub seen: BTreeMap<StreamId, EntryVersions>,
 }
 
 impl Found {
@@ -291,7 +291,7 @@ impl Comparison<'_> {
     /// Compares all streams, and `$all` if requested.
     async fn whole(&self, order: Option<&DynamoDbStore>) -> Result<Found, CompareError> {
         let reached = match order {
-            Some(sequence) => Some(reached(sequence).await?),
+            Some(sequence) => Some(entry_versions(sequence).await?),
             None => None,
         };
         let mut heads = self.log.heads(self.parts).await?;
@@ -395,7 +395,7 @@ impl Comparison<'_> {
 
     async fn compare_order(
         &self,
-        reached: &BTreeMap<StreamId, Seen>,
+        reached: &BTreeMap<StreamId, EntryVersions>,
         stream: &StreamId,
         head: &Head,
     ) -> Result<Difference, CompareError> {
@@ -407,7 +407,7 @@ impl Comparison<'_> {
             let newest = self.log.head(stream).await?;
             head = newest.version.min(seen.newest());
         }
-        let found = if seen.newest() > head { seen.newest() } else { seen.up_to };
+        let found = if seen.newest() > head { seen.newest() } else { seen.complete_up_to };
         let who = ORDER.to_owned();
         let stream = stream.clone();
         let generation = None;
@@ -460,60 +460,62 @@ async fn look_at(
 
 /// The versions of a stream that have entries in `$all`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct EntryVersions {
     /// All versions up to this one have an entry.
-    up_to: u64,
+    complete_up_to: u64,
     /// The versions beyond it that have an entry.
     beyond: BTreeSet<u64>,
 }
 
-impl Seen {
+impl EntryVersions {
     fn add(&mut self, version: u64) {
-        if version > self.up_to {
+        if version > self.complete_up_to {
             self.beyond.insert(version);
         }
-        while self.beyond.remove(&(self.up_to + 1)) {
-            self.up_to += 1;
+        while self.beyond.remove(&(self.complete_up_to + 1)) {
+            self.complete_up_to += 1;
         }
     }
 
     /// Removes a void entry: `$all` has no entry of this version, until a commit takes the version.
     fn remove(&mut self, version: u64) {
-        if version <= self.up_to {
-            self.beyond.extend(version + 1..=self.up_to);
-            self.up_to = version.saturating_sub(1);
+        if version <= self.complete_up_to {
+            self.beyond.extend(version + 1..=self.complete_up_to);
+            self.complete_up_to = version.saturating_sub(1);
         }
         self.beyond.remove(&version);
     }
 
     fn newest(&self) -> u64 {
-        self.beyond.last().copied().unwrap_or(self.up_to)
+        self.beyond.last().copied().unwrap_or(self.complete_up_to)
     }
 
     /// Whether this version has an entry.
     #[must_use]
     pub fn has(&self, version: u64) -> bool {
-        version <= self.up_to || self.beyond.contains(&version)
+        version <= self.complete_up_to || self.beyond.contains(&version)
     }
 }
 
 /// Returns the versions of each stream that have entries in `$all`.
-async fn reached(sequence: &impl EventLog) -> Result<BTreeMap<StreamId, Seen>, StoreError> {
-    let mut reached = BTreeMap::<StreamId, Seen>::new();
+async fn entry_versions(
+    sequence: &impl EventLog,
+) -> Result<BTreeMap<StreamId, EntryVersions>, StoreError> {
+    let mut versions = BTreeMap::<StreamId, EntryVersions>::new();
     let mut after = 0;
     loop {
         let (page, complete) = segments(sequence, after).await?;
         after = page.last().map_or(after, |last| last.number);
         for segment in page {
             for Entry { stream, version } in segment.entries {
-                reached.entry(stream).or_default().add(version);
+                versions.entry(stream).or_default().add(version);
             }
             if let Some(void) = segment.voids.last() {
-                reached.entry(void.stream.clone()).or_default().remove(void.version);
+                versions.entry(void.stream.clone()).or_default().remove(void.version);
             }
         }
         if complete {
-            return Ok(reached);
+            return Ok(versions);
         }
     }
 }
@@ -523,19 +525,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_without_an_entry_is_not_hidden_by_a_later_one() {
-        let mut seen = Seen::default();
-        for (version, up_to, newest) in
+    fn a_later_entry_does_not_hide_a_missing_version() {
+        let mut versions = EntryVersions::default();
+        // (added version, last version before the first gap, newest version)
+        for (version, complete_up_to, newest) in
             [(1, 1, 1), (5, 1, 5), (3, 1, 5), (2, 3, 5), (2, 3, 5), (4, 5, 5)]
         {
-            seen.add(version);
-            assert_eq!((seen.up_to, seen.newest()), (up_to, newest), "{version}");
+            versions.add(version);
+            assert_eq!(
+                (versions.complete_up_to, versions.newest()),
+                (complete_up_to, newest),
+                "{version}"
+            );
         }
-        for (version, up_to, newest) in
+        for (version, complete_up_to, newest) in
             [(5, 4, 4), (7, 4, 4), (2, 1, 4), (4, 1, 3), (1, 0, 3), (3, 0, 0)]
         {
-            seen.remove(version);
-            assert_eq!((seen.up_to, seen.newest()), (up_to, newest), "{version} is void");
+            versions.remove(version);
+            assert_eq!(
+                (versions.complete_up_to, versions.newest()),
+                (complete_up_to, newest),
+                "{version} is void"
+            );
         }
     }
 }

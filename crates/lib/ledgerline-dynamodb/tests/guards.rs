@@ -506,7 +506,7 @@ async fn the_last_row_of_a_commit_moves_the_position() {
     assert_eq!(
         first,
         json!({ "tankId": "1", "entry": entry, "version": 2 }),
-        "nobody sees what it says"
+        "the row of the crashed attempt is overwritten"
     );
 }
 
@@ -587,8 +587,8 @@ async fn two_generations_share_no_row_position_or_cursor() {
     assert!(begin("begin").await);
     let seen = table.view().generations().await.unwrap();
     assert_eq!((seen.active, seen.generation_in_phase(Phase::Building)), (0, Some(1)));
-    assert!(!begin("begin too").await, "somebody has changed them since");
-    assert!(begin("begin").await, "a try whose reply was lost");
+    assert!(!begin("begin too").await, "the generations changed after they were read");
+    assert!(begin("begin").await, "a retry of a change whose response was lost");
 
     let page = |cursor: Option<String>| {
         let new = new.clone();

@@ -341,7 +341,7 @@ impl ShownCommit {
     /// Returns the commit, or the reason why it cannot be shown, without its content (rule 14).
     fn json(commit: &Commit) -> Result<Value, String> {
         let event = |RecordedEvent { event_type, schema, data }: &RecordedEvent| {
-            let data = serde_json::from_str(data).map_err(|_| "an event is no JSON".to_owned())?;
+            let data = serde_json::from_str(data).map_err(|_| "an event is not JSON".to_owned())?;
             Ok::<_, String>(ShownEvent { r#type: event_type.clone(), schema: *schema, data })
         };
         let shown = Self {

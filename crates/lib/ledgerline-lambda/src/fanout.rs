@@ -474,12 +474,12 @@ mod tests {
         let queues = read("https://sqs/1.fifo tank\nhttps://sqs/2.fifo tank  site").unwrap();
         assert_eq!(queues["https://sqs/1.fifo"], ["tank"]);
         assert_eq!(queues["https://sqs/2.fifo"], ["tank", "site"]);
-        assert_eq!(read(""), Ok(BTreeMap::new()), "no log projector is no mistake");
-        for (wrong, named) in
+        assert_eq!(read(""), Ok(BTreeMap::new()), "a stack without log projectors is valid");
+        for (wrong, expected) in
             [("https://sqs/1.fifo", "categories"), ("q tank\nq site", "two lines")]
         {
             let error = read(wrong).unwrap_err().to_string();
-            assert!(error.contains(named) && error.contains("LOG_QUEUES"), "{error}");
+            assert!(error.contains(expected) && error.contains("LOG_QUEUES"), "{error}");
         }
     }
 

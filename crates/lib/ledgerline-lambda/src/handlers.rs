@@ -67,7 +67,8 @@ fn find(handlers: &[&[Handler]], name: &str) -> Result<fn() -> Running, Error> {
     let found = handlers.iter().copied().flatten().find(|(known, _)| *known == declared);
     found.map(|(_, start)| *start).ok_or_else(|| {
         let known = names(handlers).collect::<Vec<_>>().join(", ");
-        format!("`{name}` is no function of this program; {FUNCTION} names one of: {known}").into()
+        format!("`{name}` is not a function of this program; set {FUNCTION} to one of: {known}")
+            .into()
     })
 }
 
@@ -93,7 +94,7 @@ mod tests {
             assert_eq!(error.to_string(), runs);
         }
         let unknown = find(&[HANDLERS], "tank-queries").unwrap_err().to_string();
-        assert!(unknown.contains("`tank-queries` is no function of this program"), "{unknown}");
+        assert!(unknown.contains("`tank-queries` is not a function of this program"), "{unknown}");
         assert!(unknown.ends_with("tank-commands, tanks-projector"), "{unknown}");
     }
 }

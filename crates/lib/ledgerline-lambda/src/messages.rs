@@ -71,9 +71,9 @@ pub fn unknown_state() -> RecordedState {
 pub fn details(commit: &Commit, state: &RecordedState) -> Result<Vec<String>, String> {
     let detail = |(index, event): (usize, &RecordedEvent)| {
         let fields =
-            serde_json::from_str(&state.data).map_err(|_| "the state is no JSON object")?;
+            serde_json::from_str(&state.data).map_err(|_| "the state is not a JSON object")?;
         let payload =
-            RawValue::from_string(event.data.clone()).map_err(|_| "the payload is no JSON")?;
+            RawValue::from_string(event.data.clone()).map_err(|_| "the payload is not JSON")?;
         let entry = BusEntry {
             stream: commit.stream.clone(),
             aggregate: Aggregate { last_known_version: commit.version, state: fields },
@@ -250,14 +250,14 @@ mod tests {
         reference["reference"] = "s3://commits/1".into();
         let mut binary = event.clone();
         binary["data"] = serde_json::json!({ "binary": "KLUv" });
-        for (events, named) in [
+        for (events, expected) in [
             (serde_json::json!([event]), "data"),
             (serde_json::json!([reference]), "data"),
             (serde_json::json!([binary]), "events[0].data"),
             (Value::from("s3://commits/1"), "events"),
         ] {
             let reason = Message::read(&message(events)).unwrap_err();
-            assert_eq!(reason, format!("the field {named}"));
+            assert_eq!(reason, format!("the field {expected}"));
         }
     }
 

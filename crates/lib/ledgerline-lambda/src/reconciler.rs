@@ -132,11 +132,14 @@ impl Reconciler {
         let mut subscribers = Vec::new();
         let mut kept = 0;
         for subscriber in &self.subscribers {
-            let who = &subscriber.id;
+            let subscriber_id = &subscriber.id;
             let generations = subscriber.table.recent_generations().await?;
             if let Some(Standby { number, since, .. }) = old_standby(&generations, now) {
                 kept += 1;
-                tracing::error!(what = "kept", who, generation = number, %since, "not reconciled");
+                tracing::error!(
+                    what = "kept", who = subscriber_id, generation = number, %since,
+                    "not reconciled"
+                );
             }
             subscribers.push(subscriber.clone().at_generations().await?);
         }
@@ -153,14 +156,14 @@ impl Reconciler {
         let found = comparison.run().await?;
         let Found { looked, missing, ahead, unreadable, .. } = &found;
         let sum = |count: fn(&ComparisonCounts) -> usize| looked.iter().map(count).sum::<usize>();
-        for (what, differences) in
+        for (finding, differences) in
             [("missing", missing), ("ahead", ahead), ("unreadable", unreadable)]
         {
             for Difference { who, kind: _, stream, head, found, generation, unreadable } in
                 differences
             {
                 tracing::error!(
-                    what, who, %stream, version = head, there = found, generation,
+                    what = finding, who, %stream, version = head, there = found, generation,
                     reason = unreadable, "not reconciled"
                 );
             }

@@ -32,7 +32,7 @@ pub(crate) async fn build<A: Aggregate>(
             StreamId::try_from(name.clone()).map_err(|error| format!("{name}: {error}"))?;
         if stream.category() != A::CATEGORY {
             return Err(format!(
-                "`{name}` is no stream of this function, whose streams begin with {}-",
+                "`{name}` is not a stream of this function, whose streams begin with {}-",
                 A::CATEGORY
             )
             .into());

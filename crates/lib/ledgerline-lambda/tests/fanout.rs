@@ -74,7 +74,7 @@ async fn invoke(
     headers: HeaderMap,
     body: Bytes,
 ) -> axum::http::StatusCode {
-    assert_eq!(headers["x-amz-invocation-type"], "Event", "nobody waits for it");
+    assert_eq!(headers["x-amz-invocation-type"], "Event", "the invocation is asynchronous");
     let mut taken = aws.0.lock().unwrap();
     taken.calls.push("Invoke".into());
     if taken.refuses(std::str::from_utf8(&body).unwrap()) {
@@ -406,7 +406,7 @@ async fn a_state_view_gets_the_newest_state_of_each_stream_of_its_categories() {
     assert_eq!(invocations(&taken, "sites"), [[]; 0]);
     let types: Vec<_> =
         taken.entries.iter().map(|entry| entry["DetailType"].as_str().unwrap()).collect();
-    assert_eq!(types, ["TankFilled"; 3], "nobody wants the others on the bus");
+    assert_eq!(types, ["TankFilled"; 3], "no rule matches the other events");
     assert_eq!(taken.messages.len(), 5);
 }
 
@@ -616,7 +616,7 @@ async fn rule_10_no_message_overtakes_another_of_its_group_and_the_first_failure
 }
 
 /// A commit in a later call to the queue waits for the failed record of an earlier call. So Lambda
-/// must redeliver that commit too, although its record stands before the failed one.
+/// must redeliver that commit too, although its record precedes the failed one.
 #[tokio::test]
 async fn rule_11_a_commit_that_waits_for_a_failed_call_is_redelivered_too() {
     let world = World::new().await;

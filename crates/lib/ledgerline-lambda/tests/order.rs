@@ -230,7 +230,7 @@ async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
     faulty.append(&world.sequence, &world.log, "faulty", wrong, Timestamp::now()).await.unwrap();
     world.commit(&[("tank-a", 2)]).await;
     let diary = world.subscriber();
-    assert!(diary.catch_up().await.is_err(), "a subscription stands still at it");
+    assert!(diary.catch_up().await.is_err(), "a subscription stops at it");
     // when an operator voids it, and attempts to void a correct entry too,
     let right = Entry { stream: StreamId::new("tank", "a").unwrap(), version: 2 };
     let void =
@@ -560,7 +560,7 @@ async fn a_killed_instance_holds_others_up_until_its_lease_expires() {
     assert!(world.rows.take_checkpoint("killed", now, minute).await.unwrap().is_some());
     let subscriber = world.subscriber();
     subscriber.catch_up().await.unwrap();
-    assert!(world.diary().await.is_empty(), "somebody else is at it");
+    assert!(world.diary().await.is_empty(), "another instance holds the lease");
     // The same holder takes the lease with a time a minute ago, so the lease has expired.
     assert!(world.rows.take_checkpoint("killed", now - minute, minute).await.unwrap().is_some());
     subscriber.catch_up().await.unwrap();

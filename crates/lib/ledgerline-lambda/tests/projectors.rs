@@ -108,7 +108,7 @@ async fn a_row_ahead_of_the_log_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_failed_state_does_not_stop_the_others() {
+async fn a_malformed_state_and_a_panic_do_not_stop_the_other_states() {
     let (mut projector, wire) = levels().await;
     projector.view.row = |id, version, state| match id {
         "bug" => panic!("a bug"),
@@ -117,6 +117,7 @@ async fn a_failed_state_does_not_stop_the_others() {
     let state = sample("levels-projector/drawn")["detail"].take();
     let mut bug = state.clone();
     bug["stream"] = json!("tank-bug");
+    // A malformed state (it has no `aggregate`), a state whose row panics, and a valid state.
     let batch = vec![json!({ "stream": "tank-1" }), bug, state];
     let error = projector.project_all(batch).await.unwrap_err().to_string();
     assert!(error.contains("aggregate"), "the first error: {error}");

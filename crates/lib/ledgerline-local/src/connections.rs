@@ -24,6 +24,9 @@ use crate::{
     trace_log::TraceLog,
 };
 
+/// SQS's default visibility timeout of a queue, in seconds.
+const DEFAULT_VISIBILITY_TIMEOUT: u64 = 30;
+
 /// The running services of a template.
 pub(crate) struct Services {
     pub(crate) dynamodb: DynamoDb,
@@ -217,7 +220,8 @@ impl Connections<'_> {
         let queue = self.template.queues.iter().find(|queue| queue.arn == source.queue);
         let queue = queue.ok_or_else(|| anyhow!("{id}: there is no queue {}", source.queue))?;
         let visible = queue.attributes.get("VisibilityTimeout");
-        let visible = visible.and_then(|seconds| seconds.parse().ok()).unwrap_or(30);
+        let visible =
+            visible.and_then(|seconds| seconds.parse().ok()).unwrap_or(DEFAULT_VISIBILITY_TIMEOUT);
         if visible < timeout {
             bail!(
                 "{id}: the queue's visibility timeout of {visible} s is below the function's timeout of {timeout} s, which Lambda refuses"

@@ -98,7 +98,7 @@ impl Door {
         let hosts = texts(headers, "host");
         let hosts: Vec<_> = hosts.chain(request.uri().authority().map(Authority::as_str)).collect();
         if hosts.is_empty() || !hosts.iter().all(|host| self.has_name(host)) {
-            let detail = format!("`{}` is no name of this server: {REBOUND}", hosts.join(", "));
+            let detail = format!("`{}` is not a name of this server: {REBOUND}", hosts.join(", "));
             return Some(problem(StatusCode::MISDIRECTED_REQUEST, &detail));
         }
         if !is_foreign(headers, &hosts) {

@@ -103,7 +103,7 @@ async fn request(State(wire): State<Arc<Wire>>, request: Request) -> Response<Bo
 }
 
 impl Wire {
-    /// Passes a request on to the database's own server. The door cannot stand before that server,
+    /// Passes a request on to the database's own server. The door cannot protect that server,
     /// which allows every web page, so its port is open only during the request.
     async fn pass_on(&self, mut head: Parts, body: Bytes) -> anyhow::Result<Response<Body>> {
         let own = TcpListener::bind(("127.0.0.1", 0)).await?;
@@ -118,8 +118,8 @@ impl Wire {
         Ok(Response::from(response).map(Body::new))
     }
 
-    /// Returns the answer of a frequent operation; `None` for other operations. Returns `None` for
-    /// a refusal too, unless it is that of a transaction or of a failed condition.
+    /// Answers a frequent operation. Returns `None` if the database's own server must answer: for
+    /// other operations, and for errors except failed conditions and failed transactions.
     fn answer(&self, target: &str, body: &[u8]) -> Option<(StatusCode, Vec<u8>)> {
         let database = &self.database;
         let operation = target.strip_prefix("DynamoDB_20120810.")?;

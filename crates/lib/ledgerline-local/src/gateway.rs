@@ -67,14 +67,14 @@ impl Gateway {
             .route("/v2/email/outbound-emails", post(send_mail))
             .route("/mailbox", get(mails))
             .route("/outages", post(begin_outage))
-            .fallback(operation)
+            .fallback(handle_operation)
             // The largest request is DynamoDB's BatchWriteItem.
             .layer(DefaultBodyLimit::max(16 * 1024 * 1024))
             .with_state(Arc::new(self))
     }
 }
 
-async fn operation(
+async fn handle_operation(
     State(gateway): State<Arc<Gateway>>,
     headers: HeaderMap,
     body: Bytes,

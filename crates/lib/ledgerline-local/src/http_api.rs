@@ -181,7 +181,8 @@ async fn answer(
     // Without a permit, the function answers the request at once, like a request without `wait`.
     let uri =
         if matches!(long_poll, Some(None)) { drop_wait(&parts.uri) } else { parts.uri.clone() };
-    let mut event = event(route, &parameters, &parts.method, &uri, &parts.headers, &body, client);
+    let mut event =
+        gateway_event(route, &parameters, &parts.method, &uri, &parts.headers, &body, client);
     event["requestContext"]["requestId"] = json!(seen.id);
     if let Some(authorizer) = authorizer {
         seen.sub = authorizer["jwt"]["claims"]["sub"].as_str().unwrap_or_default().to_owned();
@@ -226,7 +227,7 @@ async fn answer(
     response
 }
 
-fn event(
+fn gateway_event(
     route: &Route,
     parameters: &BTreeMap<String, String>,
     method: &Method,
@@ -349,8 +350,8 @@ mod tests {
     #[test]
     fn a_long_poll_without_a_permit_loses_its_wait_parameter() {
         let uri = |query: &str| format!("/events?{query}").parse::<Uri>().unwrap();
-        let is_one = |query: &str| is_long_poll(&uri(query));
-        assert!(is_one("after=x&wait=20") && !is_one("after=wait") && !is_one("wait=0"));
+        let is_long = |query: &str| is_long_poll(&uri(query));
+        assert!(is_long("after=x&wait=20") && !is_long("after=wait") && !is_long("wait=0"));
         assert_eq!(drop_wait(&uri("after=x&wait=20&limit=1")), uri("after=x&limit=1"));
         assert_eq!(drop_wait(&uri("wait=20")).query(), Some(""));
     }

@@ -158,7 +158,7 @@ impl Iam {
     /// of AWS; `None` if the caller may.
     #[must_use]
     pub fn denial(&self, key: &str, target: &str, request: &Value) -> Option<String> {
-        self.denial_of_acts(key, self.acts(target, request))
+        self.denial_of_acts(key, self.required_permissions(target, request))
     }
 
     fn denial_of_acts(&self, key: &str, acts: Vec<Act>) -> Option<String> {
@@ -193,7 +193,7 @@ impl Iam {
         let key = caller(headers)?;
         let is_function = self.callers.get(key).is_some_and(|caller| caller.is_function);
         let request: Value = serde_json::from_slice(body).ok()?;
-        let acts = self.acts(target, &request);
+        let acts = self.required_permissions(target, &request);
         if is_function
             && let Some((act, answer)) =
                 acts.iter().find_map(|act| Some((act, self.outages.failure(&act.resource)?)))
@@ -292,9 +292,9 @@ impl Iam {
 
     // --- The actions of requests -----------------------------------------------------------------
 
-    fn acts(&self, target: &str, request: &Value) -> Vec<Act> {
+    fn required_permissions(&self, target: &str, request: &Value) -> Vec<Act> {
         match target.split_once('.') {
-            Some(("DynamoDB_20120810", operation)) => self.dynamodb(operation, request),
+            Some(("DynamoDB_20120810", operation)) => self.dynamodb_permissions(operation, request),
             Some(("AmazonSQS", operation)) => sqs(operation, request),
             Some(("AWSEvents", "PutEvents")) => {
                 let entries = request["Entries"].as_array().into_iter().flatten();
@@ -345,7 +345,7 @@ impl Iam {
         }
     }
 
-    fn dynamodb(&self, operation: &str, request: &Value) -> Vec<Act> {
+    fn dynamodb_permissions(&self, operation: &str, request: &Value) -> Vec<Act> {
         let table = &request["TableName"];
         let action = format!("dynamodb:{operation}");
         let act = |index, keys| vec![self.table_act(&action, table, index, keys)];

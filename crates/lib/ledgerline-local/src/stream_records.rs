@@ -251,7 +251,7 @@ mod tests {
         write(&database, 1..=10);
         let records = kept(&database, &stream, "");
         stream.pass(&database, "").unwrap();
-        assert_eq!(kept(&database, &stream, ""), records, "nobody has passed any");
+        assert_eq!(kept(&database, &stream, ""), records, "no reader has passed a record");
 
         stream.pass(&database, &records[6].1).unwrap();
 

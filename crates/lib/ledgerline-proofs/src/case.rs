@@ -159,7 +159,7 @@ impl Case {
             async move {
                 let runner =
                     QueueRunner { store: World::store_at(&wire), consumer: consumer(&wire) };
-                runner.entries(entries.to_vec()).await.is_ok()
+                runner.apply_entries(entries.to_vec()).await.is_ok()
             }
             .boxed_local()
         };

@@ -26,8 +26,8 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// The number of attempts after which a queue gives up a message. The template has many more, so
-/// that an outage of an hour gives up no message.
+/// The number of attempts after which a queue dead-letters a message. The template has many more,
+/// so that an outage of an hour dead-letters no message.
 const MAX_RECEIVES: usize = 5;
 /// The largest batch of a function, in records or messages.
 const BATCH: usize = 10;
@@ -242,7 +242,7 @@ impl<'a> Schedule<'a> {
                 6..=8 => self.project().await,
                 9..=11 => self.consume().await,
                 12 => self.redrive(),
-                13 => self.give_up(),
+                13 => self.dead_letter(),
                 _ => self.pause().await,
             }
         }
@@ -459,7 +459,7 @@ impl<'a> Schedule<'a> {
     /// Does the same as `ledger redeliver --all`: reads the log, and turns its commits into records
     /// for the fanout.
     async fn catch_up(&mut self) -> Result<()> {
-        let is_ours = |item: &Value| {
+        let is_of_this_run = |item: &Value| {
             let mut streams = self.streams.iter().flat_map(|commits| commits.first());
             streams.any(|commit| item["stream"]["S"] == commit.stream.as_str())
         };
@@ -475,7 +475,7 @@ impl<'a> Schedule<'a> {
                 },
             })
         };
-        let items = self.items("CommitsTable").into_iter().filter(is_ours);
+        let items = self.items("CommitsTable").into_iter().filter(is_of_this_run);
         let batch: Vec<_> = items.enumerate().map(record).collect();
         for record in records(serde_json::from_value(json!({ "Records": batch }))?) {
             let commit = record.commit;
@@ -484,7 +484,7 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// Lambda delivers any one of the states. It may redeliver the state, or give it up.
+    /// Lambda delivers any one of the states. It may redeliver the state, or dead-letter it.
     async fn project(&mut self) {
         self.collect();
         if self.states.is_empty() {
@@ -540,8 +540,8 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// A queue gives up its first message, as after too many attempts.
-    fn give_up(&mut self) {
+    /// A queue dead-letters its first message, as after too many attempts.
+    fn dead_letter(&mut self) {
         let number = self.rng.usize(0..self.queues.len().max(1));
         if let Some(queue) = self.queues.values_mut().nth(number) {
             queue.dead.extend(queue.messages.pop_front());

@@ -238,7 +238,7 @@ fn dynamodb(database: &Database, operation: &str, body: &Value) -> Answer {
         "ExecuteTransaction" => {
             call_database(body, |request| database.execute_transaction(request))
         }
-        other => Err(DynoxideError::ValidationException(format!("nobody calls {other:?}"))),
+        other => Err(DynoxideError::ValidationException(format!("{other:?} is not emulated"))),
     };
     match answer {
         Ok(body) => Answer { status: 200, body },
@@ -260,7 +260,7 @@ pub(crate) mod answer {
     }
 
     /// The number of items of a transaction; `None` for another operation.
-    fn items(operation: &str, body: &Value) -> Option<usize> {
+    fn item_count(operation: &str, body: &Value) -> Option<usize> {
         let items = match operation {
             "ExecuteTransaction" => &body["TransactStatements"],
             "TransactWriteItems" => &body["TransactItems"],
@@ -269,7 +269,7 @@ pub(crate) mod answer {
         items.as_array().map(Vec::len)
     }
 
-    fn cancel(items: usize, code: &str, message: &str) -> Answer {
+    fn cancellation(items: usize, code: &str, message: &str) -> Answer {
         let mut reasons = vec![json!({ "Code": "None" }); items];
         reasons[0] = json!({ "Code": code, "Message": message });
         let codes: Vec<_> = reasons.iter().filter_map(|reason| reason["Code"].as_str()).collect();
@@ -287,8 +287,8 @@ pub(crate) mod answer {
     /// The answer that another transaction is writing the same item.
     pub(crate) fn conflict(operation: &str, body: &Value) -> Answer {
         let message = "Transaction is ongoing for the item";
-        match items(operation, body) {
-            Some(items) => cancel(items, "TransactionConflict", message),
+        match item_count(operation, body) {
+            Some(items) => cancellation(items, "TransactionConflict", message),
             None => error(400, "TransactionConflictException", json!({ "message": message })),
         }
     }
@@ -298,8 +298,8 @@ pub(crate) mod answer {
     pub(crate) fn throttle(operation: &str, body: &Value, for_an_item: bool) -> Answer {
         let message = "The level of configured provisioned throughput for the table was exceeded. Consider increasing \
              your provisioning level with the UpdateTable API.";
-        match items(operation, body).filter(|_| for_an_item) {
-            Some(items) => cancel(items, "ThrottlingError", message),
+        match item_count(operation, body).filter(|_| for_an_item) {
+            Some(items) => cancellation(items, "ThrottlingError", message),
             None => {
                 let reason = json!({
                     "reason": "TableWriteProvisionedThroughputExceeded",

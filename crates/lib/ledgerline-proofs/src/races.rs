@@ -391,7 +391,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
             let stream = &self.streams[rng.usize(0..self.streams.len())];
             let operation = self.operation(client, number, known.get(stream).copied(), &mut rng);
             let keyed = rng.bool();
-            self.invoke(thread, stream, &operation);
+            self.record_invocation(thread, stream, &operation);
             let mut told = None;
             for _ in 0..if keyed { 3 } else { 1 } {
                 if rng.u32(0..3) == 0 {
@@ -551,7 +551,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         }
     }
 
-    fn invoke(&self, thread: usize, stream: &StreamId, operation: &Operation<A>) {
+    fn record_invocation(&self, thread: usize, stream: &StreamId, operation: &Operation<A>) {
         let mut record = self.record();
         record.counts.add("commands", operation.command.is_some().into());
         record.lines.push(format!("{thread:>5} {stream} {operation:?}"));
@@ -607,7 +607,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
                 actor: String::new(),
                 id: "last".into(),
             };
-            self.invoke(usize::MAX, stream, &last);
+            self.record_invocation(usize::MAX, stream, &last);
             let cache = cold();
             let read = self.ask(self.log, &cache, stream, &last, false, SignedDuration::ZERO);
             let (told, _) = read.await.context("the stream cannot be read any more")?;

@@ -103,21 +103,21 @@ impl Order {
         batch.filter(|record| !sequencer.known.contains(record)).copied().collect()
     }
 
-    fn append(&self, state: &mut State, who: usize, reply_lost: bool) {
-        let sequencer = &mut state.sequencers[who];
+    fn append(&self, state: &mut State, index: usize, reply_lost: bool) {
+        let sequencer = &mut state.sequencers[index];
         let left = Self::unsequenced_records(sequencer);
         let head = sequencer.head.unwrap_or_default();
         if head == state.all.len() {
             state.all.push(left.clone());
         } else if self.has(Guard::AppendCondition) {
-            self.catch_up(state, who);
+            self.catch_up(state, index);
             return;
         } else {
             state.all[head].clone_from(&left);
             state.changed = true;
         }
         if reply_lost {
-            self.catch_up(state, who);
+            self.catch_up(state, index);
         } else {
             sequencer.head = Some(head + 1);
             sequencer.known.extend(left);
@@ -125,8 +125,8 @@ impl Order {
     }
 
     /// Reads the segments after the last one that the sequencer has read.
-    fn catch_up(&self, state: &mut State, who: usize) {
-        let sequencer = &mut state.sequencers[who];
+    fn catch_up(&self, state: &mut State, index: usize) {
+        let sequencer = &mut state.sequencers[index];
         let head = sequencer.head.unwrap_or_default();
         if self.has(Guard::LeaveOut) {
             let missed = state.all[head..].iter().flatten().copied();
@@ -151,28 +151,28 @@ impl Model for Order {
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
-        for (who, sequencer) in state.sequencers.iter().enumerate() {
+        for (index, sequencer) in state.sequencers.iter().enumerate() {
             match (&sequencer.batch, sequencer.head) {
                 (None, _) => {
                     for (shard, (done, waits)) in state.shards.iter().enumerate() {
                         let most = BATCH.min(RECORDS - done);
                         let sizes = 1..=if *waits { 0 } else { most };
-                        steps.extend(sizes.map(|size| Step::Take(who, shard, size)));
+                        steps.extend(sizes.map(|size| Step::Take(index, shard, size)));
                     }
                 }
-                (Some(_), None) => steps.push(Step::Look(who)),
+                (Some(_), None) => steps.push(Step::Look(index)),
                 (Some(_), Some(_)) if Self::unsequenced_records(sequencer).is_empty() => {
-                    steps.push(Step::Acknowledge(who))
+                    steps.push(Step::Acknowledge(index))
                 }
                 (Some(_), Some(_)) => {
-                    steps.push(Step::Append(who));
+                    steps.push(Step::Append(index));
                     if !self.has(Guard::AcknowledgeLast) {
-                        steps.push(Step::Acknowledge(who));
+                        steps.push(Step::Acknowledge(index));
                     }
                 }
             }
             if state.faults < self.faults && sequencer.batch.is_some() {
-                steps.extend([Step::AppendReplyLost(who), Step::GiveUp(who), Step::End(who)]);
+                steps.extend([Step::AppendReplyLost(index), Step::GiveUp(index), Step::End(index)]);
             }
         }
     }
@@ -180,44 +180,44 @@ impl Model for Order {
     fn next_state(&self, before: &State, step: Step) -> Option<State> {
         let mut state = before.clone();
         match step {
-            Step::Take(who, shard, size) => {
+            Step::Take(index, shard, size) => {
                 let (done, waits) = &mut state.shards[shard];
                 *waits = true;
                 let batch = (*done..*done + size).map(|place| (shard as u8, place)).collect();
-                state.sequencers[who].batch = Some((batch, false));
+                state.sequencers[index].batch = Some((batch, false));
             }
-            Step::Look(who) => {
+            Step::Look(index) => {
                 let known = if self.has(Guard::Look) { state.all.concat() } else { Vec::new() };
-                let sequencer = &mut state.sequencers[who];
+                let sequencer = &mut state.sequencers[index];
                 (sequencer.head, sequencer.known) = (Some(state.all.len()), known);
             }
-            Step::Append(who) => self.append(&mut state, who, false),
-            Step::AppendReplyLost(who) => {
-                if state.sequencers[who].head.is_none()
-                    || Self::unsequenced_records(&state.sequencers[who]).is_empty()
+            Step::Append(index) => self.append(&mut state, index, false),
+            Step::AppendReplyLost(index) => {
+                if state.sequencers[index].head.is_none()
+                    || Self::unsequenced_records(&state.sequencers[index]).is_empty()
                 {
                     return None;
                 }
                 state.faults += 1;
-                self.append(&mut state, who, true);
+                self.append(&mut state, index, true);
             }
-            Step::Acknowledge(who) => {
-                let (batch, given_up) = state.sequencers[who].batch.take()?;
+            Step::Acknowledge(index) => {
+                let (batch, given_up) = state.sequencers[index].batch.take()?;
                 let (shard, last) = *batch.last()?;
                 if !given_up {
                     state.shards[usize::from(shard)] = (last + 1, false);
                 }
             }
-            Step::GiveUp(who) | Step::End(who) => {
+            Step::GiveUp(index) | Step::End(index) => {
                 state.faults += 1;
-                let (batch, given_up) = state.sequencers[who].batch.as_mut()?;
+                let (batch, given_up) = state.sequencers[index].batch.as_mut()?;
                 let shard = usize::from(batch.first()?.0);
                 if !*given_up {
                     state.shards[shard].1 = false;
                 }
                 *given_up = true;
                 if matches!(step, Step::End(_)) {
-                    state.sequencers[who] = Sequencer::default();
+                    state.sequencers[index] = Sequencer::default();
                 }
             }
         }

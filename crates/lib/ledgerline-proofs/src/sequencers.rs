@@ -462,7 +462,7 @@ impl History {
                         .map_or(0, |(_, at)| *at);
                     ensure!(
                         version.parse().is_ok_and(|version: u64| reached >= version),
-                        "{} {} stands before its cause {cause:?}",
+                        "{} {} precedes its cause {cause:?}",
                         commit.stream,
                         commit.version
                     );

@@ -52,7 +52,7 @@ pub(crate) fn blocks<'t>(lines: &[&'t str]) -> Result<Vec<Block<'t>>, (usize, St
                 return Err((at + 1, format!("`{END}` ends no generated block: delete it")));
             }
             (None, false, _) if is_almost_a_marker(line) => {
-                let message = format!("`{line}` is no marker: write `{BEGIN}NAME>` or `{END}`");
+                let message = format!("`{line}` is not a marker: write `{BEGIN}NAME>` or `{END}`");
                 return Err((at + 1, message));
             }
             (None, false, _) => {}

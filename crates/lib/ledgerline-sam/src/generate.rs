@@ -312,7 +312,7 @@ mod tests {
             "# <generated Queues> # x",
         ] {
             let error = refused(&text.replacen("# <generated Queues>", wrong, 1));
-            assert!(error.contains(&format!("`{wrong}` is no marker")), "{error}");
+            assert!(error.contains(&format!("`{wrong}` is not a marker")), "{error}");
         }
     }
 
@@ -399,14 +399,14 @@ mod tests {
             (
                 "x",
                 &schedule.replace("\"X\"", "\"x;y\""),
-                "the manifest of `x`: `x;y` is no variable",
+                "the manifest of `x`: `x;y` is not a valid variable",
             ),
             (
                 "x",
                 &schedule.replace("source", "sauce"),
                 "the manifest of `x`: unknown field `sauce`",
             ),
-            ("\u{1b}[2J", schedule, "is no name of a function"),
+            ("\u{1b}[2J", schedule, "is not a function name"),
         ] {
             let error = in_template(&json(serde_json::json!({ name: text }))).unwrap_err();
             assert!(format!("{error:#}").contains(expected), "{error:#}");

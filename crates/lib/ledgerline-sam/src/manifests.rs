@@ -54,7 +54,7 @@ pub fn read(text: &str) -> Result<Manifests> {
 fn validate(name: &str, manifest: &Manifest) -> Result<()> {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if name.is_empty() || !name.chars().all(is_of_name) {
-        bail!("`{}` is no name of a function", name.escape_debug());
+        bail!("`{}` is not a function name", name.escape_debug());
     }
     manifest.validate().with_context(|| format!("the manifest of `{name}`"))
 }

@@ -39,7 +39,7 @@ impl Progress {
 
 /// The packages and binaries that a build has finished.
 #[derive(Debug, Default)]
-struct Made {
+struct Artifacts {
     /// All of them, including those that were up to date.
     known: BTreeSet<(PackageId, Option<String>)>,
     /// The number of those that cargo compiled.
@@ -49,30 +49,30 @@ struct Made {
 /// The progress of a build of binaries by cargo.
 #[derive(Debug)]
 pub(crate) struct Build {
-    made: Arc<Mutex<Made>>,
+    artifacts: Arc<Mutex<Artifacts>>,
     _shown: Progress,
 }
 
 impl Build {
     pub(crate) fn start(root: &Path, binaries: &[&str]) -> Self {
-        let made = Arc::<Mutex<Made>>::default();
+        let artifacts = Arc::<Mutex<Artifacts>>::default();
         let root = root.to_owned();
-        let seen = Arc::clone(&made);
+        let shared = Arc::clone(&artifacts);
         let binaries: Vec<_> = binaries.iter().map(|binary| (*binary).to_owned()).collect();
-        // The packages are counted at the first line, so a build that ends earlier does not pay for
-        // it.
-        let mut all = None;
+        // The packages are counted at the first line, so a shorter build does not run
+        // `cargo metadata`.
+        let mut package_count = None;
         let shown = Progress::start(move |elapsed| {
-            let all = all.get_or_insert_with(|| packages_of(&root, &binaries).ok());
-            let made = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let packages = package_count.get_or_insert_with(|| packages_of(&root, &binaries).ok());
+            let artifacts = shared.lock().unwrap_or_else(PoisonError::into_inner);
             line(
-                all.map(|packages| packages + binaries.len()),
-                made.known.len(),
-                made.compiled,
+                packages.map(|packages| packages + binaries.len()),
+                artifacts.known.len(),
+                artifacts.compiled,
                 elapsed,
             )
         });
-        Self { made, _shown: shown }
+        Self { artifacts, _shown: shown }
     }
 
     /// Counts an artifact of cargo. Build scripts do not count, because they belong to a package.
@@ -81,9 +81,9 @@ impl Build {
             return;
         }
         let binary = artifact.target.is_bin().then(|| artifact.target.name.clone());
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if made.known.insert((artifact.package_id.clone(), binary)) && !artifact.fresh {
-            made.compiled += 1;
+        let mut artifacts = self.artifacts.lock().unwrap_or_else(PoisonError::into_inner);
+        if artifacts.known.insert((artifact.package_id.clone(), binary)) && !artifact.fresh {
+            artifacts.compiled += 1;
         }
     }
 }
@@ -117,18 +117,23 @@ fn packages_of(root: &Path, binaries: &[String]) -> Result<usize> {
         metadata.cargo_path(path);
     }
     let metadata = metadata.exec()?;
-    let is_one = |target: &&cargo_metadata::Target| {
+    let is_requested = |target: &&cargo_metadata::Target| {
         (target.is_bin() || target.is_example()) && binaries.contains(&target.name)
     };
-    let mut targets = metadata.packages.iter().flat_map(|package| &package.targets).filter(is_one);
+    let mut targets =
+        metadata.packages.iter().flat_map(|package| &package.targets).filter(is_requested);
     // An example also has development dependencies, which this function does not count. So the
     // build of an example has no estimate.
     anyhow::ensure!(targets.all(|target| target.is_bin()), "an example is built");
-    let has_one = |package: &&cargo_metadata::Package| {
+    let has_requested_binary = |package: &&cargo_metadata::Package| {
         package.targets.iter().any(|target| target.is_bin() && binaries.contains(&target.name))
     };
-    let mut open: Vec<_> =
-        metadata.packages.iter().filter(has_one).map(|package| package.id.clone()).collect();
+    let mut open: Vec<_> = metadata
+        .packages
+        .iter()
+        .filter(has_requested_binary)
+        .map(|package| package.id.clone())
+        .collect();
     let mut reached = BTreeSet::new();
     while let Some(id) = open.pop() {
         let node =

@@ -100,7 +100,7 @@ fn samples_of_function(root: &Path, id: &str, binary: &str) -> Result<Vec<Sample
     let answered = names(&root.join(&answers))?;
     for (folder, files) in [(&events, &cases), (&answers, &answered)] {
         if let Some(file) = files.iter().find(|file| !file.ends_with(".json")) {
-            bail!("`{folder}/{file}` is no JSON file; move it elsewhere or delete it");
+            bail!("`{folder}/{file}` is not a JSON file; move it elsewhere or delete it");
         }
     }
     if cases.is_empty() {
@@ -259,7 +259,7 @@ mod tests {
         let fill = "tests/answers/tanks/fill.json";
         let draw = "tests/answers/tanks/draw.json";
         let scrap = "tests/answers/tanks/scrap.json";
-        for (path, text, said) in [
+        for (path, text, expected) in [
             (
                 scrap,
                 &*step(SCRAP, "5"),
@@ -290,7 +290,11 @@ mod tests {
                 FILL,
                 "answers to no event; write `events/tanks/seal.json`",
             ),
-            ("events/tanks/answers.md", "", "`events/tanks/answers.md` is no JSON file; move it"),
+            (
+                "events/tanks/answers.md",
+                "",
+                "`events/tanks/answers.md` is not a JSON file; move it",
+            ),
             (fill, "[]", "`tests/answers/tanks/fill.json` has no step; write one"),
             (
                 fill,
@@ -303,7 +307,7 @@ mod tests {
             let changed: BTreeMap<_, _> = FILES.into_iter().chain([(path, text)]).collect();
             let root = folder(&Vec::from_iter(changed));
             let error = samples_of_function(root.path(), "TanksFunction", "tanks").unwrap_err();
-            assert!(format!("{error:#}").contains(said), "{said}\n{error:#}");
+            assert!(format!("{error:#}").contains(expected), "{expected}\n{error:#}");
         }
         let nothing = folder(&[]);
         let error = samples_of_function(nothing.path(), "TanksFunction", "tanks").unwrap_err();

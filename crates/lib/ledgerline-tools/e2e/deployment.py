@@ -260,7 +260,7 @@ def attempts(dynamodb):
     again = attempt("PartiQL INSERT again", statement, Statement=f'INSERT INTO "{table}" VALUE {item}',
                     Parameters=[key["stream"], key["version"]])
     read = attempt("GetItem", dynamodb.get_item, TableName=table, Key=key)
-    return {"tried": dict(tried), "unchanged": same, "insert": again[1], "read": read[1]}
+    return {"outcomes": dict(tried), "unchanged": same, "insert": again[1], "read": read[1]}
 
 
 def changes_of_an_answer(dynamodb):
@@ -316,7 +316,7 @@ def denials():
     # The role by itself first, without what the table's policy would deny it in any case.
     client("dynamodb").delete_resource_policy(ResourceArn=table_arn())
     as_writer = attempts(as_role(arn))
-    as_writer["tried"] |= changes_of_an_answer(as_role(arn))
+    as_writer["outcomes"] |= changes_of_an_answer(as_role(arn))
     protect()
     return {"a command function": as_writer, "an administrator": attempts(as_role(administrator["Arn"]))}
 
@@ -431,7 +431,7 @@ def operators():
                                  FunctionName=f"{physical('FanoutFunction')}:live", Payload=b'{"Records": []}'))
             tried.append(attempt("PutItem into OperationsTable", dynamodb.put_item, TableName=physical("OperationsTable"),
                                  Item={"kind": {"S": "attempt"}, "at": {"S": "now"}}))
-        found[who] = {"stream": commit["stream"]["S"], "tried": dict(tried),
+        found[who] = {"stream": commit["stream"]["S"], "outcomes": dict(tried),
                       "credentials": {name.upper(): value for name, value in given.items()}}
     return found
 

@@ -44,12 +44,16 @@ pub(crate) fn run(build: bool) -> Result<()> {
     let has_web_app = template["Parameters"][WEB_APP].is_object();
     deploy(&emulator, &sam, has_web_app)?;
 
-    let Routes { url, routes } = emulator.deployment("routes")?;
+    let Routes { url, routes } = emulator.run_deployment_script("routes")?;
     routes.iter().for_each(|route| println!("  {route}"));
-    let preflight: BTreeMap<String, Option<String>> = emulator.deployment("preflight")?;
+    let preflight: BTreeMap<String, Option<String>> =
+        emulator.run_deployment_script("preflight")?;
     for (origin, allowed) in preflight {
-        if allowed.as_deref() != Some(ORIGIN).filter(|known| *known == origin) {
-            bail!("a page of {origin} may read responses if its origin is {allowed:?}");
+        let expected = (origin == ORIGIN).then_some(ORIGIN);
+        if allowed.as_deref() != expected {
+            bail!(
+                "the preflight response to `{origin}` allows {allowed:?} instead of {expected:?}"
+            );
         }
     }
     println!("  only pages of {ORIGIN} read responses of the API");
@@ -57,7 +61,7 @@ pub(crate) fn run(build: bool) -> Result<()> {
     if Command::new("jq").arg("--version").output().is_err() {
         bail!("the commands of the documents need jq: install it (apt-get install jq)");
     }
-    let tokens: BTreeMap<String, String> = emulator.deployment("tokens")?;
+    let tokens: BTreeMap<String, String> = emulator.run_deployment_script("tokens")?;
     println!(
         "  tokens by the commands of the documents: {}",
         tokens.keys().cloned().collect::<Vec<_>>().join(", ")
@@ -117,18 +121,18 @@ fn deploy(emulator: &Emulator, sam: &Path, has_web_app: bool) -> Result<()> {
 /// Fails if a principal is not denied a change of a commit or of an answer.
 fn attempt_changes(emulator: &Emulator) -> Result<()> {
     println!("Attempts to change a commit or an answer:");
-    let denials: BTreeMap<String, Attempts> = emulator.deployment("denials")?;
-    for (who, attempts) in &denials {
-        attempts.check(who)?;
+    let denials: BTreeMap<String, Attempts> = emulator.run_deployment_script("denials")?;
+    for (principal, attempts) in &denials {
+        attempts.check(principal)?;
     }
     let denials: BTreeMap<String, BTreeMap<String, String>> =
-        emulator.deployment("order_denials")?;
-    for (who, tried) in &denials {
-        for (what, outcome) in tried {
+        emulator.run_deployment_script("order_denials")?;
+    for (principal, attempts) in &denials {
+        for (action, outcome) in attempts {
             if !outcome.starts_with("denied") {
-                bail!("{who} was not denied {what}: {outcome}");
+                bail!("{principal} was not denied {action}: {outcome}");
             }
-            println!("  {who}: {what}: denied");
+            println!("  {principal}: {action}: denied");
         }
     }
     Ok(())
@@ -139,7 +143,7 @@ fn attempt_changes(emulator: &Emulator) -> Result<()> {
 #[derive(Deserialize)]
 struct Operator {
     credentials: BTreeMap<String, String>,
-    tried: BTreeMap<String, String>,
+    outcomes: BTreeMap<String, String>,
     /// A stream of the log.
     stream: String,
 }
@@ -147,13 +151,13 @@ struct Operator {
 /// Tests the operator's tool with the policies for it: the reads and writes that they allow, and
 /// the attempts that they deny. Without such policies in the template, this tests nothing.
 fn operators(emulator: &Emulator) -> Result<()> {
-    let operators: BTreeMap<String, Operator> = emulator.deployment("operators")?;
-    for (who, Operator { credentials, tried, stream }) in &operators {
-        for (what, outcome) in tried {
+    let operators: BTreeMap<String, Operator> = emulator.run_deployment_script("operators")?;
+    for (principal, Operator { credentials, outcomes, stream }) in &operators {
+        for (action, outcome) in outcomes {
             if !outcome.starts_with("denied") {
-                bail!("an operator who is a {who} was not denied {what}: {outcome}");
+                bail!("an operator who is a {principal} was not denied {action}: {outcome}");
             }
-            println!("  {who}: {what}: denied");
+            println!("  {principal}: {action}: denied");
         }
         let reads = [
             &["doctor"][..],
@@ -174,56 +178,57 @@ fn operators(emulator: &Emulator) -> Result<()> {
             let (code, printed) = emulator.ledger(credentials, arguments)?;
             if code != Some(0) && (code != Some(2) || arguments == ["doctor"]) {
                 bail!(
-                    "an operator who is a {who} cannot do ledger {}: {printed}",
+                    "an operator who is a {principal} cannot do ledger {}: {printed}",
                     arguments.join(" ")
                 );
             }
             let took = started.elapsed().as_secs_f64();
-            println!("  {who}: ledger {}: done in {took:.1} s", arguments.join(" "));
+            println!("  {principal}: ledger {}: done in {took:.1} s", arguments.join(" "));
         }
         let writes = ["redeliver", stream, "--write", "--yes", "--why", "a test of the deployment"];
         let (code, printed) = emulator.ledger(credentials, &writes)?;
-        if (code == Some(0)) != (who == "writer") {
+        if (code == Some(0)) != (principal == "writer") {
             bail!(
-                "an operator who is a {who}: ledger redeliver --write ended with {code:?}: {printed}"
+                "an operator who is a {principal}: ledger redeliver --write ended with {code:?}: \
+                 {printed}"
             );
         }
         println!(
-            "  {who}: ledger redeliver --write: {}",
-            if who == "writer" { "done" } else { "refused" }
+            "  {principal}: ledger redeliver --write: {}",
+            if principal == "writer" { "done" } else { "refused" }
         );
-        order(emulator, credentials, stream, who == "writer")
-            .with_context(|| format!("an operator who is a {who}"))?;
-        roll_back(emulator, credentials, who == "writer")
-            .with_context(|| format!("an operator who is a {who}"))?;
-        stop(emulator, credentials, who == "writer")
-            .with_context(|| format!("an operator who is a {who}"))?;
-        let done = if who == "writer" { "done" } else { "refused" };
-        println!("  {who}: ledger release promote, rollback and concurrency: {done}");
+        order(emulator, credentials, stream, principal == "writer")
+            .with_context(|| format!("an operator who is a {principal}"))?;
+        roll_back(emulator, credentials, principal == "writer")
+            .with_context(|| format!("an operator who is a {principal}"))?;
+        stop(emulator, credentials, principal == "writer")
+            .with_context(|| format!("an operator who is a {principal}"))?;
+        let done = if principal == "writer" { "done" } else { "refused" };
+        println!("  {principal}: ledger release promote, rollback and concurrency: {done}");
     }
     if operators.is_empty() { Ok(()) } else { drift(emulator) }
 }
 
-/// Tests `ledger redeliver --order` and `ledger order void`. An operator who `may` write redelivers
+/// Tests `ledger redeliver --order` and `ledger order void`. An operator who may write redelivers
 /// commits to `$all`, and voids a wrong entry. No operator voids the entry of a commit that the log
 /// has.
 fn order(
     emulator: &Emulator,
     credentials: &BTreeMap<String, String>,
     stream: &str,
-    may: bool,
+    may_write: bool,
 ) -> Result<()> {
     let sure = ["--write", "--yes", "--why", "a test of the deployment"];
     let (code, printed) =
         emulator.ledger(credentials, &[&["redeliver", stream, "--order"][..], &sure].concat())?;
-    if (code == Some(0)) != may {
+    if (code == Some(0)) != may_write {
         bail!("ledger redeliver --order ended with {code:?}: {printed}");
     }
     let void = |stream: &str, version: &str| {
         emulator.ledger(credentials, &[&["order", "void", stream, version][..], &sure].concat())
     };
-    if may {
-        let wrong: BTreeMap<String, String> = emulator.deployment("wrong_entry")?;
+    if may_write {
+        let wrong: BTreeMap<String, String> = emulator.run_deployment_script("wrong_entry")?;
         let (code, printed) = void(&wrong["stream"], &wrong["version"])?;
         if code != Some(0) {
             bail!("ledger order void ended with {code:?}: {printed}");
@@ -233,24 +238,31 @@ fn order(
     if code != Some(1) || !printed.contains("the log has") {
         bail!("ledger order void of a right entry ended with {code:?}: {printed}");
     }
-    println!("  ledger redeliver --order and order void: {}", if may { "done" } else { "refused" });
+    println!(
+        "  ledger redeliver --order and order void: {}",
+        if may_write { "done" } else { "refused" }
+    );
     Ok(())
 }
 
-/// Tests `ledger concurrency`. An operator who `may` write stops a function and starts it again;
+/// Tests `ledger concurrency`. An operator who may write stops a function and starts it again;
 /// meanwhile, `ledger doctor` reports the stopped function. The command of another operator fails
 /// when it writes its record. The emulator needs roles with the right to stop functions, so the
 /// role does not refuse this by itself.
-fn stop(emulator: &Emulator, credentials: &BTreeMap<String, String>, may: bool) -> Result<()> {
+fn stop(
+    emulator: &Emulator,
+    credentials: &BTreeMap<String, String>,
+    may_write: bool,
+) -> Result<()> {
     let sure = ["--write", "--yes", "--why", "a test of the deployment"];
     let concurrency = |to: &[&str]| {
         emulator.ledger(credentials, &[&["concurrency", "SequencerFunction"], to, &sure].concat())
     };
     let (code, printed) = concurrency(&["--reserve", "0"])?;
-    if (code == Some(0)) != may {
+    if (code == Some(0)) != may_write {
         bail!("ledger concurrency ended with {code:?}: {printed}");
     }
-    if may {
+    if may_write {
         let (_, found) = emulator.ledger(credentials, &["doctor"])?;
         let (code, printed) = concurrency(&["--release"])?;
         let (_, after) = emulator.ledger(credentials, &["doctor"])?;
@@ -273,13 +285,13 @@ fn drift(emulator: &Emulator) -> Result<()> {
         emulator.ledger(&administrator, &["doctor", "--drift", "--template", &template])?;
     let lines = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let wrong: Vec<_> = lines.filter(|line| line["wrong"].is_string()).collect();
-    let is_ours = |line: &Value| {
+    let is_changed_trust_policy = |line: &Value| {
         let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
         text("of") == "drift"
             && text("name").ends_with("Role")
             && text("wrong").contains("AssumeRolePolicyDocument")
     };
-    if code != Some(2) || wrong.is_empty() || !wrong.iter().all(is_ours) {
+    if code != Some(2) || wrong.is_empty() || !wrong.iter().all(is_changed_trust_policy) {
         bail!("ledger doctor --drift ended with {code:?}: {printed}");
     }
     println!("  an administrator: ledger doctor --drift: {} changed roles are found", wrong.len());
@@ -287,17 +299,21 @@ fn drift(emulator: &Emulator) -> Result<()> {
 }
 
 /// Promotes new versions of all functions, and rolls back to the versions that were live.
-fn roll_back(emulator: &Emulator, credentials: &BTreeMap<String, String>, may: bool) -> Result<()> {
+fn roll_back(
+    emulator: &Emulator,
+    credentials: &BTreeMap<String, String>,
+    may_write: bool,
+) -> Result<()> {
     let file = env::current_dir()?.join("target/e2e-live.jsonl");
     let (_, before) = emulator.ledger(credentials, &["release", "list"])?;
     std::fs::write(&file, &before)?;
     let sure = ["--write", "--yes", "--why", "a test of the deployment"];
     let (published, printed) =
         emulator.ledger(credentials, &[&["release", "promote"][..], &sure].concat())?;
-    if (published == Some(0)) != may {
+    if (published == Some(0)) != may_write {
         bail!("ledger release promote ended with {published:?}: {printed}");
     }
-    if may {
+    if may_write {
         let file = file.to_string_lossy().into_owned();
         let (code, printed) = emulator
             .ledger(credentials, &[&["release", "rollback", "--to", &file][..], &sure].concat())?;
@@ -318,42 +334,45 @@ struct Routes {
 /// The results of attempts to change a commit or an idempotency record.
 #[derive(Deserialize)]
 struct Attempts {
-    tried: BTreeMap<String, String>,
+    outcomes: BTreeMap<String, String>,
     unchanged: bool,
     insert: String,
     read: String,
 }
 
 impl Attempts {
-    fn check(&self, who: &str) -> Result<()> {
-        for (what, outcome) in &self.tried {
+    fn check(&self, principal: &str) -> Result<()> {
+        for (action, outcome) in &self.outcomes {
             // Print only the reason: the line already names the caller and the action, which the
             // emulator's sentence repeats.
             let reason =
                 [" because ", " with "].iter().find_map(|word| Some(outcome.rsplit_once(word)?.1));
             let denied = outcome.starts_with("denied");
             println!(
-                "  {who}: {what}: {}{}",
+                "  {principal}: {action}: {}{}",
                 if denied { "denied, " } else { "" },
                 reason.unwrap_or(outcome)
             );
         }
-        println!("  {who}: PartiQL INSERT at a version that is taken: {}", self.insert);
-        println!("  {who}: GetItem: {}", self.read);
-        let because = if who == "a command function" {
+        println!("  {principal}: PartiQL INSERT at a version that is taken: {}", self.insert);
+        println!("  {principal}: GetItem: {}", self.read);
+        let because = if principal == "a command function" {
             "no identity-based policy"
         } else {
             "resource-based policy"
         };
         let denied = |outcome: &str| outcome.starts_with("denied") && outcome.contains(because);
-        if let Some((what, outcome)) = self.tried.iter().find(|(_, outcome)| !denied(outcome)) {
-            bail!("rule 3: {who} was not denied {what}: {outcome}");
+        if let Some((action, outcome)) = self.outcomes.iter().find(|(_, outcome)| !denied(outcome))
+        {
+            bail!("rule 3: {principal} was not denied {action}: {outcome}");
         }
         if !self.unchanged
             || !self.insert.starts_with("DuplicateItemException")
             || self.read != "ALLOWED"
         {
-            bail!("rule 3: {who} could change a commit or an answer, or could not read a commit");
+            bail!(
+                "rule 3: {principal} could change a commit or an answer, or could not read a commit"
+            );
         }
         Ok(())
     }
@@ -365,7 +384,7 @@ fn in_browser(emulator: &Emulator) -> Result<()> {
         println!("NOT TESTED: the web app in a browser. Install Node.js 20 or later.");
         return Ok(());
     }
-    let deployed: Value = emulator.deployment("web_app")?;
+    let deployed: Value = emulator.run_deployment_script("web_app")?;
     let mut test = Command::new("npx");
     test.current_dir("web").args(["vitest", "run", "--project", "deployed"]);
     tools::run(test.env("DEPLOYED", deployed.to_string()))
@@ -373,7 +392,7 @@ fn in_browser(emulator: &Emulator) -> Result<()> {
 
 /// Invokes every function with every sample event.
 fn invoke_samples(emulator: &Emulator) -> Result<()> {
-    let functions: BTreeMap<String, String> = emulator.deployment("functions")?;
+    let functions: BTreeMap<String, String> = emulator.run_deployment_script("functions")?;
     // The samples create aggregates, whose ids must be new here. They are new, because the stack
     // was just deployed.
     let mut wrong = Vec::new();
@@ -475,7 +494,7 @@ impl Emulator {
     }
 
     /// Runs a command of `e2e/deployment.py`, and parses its output.
-    fn deployment<T: DeserializeOwned>(&self, command: &str) -> Result<T> {
+    fn run_deployment_script<T: DeserializeOwned>(&self, command: &str) -> Result<T> {
         let mut python = self.program(&self.python, "python");
         let printed = tools::output(python.args([DEPLOYMENT, command]))?;
         serde_json::from_str(&printed).with_context(|| format!("{command} printed {printed}"))

@@ -441,7 +441,7 @@ fn compiled_twice(metadata: &Metadata) -> Result<Vec<String>> {
     let everything = features(&["--workspace", "--edges", "normal,build,dev"])?;
     let has_proofs = metadata.workspace_packages().iter().any(|package| package.name == PROOFS);
     let mut problems = Vec::new();
-    for (what, arguments) in [
+    for (group, arguments) in [
         ("the functions", &["--workspace", "--exclude", "xtask", "--edges", "normal,build"][..]),
         ("local", &["--package", "local", "--edges", "normal,build"]),
         ("the proofs", &["--package", PROOFS, "--edges", "normal,build"]),
@@ -452,7 +452,7 @@ fn compiled_twice(metadata: &Metadata) -> Result<Vec<String>> {
         let others = features(arguments)?.difference(&everything).cloned().collect::<Vec<_>>();
         problems.extend(others.into_iter().map(|(package, features)| {
             format!(
-                "{package} is compiled twice: {what} needs it with [{features}], the tests do not"
+                "{package} is compiled twice: {group} needs it with [{features}], the tests do not"
             )
         }));
     }

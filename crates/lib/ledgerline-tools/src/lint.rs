@@ -16,15 +16,15 @@ const PROCESS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/process.py");
 /// cannot be fetched, and no earlier copy exists, the function checks nothing and says so.
 fn advisories(deny: &Path) -> Result<()> {
     let output = Command::new(deny).args(["check", "advisories"]).output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
         println!("no advisory is about a dependency");
-    } else if said.contains("failed to fetch advisory database") {
+    } else if stderr.contains("failed to fetch advisory database") {
         println!(
-            "NOT CHECKED: advisories about dependencies. Their database cannot be fetched here:\n{said}"
+            "NOT CHECKED: advisories about dependencies. Their database cannot be fetched here:\n{stderr}"
         );
     } else {
-        bail!("advisories are about dependencies:\n{said}");
+        bail!("advisories are about dependencies:\n{stderr}");
     }
     Ok(())
 }

@@ -55,7 +55,7 @@ const SLIPS: [(&str, &str, &str); 24] = [
     (
         "            ${StockSubscriptionFunction}:live tank\n",
         "            ${StockSubscriptionFunction}:live tank\n            ${TankQueriesFunction}:live tank\n",
-        "SUBSCRIPTIONS has TankQueriesFunction, which is no function of a subscription",
+        "SUBSCRIPTIONS has TankQueriesFunction, which is not a function of a subscription",
     ),
     (
         "        Again: { Type: Schedule, Properties: { Schedule: rate(1 minute) } }\n",

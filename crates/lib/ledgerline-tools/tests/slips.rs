@@ -262,7 +262,7 @@ const EVENTS: [Slip; 14] = [
     (
         "            ${ItemsProjectorFunction}:live item\n",
         "            ${ItemHistoryProjectorFunction}:live item\n            ${ItemsProjectorFunction}:live item\n",
-        "STATE_VIEWS has ItemHistoryProjectorFunction, which is no function of a state view",
+        "STATE_VIEWS has ItemHistoryProjectorFunction, which is not a function of a state view",
     ),
     (
         "        Again: { Type: SQS",
@@ -386,7 +386,7 @@ const SAFEGUARDS: [Slip; 27] = [
     (
         "            DestinationConfig: { OnFailure: { Type: SQS, Destination: !GetAtt FanoutDeadLetterQueue.Arn } }\n",
         "",
-        "records that Lambda gives up are lost",
+        "records that Lambda no longer retries are lost",
     ),
     (
         "Principal: { Service: events.amazonaws.com }",
@@ -690,7 +690,7 @@ fn slips_in_manifests() -> Vec<(&'static str, Value, &'static str)> {
         (
             "/items-projector/source",
             json!({ "queue": ["item"] }),
-            "STATE_VIEWS has ItemsProjectorFunction, which is no function of a state view",
+            "STATE_VIEWS has ItemsProjectorFunction, which is not a function of a state view",
         ),
         (
             "/items-projector/variables",

@@ -126,7 +126,7 @@ mod tests {
         cache.put(&stream(2), &tank(MAX_BYTES));
         assert!(
             cache.get(&stream(1)).is_some() && cache.get(&stream(2)).is_none(),
-            "it pushes nobody out"
+            "a state larger than the cache evicts no other"
         );
     }
 }

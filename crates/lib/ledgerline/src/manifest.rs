@@ -49,7 +49,7 @@ pub struct Manifest {
 
 /// A text of a manifest that is not valid for its purpose.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no {what}")]
+#[error("`{text}` is not a valid {what}")]
 pub struct InvalidManifest {
     /// The purpose of the text: a category, a variable, an action.
     pub what: &'static str,

@@ -264,11 +264,11 @@ async fn visible_ratings(world: &World) -> BTreeSet<(String, String, String, u8)
         let of = |partition: String| {
             rows.iter().filter(move |(key, _)| key.0 == partition).map(|(_, row)| row)
         };
-        let following: BTreeMap<_, _> = of(feeds::following(user))
+        let following: BTreeMap<_, _> = of(feeds::followings_partition(user))
             .map(|row| serde_json::from_value::<feeds::Follow>(Value::Object(row.clone())).unwrap())
             .map(|follow| (follow.entry, follow.following))
             .collect();
-        for row in of(feeds::feed(user)) {
+        for row in of(feeds::feed_partition(user)) {
             let entry: feeds::Entry = serde_json::from_value(Value::Object(row.clone())).unwrap();
             if feeds::shown(&entry, &following) {
                 let rating = &rows[&(feeds::ratings(&entry.author), entry.link.clone())];
@@ -301,7 +301,7 @@ async fn a_late_entry_of_an_ended_following_is_not_shown() {
         world.deliver(commit).await.unwrap();
     }
     let rows = world.rows().await;
-    let (_, entry) = rows.iter().find(|(key, _)| key.0 == feeds::feed("ada")).unwrap();
+    let (_, entry) = rows.iter().find(|(key, _)| key.0 == feeds::feed_partition("ada")).unwrap();
     let entry: feeds::Entry = serde_json::from_value(Value::Object(entry.clone())).unwrap();
     let place = entry.entry.rsplit_once('#').unwrap().0;
     let late = feeds::Entry::new("ada", 1, "bob", place, &entry.link);

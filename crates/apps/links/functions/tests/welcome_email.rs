@@ -82,7 +82,10 @@ impl World {
     }
 
     async fn deliver_from(&self, version: u64, sender: Option<&str>) -> Result<(), String> {
-        self.function(sender).entries(entries(version)).await.map_err(|error| error.to_string())
+        self.function(sender)
+            .apply_entries(entries(version))
+            .await
+            .map_err(|error| error.to_string())
     }
 
     /// Returns the row of the mail.

@@ -49,7 +49,7 @@ pub(crate) fn write(key: &Item, query: &List<'_>) -> Result<String, TableError> 
     for (name, value) in key.iter().filter(|(name, _)| *name != query.partition.0) {
         rest.insert(
             name,
-            value.as_s().map_err(|_| TableError::Row(format!("the key {name} is no text")))?,
+            value.as_s().map_err(|_| TableError::Row(format!("the key {name} is not a text")))?,
         );
     }
     let name = LIST.to_owned();

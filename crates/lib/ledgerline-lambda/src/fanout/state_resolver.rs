@@ -68,6 +68,7 @@ impl<S: EventStore> StateResolver<S> {
     }
 }
 
+/// Returns the state of each commit, embedded or folded from the log.
 async fn recorded_states<A: Aggregate>(
     store: &impl EventStore,
     commits: &[&Commit],

@@ -25,7 +25,7 @@ pub(crate) fn encoded_bytes(part: &Value) -> usize {
 /// without text keys: a programming error. A command is in the log by then, so it does not fail.
 pub(crate) fn as_json(body: impl Serialize) -> Value {
     serde_json::to_value(body).unwrap_or_else(|error| {
-        tracing::error!(%error, "the body of an answer is no JSON");
+        tracing::error!(%error, "the body of an answer is not JSON");
         Value::Null
     })
 }

@@ -35,7 +35,8 @@ struct EntryEvent {
 }
 
 /// Runs a consumer of commits that a rule of the bus invokes. It applies each commit exactly once
-/// and in order (rule 7). `manifest` names the source and the tables; `run` adds reads of the log.
+/// and in order (rule 7). `manifest` declares the bus rule and the tables; `run` adds the grant to
+/// read streams.
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, and the variables that `build` reads.
@@ -49,7 +50,7 @@ pub(crate) async fn run<C: Consumer + 'static>(
         let runner = Arc::new(QueueRunner { store, consumer: build(sdk).await? });
         Ok(handler(move |LambdaEvent { payload: event, .. }: LambdaEvent<Value>| {
             let runner = Arc::clone(&runner);
-            async move { Ok(runner.entries(details(event)?).await?) }
+            async move { Ok(runner.apply_entries(details(event)?).await?) }
         }))
     };
     serve(manifest.table(table_grants::read_streams()), build.boxed_local()).await
@@ -70,13 +71,13 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
     /// # Errors
     /// The error of the first entry that failed. Lambda delivers the event again, and the applied
     /// commits are duplicates then.
-    pub async fn entries(&self, details: Vec<Value>) -> Result<(), ApplyError> {
+    pub async fn apply_entries(&self, details: Vec<Value>) -> Result<(), ApplyError> {
         let mut outcome = Ok(());
         for detail in details {
             let stream = detail["stream"].as_str().map(ToOwned::to_owned);
             let correlation_id = detail["meta"]["correlationId"].as_str().map(ToOwned::to_owned);
             // A panic at one entry must not keep the others from being applied.
-            let applied = AssertUnwindSafe(self.entry(detail)).catch_unwind().await;
+            let applied = AssertUnwindSafe(self.apply_entry(detail)).catch_unwind().await;
             let applied = applied.unwrap_or_else(|_| Err(ApplyError::Effect("panic".to_owned())));
             if let Err(error) = &applied {
                 tracing::error!(stream, correlation_id, error = %Causes(error), "projection");
@@ -86,7 +87,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         outcome
     }
 
-    async fn entry(&self, detail: Value) -> Result<(), ApplyError> {
+    async fn apply_entry(&self, detail: Value) -> Result<(), ApplyError> {
         let malformed = |error: serde_path_to_error::Error<serde_json::Error>| {
             ApplyError::Malformed(format!("the entry has no valid field {}", field_or_root(&error)))
         };

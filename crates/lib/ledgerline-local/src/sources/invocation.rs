@@ -37,7 +37,7 @@ const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs
 pub(crate) struct AsyncTarget {
     pub(crate) function: Arc<Function>,
     pub(crate) config: InvokeConfig,
-    /// The URL of the queue for events that are given up.
+    /// The URL of the queue for dead-lettered events.
     pub(crate) on_failure: Option<String>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct RuleTarget {
     /// The ARN of the rule.
     pub(crate) rule: String,
     pub(crate) retries: RetryPolicy,
-    /// The URL of the queue for events that are given up.
+    /// The URL of the queue for dead-lettered events.
     pub(crate) dead_letters: Option<String>,
 }
 

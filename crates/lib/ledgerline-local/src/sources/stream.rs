@@ -39,7 +39,7 @@ pub(crate) struct Mapping {
     pub(crate) source: StreamSource,
     pub(crate) filters: Filters,
     pub(crate) function: Arc<Function>,
-    /// The client and the URL of the queue for records that are given up.
+    /// The client and the URL of the queue for dead-lettered records.
     pub(crate) on_failure: Option<(aws_sdk_sqs::Client, String)>,
     /// Wakes the poller after a probable write.
     pub(crate) written: Arc<Notify>,
@@ -338,7 +338,7 @@ mod tests {
     }
 
     /// Settles ten records with a function that fails at record 6. Returns the batches of the
-    /// invocations, and the batches that were given up.
+    /// invocations, and the dead-lettered batches.
     fn settled(source: &StreamSource, partial: bool) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
         let (mut invoked, mut given_up) = (Vec::new(), Vec::new());
         let mut work = Work::new(source, records(10));

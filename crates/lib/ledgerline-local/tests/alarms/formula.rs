@@ -42,7 +42,7 @@ fn evaluate(expression: &str, datapoints: &Datapoints) -> Option<f64> {
         Some(datapoint) => *datapoint,
         // No account with quotas is behind the local stack.
         None if word.starts_with("SERVICE_QUOTA(") => None,
-        None => panic!("the term {word} of {expression} is no metric"),
+        None => panic!("the term {word} of {expression} is not a metric"),
     };
     let value = match *expression.split(' ').collect::<Vec<_>>() {
         [one] => term(one)?,

@@ -16,6 +16,10 @@ use crate::{
 
 /// Seconds for which a dead-letter queue retains its messages: 14 days, the most that SQS allows.
 const KEPT: i64 = 1_209_600;
+/// Lambda's default timeout of a function, in seconds.
+const DEFAULT_TIMEOUT: i64 = 3;
+/// SQS's default visibility timeout of a queue, in seconds.
+const DEFAULT_VISIBILITY_TIMEOUT: i64 = 30;
 
 /// Finds missing and weakened safeguards, each with its place.
 pub(super) fn problems(source: &Source) -> Vec<String> {
@@ -156,11 +160,11 @@ impl Template<'_> {
                 }
                 self.bounded_stream(id, name, properties);
                 // The records that the fanout quarantines must go to the same queue as those that
-                // Lambda gives up.
+                // Lambda no longer retries.
                 let letters =
                     &function["Properties"]["Environment"]["Variables"]["DEAD_LETTER_QUEUE"];
-                let given_up = &properties["DestinationConfig"]["OnFailure"]["Destination"];
-                if logical_id(letters) != logical_id(given_up) {
+                let on_failure = &properties["DestinationConfig"]["OnFailure"]["Destination"];
+                if logical_id(letters) != logical_id(on_failure) {
                     let keys = ["Environment", "Variables", "DEAD_LETTER_QUEUE"];
                     self.wrong(
                         id,
@@ -201,23 +205,23 @@ impl Template<'_> {
         self.must(id, &keys, &properties["FunctionResponseTypes"], &expected);
     }
 
-    /// Checks that Lambda never gives up a record of the sequencer. A commit in such a record would
-    /// be missing in `$all`.
+    /// Checks that Lambda retries each record of the sequencer until it succeeds. Otherwise `$all`
+    /// would lack the record's commit.
     fn whole_stream(&mut self, id: &str, name: &str, properties: &Value) {
         for key in ["MaximumRetryAttempts", "MaximumRecordAgeInSeconds"] {
             self.must(id, &["Events", name, "Properties", key], &properties[key], &(-1).into());
         }
     }
 
-    /// Checks that Lambda gives up a poison pill and sends it to a dead-letter queue. This is for a
-    /// function that reads whole records.
+    /// Checks that Lambda sends a poison pill to a dead-letter queue after a limited time. This is
+    /// for a function that reads whole records.
     fn bounded_stream(&mut self, id: &str, name: &str, properties: &Value) {
         let keys = |key: &'static str| ["Events", name, "Properties", key];
         if !self.is_dead_letter_queue(
             logical_id(&properties["DestinationConfig"]["OnFailure"]["Destination"]),
             false,
         ) {
-            let message = "records that Lambda gives up are lost: write DestinationConfig: { OnFailure: { Type: SQS, … } }";
+            let message = "records that Lambda no longer retries are lost: write DestinationConfig: { OnFailure: { Type: SQS, … } }";
             self.wrong(id, &keys("DestinationConfig"), message);
         }
         // The defaults have no limit: one record would stop its shard until it leaves the stream.
@@ -290,10 +294,10 @@ impl Template<'_> {
         }
         let visible = &properties["VisibilityTimeout"];
         let visible = resolved(self.json, visible);
-        // The default timeout of Lambda is three seconds.
-        let timeout =
-            resolved(self.json, property(self.json, function, "Timeout")).as_i64().unwrap_or(3);
-        if visible.as_i64().unwrap_or(30) < timeout {
+        let timeout = resolved(self.json, property(self.json, function, "Timeout"))
+            .as_i64()
+            .unwrap_or(DEFAULT_TIMEOUT);
+        if visible.as_i64().unwrap_or(DEFAULT_VISIBILITY_TIMEOUT) < timeout {
             let message =
                 format!("SQS redelivers a message before the function's timeout of {timeout} s");
             self.wrong(id, &["VisibilityTimeout"], &message);

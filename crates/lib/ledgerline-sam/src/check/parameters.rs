@@ -27,7 +27,7 @@ fn unknown(config: &toml::Table, parameters: &Value) -> Vec<String> {
                         .collect();
                     problems.push(format!(
                         "samconfig.toml: [{environment}.{command}.parameters] sets `{name}`, which \
-                         is no parameter of the template; choose one of: {}",
+                         is not a parameter of the template; choose one of: {}",
                         known.join(", ")
                     ));
                 }
@@ -77,8 +77,8 @@ mod tests {
         assert_eq!(
             found,
             [("old", "Old"), ("prod", "InSteps")].map(|(environment, name)| format!(
-                "samconfig.toml: [{environment}.deploy.parameters] sets `{name}`, which is no \
-                 parameter of the template; choose one of: AlarmEmail, Environment"
+                "samconfig.toml: [{environment}.deploy.parameters] sets `{name}`, which is not \
+                 a parameter of the template; choose one of: AlarmEmail, Environment"
             ))
         );
     }

@@ -73,11 +73,11 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
 /// creates such a role.
 fn unused(template: &Template<'_>) -> Vec<String> {
     let functions = template.functions.iter();
-    let had: BTreeSet<_> =
+    let used_roles: BTreeSet<_> =
         functions.filter_map(|function| logical_id(&function.properties["Role"])).collect();
     let unused = resources(template.json, &["AWS::IAM::Role"]).filter(|(id, role)| {
         let trusted = &role["Properties"]["AssumeRolePolicyDocument"];
-        !had.contains(id) && trusted.to_string().contains("lambda.amazonaws.com")
+        !used_roles.contains(id) && trusted.to_string().contains("lambda.amazonaws.com")
     });
     let problem = |(id, _)| {
         let place = template.source.place(&["Resources", id]);

@@ -335,7 +335,7 @@ impl<'a> Invoked<'a> {
         let left = self.functions.keys().filter(|function| !wants(function));
         left.map(|function| {
             let message =
-                format!("{} has {function}, which is no function of {kind}", self.variable);
+                format!("{} has {function}, which is not a function of {kind}", self.variable);
             template.problem(self.by, &self.lines(), &message)
         })
         .collect()

@@ -215,14 +215,14 @@ fn group_parameters(template: &mut Node) {
 fn with_lists(mut template: Node, manifests: &Manifests) -> Result<Node> {
     let source = source(&template)?;
     let json = source.json();
-    let read = Template::new(&source, &json, manifests);
-    for function in &read.functions {
+    let parsed = Template::new(&source, &json, manifests);
+    for function in &parsed.functions {
         let manifest = function.manifest;
         let is_read = |name: &&&str| {
             manifest.variables.contains(**name) || manifest.optional_variables.contains(**name)
         };
         for name in lists::VARIABLES.iter().filter(is_read) {
-            let lines = lists::variable(&read, name).unwrap_or_default();
+            let lines = lists::variable(&parsed, name).unwrap_or_default();
             let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
             let mut value = if text.is_empty() { text.into() } else { substitution(text) };
             let path = ["Resources", function.id, "Properties", "Environment", "Variables", *name];
@@ -234,18 +234,17 @@ fn with_lists(mut template: Node, manifests: &Manifests) -> Result<Node> {
     Ok(template)
 }
 
-/// Fills the statements of roles. They follow from the manifest, and from the resources that the
-/// function's variables and events name.
+/// Adds to each function's role the policy that its manifest, variables and events require.
 fn with_roles(mut template: Node, manifests: &Manifests) -> Result<Node> {
     let source = source(&template)?;
     let json = source.json();
-    let read = Template::new(&source, &json, manifests);
-    for function in &read.functions {
+    let parsed = Template::new(&source, &json, manifests);
+    for function in &parsed.functions {
         let role = logical_id(&function.properties["Role"]).unwrap_or_default();
-        let policy = binary(&json["Resources"][function.id]);
-        let grants = statements::grants(&read, function);
+        let policy_name = binary(&json["Resources"][function.id]);
+        let grants = statements::grants(&parsed, function);
         if !grants.is_empty() {
-            let policies = role_policy::policies(policy, &grants);
+            let policies = role_policy::policies(policy_name, &grants);
             set(&mut template, role, Node::map([("Policies", policies)]));
         }
     }

@@ -98,14 +98,14 @@ pub(crate) fn names(template: &Template<'_>, name: &str) -> Option<Vec<String>> 
         "Urls" => has_url,
         "Commands" => only_category,
         "StateViews" => |template, function| {
-            let is_one = is(function, SubscriberKind::StateProjector)
+            let is_in_loop = is(function, SubscriberKind::StateProjector)
                 && has_role_of_loop(template, function);
-            is_one.then(|| strip_suffix(function.id, "ProjectorFunction")).flatten()
+            is_in_loop.then(|| strip_suffix(function.id, "ProjectorFunction")).flatten()
         },
         "LogViews" => |template, function| {
-            let is_one =
+            let is_in_loop =
                 is(function, SubscriberKind::LogProjector) && has_role_of_loop(template, function);
-            is_one.then(|| strip_suffix(function.id, "ProjectorFunction")).flatten()
+            is_in_loop.then(|| strip_suffix(function.id, "ProjectorFunction")).flatten()
         },
         "Queues" => |_, function| {
             let Source::Queue(_) = function.manifest.source else { return None };

@@ -58,7 +58,7 @@ pub(super) fn pattern(template: &Template<'_>, before: &[&str]) -> Result<Vec<St
         function.map(|function| &function.manifest.source)
     else {
         return Err(format!(
-            "the generated block `Pattern` is in `{id}`, which is no state projector"
+            "the generated block `Pattern` is in `{id}`, which is not a state projector"
         ));
     };
     let source = event_source(template.json)

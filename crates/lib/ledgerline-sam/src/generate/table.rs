@@ -161,13 +161,14 @@ mod tests {
     #[test]
     fn two_functions_that_declare_other_keys_are_an_error_with_both_names() {
         let one = manifest("id", "byOwner", "id");
-        for (other, what) in [
+        for (other, declaration) in [
             (manifest("name", "byOwner", "id"), "the table `ItemsTable`"),
             (manifest("id", "byOwner", "name"), "the index `byOwner`"),
         ] {
             let error = merge_declarations(&one, &other).unwrap_err().to_string();
-            let expected =
-                format!("`one-queries` and `other-queries` declare different keys of {what}");
+            let expected = format!(
+                "`one-queries` and `other-queries` declare different keys of {declaration}"
+            );
             assert_eq!(error, expected);
         }
     }

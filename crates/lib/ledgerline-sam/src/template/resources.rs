@@ -30,7 +30,8 @@ impl<'a> Scope<'a> {
             .entries())
     }
 
-    pub(super) fn template(&self) -> Located<Template> {
+    /// Resolves all resources and returns what the local stack emulates.
+    pub(super) fn read_template(&self) -> Located<Template> {
         let mut template = Template::default();
         for (name, globals) in self.root.get("Globals").map_or(&[][..], Node::entries) {
             let kind = format!("AWS::Serverless::{name}");
@@ -54,7 +55,7 @@ impl<'a> Scope<'a> {
             template.ignored_properties.extend(names);
             match kind {
                 "AWS::Serverless::Function" => {
-                    template.functions.push(self.function(id, resource)?)
+                    template.functions.push(self.read_function(id, resource)?)
                 }
                 "AWS::DynamoDB::Table" => template.tables.push(self.table(id, resource)?),
                 "AWS::SQS::Queue" => template.queues.push(self.queue(id, resource)?),
@@ -159,11 +160,11 @@ impl<'a> Scope<'a> {
         }
     }
 
-    fn function(&self, id: &str, resource: &Node) -> Located<Function> {
+    fn read_function(&self, id: &str, resource: &Node) -> Located<Function> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
         struct Properties {
-            #[serde(default = "three")]
+            #[serde(default = "default_timeout")]
             timeout: u64,
             #[serde(default)]
             environment: Environment,
@@ -184,7 +185,7 @@ impl<'a> Scope<'a> {
             #[serde(default)]
             variables: BTreeMap<String, Value>,
         }
-        fn three() -> u64 {
+        fn default_timeout() -> u64 {
             3
         }
         let binary = resource
@@ -227,7 +228,7 @@ impl<'a> Scope<'a> {
             .collect();
         let mut events = Vec::new();
         for (name, event) in node.get("Events").map_or(&[][..], Node::entries) {
-            events.push(self.event(&format!("{id}.Events.{name}"), name, event)?);
+            events.push(self.read_event(&format!("{id}.Events.{name}"), name, event)?);
         }
         Ok(Function {
             id: id.to_owned(),
@@ -295,7 +296,7 @@ impl<'a> Scope<'a> {
             }
             None => Err((
                 authorization.line,
-                format!("{id}: {default} is no JWT authorizer, the only emulated kind"),
+                format!("{id}: {default} is not a JWT authorizer, the only emulated kind"),
             )),
         }
     }
@@ -349,7 +350,7 @@ impl<'a> Scope<'a> {
         typed(&resolved, &format!("{id}: CorsConfiguration")).map(Some)
     }
 
-    fn event(&self, place: &str, name: &str, event: &Node) -> Located<Event> {
+    fn read_event(&self, place: &str, name: &str, event: &Node) -> Located<Event> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase", deny_unknown_fields)]
         struct Route {

@@ -22,7 +22,7 @@ pub(crate) struct CopyArgs {
 pub(crate) fn run(options: &CopyArgs) -> Result<()> {
     ensure!(
         options.data.is_dir(),
-        "{} is no folder of a local stack's data",
+        "{} is not a folder of a local stack's data",
         options.data.display()
     );
     let database = services::open(&options.data)?;

@@ -287,8 +287,8 @@ impl Change {
         for (path, after, line) in &self.followed {
             texts.edit(path, |text| with_listed(text, after, line))?;
         }
-        for (path, what) in &self.tried {
-            texts.edit(path, |text| with_tried(text, what))?;
+        for (path, line) in &self.tried {
+            texts.edit(path, |text| with_tried(text, line))?;
         }
         for (path, history) in &self.histories {
             texts.edit(path, |text| with_history(text, history))?;
@@ -425,11 +425,11 @@ fn with_declared(library: &str, line: &str) -> Result<String> {
 
 /// Returns a manifest with one more application among its dependencies, in alphabetical order.
 fn with_application(list: &str, line: &str) -> Result<String> {
-    let is_one = |listed: &&str| listed.contains("path = \"../apps/");
-    let after = list.lines().filter(is_one).find(|listed| *listed > line);
+    let is_application = |listed: &&str| listed.contains("path = \"../apps/");
+    let after = list.lines().filter(is_application).find(|listed| *listed > line);
     let place = match after {
         Some(after) => list.find(after),
-        None => match list.lines().rfind(is_one) {
+        None => match list.lines().rfind(is_application) {
             Some(last) => list.find(last).map(|place| place + last.len() + 1),
             None => list.find("[dependencies]\n").map(|starts| {
                 let ends = list[starts..].find("\n\n");

@@ -113,7 +113,7 @@ pub(super) fn check(name: &str) -> Result<()> {
     };
     if !name.split('-').all(lower) {
         bail!(
-            "{name:?} is no name: write words of lower-case letters and digits that begin with a letter, with dashes in between, such as open-orders"
+            "{name:?} is not a name: write words of lower-case letters and digits that begin with a letter, with dashes in between, such as open-orders"
         );
     }
     let is_taken = KEYWORDS.contains(&name)

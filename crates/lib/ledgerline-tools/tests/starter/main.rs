@@ -35,8 +35,9 @@ fn is_wired(line: &str) -> bool {
     line.ends_with(" template.yaml") || line.ends_with(" manifest.json")
 }
 
-/// Run `cargo xtask wire` and `cargo xtask schemas --types contract.json` in `target/starter` after
-/// a change of the functions or of the template. They write the `manifest.json`, the
+/// The starter, copied to `target/starter`, builds, and its tests pass. After a change of the
+/// functions or of the template, run `cargo xtask wire` and
+/// `cargo xtask schemas --types contract.json` there. They write the `manifest.json`, the
 /// `template.yaml` and the `contract.json` that the starter must have.
 #[test]
 #[ignore = "it builds a workspace: cargo test -p ledgerline-tools --test starter -- --ignored"]

@@ -37,7 +37,7 @@ pub struct Cursor {
 pub enum CursorError {
     /// The text was cut, changed, or made by something else.
     #[error(
-        "this is no cursor, or it was cut: send that of an earlier answer, beginning, now, or a time"
+        "the cursor is invalid or truncated: send that of an earlier answer, beginning, now, or a time"
     )]
     Malformed,
     /// The text has a form that this program does not read.

@@ -429,7 +429,7 @@ async fn an_instance_with_a_stale_cache_catches_up_without_a_pause() {
 
     store.fail_next(Fault::ConflictNamesOnlyTheVersion);
     assert_eq!(expect_commit(stale.send_with(draw(1), later).await), (8, 120));
-    assert_eq!(store.calls(), again, "nobody has the version that is said to be taken");
+    assert_eq!(store.calls(), again, "no commit has the version that the conflict names");
 }
 
 impl Client<'_> {
@@ -832,7 +832,11 @@ async fn a_command_that_changes_nothing_appends_nothing() {
     assert!(
         matches!(client.send(there).await.unwrap(), Outcome::Unchanged(loaded) if loaded.version == 2)
     );
-    assert_eq!(store.calls(), ["strong read"], "and it is said of the newest state (rule 6)");
+    assert_eq!(
+        store.calls(),
+        ["strong read"],
+        "the command is decided on the newest state (rule 6)"
+    );
 }
 
 /// A commit embeds a state if the state costs no further write unit, or if a load would otherwise

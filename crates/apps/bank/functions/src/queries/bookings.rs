@@ -31,7 +31,7 @@ pub fn routes() -> Vec<Query> {
     vec![bookings.scope(Scope::Events)]
 }
 
-/// Returns the bookings of a day, the oldest first. Without a day, it is that of the last booking.
+/// Returns the bookings of a day, the oldest first. The default is the day of the last booking.
 async fn bookings(views: &Views, request: &HttpRequest) -> Result<Answer<Bookings>, Problem> {
     request.actor()?;
     let day = request.query_value::<Day>("day", "day is a date: 2026-11-24")?;
@@ -39,7 +39,7 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Answer<Booking
     let cursor = request.query("cursor")?;
     if cursor.is_some() && day.is_none() {
         // Another day may be the last one since the cursor's page.
-        return Err(Problem::field("day", "a cursor goes with the day of its page"));
+        return Err(Problem::field("day", "`cursor` needs the `day` of its page"));
     }
     let table = views.log_rows(TABLE)?;
     wait_for_account(views, request).await?;
@@ -55,12 +55,13 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Answer<Booking
     };
     let day = day.unwrap_or_else(|| books.day());
     let partition = day.to_string();
-    let page = PageQuery::new(&partition, limit, cursor.as_deref());
-    let page = table.page::<Row>(&page).await.map_err(problem)?;
+    let query = PageQuery::new(&partition, limit, cursor.as_deref());
+    let page = table.page::<Row>(&query).await.map_err(problem)?;
     let (bookings, end) = split_page(page, booking);
     let held = books.held.into_iter().map(|(currency, sums)| (currency, sums.held())).collect();
-    let last = books.number;
-    Ok(Answer::new(Bookings { bookings, day, last, held, end }).with_version(last))
+    let last_number = books.number;
+    Ok(Answer::new(Bookings { bookings, day, last: last_number, held, end })
+        .with_version(last_number))
 }
 
 /// Waits for the version of an account that the request names with `accountId` and `minVersion`.

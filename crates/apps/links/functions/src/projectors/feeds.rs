@@ -111,7 +111,10 @@ impl FeedProjector {
         let Then::Remove { follower, author, .. } = then else { return Ok(String::new()) };
         let follow = self
             .table
-            .read::<Follow>(RowKey { partition: &feeds::following(follower), sort: author })
+            .read::<Follow>(RowKey {
+                partition: &feeds::followings_partition(follower),
+                sort: author,
+            })
             .await?;
         Ok(follow.and_then(|follow| follow.from).unwrap_or_default())
     }
@@ -146,7 +149,7 @@ impl FeedProjector {
                 };
                 self.table.put_all(&links.iter().map(entry).collect::<Vec<_>>()).await?;
                 if let (Some(_), Some(oldest)) = (&next, links.last()) {
-                    last.set(&feeds::following(follower), author, FROM, &*oldest.entry);
+                    last.set(&feeds::followings_partition(follower), author, FROM, &*oldest.entry);
                 }
                 Ok((None, last))
             }

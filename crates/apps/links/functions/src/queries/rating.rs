@@ -150,10 +150,10 @@ async fn feed(views: &Views, request: &HttpRequest) -> Result<Answer<Feed>, Prob
 async fn follows(views: &Views, request: &HttpRequest) -> Result<Answer<Follows>, Problem> {
     let id = caller(request, "these are another user's followings")?;
     let table = views.log_rows(feeds::TABLE)?;
-    let owner = feeds::following(id.get());
+    let partition = feeds::followings_partition(id.get());
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
-    let query = PageQuery::new(&owner, limit, cursor.as_deref());
+    let query = PageQuery::new(&partition, limit, cursor.as_deref());
     let page = table.page::<Follow>(&query).await.map_err(problem)?;
     let (follows, end) = split_page(page, |follow| Followed { user_id: follow.entry });
     Ok(Answer::new(Follows { follows, end }))
@@ -169,21 +169,23 @@ fn caller(request: &HttpRequest, refusal: &str) -> Result<UserId, Problem> {
     Ok(id)
 }
 
-/// Reads a page of a feed, newest first, without the entries of ended followings.
+/// Reads a page of a feed, newest first, without the entries of ended followings. An entry is
+/// hidden if the user no longer follows its author.
 async fn entries(
     table: &LogRows,
     id: &str,
     limit: i32,
     mut cursor: Option<String>,
 ) -> Result<Page<Entry>, TableError> {
-    let owner = feeds::following(id);
-    let feed = feeds::feed(id);
-    let mut following = BTreeMap::new();
+    let followings_partition = feeds::followings_partition(id);
+    let feed_partition = feeds::feed_partition(id);
+    let mut active_followings = BTreeMap::new();
     let mut next = None;
     loop {
-        let query = PageQuery::new(&owner, FOLLOWING, next.as_deref());
+        let query = PageQuery::new(&followings_partition, FOLLOWING, next.as_deref());
         let (follows, after) = table.page::<Follow>(&query).await?.whole()?;
-        following.extend(follows.into_iter().map(|follow| (follow.entry, follow.following)));
+        active_followings
+            .extend(follows.into_iter().map(|follow| (follow.entry, follow.following)));
         next = after;
         if next.is_none() {
             break;
@@ -198,11 +200,13 @@ async fn entries(
             break;
         }
         let left = i32::try_from(wanted - entries.len()).unwrap_or(limit);
-        let query =
-            PageQuery { newest_first: true, ..PageQuery::new(&feed, left, cursor.as_deref()) };
+        let query = PageQuery {
+            newest_first: true,
+            ..PageQuery::new(&feed_partition, left, cursor.as_deref())
+        };
         let page = table.page::<Entry>(&query).await?;
         let is_hidden = |row: &Result<Entry, _>| {
-            row.as_ref().is_ok_and(|entry| !feeds::shown(entry, &following))
+            row.as_ref().is_ok_and(|entry| !feeds::shown(entry, &active_followings))
         };
         entries.extend(page.rows.into_iter().filter(|row| !is_hidden(row)));
         cursor = page.cursor;

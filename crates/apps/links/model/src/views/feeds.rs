@@ -63,13 +63,13 @@ pub fn followers(author: &str) -> String {
 
 /// The partition with the users that a user follows.
 #[must_use]
-pub fn following(follower: &str) -> String {
+pub fn followings_partition(follower: &str) -> String {
     format!("following#{follower}")
 }
 
 /// The partition with a user's feed.
 #[must_use]
-pub fn feed(follower: &str) -> String {
+pub fn feed_partition(follower: &str) -> String {
     format!("feed#{follower}")
 }
 
@@ -142,7 +142,7 @@ impl Entry {
     #[must_use]
     pub fn new(follower: &str, following: u64, author: &str, place: &str, link: &str) -> Self {
         Self {
-            owner: feed(follower),
+            owner: feed_partition(follower),
             // A later following of the same author has entries of its own, so a late write for an
             // ended following overwrites none of them.
             entry: format!("{place}#{following:010}"),
@@ -269,7 +269,7 @@ fn user_work(commit: &Commit) -> Result<Work, ChangesError> {
             user::Event::UserFollowed { user_id, followed_user_id, following: number } => {
                 for (owner, entry) in [
                     (followers(&followed_user_id), &user_id),
-                    (following(&user_id), &followed_user_id),
+                    (followings_partition(&user_id), &followed_user_id),
                 ] {
                     work.changes.put(&Follow {
                         owner,
@@ -286,7 +286,7 @@ fn user_work(commit: &Commit) -> Result<Work, ChangesError> {
             }
             user::Event::UserUnfollowed { user_id, unfollowed_user_id, following: number } => {
                 work.changes.delete(&followers(&unfollowed_user_id), &user_id);
-                work.changes.delete(&following(&user_id), &unfollowed_user_id);
+                work.changes.delete(&followings_partition(&user_id), &unfollowed_user_id);
                 work.then(Then::Remove {
                     follower: user_id,
                     author: unfollowed_user_id,

@@ -254,11 +254,11 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         work.changes.clone().only(self.view.writes).map_err(failed)?;
         let memory = serde_json::to_string(memory).map_err(|_| SubscribeError::Kept)?;
         let state = serde_json::to_string(&work.state).map_err(|_| SubscribeError::Kept)?;
-        for (what, bytes) in [("state", state.len()), ("memory of the stream", memory.len())] {
+        for (part, bytes) in [("state", state.len()), ("memory of the stream", memory.len())] {
             if bytes > MAX_KEPT_BYTES {
                 let stream = commit.stream.clone();
                 let version = commit.version;
-                return Err(SubscribeError::TooLarge { stream, version, what, bytes });
+                return Err(SubscribeError::TooLarge { stream, version, what: part, bytes });
             }
         }
         // `null` is the memory of a view that keeps no memory.

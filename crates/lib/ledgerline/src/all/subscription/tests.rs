@@ -179,7 +179,7 @@ fn a_void_entry_is_not_delivered_and_another_missing_commit_is_reported() {
     assert_eq!(
         page.cursor,
         block_on(whole.cursor_at_end()).unwrap(),
-        "the cursor stands after the void segment"
+        "the cursor is after the void segment"
     );
     // their cursor passes any number of void segments,
     let many = (100..140).map(|version| Candidate::from_record(wrong(version))).collect();
