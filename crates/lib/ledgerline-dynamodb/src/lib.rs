@@ -16,7 +16,7 @@ pub use scan::{Head, ScanPart, Scanned};
 pub use store::DynamoDbStore;
 pub use views::{
     Applied, Checkpoint, Cleared, CommitBatch, CommitChanges, FRESH, Generations, InvalidCursor,
-    InvalidTransition, KeyNames, LogRows, MAX_CHANGES, Move, NextCheckpoint, OrderedRows,
+    InvalidTransition, KeyNames, LogRows, MAX_CHANGES, Marks, Move, NextCheckpoint, OrderedRows,
     Overwrite, Page, PageQuery, Phase, Previous, RowKey, SWITCHING, SegmentProgress, Standby,
     StateRows, StreamPosition, TableError, UnreadableRow, ViewTable,
 };

@@ -30,7 +30,7 @@ pub use self::{
     checkpoint::{Checkpoint, MAX_CHANGES, NextCheckpoint, OrderedRows, StreamPosition},
     commit_batch::{Applied, CommitBatch, CommitChanges},
     generations::{
-        FRESH, Generations, InvalidTransition, Move, Phase, Previous, SWITCHING, Standby,
+        FRESH, Generations, InvalidTransition, Marks, Move, Phase, Previous, SWITCHING, Standby,
     },
     log_rows::LogRows,
     page_cursor::InvalidCursor,

@@ -18,9 +18,9 @@ use ledgerline::{
     Changes, Index, LogTable, Projection, StateTable, StreamId, Write, contract, position::Delivery,
 };
 use ledgerline_dynamodb::{
-    CommitChanges, Generations, LogRows, Move,
+    CommitChanges, Generations, LogRows, Marks, Move,
     Overwrite::{Shows, Written},
-    PageQuery, Phase, RowKey, StateRows, TableError,
+    PageQuery, Phase, RowKey, StateRows, TableError, ViewTable,
 };
 use ledgerline_testing::{Wire, client_and_wire};
 use serde::{Deserialize, Serialize};
@@ -554,6 +554,71 @@ async fn pages_show_every_row_once_newest_first() {
         }
     }
     assert_eq!(versions, (1..=25).rev().collect::<Vec<_>>());
+}
+
+/// Begins a generation, which no read uses.
+async fn begin_generation(table: &ViewTable) -> Generations {
+    let (at, none) = (Timestamp::UNIX_EPOCH, Generations::default());
+    let by = Move { at, what: "begin".into(), who: String::new(), why: String::new() };
+    assert!(table.compare_and_set(&none, none.begin_build(at).unwrap(), by).await.unwrap());
+    table.generations().await.unwrap()
+}
+
+#[tokio::test]
+async fn marks_at_once_all_succeed_and_a_stream_is_marked_once() {
+    // Given a generation that no read uses,
+    let (rows, wire) = fills().await;
+    let table = rows.view();
+    let begun = begin_generation(table).await;
+    let standby = table.at(1);
+    let streams: Vec<_> =
+        (0..8).map(|id| StreamId::new("tank", &id.to_string()).unwrap()).collect();
+    // when functions mark several of its streams at once,
+    let marks = streams.iter().map(|stream| standby.mark_behind(Some(stream)));
+    let marked = futures::future::try_join_all(marks).await.unwrap();
+    // then no mark is lost, and nothing else has changed.
+    assert_eq!(marked, [true; 8]);
+    let generations = table.generations().await.unwrap();
+    let marks = generations.marks_since(&begun).unwrap();
+    assert_eq!(marks.streams, streams.iter().cloned().collect());
+    assert!(generations.standby.as_ref().unwrap().behind.is_some() && !marks.any);
+    // A stream that is marked is not marked again.
+    wire.take();
+    assert!(standby.mark_behind(Some(&streams[0])).await.unwrap());
+    assert_eq!(wire.operations(), ["GetItem"]);
+    // The generation that queries read is not marked.
+    assert!(!table.at(0).mark_behind(Some(&streams[0])).await.unwrap());
+    assert_eq!(table.generations().await.unwrap(), generations);
+}
+
+#[tokio::test]
+async fn a_comparison_removes_marks_and_finds_later_marks_and_other_changes() {
+    let (rows, _) = fills().await;
+    let (table, stream) = (rows.view(), tank());
+    begin_generation(table).await;
+    table.at(1).mark_behind(Some(&stream)).await.unwrap();
+    // Given a comparison that has removed the marks,
+    let compared = table.remove_marks().await.unwrap();
+    assert_eq!(compared, table.generations().await.unwrap());
+    assert_eq!(compared.marks_since(&compared), Some(&Marks::default()));
+    // when the same stream is marked, then the comparison finds it.
+    table.at(1).mark_behind(Some(&stream)).await.unwrap();
+    let marked = table.generations().await.unwrap();
+    assert_eq!(marked.marks_since(&compared).unwrap().streams, [stream.clone()].into());
+    // When another comparison removes the mark, then the first one finds that, too.
+    table.remove_marks().await.unwrap();
+    assert_eq!(table.generations().await.unwrap().marks_since(&compared), None);
+    table.at(1).mark_behind(Some(&stream)).await.unwrap();
+    assert_eq!(table.generations().await.unwrap().marks_since(&compared), None);
+    // The item has room for a hundred names. Other streams are marked together.
+    let compared = table.remove_marks().await.unwrap();
+    for id in 0..103 {
+        let stream = StreamId::new("tank", &id.to_string()).unwrap();
+        assert!(table.at(1).mark_behind(Some(&stream)).await.unwrap());
+    }
+    let marked = table.generations().await.unwrap();
+    let marks = marked.marks_since(&compared).unwrap();
+    assert_eq!((marks.streams.len(), marks.any), (100, true));
 }
 
 /// Two generations share no row, position or cursor, even with equal keys. Clearing one generation

@@ -18,7 +18,7 @@ use ledgerline::{
     manifest::Manifests,
     shapes::unreadable,
 };
-use ledgerline_dynamodb::Standby;
+use ledgerline_dynamodb::{Phase, Standby};
 use ledgerline_sam::lookup::{list, resources};
 use serde_json::{Value, json};
 
@@ -209,7 +209,7 @@ async fn check_views(
     let subscribers = subscribers(deployment, stack).await?;
     for Subscriber { compared, .. } in &subscribers {
         let generations = compared.table.generations().await?;
-        let Some(Standby { number, since, .. }) =
+        let Some(Standby { number, since, phase, .. }) =
             generations.standby.filter(|standby| standby.since < Timestamp::now() - STANDBY_AGE)
         else {
             continue;
@@ -219,8 +219,13 @@ async fn check_views(
         let bytes = table.and_then(|table| table.table_size_bytes).unwrap_or(0);
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let dollars = bytes as f64 / 2e9 * STORAGE;
-        let cost = format!("it doubles the writes, and its rows cost {dollars:.2} US$ a month");
-        let advice = "run `ledger rebuild drop`, or finish its rebuild";
+        let (writes, advice) = match phase {
+            Phase::Dropping => ("", "finish `ledger rebuild drop`"),
+            Phase::Building | Phase::Kept => {
+                ("it doubles the writes, and ", "run `ledger rebuild drop`, or finish its rebuild")
+            }
+        };
+        let cost = format!("{writes}its rows cost {dollars:.2} US$ a month");
         let wrong = format!("generation {number} is not read since {since}: {cost}; {advice}");
         findings.add("view", &compared.id, wrong);
     }

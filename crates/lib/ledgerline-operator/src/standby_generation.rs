@@ -1,6 +1,10 @@
 //! The build of a view's standby generation: the view's function writes it next to the active one.
 
-use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, anyhow, bail};
 use aws_sdk_lambda::primitives::Blob;
@@ -8,7 +12,7 @@ use backon::{ConstantBuilder, Retryable};
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
 use ledgerline::{StreamId, manifest::SubscriberKind};
-use ledgerline_dynamodb::{Generations, Phase, SWITCHING, TableError, ViewTable};
+use ledgerline_dynamodb::{Generations, Phase, SWITCHING, Standby, TableError, ViewTable};
 use ledgerline_lambda::rebuild::{RebuildRequest, RebuildResponse};
 use serde_json::json;
 
@@ -30,6 +34,11 @@ const AT_ONCE: usize = 32;
 const STREAMS: usize = 20;
 /// The number of rounds without progress after which the closing comparison gives up.
 const ROUNDS: usize = 10;
+/// The number of these rounds, for a generation that may lack any stream: one waits for messages in
+/// flight, and one repairs.
+const ANYWAY_ROUNDS: usize = 2;
+/// The most comparisons of a switch. Each one but the last was followed by a mark.
+const COMPARISONS: usize = 5;
 /// The most streams that are printed for people.
 const NAMED: usize = 10;
 
@@ -68,7 +77,8 @@ impl View<'_> {
         };
         self.build(&building, build).await?;
         let number = building.generation_in_phase(Phase::Building).unwrap_or_default();
-        if !self.is_complete(&self.compare(number).await?, Without::Streams(&[])) {
+        let without = Without::Streams(&[]);
+        if !self.is_complete(&self.compare(number, without).await?, "start", without) {
             return Ok(false);
         }
         self.out.note("every stream matches the log; all reads stay on the active generation");
@@ -132,29 +142,48 @@ impl View<'_> {
     ) -> Result<Option<u32>> {
         let to = from.standby.as_ref().context("there is no standby generation")?.number;
         self.wait_for_switch(from).await;
-        let comparison = self.compare(to).await?;
-        if !self.is_complete(&comparison, without) {
-            return Ok(None);
+        for _ in 0..COMPARISONS {
+            // Each later mark is a change, so that the switch finds it.
+            let mut from = self.table.remove_marks().await?;
+            let comparison = self.compare(to, without).await?;
+            if !self.is_complete(&comparison, verb, without) {
+                return Ok(None);
+            }
+            let mut left_out: BTreeSet<_> = comparison.missing.into_keys().collect();
+            loop {
+                let (what, but) = name_switch(verb, &left_out);
+                let switch = |now| from.switch(to, now);
+                if let Some(switched) =
+                    self.try_change(&from, switch, &what, &write_args.why()).await?
+                {
+                    self.report_switch(&switched, &but).await;
+                    return Ok(Some(to));
+                }
+                let now = self.table.generations().await?;
+                let marks = now.marks_since(&from).ok_or_else(|| self.changed())?;
+                if !without.has_all(marks) {
+                    break;
+                }
+                left_out.extend(marks.streams.iter().cloned());
+                from = now;
+            }
         }
-        let left_out: Vec<_> = comparison.missing.keys().map(StreamId::as_str).collect();
-        let left_out = match left_out.len() {
-            ..=MAX_WITHOUT => left_out.join(", "),
-            number => format!("{number} streams"),
-        };
-        let (what, but) = match left_out.as_str() {
-            "" => (verb.to_owned(), String::new()),
-            streams => (format!("{verb} without {streams}"), format!(" but {streams}")),
-        };
-        let switched =
-            self.change(from, |now| from.switch(to, now), &what, &write_args.why()).await?;
-        let back = if to > from.active { "rollback" } else { "switch" };
-        self.out.note(&format!(
-            "every stream{but} matches the log. In {} seconds, all reads are on generation {to}. Generation {} stays until `ledger rebuild drop`; `ledger rebuild {back}` returns to it",
-            SWITCHING.as_secs(),
-            from.active,
-        ));
-        self.wait_for_switch(&switched).await;
-        Ok(Some(to))
+        bail!(
+            "functions marked streams of generation {to} as behind after each of {COMPARISONS} comparisons; run the command again"
+        )
+    }
+
+    /// Prints that reads switch, and waits until they have switched.
+    async fn report_switch(&self, switched: &Generations, but: &str) {
+        let to = switched.active;
+        if let Some(Standby { number, .. }) = &switched.standby {
+            let back = if to > *number { "rollback" } else { "switch" };
+            self.out.note(&format!(
+                "every stream{but} matches the log. In {} seconds, all reads are on generation {to}. Generation {number} stays until `ledger rebuild drop`; `ledger rebuild {back}` returns to it",
+                SWITCHING.as_secs(),
+            ));
+        }
+        self.wait_for_switch(switched).await;
     }
 
     /// Returns the first step of a build, as text.
@@ -206,7 +235,7 @@ impl View<'_> {
             .generation_in_phase(Phase::Building)
             .context("no generation is being built")?;
         let built = match self.subscriber.compared.kind {
-            SubscriberKind::Subscription => self.build_in_order(number).await?,
+            SubscriberKind::Subscription => self.build_in_order(number, MAX_FAILURES).await?,
             SubscriberKind::StateProjector
             | SubscriberKind::LogProjector
             | SubscriberKind::ProcessManager => {
@@ -230,6 +259,7 @@ impl View<'_> {
     fn is_complete(
         &self,
         Comparison { missing, reasons }: &Comparison,
+        verb: &str,
         without: Without<'_>,
     ) -> bool {
         if missing.is_empty() {
@@ -245,8 +275,12 @@ impl View<'_> {
         self.out.rows(if reasons.is_empty() { &fields[..4] } else { &fields }, &rows);
         let left = missing.keys().filter(|stream| !without.has(stream)).count();
         if left > 0 {
+            let advice = match verb {
+                "rollback" => "roll back with --anyway",
+                _ => "name each with `ledger rebuild switch --without`",
+            };
             self.out.note(&format!(
-                "\n{left} streams differ from the log, so all reads stay on the active generation. Repair these streams, or name each with --without; `ledger rebuild rollback` takes --anyway"
+                "\n{left} streams differ from the log, so all reads stay on the active generation. Repair these streams, or {advice}"
             ));
         }
         left == 0
@@ -280,7 +314,7 @@ impl View<'_> {
                 };
                 let mut failed = Vec::new();
                 loop {
-                    let mut response = self.retry(&request, bar).await;
+                    let mut response = self.retry(&request, bar, MAX_FAILURES).await;
                     let response = response.as_mut().map_err(|error| {
                         anyhow!("part {part} of {parts} cannot be built: {error:#}")
                     })?;
@@ -305,11 +339,11 @@ impl View<'_> {
     }
 
     /// Invokes the subscription until the generation contains all of `$all`.
-    async fn build_in_order(&self, number: u32) -> Result<RebuildResponse> {
+    async fn build_in_order(&self, number: u32, failures: usize) -> Result<RebuildResponse> {
         let bar = self.out.bar(0, "{spinner} {elapsed} in the order of `$all`; {msg}");
         // An invocation is not done if another holder has the checkpoint, or if its time runs out.
         let request = RebuildRequest { generation: number, ..RebuildRequest::default() };
-        while !self.retry(&request, &bar).await?.is_done {
+        while !self.retry(&request, &bar, failures).await?.is_done {
             tokio::time::sleep(LATER).await;
         }
         bar.finish_and_clear();
@@ -320,8 +354,11 @@ impl View<'_> {
     /// commits.
     ///
     /// The heads are read once. Deliveries write later commits into this generation, so each stream
-    /// only has to reach its head of that read.
-    async fn compare(&self, number: u32) -> Result<Comparison> {
+    /// only has to reach its head of that read. If the generation may lack any stream, a failed
+    /// invocation ends the repair.
+    async fn compare(&self, number: u32, without: Without<'_>) -> Result<Comparison> {
+        let is_short = matches!(without, Without::AnyStream);
+        let (rounds, failures) = if is_short { (ANYWAY_ROUNDS, 0) } else { (ROUNDS, MAX_FAILURES) };
         let table = self.table.at(number);
         let heads = self.deployment.log()?.heads(self.deployment.parts()).await?;
         let streams =
@@ -333,9 +370,10 @@ impl View<'_> {
         let mut is_first = true;
         let mut in_vain = 0;
         let mut reasons = BTreeMap::new();
-        while !missing.is_empty() && in_vain < ROUNDS {
+        let mut is_failed = false;
+        while !missing.is_empty() && in_vain < rounds && !(is_failed && is_short) {
             if self.subscriber.compared.kind == SubscriberKind::Subscription {
-                if let Err(error) = self.build_in_order(number).await {
+                if let Err(error) = self.build_in_order(number, failures).await {
                     let reason = format!("{error:#}");
                     reasons.extend(missing.keys().map(|stream| (stream.clone(), reason.clone())));
                     break;
@@ -343,7 +381,18 @@ impl View<'_> {
             } else if !is_first {
                 // The first round only waits for messages in flight. Later rounds write the missing
                 // commits from the log.
-                reasons.extend(self.build_streams(number, &missing).await);
+                for streams in missing.keys().cloned().collect::<Vec<_>>().chunks(STREAMS) {
+                    let built = self.build_streams(number, streams.to_vec()).await;
+                    is_failed = built.is_err();
+                    match built {
+                        Ok(failed) => reasons.extend(failed),
+                        // The next comparison finds the streams that were not written.
+                        Err(error) => self.out.note(&format!("{error:#}")),
+                    }
+                    if is_failed && is_short {
+                        break;
+                    }
+                }
             }
             // Eventually consistent reads need some time to return the new rows.
             tokio::time::sleep(LATER).await;
@@ -357,23 +406,14 @@ impl View<'_> {
 
     /// Makes the function write missing commits. Returns its reasons for the streams that it could
     /// not rebuild.
-    async fn build_streams(&self, number: u32, missing: &Missing) -> BTreeMap<StreamId, String> {
-        let mut reasons = BTreeMap::new();
-        let streams: Vec<_> = missing.keys().cloned().collect();
-        for streams in streams.chunks(STREAMS) {
-            let streams = streams.to_vec();
-            let request =
-                RebuildRequest { generation: number, streams, ..RebuildRequest::default() };
-            match self.invoke(&request).await {
-                Ok(built) => {
-                    let failed = built.failed.into_iter();
-                    reasons.extend(failed.map(|failed| (failed.stream, failed.reason)));
-                }
-                // The next comparison finds the streams that the failed invocation did not write.
-                Err(error) => self.out.note(&format!("{error:#}")),
-            }
-        }
-        reasons
+    async fn build_streams(
+        &self,
+        number: u32,
+        streams: Vec<StreamId>,
+    ) -> Result<impl Iterator<Item = (StreamId, String)>> {
+        let request = RebuildRequest { generation: number, streams, ..RebuildRequest::default() };
+        let built = self.invoke(&request).await?;
+        Ok(built.failed.into_iter().map(|failed| (failed.stream, failed.reason)))
     }
 
     /// Returns those of the streams whose version in the view is lower than in the log.
@@ -394,9 +434,14 @@ impl View<'_> {
             .await
     }
 
-    /// Invokes the function, and retries after failures.
-    async fn retry(&self, request: &RebuildRequest, bar: &ProgressBar) -> Result<RebuildResponse> {
-        let often = ConstantBuilder::default().with_delay(BACKOFF).with_max_times(MAX_FAILURES);
+    /// Invokes the function, and retries after this number of failures.
+    async fn retry(
+        &self,
+        request: &RebuildRequest,
+        bar: &ProgressBar,
+        failures: usize,
+    ) -> Result<RebuildResponse> {
+        let often = ConstantBuilder::default().with_delay(BACKOFF).with_max_times(failures);
         let invoke = || self.invoke(request);
         let failed = |error: &anyhow::Error, _| {
             bar.set_message(format!("retrying after a failure: {error:#}"))
@@ -416,6 +461,16 @@ impl View<'_> {
         serde_json::from_slice(body)
             .context("the deployed function cannot rebuild its view: deploy a newer version first")
     }
+}
+
+/// Returns the name of a switch in the history, and the streams that do not match the log, as text.
+fn name_switch(verb: &str, left_out: &BTreeSet<StreamId>) -> (String, String) {
+    let streams = match left_out.len() {
+        0 => return (verb.to_owned(), String::new()),
+        ..=MAX_WITHOUT => left_out.iter().map(StreamId::as_str).collect::<Vec<_>>().join(", "),
+        number => format!("{number} streams"),
+    };
+    (format!("{verb} without {streams}"), format!(" but {streams}"))
 }
 
 /// Returns the used units and their price, as text.

@@ -6,13 +6,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand, value_parser};
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{StreamId, manifest::SubscriberKind};
 use ledgerline_dynamodb::{
-    FRESH, Generations, InvalidTransition, Move, Phase, Previous, SWITCHING, SegmentProgress,
-    Standby, ViewTable,
+    FRESH, Generations, InvalidTransition, Marks, Move, Phase, Previous, SWITCHING,
+    SegmentProgress, Standby, ViewTable,
 };
 use ledgerline_lambda::rebuild::RebuildResponse;
 use serde_json::json;
@@ -127,6 +127,14 @@ impl Without<'_> {
         match self {
             Self::AnyStream => true,
             Self::Streams(streams) => streams.iter().any(|name| name == stream.as_str()),
+        }
+    }
+
+    /// Whether the generation may lack every marked stream.
+    pub(crate) fn has_all(&self, marks: &Marks) -> bool {
+        match self {
+            Self::AnyStream => true,
+            Self::Streams(_) => !marks.any && marks.streams.iter().all(|stream| self.has(stream)),
         }
     }
 }
@@ -253,19 +261,31 @@ impl View<'_> {
         what: &str,
         why: &str,
     ) -> Result<Generations> {
+        self.try_change(from, to, what, why).await?.ok_or_else(|| self.changed())
+    }
+
+    /// Changes the generations, and returns the new ones, or `None` if they changed meanwhile.
+    pub(crate) async fn try_change(
+        &self,
+        from: &Generations,
+        to: impl FnOnce(Timestamp) -> Result<Generations, InvalidTransition>,
+        what: &str,
+        why: &str,
+    ) -> Result<Option<Generations>> {
         let who = self.deployment.operator().await?;
         // The clock is read after the prompt and after all calls. The time of a switch counts from
         // it, and every process must see the change by then.
         let now = Timestamp::now();
         let to = to(now)?;
         let by = Move { at: now, what: what.to_owned(), who, why: why.to_owned() };
-        if !self.table.compare_and_set(from, to, by).await? {
-            bail!(
-                "the generations of `{}` changed meanwhile; run the command again",
-                self.subscriber.compared.id
-            );
-        }
-        Ok(self.table.generations().await?)
+        let is_changed = self.table.compare_and_set(from, to, by).await?;
+        Ok(if is_changed { Some(self.table.generations().await?) } else { None })
+    }
+
+    /// The error for generations that another change came between.
+    pub(crate) fn changed(&self) -> anyhow::Error {
+        let id = &self.subscriber.compared.id;
+        anyhow!("the generations of `{id}` changed meanwhile; run the command again")
     }
 
     async fn roll_back(
@@ -406,13 +426,14 @@ fn generation_rows(generations: &Generations) -> Vec<serde_json::Value> {
         }
         None => json!({ "generation": generations.active, "is": "is active, and is written" }),
     };
-    let standby = generations.standby.as_ref().map(|Standby { number, phase, since, behind }| {
-        let is = match phase {
-            Phase::Building => "is being built, and is written",
-            Phase::Kept => "is the previous one, and is written",
-            Phase::Dropping => "is being deleted",
-        };
-        json!({ "generation": number, "is": is, "since": since, "behind": behind })
-    });
+    let standby =
+        generations.standby.as_ref().map(|Standby { number, phase, since, behind, .. }| {
+            let is = match phase {
+                Phase::Building => "is being built, and is written",
+                Phase::Kept => "is the previous one, and is written",
+                Phase::Dropping => "is being deleted",
+            };
+            json!({ "generation": number, "is": is, "since": since, "behind": behind })
+        });
     [Some(active), standby].into_iter().flatten().collect()
 }

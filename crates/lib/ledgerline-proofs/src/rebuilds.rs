@@ -49,6 +49,8 @@ use crate::{
 
 /// The number of the rebuilt generation.
 const MADE: u32 = 1;
+/// The most comparisons of a switch, as of the operator's tool.
+const COMPARISONS: usize = 5;
 /// The number of parts into which a rebuild divides the log.
 const PARTS: i32 = 3;
 
@@ -457,8 +459,9 @@ impl<'a> Run<'a> {
 
     /// Compares a generation with the log, and switches reads to it, as the operator's tool does.
     async fn switch(&mut self, to: u32, rollback: Rollback) -> Result<()> {
-        loop {
-            let from = self.table.generations().await?;
+        let mut is_switched = false;
+        for _ in 0..COMPARISONS {
+            let from = self.table.remove_marks().await?;
             if to == 0 && rollback == Rollback::Blind {
                 self.complete = Some(to);
             } else {
@@ -466,12 +469,15 @@ impl<'a> Run<'a> {
             }
             // The wall clock does not reach the end of the switch during a run.
             let at = Timestamp::now() + SignedDuration::from_hours(1);
-            if change(&self.table, &from, from.switch(to, at)?).await? {
+            is_switched = change(&self.table, &from, from.switch(to, at)?).await?;
+            if is_switched {
                 break;
             }
-            // A function has marked the generation as behind.
             self.complete = None;
+            let marks = self.table.generations().await?.marks_since(&from).cloned();
+            ensure!(marks.is_some_and(|marks| !marks.is_empty()), "no function has marked it");
         }
+        ensure!(is_switched, "functions mark the generation {to} after each comparison");
         self.counts.add(SWITCHED, 1);
         // Some functions do not know of the switch yet, and reads still use the other generation.
         for _ in 0..self.rng.usize(0..20) {

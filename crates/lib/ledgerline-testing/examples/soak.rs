@@ -458,7 +458,9 @@ async fn soak(options: SoakArgs) -> Result<()> {
     if let Some(rebuilds) = rebuilds {
         let Rebuilds { done, killed, failed, last } = rebuilds.await??;
         println!("{done:?}; the tool was killed {killed} times, and failed {failed} times: {last}");
-        ensure!(done.contains_key("switch"), "no view was rebuilt");
+        for verb in ["switch", "rollback"] {
+            ensure!(done.contains_key(verb), "no `ledger rebuild {verb}` succeeded");
+        }
     }
     verify(&world, &stack).await?;
     let sizes = Sizes::new(&stack, data.path());

@@ -39,6 +39,10 @@ pub const FRESH: SignedDuration = SignedDuration::from_secs(10);
 pub const SWITCHING: SignedDuration = SignedDuration::from_secs(FRESH.as_secs() + 5);
 /// The most skipped commits of a view: the item that names them has at most 400 KB.
 const MAX_SKIPS: usize = 100;
+/// The most streams that are named as marked, in the same item.
+const MAX_MARKED: usize = 100;
+/// The number of attempts to change the marks, which many functions may change at once.
+const MARK_ATTEMPTS: usize = 20;
 /// The beginning of the names of parts, under which a rebuild saves its progress.
 pub(super) const PART: &str = "$part-";
 /// The number of stored changes.
@@ -106,9 +110,43 @@ pub struct Standby {
     pub phase: Phase,
     /// The beginning of the phase.
     pub since: Timestamp,
-    /// The last time at which it did not get a commit that the active generation got.
+    /// The time of the last mark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind: Option<Timestamp>,
+    /// The marks since the beginning of the last comparison.
+    #[serde(default, skip_serializing_if = "Marks::is_empty")]
+    pub marks: Marks,
+}
+
+/// The streams of which a generation lacks a commit that the active generation got.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marks {
+    /// These streams.
+    pub streams: BTreeSet<StreamId>,
+    /// Whether any other stream may be one of them.
+    pub any: bool,
+}
+
+impl Marks {
+    /// Whether no stream is marked.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn len(&self) -> u64 {
+        self.streams.len() as u64 + u64::from(self.any)
+    }
+
+    /// Adds a stream, or that any stream may be behind. Returns whether the marks changed.
+    fn add(&mut self, stream: Option<&StreamId>) -> bool {
+        let has_room =
+            |stream: &&StreamId| self.streams.len() < MAX_MARKED || self.streams.contains(*stream);
+        match stream.filter(has_room) {
+            Some(stream) => self.streams.insert(stream.clone()),
+            None => !std::mem::replace(&mut self.any, true),
+        }
+    }
 }
 
 /// The phase of a generation that is not read.
@@ -250,8 +288,17 @@ impl Generations {
         Ok(skipping)
     }
 
+    /// Returns the marks of the standby generation, if nothing but marks changed since `earlier`.
+    #[must_use]
+    pub fn marks_since(&self, earlier: &Self) -> Option<&Marks> {
+        let (marks, before) = (&self.standby.as_ref()?.marks, &earlier.standby.as_ref()?.marks);
+        // Each mark is one change. Every other change leaves as many marks as before, or fewer.
+        (self.moves + before.len() == earlier.moves + marks.len()).then_some(marks)
+    }
+
     fn with(&self, number: u32, phase: Phase, since: Timestamp) -> Self {
-        Self { standby: Some(Standby { number, phase, since, behind: None }), ..self.clone() }
+        let standby = Standby { number, phase, since, behind: None, marks: Marks::default() };
+        Self { standby: Some(standby), ..self.clone() }
     }
 }
 
@@ -345,24 +392,64 @@ impl ViewTable {
         self.put_generations(from, to).await
     }
 
-    /// Marks this generation as behind, unless reads use it, or are about to. Returns whether it
-    /// may lack the commit that its caller could not write. Each mark is a change of the
+    /// Marks this stream of this generation as behind, or any stream, unless reads use the
+    /// generation, or are about to. Returns whether it may lack the commit that its caller could not
+    /// write. A mark that is there is not written again. Each new mark is a change of the
     /// generations. So a switch to this generation fails if the mark came after its comparison.
     ///
     /// # Errors
-    /// When the table fails.
-    pub async fn mark_behind(&self) -> Result<bool, TableError> {
-        let from = self.generations().await?;
-        let mut to = from.clone();
+    /// When the table fails, or others change the generations at each attempt.
+    pub async fn mark_behind(&self, stream: Option<&StreamId>) -> Result<bool, TableError> {
         let now = Timestamp::now();
-        match to.standby.as_mut().filter(|standby| standby.number == self.generation) {
-            Some(Standby { phase: Phase::Dropping, .. }) => Ok(true),
-            Some(standby) if from.active_generation(now) == from.active => {
-                standby.behind = Some(now);
-                self.put_generations(&from, to).await
+        let is_read =
+            |generations: &Generations| generations.active_generation(now) != generations.active;
+        let marked = self.change_marks(|generations| {
+            let is_read = is_read(generations);
+            let standby = generations.standby.as_mut();
+            let standby = standby.filter(|standby| {
+                standby.number == self.generation && standby.phase != Phase::Dropping && !is_read
+            });
+            standby.is_some_and(|standby| {
+                let is_new = standby.marks.add(stream);
+                standby.behind = if is_new { Some(now) } else { standby.behind };
+                is_new
+            })
+        });
+        let marked = marked.await?;
+        let standby = marked.standby.as_ref().filter(|standby| standby.number == self.generation);
+        Ok(standby.is_some_and(|standby| standby.phase == Phase::Dropping || !is_read(&marked)))
+    }
+
+    /// Removes all marks, so that the next mark of any stream is a change. A comparison begins with
+    /// it, and finds what the removed marks mean.
+    ///
+    /// # Errors
+    /// As those of [`mark_behind`](Self::mark_behind).
+    pub async fn remove_marks(&self) -> Result<Generations, TableError> {
+        self.change_marks(|generations| {
+            let marks = generations.standby.as_mut().map(|standby| &mut standby.marks);
+            marks.is_some_and(|marks| !std::mem::take(marks).is_empty())
+        })
+        .await
+    }
+
+    /// Changes the generations until no other change comes between, unless `change` returns that
+    /// there is nothing to change. Returns the generations afterwards.
+    async fn change_marks(
+        &self,
+        change: impl Fn(&mut Generations) -> bool,
+    ) -> Result<Generations, TableError> {
+        for _ in 0..MARK_ATTEMPTS {
+            let from = self.generations().await?;
+            let mut to = Generations { moves: from.moves + 1, ..from.clone() };
+            if !change(&mut to) {
+                return Ok(from);
             }
-            Some(_) | None => Ok(false),
+            if self.put_generations(&from, to.clone()).await? {
+                return Ok(to);
+            }
         }
+        Err(TableError::Throttled("other functions change the generations".into()))
     }
 
     async fn put_generations(
@@ -612,6 +699,7 @@ mod tests {
             "$other": {
                 "number": 1, "phase": "leaving", "since": "2026-11-24T09:30:00Z",
                 "behind": "2026-11-24T09:31:00Z",
+                "marks": { "streams": ["tank-1"], "any": true },
             },
             "$last": 2,
             "$moves": 5,

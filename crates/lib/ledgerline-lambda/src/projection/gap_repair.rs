@@ -29,7 +29,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         let is_refused = matches!(error, ApplyError::Missing { .. } | ApplyError::Behind { .. })
             || matches!(&error, ApplyError::Table(error) if !is_outage(error));
         let Some(table) = other.view_table().filter(|_| is_refused) else { return Err(error) };
-        if !table.mark_behind().await? {
+        if !table.mark_behind(Some(&commit.stream)).await? {
             return Err(error);
         }
         let (Commit { stream, version, .. }, error) = (commit, Causes(&error));

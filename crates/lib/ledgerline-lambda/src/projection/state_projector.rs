@@ -291,7 +291,9 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
             match self.write_row(&table, stream, shown, row.as_ref()).await {
                 Ok((result, _)) => overwritten = result,
                 Err(error)
-                    if !is_read && !is_outage(&error) && table.view().mark_behind().await? =>
+                    if !is_read
+                        && !is_outage(&error)
+                        && table.view().mark_behind(Some(stream)).await? =>
                 {
                     let error = Causes(&error);
                     tracing::error!(%stream, version, %error, "a standby generation is behind");

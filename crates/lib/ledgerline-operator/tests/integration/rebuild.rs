@@ -304,7 +304,19 @@ async fn a_rollback_repairs_what_is_behind_and_is_refused_for_what_it_cannot_rep
         done.collect::<Vec<_>>()
     };
     let done = ["begin", "switch", &*format!("rollback without {damaged}")].map(str::to_owned);
-    eventually("it has rolled back", async || (history() == done).then_some(())).await;
+    // A client writes to the damaged stream meanwhile, so functions mark it.
+    let ends = AtomicBool::new(false);
+    let write = async {
+        while !ends.load(Ordering::Relaxed) {
+            fill(&stack, &ids[1], 1).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let rolled_back = async {
+        eventually("it has rolled back", async || (history() == done).then_some(())).await;
+        ends.store(true, Ordering::Relaxed);
+    };
+    futures::join!(write, rolled_back);
     first.kill().unwrap();
     first.wait().unwrap();
     for _ in 0..2 {

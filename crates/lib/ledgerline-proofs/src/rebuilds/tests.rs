@@ -128,7 +128,7 @@ fn a_faulty_row_of_the_previous_generation_marks_it_and_holds_up_no_commit() {
             // A generation that reads are about to use holds the commit up.
             let back = generations.switch(0, Timestamp::now()).unwrap();
             assert!(change(&table, &generations, back).await.unwrap());
-            assert!(!table.at(0).mark_behind().await.unwrap());
+            assert!(!table.at(0).mark_behind(Some(stream)).await.unwrap());
         });
     }
 }
