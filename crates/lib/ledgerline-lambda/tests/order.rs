@@ -685,6 +685,32 @@ async fn a_subscription_applies_the_commits_before_one_that_it_cannot_apply() {
     }
 }
 
+/// A position in the previous generation cannot be read.
+#[tokio::test]
+async fn a_commit_that_the_previous_generation_cannot_get_marks_it() {
+    let world = World::new().await;
+    let (view, at) = (world.rows.view(), Timestamp::UNIX_EPOCH);
+    let by = || Move { at, what: "x".into(), who: String::new(), why: String::new() };
+    let none = view.generations().await.unwrap();
+    assert!(view.compare_and_set(&none, none.begin_build(at).unwrap(), by()).await.unwrap());
+    let building = view.generations().await.unwrap();
+    assert!(view.compare_and_set(&building, building.switch(1, at).unwrap(), by()).await.unwrap());
+    let compared = view.generations().await.unwrap();
+    world.commit(&[("tank-a", 1)]).await;
+    world.subscriber().catch_up_all().await.unwrap();
+    assert_eq!(view.generations().await.unwrap(), compared);
+    let put = world.client.put_item().table_name(ledgerline_testing::table("FillsTable"));
+    let put = put.item("tankId", AttributeValue::S("tank-a".into()));
+    let put = put.item("entry", AttributeValue::S("#position".into()));
+    put.item("position", AttributeValue::S("one".into())).send().await.unwrap();
+    // The active generation gets the next commit. Any stream of the previous one may be behind.
+    world.commit(&[("tank-a", 2)]).await;
+    assert!(world.subscriber().catch_up_all().await.is_err());
+    assert_eq!(world.diary_of(1).await, ["tank-a 1", "tank-a 2"]);
+    let marked = view.generations().await.unwrap();
+    assert!(marked.marks_since(&compared).unwrap().any, "{marked:?}");
+}
+
 /// On a log that is older than its sequencer, the first entry of a stream may name its newest
 /// commit. The subscription applies the earlier commits part by part and never holds all of them.
 #[tokio::test]

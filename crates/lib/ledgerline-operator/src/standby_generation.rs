@@ -467,7 +467,7 @@ impl View<'_> {
 fn name_switch(verb: &str, left_out: &BTreeSet<StreamId>) -> (String, String) {
     let streams = match left_out.len() {
         0 => return (verb.to_owned(), String::new()),
-        ..=MAX_WITHOUT => left_out.iter().map(StreamId::as_str).collect::<Vec<_>>().join(", "),
+        1..=MAX_WITHOUT => left_out.iter().map(StreamId::as_str).collect::<Vec<_>>().join(", "),
         number => format!("{number} streams"),
     };
     (format!("{verb} without {streams}"), format!(" but {streams}"))

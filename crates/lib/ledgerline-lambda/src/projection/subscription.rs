@@ -216,13 +216,14 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             if number == generations.active_generation(now) {
                 self.in_generation(number, true).catch_up().await?;
             } else {
-                let done = self
-                    .in_generation(number, false)
-                    .catch_up_until(Instant::now() + STANDBY_WORK_TIME)
-                    .await
-                    .map(|_| ());
+                let standby = self.in_generation(number, false);
+                let done = standby.catch_up_until(Instant::now() + STANDBY_WORK_TIME).await;
+                let done = done.map(|_| ());
+                // No later commit of any stream is in this generation.
+                let is_refused = done.as_ref().is_err_and(|error| !error.is_outage());
+                let may_lack = is_refused && standby.table.view().mark_behind(None).await?;
                 // Reads are about to use this generation.
-                if number == generations.active {
+                if number == generations.active || (is_refused && !may_lack) {
                     done?;
                 } else {
                     others = others.and(done);
