@@ -240,6 +240,20 @@ fn generate(application: &Application, by_hand: &Path, deploy: &str) -> Value {
     Source::parse(&text, by_hand).unwrap().json()
 }
 
+/// The binaries of the projectors that a hand-written template feeds by a rule of the bus.
+fn projectors_on_rules(by_hand: &Value) -> BTreeSet<String> {
+    let functions = by_hand["Resources"].as_object().unwrap().values();
+    let on_rules = functions.filter(|function| {
+        let events = function["Properties"]["Events"].as_object();
+        events.is_some_and(|events| events.values().any(|event| event["Type"] == "EventBridgeRule"))
+    });
+    on_rules
+        .filter_map(|function| function["Metadata"]["BuildProperties"]["Binary"].as_str())
+        .filter(|binary| binary.ends_with("-projector"))
+        .map(ToOwned::to_owned)
+        .collect()
+}
+
 fn application(name: &str, title: &str, namespace: &str) -> Application {
     Application {
         name: name.to_owned(),
@@ -262,10 +276,10 @@ fn the_generated_template_of_the_tanks_has_the_resources_of_the_hand_written_one
 #[test]
 fn the_generated_template_of_the_starter_has_the_resources_of_the_hand_written_one() {
     let mut application = application("north-depot", "North depot", "north-depot");
-    application.rules.insert("stock-signs-projector".to_owned());
     let starter = "../ledgerline-tools/starter/template.yaml";
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(starter);
     let source = Source::read(&path).unwrap().json();
+    application.rules = projectors_on_rules(&source);
     let by_hand = with_roles(&source, &["StockItem"]);
     assert_same(&by_hand, &generate(&application, &path, STARTER_DEPLOY), STARTER_ONLY);
 }
@@ -273,11 +287,11 @@ fn the_generated_template_of_the_starter_has_the_resources_of_the_hand_written_o
 #[test]
 fn the_generated_template_of_the_root_has_the_resources_of_the_hand_written_one() {
     let mut application = application("ledgerline", "Ledgerline", "Ledgerline");
-    application.rules.insert("widgets-projector".to_owned());
     application.web = true;
     application.dashboard = true;
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../template.yaml");
     let source = Source::read(&path).unwrap().json();
+    application.rules = projectors_on_rules(&source);
     let names = ["Account", "Link", "Todo", "Transfer", "User", "Widget"];
     assert_same(
         &with_roles(&source, &names),
