@@ -75,11 +75,11 @@ pub(crate) fn serve(listener: TcpListener, router: Router, pages: Pages) -> Resu
 async fn pass(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
     let asked = request.headers().clone();
     if let Some(refusal) = door.refusal(&request) {
-        return isolate(refusal);
+        return forbid_frames(&asked, refusal);
     }
     let is_public = is_public(&request);
     let Pages::Allowed(cors) = &door.pages else {
-        return isolate(next.run(request).await);
+        return forbid_frames(&asked, next.run(request).await);
     };
     if let Some(answer) = cors::preflight(cors, request.method(), &asked) {
         return answer;
@@ -88,7 +88,7 @@ async fn pass(State(door): State<Arc<Door>>, request: Request, next: Next) -> Re
     if is_public {
         cors::add_headers(cors, &asked, response.headers_mut());
     }
-    isolate(response)
+    forbid_frames(&asked, response)
 }
 
 impl Door {
@@ -164,14 +164,14 @@ fn is_public(request: &Request) -> bool {
     sign_in::PUBLIC.contains(&request.uri().path())
 }
 
-/// Forbids every page of another origin to show this answer or to load it without CORS. Browsers
-/// send `Sec-Fetch-Site` only to loopback addresses and over HTTPS, so a page can load from another
-/// address of this machine, and no request header tells.
-fn isolate(mut response: Response) -> Response {
-    let headers = response.headers_mut();
-    headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
-    let same_origin = HeaderValue::from_static("same-origin");
-    headers.insert("cross-origin-resource-policy", same_origin);
+/// Forbids every page to show this answer in a frame, if a person may see the answer.
+fn forbid_frames(asked: &HeaderMap, mut response: Response) -> Response {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    let is_page = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
+    if is_page || has(asked, "sec-fetch-mode", "navigate") {
+        let deny = HeaderValue::from_static("DENY");
+        response.headers_mut().insert(header::X_FRAME_OPTIONS, deny);
+    }
     response
 }
 
