@@ -9,6 +9,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -38,7 +39,11 @@ impl Copy {
         for file in files.lines().filter(|file| here.join(file).exists()) {
             let to = root.join(file);
             fs::create_dir_all(to.parent().unwrap()).unwrap();
-            fs::copy(here.join(file), to).unwrap();
+            // A link stays one: its target has the links of its own folder.
+            match fs::read_link(here.join(file)) {
+                Ok(target) => symlink(target, to).unwrap(),
+                Err(_) => _ = fs::copy(here.join(file), to).unwrap(),
+            }
         }
         let this = Self { root, target };
         // The copy gets its own version, so that its compiled files do not replace those of this

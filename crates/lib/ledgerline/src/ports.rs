@@ -114,9 +114,8 @@ pub trait EventLog: Send + Sync {
 
     /// Stores the commit, and the idempotency record if there is one: both or neither.
     ///
-    /// Refuses a version that is taken. This refusal keeps streams free of holes (rule 2). The
-    /// other reason is that every caller appends at one more than the version of a commit that it
-    /// has seen.
+    /// Refuses a version that is taken. Callers append only at the version after the last one that
+    /// they read. Together, the two keep streams free of holes (rule 2).
     fn append(
         &self,
         commit: &Commit,

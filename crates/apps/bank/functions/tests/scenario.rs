@@ -113,11 +113,11 @@ async fn an_account_is_opened_booked_on_and_closed() {
     assert_eq!(shown.body["status"], "closed");
     assert_transactions(&bank, &id, 5).await;
 
-    let nobody = format!("/accounts/{}", fresh_id());
+    let unknown = format!("/accounts/{}", fresh_id());
     for missing in [
-        bank.get(&nobody).await,
-        bank.get(&format!("{nobody}/transactions")).await,
-        bank.post(&format!("{nobody}/credits"), json!({ "amount": 1 })).await,
+        bank.get(&unknown).await,
+        bank.get(&format!("{unknown}/transactions")).await,
+        bank.post(&format!("{unknown}/credits"), json!({ "amount": 1 })).await,
     ] {
         assert_eq!((missing.status, missing.problem()), (StatusCode::NOT_FOUND, "unknown-account"));
     }
@@ -247,9 +247,9 @@ async fn an_account_belongs_to_the_caller_who_opened_it() {
     }
 
     if let UnderTest::There(api) = &bank {
-        let nobody = Api::new(api.url.clone(), None);
-        assert_eq!(nobody.get(&account).await.status, StatusCode::UNAUTHORIZED);
-        assert_eq!(nobody.post("/accounts", json!({})).await.status, StatusCode::UNAUTHORIZED);
+        let anonymous = Api::new(api.url.clone(), None);
+        assert_eq!(anonymous.get(&account).await.status, StatusCode::UNAUTHORIZED);
+        assert_eq!(anonymous.post("/accounts", json!({})).await.status, StatusCode::UNAUTHORIZED);
     }
 }
 
