@@ -243,8 +243,8 @@ impl DynamoDbStore {
         Ok(self.streams_between_each(&[from..=to]).await?.pop().unwrap_or_default())
     }
 
-    /// Does the same as [`between`](Self::between) for each of these times, with one scan of the
-    /// log.
+    /// Does the same as [`streams_between`](Self::streams_between) for each of these times, with
+    /// one scan of the log.
     pub async fn streams_between_each(
         &self,
         times: &[RangeInclusive<Timestamp>],

@@ -90,7 +90,7 @@ pub enum SubscriptionError {
 /// The consumer pulls: it requests a page when the last one is done, and so needs no protection. It
 /// stores the cursor together with its results of the page, in one transaction if it can. If it
 /// cannot, or if no commit may be applied twice, it stores its position in each stream too.
-/// [`Subscription::due`] then returns the commits to apply.
+/// [`Subscription::due_commits`] then returns the commits to apply.
 ///
 /// ```
 /// use jiff::Timestamp;

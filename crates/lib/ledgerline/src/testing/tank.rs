@@ -16,7 +16,7 @@ use crate::{Aggregate, Aggregates, Context, LongText, Refusal, Text, Visitor, wi
 pub(crate) const CAPACITY: i64 = 9_007_199_254_740_991;
 
 crate::value_object! {
-    /// An amount in litres, from 1 to [`CAPACITY`].
+    /// An amount in litres, from 1 to 2^53 - 1.
     pub struct Litres(i64),
     |litres| (1..=CAPACITY).contains(&litres).then_some(litres),
     format!("an amount is a whole number of litres from 1 to {CAPACITY}"),
