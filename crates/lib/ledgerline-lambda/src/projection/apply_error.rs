@@ -3,6 +3,8 @@
 use ledgerline::{ChangesError, Commit, ExecuteError, LoadError, StoreError, StreamId};
 use ledgerline_dynamodb::TableError;
 
+use super::view_rebuild::is_outage;
+
 /// The reason why a commit was not applied. Its message is delivered again; after the last attempt
 /// it goes to the dead-letter queue.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +85,12 @@ pub enum ApplyError {
 }
 
 impl ApplyError {
+    /// Whether the log or a table is unavailable or throttled.
+    pub(super) fn is_outage(&self) -> bool {
+        matches!(self, Self::Store(StoreError::Throttled(_) | StoreError::Unavailable(_)))
+            || matches!(self, Self::Table(error) if is_outage(error))
+    }
+
     /// Refuses a commit whose category is not among these: the queue is wired to the wrong streams.
     pub fn check_category(categories: &[&str], commit: &Commit) -> Result<(), Self> {
         if categories.contains(&commit.stream.category()) {

@@ -6,7 +6,6 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     apply_error::ApplyError,
     queue_runner::{Consumer, QueueRunner},
-    view_rebuild::is_outage,
 };
 use crate::metrics;
 
@@ -26,14 +25,13 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         let Err(error) = self.catch_up_standby(other, commit, repair_until).await else {
             return Ok(());
         };
-        let is_refused = matches!(error, ApplyError::Missing { .. } | ApplyError::Behind { .. })
-            || matches!(&error, ApplyError::Table(error) if !is_outage(error));
-        let Some(table) = other.view_table().filter(|_| is_refused) else { return Err(error) };
+        let table = other.view_table().filter(|_| !error.is_outage());
+        let Some(table) = table else { return Err(error) };
         if !table.mark_behind(Some(&commit.stream)).await? {
             return Err(error);
         }
         let (Commit { stream, version, .. }, error) = (commit, Causes(&error));
-        tracing::error!(%stream, version, %error, "a standby generation is behind");
+        tracing::warn!(%stream, version, %error, "a standby generation is behind");
         Ok(())
     }
 
@@ -51,19 +49,16 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
             Some(table) => table.is_building().await?,
             None => false,
         };
-        if is_building {
-            let up_to = position.saturating_add(REPAIR_WINDOW).min(*version);
-            return match self.repair(other, stream, position, up_to).await {
-                // A worker that inserts rows of this stream at the same time may move the position
-                // backwards for a moment.
-                Err(ApplyError::Missing { .. }) => Ok(()),
-                repaired => repaired,
-            };
+        let up_to = if is_building {
+            position.saturating_add(REPAIR_WINDOW).min(*version)
+        } else {
+            *version
+        };
+        let repair = self.repair(other, stream, position, up_to);
+        match timeout_at(repair_until, repair).await {
+            Ok(repaired) if repaired.is_err() || up_to == *version => repaired,
+            Ok(_) | Err(_) => Err(ApplyError::Behind { stream: stream.clone(), version: *version }),
         }
-        let repair = self.repair(other, stream, position, *version);
-        timeout_at(repair_until, repair).await.unwrap_or_else(|_| {
-            Err(ApplyError::Behind { stream: stream.clone(), version: *version })
-        })
     }
 
     /// Acts on the delivery of a commit: measures, repairs a gap, or detects a log that went

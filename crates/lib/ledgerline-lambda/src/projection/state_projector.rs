@@ -296,7 +296,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
                         && table.view().mark_behind(Some(stream)).await? =>
                 {
                     let error = Causes(&error);
-                    tracing::error!(%stream, version, %error, "a standby generation is behind");
+                    tracing::warn!(%stream, version, %error, "a standby generation is behind");
                 }
                 Err(error) => return Err(error.into()),
             }

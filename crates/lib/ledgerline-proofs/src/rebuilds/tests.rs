@@ -84,6 +84,14 @@ fn world(kind: Kind) -> (World, ViewTable) {
     (world, table)
 }
 
+/// Returns the commits of a tank.
+fn history(length: u64) -> Vec<Commit> {
+    let fill = || Command::Fill(Amount { amount: valid(1), note: None });
+    let commands = std::iter::once(install()).chain((1..length).map(|_| fill()));
+    let (id, actor, commands) = ("1".to_owned(), "ada".into(), commands.collect());
+    History::<Tank> { id, actor, commands }.commits_with_states()
+}
+
 /// Switches reads to the other generation, as it is. Every process has seen the switch.
 async fn switch(table: &ViewTable, to: u32) {
     let from = table.generations().await.unwrap();
@@ -133,6 +141,64 @@ fn a_faulty_row_of_the_previous_generation_marks_it_and_holds_up_no_commit() {
     }
 }
 
+/// A change of the log after the active generation has applied the commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Damage {
+    /// None: the gap is too long for one delivery.
+    Nothing,
+    Hole,
+    Unreadable,
+}
+
+#[test]
+fn a_new_generation_that_cannot_get_a_commit_is_marked_and_holds_up_no_commit() {
+    for (kind, damage) in [
+        (Kind::Sums, Damage::Nothing),
+        (Kind::Lists, Damage::Nothing),
+        (Kind::Sums, Damage::Hole),
+        (Kind::Lists, Damage::Unreadable),
+    ] {
+        let (world, table) = world(kind);
+        world.runtime.block_on(async {
+            // Given a new generation that lacks the whole stream, and a comparison that has ended,
+            let instance = || Instance::new(&world.wire, kind, &Role::new(&kind.manifest()));
+            let commits = history(60);
+            let (last, earlier) = commits.split_last().unwrap();
+            for commit in earlier {
+                World::store_at(&world.wire).append(commit, None).await.unwrap();
+            }
+            assert_eq!(instance().deliver(&[&earlier[58]]).await, [true]);
+            begin(&table, &Generations::default()).await.unwrap();
+            damage_log(&world.wire, &earlier[20], damage).await;
+            let compared = table.remove_marks().await.unwrap();
+            // when a function gets the last commit,
+            World::store_at(&world.wire).append(last, None).await.unwrap();
+            assert_eq!(instance().deliver(&[last]).await, [true], "{kind:?} {damage:?}");
+            // then the active generation has it, and the switch finds that the new one is behind.
+            assert_eq!(position(table.at(0), kind, &last.stream).await.unwrap(), 60);
+            let switched = compared.switch(MADE, Timestamp::now()).unwrap();
+            assert!(!change(&table, &compared, switched).await.unwrap(), "{kind:?} {damage:?}");
+            let generations = table.generations().await.unwrap();
+            let marks = generations.marks_since(&compared).unwrap();
+            assert_eq!(marks.streams, [last.stream.clone()].into(), "{kind:?} {damage:?}");
+        });
+    }
+}
+
+async fn damage_log(wire: &Wire, commit: &Commit, damage: Damage) {
+    let stream = AttributeValue::S(commit.stream.to_string());
+    let version = AttributeValue::N(commit.version.to_string());
+    let delete = wire.dynamodb().delete_item().table_name(table("CommitsTable"));
+    let delete = delete.key("stream", stream.clone()).key("version", version.clone());
+    let put = wire.dynamodb().put_item().table_name(table("CommitsTable"));
+    let put = put.item("stream", stream).item("version", version);
+    match damage {
+        Damage::Nothing => {}
+        Damage::Hole => _ = delete.send().await.unwrap(),
+        Damage::Unreadable => _ = put.send().await.unwrap(),
+    }
+}
+
 /// The fanout's messages of all but the last commit were lost, and a rebuild read the log.
 #[test]
 fn a_delivery_repairs_the_whole_gap_of_the_previous_generation_in_invocations_of_ten_seconds() {
@@ -144,10 +210,7 @@ fn a_delivery_repairs_the_whole_gap_of_the_previous_generation_in_invocations_of
     ] {
         let (world, table) = world(kind);
         world.runtime.block_on(async {
-            let fill = || Command::Fill(Amount { amount: valid(1), note: None });
-            let commands = std::iter::once(install()).chain((1..length).map(|_| fill()));
-            let (id, actor, commands) = ("1".to_owned(), "ada".into(), commands.collect());
-            let commits = History::<Tank> { id, actor, commands }.commits_with_states();
+            let commits = history(length);
             for commit in &commits {
                 World::store_at(&world.wire).append(commit, None).await.unwrap();
             }
