@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use aws_smithy_runtime_api::{
     client::{
         http::{HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn},
@@ -559,7 +559,7 @@ async fn pages_show_every_row_once_newest_first() {
 /// Begins a generation, which no read uses.
 async fn begin_generation(table: &ViewTable) -> Generations {
     let (at, none) = (Timestamp::UNIX_EPOCH, Generations::default());
-    let by = Move { at, what: "begin".into(), who: String::new(), why: String::new() };
+    let by = Move { at, what: "begin".into(), ..Move::default() };
     assert!(table.compare_and_set(&none, none.begin_build(at).unwrap(), by).await.unwrap());
     table.generations().await.unwrap()
 }
@@ -621,6 +621,32 @@ async fn a_comparison_removes_marks_and_finds_later_marks_and_other_changes() {
     assert_eq!((marks.streams.len(), marks.any), (100, true));
 }
 
+/// A deployment may replace the functions before the operator's tool, or after it.
+#[tokio::test]
+async fn changes_of_the_generations_keep_the_fields_of_a_newer_version() {
+    // Given generations with a field of a newer version,
+    let (client, _) = client_and_wire(&["FillsTable"]).await;
+    let name = ledgerline_testing::table("FillsTable");
+    let rows = LogRows::new(client.clone(), &name, KEYS);
+    let table = rows.view();
+    begin_generation(table).await;
+    let text = |text: &str| AttributeValue::S(text.to_owned());
+    let change = client.update_item().table_name(&name).key("tankId", text("$generations"));
+    let change = change.key("entry", text("#position")).update_expression("SET #new = :new");
+    let new = AttributeValue::M([("of".to_owned(), AttributeValue::L(vec![text("x")]))].into());
+    let change = change.expression_attribute_names("#new", "$new");
+    change.expression_attribute_values(":new", new.clone()).send().await.unwrap();
+    // when a function marks a stream, and an operator switches,
+    table.at(1).mark_behind(Some(&tank())).await.unwrap();
+    let marked = table.generations().await.unwrap();
+    let switched = marked.switch(1, Timestamp::UNIX_EPOCH).unwrap();
+    assert!(table.compare_and_set(&marked, switched, Move::default()).await.unwrap());
+    // then the field stays.
+    let stored = client.scan().table_name(&name).send().await.unwrap();
+    let [stored] = stored.items() else { panic!("{stored:?}") };
+    assert_eq!((&stored["$new"], &stored["$read"]), (&new, &AttributeValue::N("1".into())));
+}
+
 /// Two generations share no row, position or cursor, even with equal keys. Clearing one generation
 /// deletes nothing of the other.
 #[tokio::test]
@@ -636,12 +662,7 @@ async fn two_generations_share_no_row_position_or_cursor() {
         assert_eq!(deliver(rows, version, &changes).await.unwrap().0, Delivery::Next);
     }
     let building = Generations::default().begin_build(Timestamp::UNIX_EPOCH).unwrap();
-    let by = |what: &str| Move {
-        at: Timestamp::UNIX_EPOCH,
-        what: what.into(),
-        who: String::new(),
-        why: String::new(),
-    };
+    let by = |what: &str| Move { what: what.into(), ..Move::default() };
     let begin = async |what| {
         table
             .view()

@@ -628,8 +628,7 @@ async fn an_ordered_view_gets_no_time_later_than_five_minutes_after_the_segment(
     assert_eq!(times[1], past.at.to_string());
     // A rebuild writes the same rows.
     let first = world.rows.view().generations().await.unwrap();
-    let by =
-        Move { at: Timestamp::now(), what: "begin".into(), who: "test".into(), why: "test".into() };
+    let by = Move { at: Timestamp::now(), what: "begin".into(), ..Move::default() };
     assert!(
         world
             .rows
@@ -690,7 +689,7 @@ async fn a_subscription_applies_the_commits_before_one_that_it_cannot_apply() {
 async fn a_commit_that_the_previous_generation_cannot_get_marks_it() {
     let world = World::new().await;
     let (view, at) = (world.rows.view(), Timestamp::UNIX_EPOCH);
-    let by = || Move { at, what: "x".into(), who: String::new(), why: String::new() };
+    let by = || Move { at, what: "x".into(), ..Move::default() };
     let none = view.generations().await.unwrap();
     assert!(view.compare_and_set(&none, none.begin_build(at).unwrap(), by()).await.unwrap());
     let building = view.generations().await.unwrap();
@@ -746,8 +745,7 @@ async fn a_view_in_one_order_is_rebuilt_while_its_subscription_continues() {
     assert_eq!(error, "the generation 1 is neither built nor kept");
 
     let now = Timestamp::now();
-    let by =
-        |what: &str| Move { at: now, what: what.into(), who: "a test".into(), why: String::new() };
+    let by = |what: &str| Move { at: now, what: what.into(), ..Move::default() };
     let first = world.rows.view().generations().await.unwrap();
     assert!(
         world
@@ -875,7 +873,7 @@ async fn the_reconciler_finds_recent_commits_that_are_missing_and_views_ahead_of
 async fn the_reconciler_compares_the_previous_generation() {
     let world = World::new().await;
     let began = Timestamp::now() - SignedDuration::from_hours(13 * 24);
-    let by = || Move { at: began, what: "x".into(), who: String::new(), why: String::new() };
+    let by = || Move { at: began, what: "x".into(), ..Move::default() };
     let view = world.rows.view();
     let none = view.generations().await.unwrap();
     let building = none.begin_build(began).unwrap();
@@ -948,18 +946,13 @@ async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
 
         let mut skipped = Vec::new();
         while let Err(error) = subscriber.catch_up().await {
-            // The operator skips each commit at fault by name, with an actor and a reason.
+            // The operator skips each commit at fault by name.
             let version = [1, 2].into_iter().find(|version| {
                 error.to_string().contains(&format!("version {version} of {at_fault}"))
             });
             let stream = StreamId::try_from(at_fault.to_owned()).unwrap();
             let seen = world.rows.view().generations().await.unwrap();
-            let by = Move {
-                at: Timestamp::UNIX_EPOCH,
-                what: "skip".into(),
-                who: "ada".into(),
-                why: "a test".into(),
-            };
+            let by = Move { what: "skip".into(), ..Move::default() };
             let skipping = seen.skip_commit(&stream, version.unwrap()).unwrap();
             assert!(world.rows.view().compare_and_set(&seen, skipping.clone(), by).await.unwrap());
             assert!(skipping.skip_commit(&stream, version.unwrap()).is_err());
@@ -998,12 +991,7 @@ async fn skipping_an_out_of_order_commit_skips_no_other_commit() {
         assert!(error.contains(&format!("version {damaged} of tank-a")), "{damaged}: {error}");
         let seen = world.rows.view().generations().await.unwrap();
         let skipping = seen.skip_commit(&stream, damaged).unwrap();
-        let by = Move {
-            at: Timestamp::UNIX_EPOCH,
-            what: "skip".into(),
-            who: "ada".into(),
-            why: "a test".into(),
-        };
+        let by = Move { what: "skip".into(), ..Move::default() };
         assert!(world.rows.view().compare_and_set(&seen, skipping, by).await.unwrap());
         assert!(subscriber.catch_up().await.unwrap());
         let others = [1, 2, 3].into_iter().filter(|version| *version != damaged);

@@ -223,8 +223,7 @@ async fn a_rebuild_with_a_limit_returns_a_pause_and_resumes_where_it_stopped() {
     }
     let view = readings.consumer.table.view();
     let now = view.generations().await.unwrap();
-    let by =
-        Move { at: Timestamp::now(), what: "begin".into(), who: String::new(), why: String::new() };
+    let by = Move { at: Timestamp::now(), what: "begin".into(), ..Move::default() };
     let begun = now.begin_build(by.at).unwrap();
     assert!(view.compare_and_set(&now, begun, by).await.unwrap());
     let (generation, write_units) = (1, Some(0.5));

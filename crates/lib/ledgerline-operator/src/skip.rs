@@ -77,7 +77,8 @@ pub(crate) async fn run(
     // The view stores only its last changes, but the record stays.
     let record = Record { kind: "skip", what: what.clone(), why: why.clone(), detail };
     records::store(deployment, records::table(deployment)?, record).await?;
-    let by = Move { at: Timestamp::now(), what, who: deployment.operator().await?, why };
+    let (at, who) = (Timestamp::now(), deployment.operator().await?);
+    let by = Move { at, what, who, why, ..Move::default() };
     if !table.compare_and_set(&seen, skipping, by).await? {
         bail!("the generations of `{}` changed meanwhile; run the command again", compared.id);
     }

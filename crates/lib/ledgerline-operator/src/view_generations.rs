@@ -277,7 +277,8 @@ impl View<'_> {
         // it, and every process must see the change by then.
         let now = Timestamp::now();
         let to = to(now)?;
-        let by = Move { at: now, what: what.to_owned(), who, why: why.to_owned() };
+        let (what, why) = (what.to_owned(), why.to_owned());
+        let by = Move { at: now, what, who, why, ..Move::default() };
         let is_changed = self.table.compare_and_set(from, to, by).await?;
         Ok(if is_changed { Some(self.table.generations().await?) } else { None })
     }
@@ -342,7 +343,7 @@ impl View<'_> {
 
     /// Waits until all reads use the generation to which they switch.
     pub(crate) async fn wait_for_switch(&self, generations: &Generations) {
-        let Some(Previous { until, .. }) = generations.previous else { return };
+        let Some(Previous { until, .. }) = &generations.previous else { return };
         // A tool with a clock in the future may have written the time, so the wait has a limit.
         let left = until.duration_since(Timestamp::now()).min(SWITCHING);
         if let Ok(left) = Duration::try_from(left) {
@@ -419,7 +420,8 @@ impl View<'_> {
 
 /// Returns a row for the active generation, and for the standby one, if there is one.
 fn generation_rows(generations: &Generations) -> Vec<serde_json::Value> {
-    let switch = generations.previous.filter(|previous| Timestamp::now() < previous.until);
+    let switch = generations.previous.as_ref();
+    let switch = switch.filter(|previous| Timestamp::now() < previous.until);
     let active = match switch {
         Some(previous) => {
             json!({ "generation": generations.active, "is": "is active soon, and is written", "since": previous.until })

@@ -634,7 +634,7 @@ async fn begin(table: &ViewTable, generations: &Generations) -> Result<()> {
 /// Changes the generations, as an operator. Returns whether they were changed.
 async fn change(table: &ViewTable, from: &Generations, to: Generations) -> Result<bool> {
     let at = Timestamp::UNIX_EPOCH;
-    let by = Move { at, what: "a proof".into(), who: String::new(), why: String::new() };
+    let by = Move { at, what: "a proof".into(), ..Move::default() };
     Ok(table.compare_and_set(from, to, by).await?)
 }
 

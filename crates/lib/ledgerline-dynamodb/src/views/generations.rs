@@ -22,6 +22,7 @@ use aws_sdk_dynamodb::{
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::StreamId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
 
 use super::{
     Item, KeyNames, POSITION_ENTRY, RowKey, TableError, ViewTable, checkpoint::CHECKPOINT,
@@ -75,6 +76,9 @@ pub struct Generations {
     /// `account-1 7`.
     #[serde(default, rename = "$skips", skip_serializing_if = "BTreeSet::is_empty")]
     skips: BTreeSet<String>,
+    /// The fields of a newer version, which writes of this version keep.
+    #[serde(flatten)]
+    newer: Map<String, Value>,
 }
 
 /// The copy of the generations that a table's clones share.
@@ -92,13 +96,15 @@ pub(super) struct Seen {
 }
 
 /// The generation that queries read until a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Previous {
     /// The generation.
     #[serde(rename = "read")]
     pub active: u32,
     /// The time.
     pub until: Timestamp,
+    #[serde(flatten)]
+    newer: Map<String, Value>,
 }
 
 /// A generation that is not read.
@@ -116,6 +122,8 @@ pub struct Standby {
     /// The marks since the beginning of the last comparison.
     #[serde(default, skip_serializing_if = "Marks::is_empty")]
     pub marks: Marks,
+    #[serde(flatten)]
+    newer: Map<String, Value>,
 }
 
 /// The streams of which a generation lacks a commit that the active generation got.
@@ -125,13 +133,15 @@ pub struct Marks {
     pub streams: BTreeSet<StreamId>,
     /// Whether any other stream may be one of them.
     pub any: bool,
+    #[serde(flatten)]
+    newer: Map<String, Value>,
 }
 
 impl Marks {
-    /// Whether no stream is marked.
+    /// Whether nothing is marked.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len() == 0 && self.newer.is_empty()
     }
 
     fn len(&self) -> u64 {
@@ -163,7 +173,7 @@ pub enum Phase {
 }
 
 /// A change of the generations, with its author.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
     /// The time of the change.
     pub at: Timestamp,
@@ -173,6 +183,9 @@ pub struct Move {
     pub who: String,
     /// The reason.
     pub why: String,
+    /// The fields of a newer version.
+    #[serde(flatten)]
+    pub newer: Map<String, Value>,
 }
 
 /// A change that is not possible now. The text has the reason.
@@ -184,9 +197,8 @@ impl Generations {
     /// Returns the number of the generation that queries read at this time.
     #[must_use]
     pub fn active_generation(&self, now: Timestamp) -> u32 {
-        self.previous
-            .filter(|previous| now < previous.until)
-            .map_or(self.active, |previous| previous.active)
+        let previous = self.previous.as_ref().filter(|previous| now < previous.until);
+        previous.map_or(self.active, |previous| previous.active)
     }
 
     /// Returns the numbers of the generations that projectors write. The one that is read is last.
@@ -237,7 +249,8 @@ impl Generations {
         if !is_written {
             return Err(InvalidTransition("no standby generation has this number"));
         }
-        let previous = Some(Previous { active: self.active, until: now + SWITCHING });
+        let (until, newer) = (now + SWITCHING, Map::new());
+        let previous = Some(Previous { active: self.active, until, newer });
         Ok(Self { active: to, previous, ..self.with(self.active, Phase::Kept, now) })
     }
 
@@ -297,7 +310,8 @@ impl Generations {
     }
 
     fn with(&self, number: u32, phase: Phase, since: Timestamp) -> Self {
-        let standby = Standby { number, phase, since, behind: None, marks: Marks::default() };
+        let (marks, newer) = (Marks::default(), Map::new());
+        let standby = Standby { number, phase, since, behind: None, marks, newer };
         Self { standby: Some(standby), ..self.clone() }
     }
 }
@@ -320,9 +334,12 @@ impl ViewTable {
     /// # Errors
     /// When the table fails.
     pub async fn generations(&self) -> Result<Generations, TableError> {
-        self.item(item_key(&self.keys, GENERATIONS), true)
-            .await?
-            .map_or_else(|| Ok(Generations::default()), from_item)
+        let key = item_key(&self.keys, GENERATIONS);
+        let Some(mut item) = self.item(key.clone(), true).await? else {
+            return Ok(Generations::default());
+        };
+        item.retain(|name, _| !key.contains_key(name));
+        from_item(item)
     }
 
     /// Returns the generations of the view, at most [`FRESH`] old, and determines the generation to
@@ -695,16 +712,18 @@ mod tests {
     fn stored_generations_keep_their_form() {
         let stored = serde_json::json!({
             "$read": 2,
-            "$before": { "read": 1, "until": "2026-11-24T09:30:15Z" },
+            "$before": { "read": 1, "until": "2026-11-24T09:30:15Z", "for": "ada" },
             "$other": {
                 "number": 1, "phase": "leaving", "since": "2026-11-24T09:30:00Z",
                 "behind": "2026-11-24T09:31:00Z",
-                "marks": { "streams": ["tank-1"], "any": true },
+                "marks": { "streams": ["tank-1"], "any": true, "of": 1 },
+                "cost": 1.5,
             },
             "$last": 2,
             "$moves": 5,
-            "$history": [{ "at": "2026-11-24T09:30:00Z", "what": "drop", "who": "ada", "why": "done" }],
+            "$history": [{ "at": "2026-11-24T09:30:00Z", "what": "drop", "who": "ada", "why": "done", "with": [] }],
             "$skips": ["tank-1 7"],
+            "$new": { "of": ["a newer version"], "is": null },
         });
         let read: Generations = serde_json::from_value(stored.clone()).unwrap();
         assert_eq!(read.standby.as_ref().unwrap().phase, Phase::Dropping);

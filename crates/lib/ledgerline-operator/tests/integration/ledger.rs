@@ -223,7 +223,7 @@ async fn doctor_finds_manifests_variables_rules_and_commits_that_do_not_fit() {
     let client = aws_sdk_dynamodb::Client::new(&sdk);
     let levels = ViewTable::new(client, table("LevelsTable"), KeyNames::from(&LEVELS));
     let at = Timestamp::now() - SignedDuration::from_hours(48);
-    let by = Move { at, what: "begin".into(), who: String::new(), why: String::new() };
+    let by = Move { at, what: "begin".into(), ..Move::default() };
     let none = Generations::default();
     assert!(levels.compare_and_set(&none, none.begin_build(at).unwrap(), by).await.unwrap());
     // The log gets a commit that this code does not understand.
