@@ -341,3 +341,59 @@ pub(crate) fn case() -> Case {
         .boxed_local()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::iter::repeat_n;
+
+    use ledgerline_dynamodb::{Generations, Move};
+
+    use super::*;
+    use crate::faulty_wire::Fault;
+
+    /// The previous generation is behind by all commits, and its table fails or is slow.
+    #[test]
+    fn a_previous_generation_that_fails_or_is_slow_is_marked_and_holds_up_no_commit() {
+        // The first call reads the generations. A call has three attempts.
+        for (fault, times) in [(Fault::Failed, 3), (Fault::Slow, 60)] {
+            let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable"]).unwrap();
+            let quiet = Wire::new(world.wire.services().database().clone());
+            world.runtime.block_on(async {
+                let (log, rows) = (World::store_at(&quiet), |generation| {
+                    LogRows::new(quiet.dynamodb(), table("FillsTable"), KEYS).at(generation)
+                });
+                let stream = StreamId::new("tank", "1").unwrap();
+                for version in 1..=1_000 {
+                    log.append(&commit(&stream, version), None).await.unwrap();
+                }
+                let (table, active) = (rows(0), rows(1));
+                let table = table.view();
+                let change = async |from: &Generations, to| {
+                    assert!(table.compare_and_set(from, to, Move::default()).await.unwrap());
+                    table.generations().await.unwrap()
+                };
+                let none = Generations::default();
+                let begun = change(&none, none.begin_build(Timestamp::UNIX_EPOCH).unwrap()).await;
+                let compared =
+                    change(&begun, begun.switch(1, Timestamp::UNIX_EPOCH).unwrap()).await;
+                for number in 0..10 {
+                    let versions = number * 100 + 1..=number * 100 + 100;
+                    let entries: Vec<_> =
+                        versions.map(|version| (stream.clone(), version)).collect();
+                    log.append(&segment(number + 1, &entries), None).await.unwrap();
+                }
+                let script = [None].into_iter().chain(repeat_n(Some(fault), times));
+                world.wire.follow(Plan::Script(script.collect()), 1);
+                let done = subscriber(&world.wire).catch_up_all().await;
+                assert_eq!(done.is_err(), fault == Fault::Failed, "{done:?}");
+                assert_eq!(active.progress(&stream).await.unwrap().0, 1_000, "{fault:?}");
+                assert!(rows(0).progress(&stream).await.unwrap().0 < 1_000, "{fault:?}");
+                let generations = table.generations().await.unwrap();
+                assert!(generations.marks_since(&compared).unwrap().any, "{fault:?}");
+                world.wire.calm();
+                subscriber(&world.wire).catch_up_all().await.unwrap();
+                assert_eq!(rows(0).progress(&stream).await.unwrap().0, 1_000, "{fault:?}");
+            });
+        }
+    }
+}

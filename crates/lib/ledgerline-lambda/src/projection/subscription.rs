@@ -202,8 +202,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     /// generation that is being built, which may be the whole log behind.
     ///
     /// # Errors
-    /// As those of [`catch_up`](Self::catch_up), and when the generations cannot be read. A failure
-    /// in a generation that is not read does not block the active one.
+    /// As those of [`catch_up`](Self::catch_up), and when the generations cannot be read or marked.
+    /// A generation that is not read does not block the active one: it is marked as behind.
     pub async fn catch_up_all(&self) -> Result<(), SubscribeError> {
         let generations = self.table.view().recent_generations().await?;
         let now = Timestamp::now();
@@ -217,17 +217,19 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
                 self.in_generation(number, true).catch_up().await?;
             } else {
                 let standby = self.in_generation(number, false);
-                let done = standby.catch_up_until(Instant::now() + STANDBY_WORK_TIME).await;
+                let until = Instant::now() + STANDBY_WORK_TIME;
+                let done = standby.catch_up_until(until).await;
+                // Another instance that works in the generation catches up there.
+                let may_lack = match &done {
+                    Ok(is_done) => !is_done && Instant::now() >= until,
+                    Err(_) => true,
+                };
                 let done = done.map(|_| ());
-                // No later commit of any stream is in this generation.
-                let is_refused = done.as_ref().is_err_and(|error| !error.is_outage());
-                let may_lack = is_refused && standby.table.view().mark_behind(None).await?;
-                // Reads are about to use this generation.
-                if number == generations.active || (is_refused && !may_lack) {
-                    done?;
-                } else {
-                    others = others.and(done);
+                if may_lack && !standby.table.view().mark_behind(None).await? {
+                    // Reads are about to use this generation.
+                    return done;
                 }
+                others = others.and(done);
             }
         }
         others

@@ -7,7 +7,7 @@ use ledgerline::{
 use ledgerline_dynamodb::TableError;
 
 use super::page_run::MAX_KEPT_BYTES;
-use crate::projection::view_rebuild::{RebuildError, is_outage};
+use crate::projection::view_rebuild::RebuildError;
 
 /// The reason why a subscription stopped. The next invocation resumes from its checkpoint.
 #[derive(Debug, thiserror::Error)]
@@ -74,12 +74,6 @@ pub enum SubscribeError {
 }
 
 impl SubscribeError {
-    /// Whether the log or a table is unavailable or throttled.
-    pub(super) fn is_outage(&self) -> bool {
-        matches!(self, Self::Store(StoreError::Throttled(_) | StoreError::Unavailable(_)))
-            || matches!(self, Self::Table(error) if is_outage(error))
-    }
-
     /// Returns the commit at fault, if a commit is at fault.
     pub(super) fn commit(&self) -> Option<(StreamId, u64)> {
         match self {
