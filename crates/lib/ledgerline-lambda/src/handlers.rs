@@ -52,13 +52,21 @@ macro_rules! handlers {
 /// The name of the variable with the function's name. Lambda sets it.
 const FUNCTION: &str = "AWS_LAMBDA_FUNCTION_NAME";
 
+/// The argument with which the development binary prints the names of its functions.
+const NAMES: &str = "--names";
+
 /// Runs the function that `AWS_LAMBDA_FUNCTION_NAME` names. This is the development binary: the
 /// local stack starts one process of it for each function, under the name of the function's own
-/// binary.
+/// binary. With the argument `--names`, it prints the names of all functions.
 ///
 /// # Errors
 /// When no function has this name, and the errors of the function.
+#[expect(clippy::print_stdout, reason = "`cargo xtask wire` reads the names")]
 pub async fn run(handlers: &[&[Handler]]) -> Result<(), Error> {
+    if std::env::args().any(|argument| argument == NAMES) {
+        names(handlers).for_each(|name| println!("{name}"));
+        return Ok(());
+    }
     find(handlers, &config::text(FUNCTION)?)?().await
 }
 

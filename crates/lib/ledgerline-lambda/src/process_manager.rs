@@ -145,7 +145,7 @@ pub fn manifest<R: Reaction>() -> Manifest {
 fn manifest_on_bus<R: Reaction, A: Aggregate>() -> Manifest {
     let events =
         A::Event::TYPES.iter().flat_map(|known| known.names()).map(Name::Borrowed).collect();
-    manifest_with_source::<R>(Source::States { category: A::CATEGORY.into(), events })
+    manifest_with_source::<R>(Source::States { category: A::CATEGORY.into(), events, bus: true })
 }
 
 fn manifest_with_source<R: Reaction>(source: Source) -> Manifest {

@@ -3,11 +3,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Command, Stdio},
 };
 
 use anyhow::{Context, Result, bail};
-use cargo_metadata::Message;
+use cargo_metadata::{Message, MetadataCommand, Package};
 
 pub use crate::cargo::cargo;
 use crate::progress;
@@ -65,6 +65,32 @@ pub fn functions(
     let programs = build(root, &[HANDLERS])?;
     let program = programs.get(HANDLERS).context("cargo built no development binary")?;
     Ok(names.iter().map(|name| ((*name).to_owned(), program.clone())).collect())
+}
+
+/// The names of the functions of the workspace at `root`: those of its development binary. A
+/// package without one has a binary for each function.
+///
+/// # Errors
+/// As those of [`build`].
+pub fn function_names(root: &Path) -> Result<Vec<String>> {
+    if !has_handlers(root) {
+        let metadata = MetadataCommand::new().no_deps().current_dir(root).exec()?;
+        let folder = root.canonicalize()?;
+        let is_here =
+            |package: &&Package| package.manifest_path.parent().is_some_and(|it| it == folder);
+        let package = metadata.packages.iter().find(is_here);
+        let package = package.with_context(|| format!("{} has no package", root.display()))?;
+        let binaries = package.targets.iter().filter(|target| target.is_bin());
+        return Ok(binaries.map(|binary| binary.name.clone()).collect());
+    }
+    let programs = build(root, &[HANDLERS])?;
+    let program = programs.get(HANDLERS).context("cargo built no development binary")?;
+    let output = Command::new(program).arg("--names").output()?;
+    let names = String::from_utf8(output.stdout).context("the development binary")?;
+    if !output.status.success() || names.is_empty() {
+        bail!("{} --names prints no name: {}", program.display(), output.status);
+    }
+    Ok(names.lines().map(ToOwned::to_owned).collect())
 }
 
 /// Whether the workspace at `root` has a development binary.

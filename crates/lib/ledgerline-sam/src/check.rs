@@ -74,6 +74,17 @@ pub fn manifests_of(source: &Source, root: &Path, own_binaries: bool) -> Result<
     manifests(&crate::build::functions(root, &binaries, own_binaries)?)
 }
 
+/// Builds the functions of the workspace or package at `root`, and runs them to get their
+/// manifests. `own_binaries` is as in [`manifests_of`].
+///
+/// # Errors
+/// As those of [`manifests_of`].
+pub fn manifests_in(root: &Path, own_binaries: bool) -> Result<Manifests> {
+    let names = crate::build::function_names(root)?;
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    manifests(&crate::build::functions(root, &names, own_binaries)?)
+}
+
 /// Finds all problems of a template: differences from the manifests of its functions, missing
 /// safeguards, missing or useless alarms, and forbidden rights. Each problem is one sentence with
 /// its place. `runbook` is the text with an entry for each alarm.

@@ -15,11 +15,13 @@
 //!
 //! No block is mandatory. The check compares a part that is written by hand with the manifests.
 
+mod application;
 mod assembly;
 #[cfg(test)]
 mod compare;
 mod deploy;
 mod function;
+mod ids;
 mod lists;
 mod part;
 mod role_policy;
@@ -35,8 +37,10 @@ use ledgerline::manifest::Manifests;
 
 pub(crate) use self::lists::{invocation_line, names, queue_line, types_in_rules};
 pub use self::{
-    assembly::{Application, template},
-    deploy::Deploy,
+    application::{Application, Extra},
+    assembly::template,
+    deploy::{Deploy, FILE as DEPLOY},
+    ids::lost_ids,
 };
 use crate::{
     blocks::{Block, blocks, is_role},

@@ -44,6 +44,10 @@ enum Task {
         /// The template. Its `manifest.json` is in the same folder.
         #[arg(long, default_value = "template.yaml")]
         template: PathBuf,
+        /// A resource that the template no longer has, and that the next deployment may delete with
+        /// its data. May be given several times.
+        #[arg(long = "remove", value_name = "ID", conflicts_with = "check")]
+        removed: Vec<String>,
     },
     /// Write the contract of the workspace into `docs/schemas`: OpenAPI, AsyncAPI, and JSON Schemas
     /// of events and rows.
@@ -163,11 +167,14 @@ pub fn main<L: Aggregates>() -> ExitCode {
     let is_workspace = matches!(&task, Task::New(part) if part.kind == new::Kind::Workspace);
     let entered = if is_workspace { Ok(()) } else { enter_workspace() };
     let done = entered.and_then(|()| match task {
-        Task::Wire { check: true, template, .. } => wire::run(&template, wire::Mode::Check),
-        Task::Wire { samples: true, template, .. } => {
-            wire::run(&template, wire::Mode::WriteSamples)
+        Task::Wire { check, samples, template, removed } => {
+            let mode = match (check, samples) {
+                (true, _) => wire::Mode::Check,
+                (_, true) => wire::Mode::WriteSamples,
+                _ => wire::Mode::Write,
+            };
+            wire::run(&template, mode, &removed)
         }
-        Task::Wire { template, .. } => wire::run(&template, wire::Mode::Write),
         Task::Schemas { check, release, against, types } => {
             let mode = match (check, release) {
                 (true, _) => schemas::Mode::Check,

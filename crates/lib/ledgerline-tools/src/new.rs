@@ -276,7 +276,7 @@ pub(crate) fn run<L: Aggregates>(part: &Part) -> Result<()> {
     // The loops create resources from the function's manifest. The manifest, and so a resource
     // whose name is taken, is known only after the workspace builds.
     if let Err(error) =
-        finish(root).and_then(|()| wire::run(Path::new(TEMPLATE), wire::Mode::Write))
+        finish(root).and_then(|()| wire::run(Path::new(TEMPLATE), wire::Mode::Write, &[]))
     {
         let cause =
             "nothing was created; if the workspace builds, the name exists already: choose another";

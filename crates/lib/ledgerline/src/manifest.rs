@@ -63,13 +63,15 @@ pub struct InvalidManifest {
 pub enum Source {
     /// The HTTP API.
     Http(Vec<Endpoint>),
-    /// The states of one aggregate. The function receives them from the fanout, or from a rule of
-    /// the bus as its entries.
+    /// The states of one aggregate.
     States {
         /// The category of the aggregate.
         category: Name,
         /// The types of its events.
         events: BTreeSet<Name>,
+        /// Whether a rule of the bus sends the states, as its entries. Otherwise, the fanout does.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        bus: bool,
     },
     /// A FIFO queue of commits of these categories.
     Queue(BTreeSet<Name>),

@@ -73,6 +73,24 @@ const TOMBSTONE_SECONDS: i64 = 30 * 86_400;
 pub async fn run<A: Aggregate, Row: Serialize + 'static>(
     view: StateView<A, Row>,
 ) -> Result<(), Error> {
+    run_with(manifest(&view), view).await
+}
+
+/// Like [`run`], for a function that gets its states by a rule of the EventBridge bus. The fanout
+/// sends it none.
+///
+/// # Errors
+/// As those of [`run`].
+pub async fn run_on_bus<A: Aggregate, Row: Serialize + 'static>(
+    view: StateView<A, Row>,
+) -> Result<(), Error> {
+    run_with(manifest_with_source(&view, true), view).await
+}
+
+async fn run_with<A: Aggregate, Row: Serialize + 'static>(
+    manifest: Manifest,
+    view: StateView<A, Row>,
+) -> Result<(), Error> {
     let build = async {
         let client = dynamodb().await;
         let log = DynamoDbStore::new(client.clone(), config::text("COMMITS_TABLE")?);
@@ -93,15 +111,19 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(
             }
         }))
     };
-    serve(manifest(&view), build.boxed_local()).await
+    serve(manifest, build.boxed_local()).await
 }
 
 /// The manifest of the function of this view.
 pub fn manifest<A: Aggregate, Row>(view: &StateView<A, Row>) -> Manifest {
+    manifest_with_source(view, false)
+}
+
+fn manifest_with_source<A: Aggregate, Row>(view: &StateView<A, Row>, bus: bool) -> Manifest {
     // A redelivered commit has its events under the names that they have in the log.
     let events =
         A::Event::TYPES.iter().flat_map(|known| known.names()).map(Name::Borrowed).collect();
-    let source = Source::States { category: A::CATEGORY.into(), events };
+    let source = Source::States { category: A::CATEGORY.into(), events, bus };
     let table = Table::grant(view.table, [Action::GetItem, Action::PutItem]);
     Manifest::new(source)
         .table(table_grants::read_streams())

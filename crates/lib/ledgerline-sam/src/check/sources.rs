@@ -32,7 +32,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     for function in &template.functions {
         let (kinds, found): (&[&str], _) = match &function.manifest.source {
             Source::Http(endpoints) => (&["HttpApi"], routes(template, function, endpoints)),
-            Source::States { category, events } => {
+            Source::States { category, events, .. } => {
                 let source = format!("{prefix}.{category}");
                 // The fanout or a rule delivers the states.
                 let mut found = match views.states_of(template, function, category) {

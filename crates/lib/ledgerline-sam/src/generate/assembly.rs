@@ -10,9 +10,10 @@ use anyhow::{Context, Result};
 use ledgerline::manifest::Manifests;
 
 use super::{
-    deploy::{self, Deploy},
+    application::{Application, Extra},
+    deploy::Deploy,
     function::{Function, Kind},
-    lists,
+    ids, lists,
     part::{self, Names},
     role_policy, statements, table,
     value::substitution,
@@ -25,24 +26,6 @@ use crate::{
     yaml::{self, Kind as NodeKind, Node},
 };
 
-/// The names of an application, from which the names of its scopes and metrics follow.
-#[derive(Debug, Clone)]
-pub struct Application {
-    /// The prefix of scopes, and of the sources of events: `stock-keeping`.
-    pub name: String,
-    /// The name that people see: `Stock keeping`.
-    pub title: String,
-    /// The first part of the namespace of metrics.
-    pub namespace: String,
-    /// The binaries of state projectors that a rule of the bus invokes. The fanout invokes all
-    /// others.
-    pub rules: BTreeSet<String>,
-    /// Whether the stack can serve a web app.
-    pub web: bool,
-    /// Whether the stack has a dashboard.
-    pub dashboard: bool,
-}
-
 /// Returns the text of the template of an application, with the file of its team merged over it.
 /// Two runs return identical bytes.
 ///
@@ -52,22 +35,16 @@ pub struct Application {
 pub fn template(
     application: &Application,
     manifests: &Manifests,
-    deploy: Option<Deploy<'_>>,
+    deploy: &Deploy,
 ) -> Result<String> {
-    let names = Names::from([
-        ("Application", application.name.clone()),
-        ("Title", application.title.clone()),
-        ("Namespace", application.namespace.clone()),
-    ]);
+    let names = application.names();
     let mut functions = Vec::new();
     for (binary, manifest) in manifests {
-        functions.push(Function::new(binary, manifest, application.rules.contains(binary))?);
+        functions.push(Function::new(binary, manifest)?);
     }
     let mut template = skeleton(application, &names, &functions)?;
     part::fill_types(&mut template)?;
-    if let Some(deploy) = deploy {
-        template = deploy::merge(template, deploy)?;
-    }
+    let mut template = deploy.merge(ids::keep(template, &deploy.ids())?)?;
     group_parameters(&mut template);
     let template = with_lists(template, manifests)?;
     let template = with_roles(template, manifests)?;
@@ -79,7 +56,9 @@ fn skeleton(application: &Application, names: &Names, functions: &[Function<'_>]
     let mut template = part::APP.read(names)?;
     let tables = table::tables(functions)?;
     let single = |kind| functions.iter().filter(move |function| function.kind == kind);
-    let access = [part::ACCESS].into_iter().chain(application.web.then_some(part::WEB));
+    let access = [part::ACCESS]
+        .into_iter()
+        .chain(application.parts.contains(&Extra::WebApp).then_some(part::WEB));
     for part in access.chain([part::LOG]) {
         part::add(&mut template, part.read(names)?)?;
     }
@@ -88,7 +67,7 @@ fn skeleton(application: &Application, names: &Names, functions: &[Function<'_>]
     }
     part::add(&mut template, part::OPERATORS.read(names)?)?;
     single(Kind::Reconciler).try_for_each(|it| add_function(&mut template, it, &tables, names))?;
-    let dashboard = application.dashboard.then_some(part::DASHBOARD);
+    let dashboard = application.parts.contains(&Extra::Dashboard).then_some(part::DASHBOARD);
     for part in [part::MONITORING].into_iter().chain(dashboard) {
         part::add(&mut template, part.read(names)?)?;
     }
@@ -133,12 +112,7 @@ fn with_heading(mut fragment: Node, heading: &str) -> Node {
     };
     if let Some(first) = fragment.get_mut("Resources").and_then(Node::first_mut) {
         let line = format!("--- {heading} {}", "-".repeat(107_usize.saturating_sub(heading.len())));
-        let mut comment = vec![line];
-        if !first.comment.is_empty() {
-            comment.push(String::new());
-            comment.append(&mut first.comment);
-        }
-        first.comment = comment;
+        first.comment = [vec![line, String::new()], std::mem::take(&mut first.comment)].concat();
     }
     fragment
 }

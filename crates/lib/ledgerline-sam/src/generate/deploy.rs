@@ -3,20 +3,26 @@
 //! The file has the grammar of a template, but no `Transform`. A resource or parameter with `Type`
 //! is the team's own. One without `Type` overrides a generated one.
 
-use std::path::Path;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+};
 
+use super::application::Extra;
 use crate::{
     template::TemplateError,
     yaml::{self, Kind, Node},
 };
 
+/// The name of the file, beside the template.
+pub const FILE: &str = "deploy.yaml";
+
 /// The file of a team.
-#[derive(Debug, Clone, Copy)]
-pub struct Deploy<'a> {
-    /// The path, for messages.
-    pub path: &'a Path,
-    /// The text.
-    pub text: &'a str,
+#[derive(Debug, Clone)]
+pub struct Deploy {
+    path: PathBuf,
+    file: Node,
 }
 
 /// The sections that merge. Those in which only a name says that an entry overrides another come
@@ -33,45 +39,111 @@ const SECTIONS: [&str; 9] = [
     "Outputs",
 ];
 
+/// What `Metadata.Ledgerline` of the file may say.
+const SETTINGS: [&str; 3] = ["Ids", "Override", "Parts"];
+
 type Located<T> = Result<T, (usize, String)>;
 
-/// Returns the template with the file merged over it.
-///
-/// # Errors
-/// With the line of the file, when it is no YAML, has a section that does not merge, overrides
-/// something that is not generated, or has an entry of its own with a generated name.
-pub(super) fn merge(template: Node, deploy: Deploy<'_>) -> Result<Node, TemplateError> {
-    let wrong =
-        |(line, message)| TemplateError::Wrong { path: deploy.path.to_owned(), line, message };
-    // A new workspace has a file of comments alone.
-    if deploy.text.lines().all(|line| line.trim().is_empty() || line.trim().starts_with('#')) {
-        return Ok(template);
-    }
-    let file = yaml::parse_commented(deploy.text).map_err(wrong)?;
-    for (name, section) in file.entries() {
-        if !SECTIONS.contains(&name.as_str()) {
-            let message =
-                format!("`{name}` cannot be here; choose one of: {}", SECTIONS.join(", "));
-            return Err(wrong((section.line, message)));
+impl Deploy {
+    /// Reads the file in this folder. A folder without the file has one that says nothing.
+    ///
+    /// # Errors
+    /// With the line, when the file is no YAML, or has an unknown section or setting.
+    pub fn read(folder: &Path) -> Result<Self, TemplateError> {
+        let path = folder.join(FILE);
+        match fs::read_to_string(&path) {
+            Ok(text) => Self::parse(&path, &text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::parse(&path, ""),
+            Err(source) => Err(TemplateError::Unreadable { path, source }),
         }
-        let known = template.get(name).map_or(&[][..], Node::entries);
-        section
-            .entries()
-            .iter()
-            .try_for_each(|(key, node)| check_entry(name, key, node, known, &file))
-            .map_err(wrong)?;
     }
-    let is_whole = |node: &Node| {
-        node.descend(&["Metadata", "Ledgerline", "Generated"])
-            .is_some_and(|value| value.text().as_deref() == Some("false"))
-    };
-    let mut template = template;
-    if let Some(Kind::Map(resources)) = template.get_mut("Resources").map(|node| &mut node.kind) {
-        let own = file.get("Resources");
-        resources.retain(|(id, _)| !own.and_then(|own| own.get(id)).is_some_and(is_whole));
+
+    /// Reads the file from a text.
+    ///
+    /// # Errors
+    /// As those of [`Deploy::read`].
+    pub fn parse(path: &Path, text: &str) -> Result<Self, TemplateError> {
+        // A new workspace has a file of comments alone.
+        let is_comment = |line: &str| line.trim().is_empty() || line.trim().starts_with('#');
+        let file = match text.lines().all(is_comment) {
+            true => Ok(Node::map::<&str>([])),
+            false => yaml::parse_commented(text),
+        };
+        let deploy = Self { path: path.to_owned(), file: Node::map::<&str>([]) };
+        let file = file.map_err(|wrong| deploy.wrong(wrong))?;
+        let sections = file.entries().iter().map(|entry| (entry, &SECTIONS[..]));
+        let settings = file.descend(&SETTING).map_or(&[][..], Node::entries).iter();
+        for ((name, node), known) in sections.chain(settings.map(|entry| (entry, &SETTINGS[..]))) {
+            if !known.contains(&name.as_str()) {
+                let known = known.join(", ");
+                let message = format!("`{name}` cannot be here; choose one of: {known}");
+                return Err(deploy.wrong((node.line, message)));
+            }
+        }
+        Ok(Self { file, ..deploy })
     }
-    Ok(yaml::merge(template, file))
+
+    fn wrong(&self, (line, message): (usize, String)) -> TemplateError {
+        TemplateError::Wrong { path: self.path.clone(), line, message }
+    }
+
+    fn setting(&self, name: &str) -> Option<&Node> {
+        self.file.descend(&SETTING)?.get(name)
+    }
+
+    /// The parts that the file adds.
+    pub(super) fn parts(&self) -> Result<BTreeSet<Extra>, TemplateError> {
+        let part = |node: &Node| {
+            let known = Extra::ALL.iter().find(|(name, _)| node.as_str() == Some(name));
+            known.map(|(_, part)| *part).ok_or_else(|| {
+                let names = Extra::ALL.map(|(name, _)| name).join(", ");
+                self.wrong((node.line, format!("there is no such part; choose one of: {names}")))
+            })
+        };
+        self.setting("Parts").map_or(&[][..], Node::items).iter().map(part).collect()
+    }
+
+    /// The ids that the file keeps: the generated id, and the id that it has in the template.
+    pub(super) fn ids(&self) -> BTreeMap<&str, &str> {
+        let ids = self.setting("Ids").map_or(&[][..], Node::entries).iter();
+        ids.filter_map(|(new, old)| Some((new.as_str(), old.as_str()?))).collect()
+    }
+
+    /// Returns the template with the file merged over it.
+    ///
+    /// # Errors
+    /// With the line of the file, when it overrides something that is not generated, or has an
+    /// entry of its own with a generated name.
+    pub(super) fn merge(&self, template: Node) -> Result<Node, TemplateError> {
+        for (name, section) in self.file.entries() {
+            let known = template.get(name).map_or(&[][..], Node::entries);
+            section
+                .entries()
+                .iter()
+                .try_for_each(|(key, node)| check_entry(name, key, node, known, &self.file))
+                .map_err(|wrong| self.wrong(wrong))?;
+        }
+        let is_whole = |node: &Node| {
+            node.descend(&["Metadata", "Ledgerline", "Generated"])
+                .is_some_and(|value| value.text().as_deref() == Some("false"))
+        };
+        let mut template = template;
+        if let Some(Kind::Map(resources)) = template.get_mut("Resources").map(|node| &mut node.kind)
+        {
+            let own = self.file.get("Resources");
+            resources.retain(|(id, _)| !own.and_then(|own| own.get(id)).is_some_and(is_whole));
+        }
+        // The settings are for the generator.
+        let mut file = self.file.clone();
+        if let Some(Kind::Map(entries)) = file.get_mut("Metadata").map(|node| &mut node.kind) {
+            entries.retain(|(name, _)| name != SETTING[1]);
+        }
+        Ok(yaml::merge(template, file))
+    }
 }
+
+/// The place of the settings.
+const SETTING: [&str; 2] = ["Metadata", "Ledgerline"];
 
 /// Checks that an entry of a section overrides what is generated, or has a name of its own.
 fn check_entry(
@@ -92,7 +164,7 @@ fn check_entry(
             match (is_known, node.get("Type")) {
                 (false, None) => wrong(format!(
                     "`{name}` has no `Type`, and nothing generated has this name; near it are: {}",
-                    near(name, known)
+                    near(name, known.iter().map(|(name, _)| name.as_str())).join(", ")
                 )),
                 (true, Some(_)) if generated.is_none() => wrong(format!(
                     "`{name}` is generated: delete `Type` to override it, or choose another name"
@@ -115,13 +187,13 @@ fn check_entry(
     }
 }
 
-/// The names that begin most like this one.
-fn near(name: &str, known: &[(String, Node)]) -> String {
+/// The three names that begin most like this one.
+pub(super) fn near<'n>(name: &str, known: impl IntoIterator<Item = &'n str>) -> Vec<&'n str> {
     let common = |other: &str| name.chars().zip(other.chars()).take_while(|(a, b)| a == b).count();
-    let mut names: Vec<_> = known.iter().map(|(name, _)| name.as_str()).collect();
+    let mut names: Vec<_> = known.into_iter().collect();
     names.sort_by_key(|other| (std::cmp::Reverse(common(other)), other.len().abs_diff(name.len())));
     names.truncate(3);
-    names.join(", ")
+    names
 }
 
 #[cfg(test)]
@@ -139,8 +211,9 @@ mod tests {
           ItemsTable: { Type: AWS::DynamoDB::Table }\n";
 
     fn merge_text(text: &str) -> Result<Node, String> {
-        let deploy = Deploy { path: Path::new("deploy.yaml"), text };
-        merge(yaml::parse(GENERATED).unwrap(), deploy).map_err(|error| error.to_string())
+        let deploy = Deploy::parse(Path::new("deploy.yaml"), text);
+        let merged = deploy.and_then(|deploy| deploy.merge(yaml::parse(GENERATED).unwrap()));
+        merged.map_err(|error| error.to_string())
     }
 
     fn resource(text: &str, id: &str) -> serde_json::Value {

@@ -46,10 +46,6 @@ pub(super) enum Kind {
 impl Kind {
     fn new(manifest: &Manifest) -> Option<Self> {
         let has = |variable: &str| manifest.table_of(variable).is_some();
-        let reacts = manifest
-            .subscriber
-            .as_ref()
-            .is_some_and(|subscriber| subscriber.kind == SubscriberKind::ProcessManager);
         match &manifest.source {
             Source::Stream if has("SEQUENCE_TABLE") => Some(Self::Sequencer),
             Source::Stream => Some(Self::Fanout),
@@ -57,9 +53,8 @@ impl Kind {
             Source::Schedule => None,
             Source::Http(_) if has("SEQUENCE_TABLE") => Some(Self::EventsQueries),
             Source::Http(_) => Some(Self::Http),
-            // The fanout sends states to views alone.
-            Source::States { .. } if reacts => Some(Self::Rule),
-            Source::States { .. } => Some(Self::States),
+            Source::States { bus: true, .. } => Some(Self::Rule),
+            Source::States { bus: false, .. } => Some(Self::States),
             Source::Queue(_) => Some(Self::Commits),
             Source::Sequence(_) => Some(Self::Subscription),
         }
@@ -86,14 +81,11 @@ impl Kind {
 }
 
 impl<'a> Function<'a> {
-    /// A function with this manifest. `has_rule` says whether a rule of the bus sends it states.
-    pub(super) fn new(binary: &'a str, manifest: &'a Manifest, has_rule: bool) -> Result<Self> {
-        let Some(mut kind) = Kind::new(manifest) else {
+    /// A function with this manifest.
+    pub(super) fn new(binary: &'a str, manifest: &'a Manifest) -> Result<Self> {
+        let Some(kind) = Kind::new(manifest) else {
             bail!("`{binary}` has only a schedule: write its function into deploy.yaml");
         };
-        if kind == Kind::States && has_rule {
-            kind = Kind::Rule;
-        }
         let name = match kind.is_single() {
             true => format!("{kind:?}"),
             false => binary.split(['-', '_']).map(capitalize).collect(),
@@ -172,7 +164,7 @@ impl<'a> Function<'a> {
         let application = application.get("Application").map_or("", String::as_str);
         match &self.manifest.source {
             Source::Http(endpoints) => routes::nodes(endpoints, application, &self.id()),
-            Source::States { category, events } if self.kind == Kind::Rule => {
+            Source::States { category, events, bus: true } => {
                 let pattern = routes::pattern_node(application, category, events);
                 let properties = Node::map([("Pattern", pattern)]);
                 Ok(Node::map([("Changed", Node::map([("Properties", properties)]))]))
@@ -223,9 +215,9 @@ mod tests {
         "tables": [{ "variable": "ITEMS_TABLE", "partition": "id", "actions": {} }] }"#;
 
     /// The resources of a function whose binary has this name.
-    fn ids(binary: &str, text: &str, has_rule: bool) -> Vec<String> {
+    fn ids(binary: &str, text: &str) -> Vec<String> {
         let manifest = manifest(text);
-        let function = Function::new(binary, &manifest, has_rule).unwrap();
+        let function = Function::new(binary, &manifest).unwrap();
         let mut template = Node::map([("Resources", Node::map::<&str>([]))]);
         let tables = super::super::table::tables(std::slice::from_ref(&function)).unwrap();
         for tables in tables.into_values() {
@@ -250,9 +242,10 @@ mod tests {
             "ItemsRetryQueueNotEmpty",
             "ItemsDeadLetterQueueNotEmpty",
         ];
-        assert_eq!(ids("items-projector", VIEW, false), of_fanout);
+        assert_eq!(ids("items-projector", VIEW), of_fanout);
         let of_bus = [&of_fanout[..], &["ItemsRetryQueuePolicy", "ItemsRuleFailures"]].concat();
-        assert_eq!(ids("items-projector", VIEW, true), of_bus);
+        let view = VIEW.replace("\"events\"", "\"bus\": true, \"events\"");
+        assert_eq!(ids("items-projector", &view), of_bus);
     }
 
     #[test]
@@ -270,7 +263,7 @@ mod tests {
             "HaulDeadLetterQueueNotEmpty",
             "StuckHauls",
         ];
-        assert_eq!(ids("haul", haul, false), expected);
+        assert_eq!(ids("haul", haul), expected);
     }
 
     #[test]
@@ -279,7 +272,7 @@ mod tests {
             [("read", true), ("write", true), ("operate", true), ("events", false)]
         {
             let text = r#"{ "source": { "http": [{ "route": "GET /items", "scope": "SCOPE" }] } }"#;
-            let ids = ids("item-queries", &text.replace("SCOPE", scope), false);
+            let ids = ids("item-queries", &text.replace("SCOPE", scope));
             assert_eq!(ids.contains(&"ItemQueriesUrl".to_owned()), has_url, "{scope}");
         }
     }
@@ -287,7 +280,7 @@ mod tests {
     #[test]
     fn a_function_with_only_a_schedule_is_left_to_the_team() {
         let manifest = manifest(r#"{ "source": "schedule" }"#);
-        let error = Function::new("nightly", &manifest, false).unwrap_err().to_string();
+        let error = Function::new("nightly", &manifest).unwrap_err().to_string();
         assert_eq!(error, "`nightly` has only a schedule: write its function into deploy.yaml");
     }
 }

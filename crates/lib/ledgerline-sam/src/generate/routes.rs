@@ -54,7 +54,7 @@ pub(super) fn events(template: &Template<'_>, before: &[&str]) -> Result<Vec<Str
 pub(super) fn pattern(template: &Template<'_>, before: &[&str]) -> Result<Vec<String>, String> {
     let id = resource_around(before);
     let function = template.functions.iter().find(|function| function.id == id);
-    let Some(Source::States { category, events }) =
+    let Some(Source::States { category, events, .. }) =
         function.map(|function| &function.manifest.source)
     else {
         return Err(format!(

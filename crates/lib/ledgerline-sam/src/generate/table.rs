@@ -140,8 +140,8 @@ mod tests {
     }
 
     fn merge_declarations(one: &Manifest, other: &Manifest) -> Result<serde_json::Value> {
-        let one = Function::new("one-queries", one, false)?;
-        let tables = tables(&[one, Function::new("other-queries", other, false)?])?;
+        let one = Function::new("one-queries", one)?;
+        let tables = tables(&[one, Function::new("other-queries", other)?])?;
         Ok(tables["one-queries"][0].1.to_json())
     }
 

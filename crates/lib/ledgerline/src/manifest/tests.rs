@@ -47,7 +47,8 @@ fn the_written_form_of_a_manifest_is_stable_and_is_read() {
         projection: Projection::KeysOnly,
     };
     let rows = Table::grant(ROWS, [Action::GetItem]).index(index);
-    let source = Source::States { category: "tank".into(), events: names(&["TankBuilt"]) };
+    let source =
+        Source::States { category: "tank".into(), events: names(&["TankBuilt"]), bus: false };
     let manifest = Manifest::new(source)
         .subscriber(SubscriberKind::StateProjector, rows)
         .table(

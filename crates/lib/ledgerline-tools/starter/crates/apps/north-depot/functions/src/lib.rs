@@ -15,6 +15,6 @@ ledgerline_lambda::handlers! {
     stock_notices: ledgerline_lambda::process_manager::run(async |_, _| Ok(process_managers::stock_notices::StockNotices));
     stock_owners_projector: ledgerline_lambda::state_projector::run(::north_depot::views::stock_owners::VIEW);
     stock_owners_queries: ledgerline_lambda::queries::run(queries::stock_owners::routes());
-    stock_signs_projector: ledgerline_lambda::state_projector::run(::north_depot::views::stock_signs::VIEW);
+    stock_signs_projector: ledgerline_lambda::state_projector::run_on_bus(::north_depot::views::stock_signs::VIEW);
     stock_totals_projector: ledgerline_lambda::log_projector::run(::north_depot::views::stock_totals::VIEW);
 }

@@ -1,0 +1,79 @@
+//! What a template needs to know of an application, and no manifest has.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use anyhow::{Context, Result, bail};
+
+use super::{deploy::Deploy, part::Names};
+use crate::functions::capitalize;
+
+/// The name of an application, and the parts of its template that it can do without.
+#[derive(Debug, Clone)]
+pub struct Application {
+    /// The prefix of scopes, of the types of problems, and of the sources of events:
+    /// `north-depot`.
+    pub name: String,
+    /// The parts that `Parts` in `deploy.yaml` adds.
+    pub parts: BTreeSet<Extra>,
+}
+
+/// A part that a template has only on request, because it costs money or time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Extra {
+    /// A dashboard of CloudWatch.
+    Dashboard,
+    /// The web app: a parameter with which the stack serves it.
+    WebApp,
+}
+
+impl Application {
+    /// Reads the name from the `Cargo.toml` in this folder, and the parts from the team's file.
+    ///
+    /// The name is neither that of the folder nor that of the stack: tokens and events have it, so
+    /// another folder or a second stack must not change it.
+    ///
+    /// # Errors
+    /// When the name is missing, or a part does not exist.
+    pub fn read(folder: &Path, deploy: &Deploy) -> Result<Self> {
+        let path = folder.join("Cargo.toml");
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let manifest: toml::Table =
+            text.parse().with_context(|| format!("{} is no TOML", path.display()))?;
+        let name = ["workspace", "package"].into_iter().find_map(|section| {
+            manifest.get(section)?.get("metadata")?.get("ledgerline")?.get("name")?.as_str()
+        });
+        let Some(name) = name.filter(|name| is_name(name)) else {
+            bail!(
+                "{}: `workspace.metadata.ledgerline.name` must be the application's name in \
+                 lower-case words with dashes, such as north-depot: it begins each scope and event",
+                path.display()
+            );
+        };
+        Ok(Self { name: name.to_owned(), parts: deploy.parts()? })
+    }
+
+    /// The names to fill into parts.
+    pub(super) fn names(&self) -> Names {
+        let words: Vec<_> = self.name.split('-').collect();
+        let camel: String = words.iter().map(|word| capitalize(word)).collect();
+        let title = [&[capitalize(words[0])], &owned(&words[1..])[..]].concat().join(" ");
+        Names::from([("Application", self.name.clone()), ("Title", title), ("Namespace", camel)])
+    }
+}
+
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn is_name(name: &str) -> bool {
+    let is_word = |word: &str| {
+        word.starts_with(|c: char| c.is_ascii_lowercase())
+            && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
+    };
+    name.split('-').all(is_word)
+}
+
+impl Extra {
+    pub(super) const ALL: [(&str, Self); 2] =
+        [("Dashboard", Self::Dashboard), ("WebApp", Self::WebApp)];
+}
