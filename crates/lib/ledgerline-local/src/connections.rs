@@ -13,10 +13,10 @@ use tokio::sync::{Notify, watch};
 use ledgerline_sam::template::{self, Event, QueueSource, StreamSource, Template};
 
 use crate::{
+    bus_rules,
     host::Function,
     iam::Iam,
     pattern::Filters,
-    rules,
     services::{DynamoDb, EventBridge, Sqs},
     shard_checkpoint::Checkpoint,
     sources::{invocation::Invocations, queue, stream},
@@ -87,7 +87,7 @@ impl Connections<'_> {
     /// When a source is wrong.
     pub(crate) async fn start(&self, written: &Arc<Notify>, data: Option<&Path>) -> Result<()> {
         let Services { invocations, sqs, events, .. } = self.services;
-        rules::connect(self.template, self.functions, invocations, sqs, events).await?;
+        bus_rules::connect(self.template, self.functions, invocations, sqs, events).await?;
         self.start_streams(written, data)?;
         for (definition, _, event) in self.events() {
             if let Event::Schedule(period) = event {

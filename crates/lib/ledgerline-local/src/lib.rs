@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod access_log;
+mod bus_rules;
 mod cli;
 mod connections;
 mod contract;
@@ -19,7 +20,6 @@ mod operations;
 mod outages;
 mod output;
 mod pattern;
-mod rules;
 pub mod services;
 mod shard_checkpoint;
 mod sign_in;

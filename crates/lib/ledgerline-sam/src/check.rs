@@ -2,10 +2,8 @@
 //! at the first request that needs it. A surplus is a needless right, an event that no function
 //! consumes, or a table that costs money.
 
-mod alarms;
-mod hardening;
+mod declared_metrics;
 mod operator_rights;
-mod parameters;
 mod roles;
 mod sources;
 mod tables;
@@ -22,9 +20,9 @@ use serde_json::Value;
 
 use crate::{
     functions::Template,
-    generate, grants,
+    generate,
     lookup::{binary, list, resources},
-    manifests,
+    manifests, rules,
     template::Source,
 };
 
@@ -85,21 +83,15 @@ pub fn manifests_in(root: &Path, own_binaries: bool) -> Result<Manifests> {
     manifests(&crate::build::functions(root, &names, own_binaries)?)
 }
 
-/// Finds all problems of a template: differences from the manifests of its functions, missing
-/// safeguards, missing or useless alarms, and forbidden rights. Each problem is one sentence with
-/// its place. `runbook` is the text with an entry for each alarm.
+/// Finds all problems of a template: differences from the manifests of its functions, and those of
+/// [`rules::problems`]. `runbook` is the text with an entry for each alarm.
 #[must_use]
 pub fn problems(source: &Source, manifests: &Manifests, runbook: &str) -> Vec<String> {
     let (mut problems, source) = wired(source, manifests);
-    // The local stack could not run a template that it cannot read.
-    let unread = source.template(&BTreeMap::new(), "http://127.0.0.1").err();
-    problems.extend(unread.map(|error| error.to_string()));
     problems.extend(compared(&source, manifests));
     problems.extend(ungrouped(&source));
-    problems.extend(hardening::problems(&source));
-    problems.extend(parameters::problems(&source));
-    problems.extend(alarms::problems(&source, manifests, runbook));
-    problems.extend(forbidden_rights(&source));
+    problems.extend(declared_metrics::problems(&source, manifests));
+    problems.extend(rules::problems(&source, runbook));
     problems
 }
 
@@ -197,17 +189,6 @@ fn ungrouped(source: &Source) -> Vec<String> {
     missing.map(problem).collect()
 }
 
-/// Finds rights that no function may have, in a template or in the output of SAM.
-#[must_use]
-pub fn forbidden_rights(source: &Source) -> Vec<String> {
-    let problems = grants::read(&source.json()).problems.into_iter();
-    problems
-        .map(|problem| {
-            format!("{}: {}", source.place(&["Resources", &problem.resource]), problem.message)
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use ledgerline::manifest::{Call, Source as Events};
@@ -238,23 +219,6 @@ mod tests {
         let fanout = manifests.get_mut("tank-fanout").unwrap();
         fanout.calls.push(Call { action: action.into(), variable: variable.into() });
         manifests
-    }
-
-    /// `wire` writes each declared right, and `check` refuses the forbidden ones.
-    #[test]
-    fn a_declared_right_to_remove_the_protection_of_the_log_is_refused() {
-        for action in
-            ["DeleteTable", "DeleteResourcePolicy", "PutResourcePolicy", "UpdateTable", "PutItem"]
-        {
-            let action = format!("dynamodb:{action}").leak();
-            let manifests = calling(action, "COMMITS_TABLE");
-            let wired = generate::write_blocks(&TANKS, &manifests).unwrap().source;
-            let found = forbidden_rights(&wired).join("\n");
-            assert!(
-                found.contains(&format!("rule 3: FanoutFunction may {action} on CommitsTable")),
-                "{found}"
-            );
-        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 mod distribution;
 mod intrinsics;
 mod model;
+mod principals;
 mod resources;
 
 use std::{
@@ -78,6 +79,9 @@ pub enum TemplateError {
         message: String,
     },
 }
+
+/// The text in [`Source::statements`] for a value that has no name on a laptop. It matches any name.
+pub(crate) const UNREAD: &str = "?*";
 
 type Located<T> = Result<T, (usize, String)>;
 
@@ -225,16 +229,21 @@ impl Source {
         format!("{}:{line}", self.path.display())
     }
 
-    /// The statements of all policies of principals and of all managed policies, each with the
-    /// logical id of its resource. A check must see the most that a statement may allow. So
-    /// conditions leave out no resource and no statement, and a value that has no name on a laptop
-    /// is `*`.
+    /// The statements of all policies of principals, each with the logical id of its resource. A
+    /// check must see the most that a statement may allow. So conditions leave out no resource and
+    /// no statement, and a value that has no name on a laptop matches any name.
     ///
     /// # Errors
     /// With the line, when there are no resources.
     pub fn statements(&self) -> Result<Vec<(String, Value)>, TemplateError> {
         let scope = Scope::new(self, &BTreeMap::new(), "http://127.0.0.1");
         scope.and_then(|scope| scope.statements()).map_err(|wrong| self.wrong(wrong))
+    }
+
+    /// The ARN of a resource on a laptop; `None` if the template cannot be read.
+    pub(crate) fn arn(&self, id: &str) -> Option<String> {
+        let scope = Scope::new(self, &BTreeMap::new(), "http://127.0.0.1").ok()?;
+        Some(scope.physical(id, self.root.line).ok()?.arn)
     }
 
     pub(crate) fn wrong(&self, (line, message): (usize, String)) -> TemplateError {

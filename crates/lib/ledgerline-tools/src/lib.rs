@@ -257,7 +257,7 @@ fn check<L: Aggregates>(template: &Path) -> Result<()> {
         let samples = sample_problems(&source, &manifests, root);
         [check::problems(&source, &manifests, &runbook), samples].concat()
     } else {
-        check::forbidden_rights(&source)
+        ledgerline_sam::rules::forbidden_rights(&source)
     });
     if !problems.is_empty() {
         problems.iter().for_each(|problem| eprintln!("{problem}"));

@@ -11,36 +11,11 @@ use ledgerline_testing::workspace;
 use self::by_hand::{by_hand, unwrapped};
 
 /// Slips: a text in the template, the text that replaces it, and the problem that must be reported.
-const SLIPS: [(&str, &str, &str); 24] = [
-    (
-        "                    - !If [HasOwnUsers, !Ref OperatorClient, !Ref AWS::NoValue]\n",
-        "",
-        "OperatorClient: the API refuses its tokens: add it to the audience of the authorizer",
-    ),
-    (
-        "                    - !If [HasOwnUsers, !Ref EventsReaderClient, !Ref AWS::NoValue]\n",
-        "",
-        "EventsReaderClient: the API refuses its tokens: add it to the audience of the authorizer",
-    ),
-    (
-        "AllowedOAuthFlows: [client_credentials]",
-        "AllowedOAuthFlows: [code]",
-        "EventsReaderClient: every user of the pool would get the scope tanks/events: write AllowedOAuthFlows: [client_credentials]",
-    ),
+const SLIPS: [(&str, &str, &str); 14] = [
     (
         "        OPERATORS_CLAIM: !Ref OperatorsClaim\n",
         "",
         "TankCommandsFunction: the variable OPERATORS_CLAIM is missing",
-    ),
-    (
-        "              - !GetAtt SequencerFunction.Arn\n",
-        "              - !Sub \"${SequencerFunction.Arn}:live\"\n",
-        "OperatorPolicy: it allows a direct lambda:InvokeFunction of SequencerFunction, which trusts the records of such a call: name the function without its alias",
-    ),
-    (
-        "${AWS::StackName}-*ProjectorFunction*:live",
-        "${AWS::StackName}-*Function*:live",
-        "OperatorPolicy: it allows a direct lambda:InvokeFunction of TankCommandsFunction, whose event names the caller",
     ),
     (
         "            ${StockSubscriptionFunction}:live tank\n",
@@ -68,26 +43,6 @@ const SLIPS: [(&str, &str, &str); 24] = [
         "SequencerFunction needs lambda:InvokeFunction on StockSubscriptionFunction:live: allow it",
     ),
     (
-        "            MaximumRetryAttempts: -1\n",
-        "            MaximumRetryAttempts: 100\n",
-        "SequencerFunction: write MaximumRetryAttempts: -1",
-    ),
-    (
-        "  SequenceTable:\n    Type: AWS::DynamoDB::Table\n    DeletionPolicy: RetainExceptOnCreate\n",
-        "  SequenceTable:\n    Type: AWS::DynamoDB::Table\n",
-        "SequenceTable: its rows would be deleted with the stack: write DeletionPolicy: Retain",
-    ),
-    (
-        "            - Sid: TheOrderIsNeverChanged\n              Effect: Deny\n              Principal: \"*\"\n              Action:\n                - dynamodb:PutItem\n",
-        "            - Sid: TheOrderIsNeverChanged\n              Effect: Deny\n              Principal: \"*\"\n              Action:\n",
-        "rule 3: the policy of SequenceTable does not deny dynamodb:PutItem",
-    ),
-    (
-        "Action: [dynamodb:GetItem, dynamodb:PartiQLInsert, dynamodb:Query]\n                Resource: !GetAtt SequenceTable.Arn",
-        "Action: [dynamodb:GetItem, dynamodb:PartiQLInsert, dynamodb:PutItem, dynamodb:Query]\n                Resource: !GetAtt SequenceTable.Arn",
-        "rule 3: SequencerFunction may dynamodb:PutItem on SequenceTable",
-    ),
-    (
         "Path: \"/events\"\n            Auth: { AuthorizationScopes: [tanks/events] }",
         "Path: \"/events\"\n            Auth: { AuthorizationScopes: [tanks/read] }",
         "GET /events must require the scope tanks/events, and no other",
@@ -96,11 +51,6 @@ const SLIPS: [(&str, &str, &str); 24] = [
         "MetricName: SubscriptionBehind",
         "MetricName: SubscriptionLate",
         "no alarm monitors SubscriptionBehind of Function=StockSubscriptionFunction",
-    ),
-    (
-        "MetricName: IteratorAge, Dimensions: [{ Name: FunctionName, Value: !Ref SequencerFunction }]",
-        "MetricName: IteratorAge, Dimensions: [{ Name: FunctionName, Value: !Ref HaulFunction }]",
-        "no alarm monitors IteratorAge of FunctionName=SequencerFunction",
     ),
     (
         "      KeySchema: [{ AttributeName: book, KeyType: HASH }, { AttributeName: entry, KeyType: RANGE }]\n",

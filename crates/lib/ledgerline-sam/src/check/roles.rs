@@ -6,28 +6,24 @@ use serde_json::Value;
 
 use crate::{
     functions::Template,
-    grants,
+    grants::{self, Permission},
     lookup::{list, logical_id, resources},
     rights::rights,
 };
 
 /// Finds missing and needless rights of functions, and roles that no function has.
 pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
-    let granted = grants::read(template.json).granted;
     let mut problems = unused(template);
     for function in &template.functions {
         let role = logical_id(&function.properties["Role"]).unwrap_or(function.id);
         let place = template.source.place(&["Resources", role, "Properties", "Policies"]);
         let needed = rights(template, function);
-        let granted: BTreeSet<(&str, &str)> = granted
-            .iter()
-            .filter(|permission| permission.function == function.id)
-            .map(|permission| (permission.action.as_str(), permission.resource.as_str()))
-            .collect();
+        let granted = grants::role_permissions(template.json, role);
+        let attached = grants::attached_permissions(template.json, role);
         for (action, resource) in &needed {
-            let is_granted = granted.iter().any(|(granted, on)| {
-                granted.eq_ignore_ascii_case(action)
-                    && resource.as_deref().is_none_or(|resource| resource == *on)
+            let is_granted = granted.union(&attached).any(|granted| {
+                granted.action.eq_ignore_ascii_case(action)
+                    && resource.as_deref().is_none_or(|resource| resource == granted.resource)
             });
             if !is_granted {
                 let on = resource.as_deref().unwrap_or("the called resource");
@@ -41,14 +37,14 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
         // table.
         let besides = &template.json["Resources"][role]["Metadata"]["Ledgerline"]["Besides"];
         for action in list(besides).into_iter().filter_map(Value::as_str) {
-            if !granted.iter().any(|(granted, _)| *granted == action) {
+            if !granted.iter().any(|granted| granted.action == action) {
                 problems.push(format!(
                     "{place}: {role}: Besides names {action}, which the role does not allow: write the role by hand, with \
                      this statement below a generated block `grants`, or delete the name"
                 ));
             }
         }
-        for (action, on) in granted {
+        for Permission { action, resource: on } in &granted {
             if list(besides).iter().any(|besides| besides.as_str() == Some(action)) {
                 continue;
             }

@@ -9,7 +9,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Client, Cors, Event, Function, InvokeConfig, Located, Queue, Resource, Role, Table, Template,
+    Client, Cors, Event, Function, InvokeConfig, Located, Queue, Resource, Table, Template,
     intrinsics::{Scope, resource_type, stream_arn},
 };
 use crate::{
@@ -39,9 +39,7 @@ impl<'a> Scope<'a> {
             template.ignored_properties.extend(names);
         }
         for (id, resource) in self.resources()? {
-            if let Some(condition) = resource.get("Condition")
-                && !self.condition(condition)?
-            {
+            if !self.is_there(resource)? {
                 continue;
             }
             let kind = resource_type(id, resource)?;
@@ -84,7 +82,7 @@ impl<'a> Scope<'a> {
                     template.operators.push((id.clone(), policy.unwrap_or_default()));
                 }
                 // They are read with the function that names them, in `role`.
-                "AWS::IAM::Role" | "AWS::IAM::ManagedPolicy" => {}
+                "AWS::IAM::ManagedPolicy" | "AWS::IAM::Role" | "AWS::IAM::RolePolicy" => {}
                 "AWS::SNS::Subscription"
                     if resource
                         .get("Properties")
@@ -103,61 +101,9 @@ impl<'a> Scope<'a> {
         Ok(template)
     }
 
-    pub(super) fn statements(&self) -> Located<Vec<(String, Value)>> {
-        let mut statements = Vec::new();
-        for (id, resource) in self.resources()? {
-            let Some(properties) = resource.get("Properties") else { continue };
-            let properties = self.widest(properties).to_json();
-            let documents = match resource_type(id, resource)? {
-                "AWS::IAM::ManagedPolicy" => vec![&properties["PolicyDocument"]],
-                "AWS::IAM::Role" | "AWS::IAM::User" | "AWS::IAM::Group" => {
-                    let policies = properties["Policies"].as_array().into_iter().flatten();
-                    policies.map(|policy| &policy["PolicyDocument"]).collect()
-                }
-                _ => continue,
-            };
-            let of_document =
-                documents.into_iter().flat_map(|document| list(&document["Statement"]));
-            statements.extend(of_document.map(|statement| (id.clone(), statement.clone())));
-        }
-        Ok(statements)
-    }
-
-    /// Returns a value with both sides of each `Fn::If`, and with `*` for each part that cannot be
-    /// resolved.
-    fn widest(&self, node: &Node) -> Node {
-        let line = node.line;
-        let sides = |node: &Node| -> Option<Vec<Node>> {
-            let [(function, argument)] = node.entries() else { return None };
-            let sides = argument.items().get(1..).filter(|_| function == "Fn::If")?;
-            Some(
-                sides
-                    .iter()
-                    .filter(|side| !side.is_no_value())
-                    .map(|side| self.widest(side))
-                    .collect(),
-            )
-        };
-        match &node.kind {
-            Kind::Scalar(_) => node.clone(),
-            Kind::List(items) => {
-                let item = |item: &Node| sides(item).unwrap_or_else(|| vec![self.widest(item)]);
-                Node::new(line, Kind::List(items.iter().flat_map(item).collect()))
-            }
-            Kind::Map(entries) => {
-                if let Some(sides) = sides(node) {
-                    return Node::new(line, Kind::List(sides));
-                }
-                if let [(function, argument)] = entries.as_slice()
-                    && (function == "Ref" || function.starts_with("Fn::"))
-                {
-                    let resolved = self.call(function, argument);
-                    return resolved.unwrap_or_else(|_| Node::string(line, "*".to_owned()));
-                }
-                let entry = |(name, value): &(String, Node)| (name.clone(), self.widest(value));
-                Node::new(line, Kind::Map(entries.iter().map(entry).collect()))
-            }
-        }
+    /// Whether the condition of a resource is true.
+    pub(super) fn is_there(&self, resource: &Node) -> Located<bool> {
+        resource.get("Condition").map_or(Ok(true), |condition| self.condition(condition))
     }
 
     fn read_function(&self, id: &str, resource: &Node) -> Located<Function> {
@@ -240,38 +186,6 @@ impl<'a> Scope<'a> {
             events,
             role: node.get("Role").map(|role| self.role(role)).transpose()?,
         })
-    }
-
-    /// The role that a function names: `!GetAtt <name>Role.Arn`.
-    fn role(&self, role: &Node) -> Located<Role> {
-        let resource = |node: &Node, kind: &str| -> Located<(String, Node)> {
-            let attribute = node.get("Fn::GetAtt").map(|path| path.items().first().unwrap_or(path));
-            let id = attribute.or(node.get("Ref")).and_then(Node::as_str).unwrap_or_default();
-            let id = id.split('.').next().unwrap_or_default();
-            let found =
-                self.resources()?.iter().find(|(name, _)| name == id).map(|(_, resource)| resource);
-            match found.filter(|found| found.get("Type").and_then(Node::as_str) == Some(kind)) {
-                Some(found) => Ok((id.to_owned(), self.properties(id, found)?)),
-                None => Err((node.line, format!("it names no {kind} of the template"))),
-            }
-        };
-        let (id, properties) = resource(role, "AWS::IAM::Role")?;
-        let mut policies: Vec<_> = properties
-            .get("Policies")
-            .map_or(&[][..], Node::items)
-            .iter()
-            .filter_map(|policy| Some(policy.get("PolicyDocument")?.to_json()))
-            .collect();
-        // The unresolved list is read, because its resolved values would be names, which do not
-        // lead to the policies.
-        let written =
-            self.resources()?.iter().find(|(name, _)| *name == id).map(|(_, resource)| resource);
-        let managed = written.and_then(|role| role.get("Properties")?.get("ManagedPolicyArns"));
-        for policy in managed.map_or(&[][..], Node::items) {
-            let (_, properties) = resource(policy, "AWS::IAM::ManagedPolicy")?;
-            policies.extend(properties.get("PolicyDocument").map(Node::to_json));
-        }
-        Ok(Role { name: format!("{}-{id}", self.stack), policies })
     }
 
     /// The audience of the API's default authorizer; `None` if it has no authorizer. The local stack
@@ -477,7 +391,7 @@ impl<'a> Scope<'a> {
         Ok(Queue { name: physical.name, arn: physical.arn, attributes })
     }
 
-    fn properties(&self, id: &str, resource: &Node) -> Located<Node> {
+    pub(super) fn properties(&self, id: &str, resource: &Node) -> Located<Node> {
         match resource.get("Properties") {
             Some(properties) => self.resolve(properties),
             None => Err((resource.line, format!("{id} has no Properties"))),

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::template::{Source, samconfig};
 
 /// Finds values of samconfig.toml without a parameter in the template, each with its table.
-pub(super) fn problems(source: &Source) -> Vec<String> {
+pub(crate) fn problems(source: &Source) -> Vec<String> {
     let config = samconfig(source.path()).unwrap_or_default();
     unknown(&config, &source.json()["Parameters"])
 }

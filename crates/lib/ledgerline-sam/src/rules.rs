@@ -1,0 +1,131 @@
+//! Checks a template as AWS gets it: rules 3 and 11, and who may call which function. A check reads
+//! only the template, so it also finds faults of the generator and of `deploy.yaml`.
+
+mod access;
+mod alarms;
+mod policies;
+mod safeguards;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
+
+use serde_json::Value;
+
+use crate::{parameters, template::Source};
+
+/// Finds missing safeguards, missing or useless alarms, and forbidden rights. Each problem is one
+/// sentence with its place and its remedy. `runbook` is the text with an entry for each alarm.
+#[must_use]
+pub fn problems(source: &Source, runbook: &str) -> Vec<String> {
+    let json = source.json();
+    let mut rules = Rules::new(source, &json);
+    policies::check(&mut rules);
+    access::check(&mut rules);
+    safeguards::check(&mut rules);
+    alarms::check(&mut rules, runbook);
+    rules.problems.extend(parameters::problems(source));
+    // The local stack could not run a template that it cannot read.
+    let unread = source.template(&BTreeMap::new(), "http://127.0.0.1").err();
+    rules.problems.extend(unread.map(|error| error.to_string()));
+    rules.problems
+}
+
+/// Finds forbidden rights in a template or in the output of SAM.
+#[must_use]
+pub fn forbidden_rights(source: &Source) -> Vec<String> {
+    let json = source.json();
+    let mut rules = Rules::new(source, &json);
+    policies::check(&mut rules);
+    rules.problems
+}
+
+/// A template, and the problems found in it. A path such as `Events/Commits/Properties` leads to a
+/// node below the properties of a resource.
+struct Rules<'a> {
+    source: &'a Source,
+    json: &'a Value,
+    /// The statements of policies, each with the logical id of its policy.
+    statements: Rc<[(String, Value)]>,
+    problems: Vec<String>,
+}
+
+impl<'a> Rules<'a> {
+    fn new(source: &'a Source, json: &'a Value) -> Self {
+        let statements = source.statements();
+        let problems = statements.as_ref().err().map(|error| error.to_string());
+        let statements = statements.unwrap_or_default().into();
+        Self { source, json, statements, problems: problems.into_iter().collect() }
+    }
+
+    /// Adds a problem with a resource, unless the condition holds. If a key of the path is missing,
+    /// the place is the closest node above it.
+    fn require(&mut self, holds: bool, id: &str, path: &str, message: impl AsRef<str>) {
+        let keys = ["Resources", id, "Properties"].into_iter().chain(path.split('/'));
+        let place = self.source.place(&keys.filter(|key| !key.is_empty()).collect::<Vec<_>>());
+        let problem = format!("{place}: {id}: {}", message.as_ref());
+        // Two functions or events may have one queue, whose problem is added once.
+        if !holds && !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
+    }
+
+    /// Adds a problem if a property does not have the expected value.
+    fn expect(&mut self, id: &str, path: &str, expected: impl Into<Value>) {
+        let expected = expected.into();
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let holds = *self.property(id, path) == expected;
+        self.require(holds, id, path, format!("write {name}: {expected}"));
+    }
+
+    fn property(&self, id: &str, path: &str) -> &'a Value {
+        path.split('/').fold(&self.json["Resources"][id]["Properties"], |node, key| &node[key])
+    }
+
+    fn kind(&self, id: &str) -> &'a str {
+        self.json["Resources"][id]["Type"].as_str().unwrap_or_default()
+    }
+
+    /// The resources of a type, or of all types if it is empty, and their properties.
+    fn resources(
+        &self,
+        kind: &'static str,
+    ) -> impl Iterator<Item = (&'a str, &'a Value)> + use<'a> {
+        let all = self.json["Resources"].as_object().into_iter().flatten();
+        all.filter(move |(_, resource)| kind.is_empty() || resource["Type"] == kind)
+            .map(|(id, resource)| (id.as_str(), &resource["Properties"]))
+    }
+
+    fn functions(&self) -> impl Iterator<Item = (&'a str, &'a Value)> + use<'a> {
+        self.resources("AWS::Serverless::Function").chain(self.resources("AWS::Lambda::Function"))
+    }
+
+    /// A function's events of a type: their paths and properties.
+    fn events(&self, function: &str, kind: &str) -> Vec<(String, &'a Value)> {
+        let events = self.property(function, "Events").as_object().into_iter().flatten();
+        let of_kind = events.filter(|(_, event)| event["Type"] == kind);
+        let pair = |(name, event): (&String, &'a Value)| {
+            (format!("Events/{name}/Properties"), &event["Properties"])
+        };
+        of_kind.map(pair).collect()
+    }
+}
+
+/// The logical ids that a value refers to, at any depth.
+fn references(value: &Value) -> BTreeSet<&str> {
+    let children: Vec<_> = match value {
+        Value::Object(entries) => entries.values().collect(),
+        Value::Array(values) => values.iter().collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
+    };
+    let attribute = value["Fn::GetAtt"].as_str().or(value["Fn::GetAtt"][0].as_str());
+    let text = value["Fn::Sub"].as_str().or(value["Fn::Sub"][0].as_str()).unwrap_or_default();
+    let named = text.split("${").skip(1).filter_map(|rest| rest.split('}').next());
+    let named = named.chain(attribute).chain(value["Ref"].as_str());
+    let named = named.filter_map(|path| path.split('.').next());
+    named.chain(children.into_iter().flat_map(references)).collect()
+}
+
+#[cfg(test)]
+mod tests;

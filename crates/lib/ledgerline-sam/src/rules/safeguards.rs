@@ -1,0 +1,199 @@
+//! Checks that stored data survives, and that a failed event is retried and never lost (rule 11).
+
+use serde_json::{Value, json};
+
+use super::Rules;
+use crate::{
+    grants::{COMMITS, OPERATIONS, SEQUENCE},
+    lookup::{list, logical_id},
+};
+
+const REQUESTS: &str = "RequestsTable";
+
+pub(super) fn check(rules: &mut Rules<'_>) {
+    check_data(rules);
+    let lines = |name| {
+        let values = rules.functions().map(|(_, it)| &it["Environment"]["Variables"][name]);
+        values.filter_map(|it| it["Fn::Sub"].as_str()).collect::<String>()
+    };
+    let (views, logs) = (lines("STATE_VIEWS"), lines("LOG_QUEUES"));
+    for (id, function) in rules.functions() {
+        let bus = rules.events(id, "EventBridgeRule");
+        // The fanout or a rule of the bus invokes the function, asynchronously.
+        let takes_states = views.contains(&format!("${{{id}}}")) || !bus.is_empty();
+        let mut read = Vec::new();
+        for (path, event) in rules.events(id, "SQS") {
+            match takes_states {
+                // One event that crashes the function must not use up the attempts of others.
+                true => rules.expect(id, &format!("{path}/BatchSize"), 1),
+                false => expect_partial(rules, id, &path),
+            }
+            rules.require(!event["ScalingConfig"]["MaximumConcurrency"].is_null(), id, &path, "it may use all of the account's concurrency: write ScalingConfig: { MaximumConcurrency: !Ref QueueConcurrency }");
+            let Some(queue) = logical_id(&event["Queue"]) else { continue };
+            let timeout = inherited(rules, function, "Timeout");
+            check_queue(rules, queue, timeout, logs.contains(&format!("${{{queue}}}")));
+            read.push(queue);
+        }
+        for (path, event) in rules.events(id, "DynamoDB") {
+            check_stream(rules, id, &path, event);
+        }
+        for (path, event) in bus {
+            let queue = logical_id(&event["DeadLetterConfig"]["Arn"]).unwrap_or_default();
+            rules.require(read.contains(&queue), id, &format!("{path}/DeadLetterConfig"), "events that EventBridge cannot deliver are lost: write DeadLetterConfig: { Arn: !GetAtt <name>RetryQueue.Arn }, and an SQS event with that queue");
+            check_policy(rules, queue, event["RuleName"]["Fn::Sub"].as_str().unwrap_or_default());
+        }
+        let queue =
+            destination(inherited(rules, function, "EventInvokeConfig")).unwrap_or_default();
+        rules.require(read.contains(&queue) || !takes_states, id, "EventInvokeConfig", "events at which it always fails are lost: write EventInvokeConfig: { DestinationConfig: { OnFailure: { Type: SQS, Destination: !GetAtt <name>RetryQueue.Arn } } }, and an SQS event with that queue");
+    }
+}
+
+/// Checks that data that cannot be rebuilt survives mistakes and the deletion of the stack.
+fn check_data(rules: &mut Rules<'_>) {
+    for (id, properties) in rules.resources("") {
+        let is_log = [COMMITS, OPERATIONS, REQUESTS, SEQUENCE].contains(&id);
+        let protection = match rules.kind(id) {
+            "AWS::Cognito::UserPool" => "DeletionProtection",
+            "AWS::DynamoDB::Table" if is_log || id.ends_with("PositionsTable") => {
+                let path = "PointInTimeRecoverySpecification/PointInTimeRecoveryEnabled";
+                rules.expect(id, path, true);
+                "DeletionProtectionEnabled"
+            }
+            kind => {
+                let is_kept =
+                    kind == "AWS::Logs::LogGroup" && properties["RetentionInDays"].is_null();
+                let message = "logs are kept for ever: write RetentionInDays: !Ref LogRetention";
+                rules.require(!is_kept, id, "", message);
+                continue;
+            }
+        };
+        for policy in ["DeletionPolicy", "UpdateReplacePolicy"] {
+            let policy_of_it = &rules.json["Resources"][id][policy];
+            let retains = ["Retain", "RetainExceptOnCreate"].iter().any(|it| policy_of_it == it);
+            let message =
+                format!("its data would be deleted with the stack: write {policy}: Retain");
+            rules.require(retains, id, "", message);
+        }
+        let is_off =
+            [json!(null), json!(false), json!("INACTIVE")].contains(&properties[protection]);
+        let message = format!("a mistake could delete it: write {protection}: !If [IsProd, …]");
+        rules.require(!is_off, id, "", message);
+    }
+    // With another view type, the records would have no commits.
+    rules.expect(COMMITS, "StreamSpecification/StreamViewType", "NEW_IMAGE");
+    if !rules.kind(REQUESTS).is_empty() {
+        let expiry = json!({ "AttributeName": "expires", "Enabled": true });
+        rules.expect(REQUESTS, "TimeToLiveSpecification", expiry);
+    }
+}
+
+/// Checks that a function reports which records failed. Otherwise Lambda redelivers all of them.
+fn expect_partial(rules: &mut Rules<'_>, id: &str, path: &str) {
+    let path = format!("{path}/FunctionResponseTypes");
+    rules.expect(id, &path, vec!["ReportBatchItemFailures"]);
+}
+
+fn check_stream(rules: &mut Rules<'_>, id: &str, path: &str, event: &Value) {
+    let at = |key: &str| format!("{path}/{key}");
+    expect_partial(rules, id, path);
+    if logical_id(&event["Stream"]) == Some(COMMITS) {
+        rules.expect(id, &at("StartingPosition"), "TRIM_HORIZON");
+        // With several filters, a record needs to match only one.
+        let filters = list(&event["FilterCriteria"]["Filters"]);
+        let pattern = filters.first().and_then(|filter| filter["Pattern"].as_str());
+        let pattern = pattern.and_then(|it| serde_json::from_str::<Value>(it).ok());
+        let inserts = Some(json!({ "eventName": ["INSERT"] }));
+        rules.require(filters.len() == 1 && pattern == inserts, id, &at("FilterCriteria"), "the stream must pass on only new commits: write one filter, with the pattern {\"eventName\": [\"INSERT\"]}");
+    }
+    let limits = ["MaximumRetryAttempts", "MaximumRecordAgeInSeconds"];
+    let variables = rules.property(id, "Environment/Variables");
+    if !variables["SEQUENCE_TABLE"].is_null() {
+        // `$all` would lack the commit of a record that Lambda no longer retries.
+        return limits.iter().for_each(|key| rules.expect(id, &at(key), -1));
+    }
+    for key in limits {
+        // By default, one record would stop its shard until it leaves the stream.
+        let message =
+            format!("without a limit in {key}, one poison pill stops its shard: write {key}");
+        rules.require(event[key].as_i64() >= Some(0), id, &at(key), message);
+    }
+    rules.expect(id, &at("BisectBatchOnFunctionError"), true);
+    let queue = destination(event);
+    let is_there = is_dead_letter_queue(rules, queue, false);
+    rules.require(is_there, id, &at("DestinationConfig"), "records that Lambda no longer retries are lost: write DestinationConfig: { OnFailure: { Type: SQS, … } }");
+    let letters = &variables["DEAD_LETTER_QUEUE"];
+    let message = "DEAD_LETTER_QUEUE must be the queue in DestinationConfig of the stream";
+    rules.require(
+        letters.is_null() || logical_id(letters) == queue,
+        id,
+        "Environment/Variables/DEAD_LETTER_QUEUE",
+        message,
+    );
+}
+
+/// Checks a queue that a function reads. The fanout fills queues of commits.
+fn check_queue(rules: &mut Rules<'_>, id: &str, timeout: &Value, has_commits: bool) {
+    if has_commits {
+        rules.expect(id, "FifoQueue", true);
+        // Otherwise all streams share 300 calls a second and one set of deduplication ids.
+        rules.expect(id, "DeduplicationScope", "messageGroup");
+        rules.expect(id, "FifoThroughputLimit", "perMessageGroupId");
+    }
+    let is_fifo = *rules.property(id, "FifoQueue") == true;
+    let redrive = rules.property(id, "RedrivePolicy");
+    let (end, kind) = match is_fifo {
+        true => ("stops its stream for ever", "a FIFO queue too"),
+        false => ("is retried for two weeks and lost", "no FIFO queue"),
+    };
+    let is_there =
+        is_dead_letter_queue(rules, logical_id(&redrive["deadLetterTargetArn"]), is_fifo);
+    rules.require(is_there, id, "RedrivePolicy", format!("a message that always fails {end}: write RedrivePolicy: {{ deadLetterTargetArn: !GetAtt <name>DeadLetterQueue.Arn, maxReceiveCount: 90 }}, and that queue is {kind}"));
+    let most = redrive["maxReceiveCount"].as_i64();
+    let is_limit = most.is_some_and(|most| (2..=1_000).contains(&most));
+    rules.require(is_limit, id, "RedrivePolicy", "write a maxReceiveCount from 2 to 1000");
+    let seconds = |value: &Value, default| {
+        let parameter = &rules.json["Parameters"][value["Ref"].as_str().unwrap_or_default()];
+        parameter.get("Default").unwrap_or(value).as_i64().unwrap_or(default)
+    };
+    // These are the defaults of Lambda and SQS.
+    let (timeout, visibility) =
+        (seconds(timeout, 3), seconds(rules.property(id, "VisibilityTimeout"), 30));
+    rules.require(visibility >= timeout, id, "VisibilityTimeout", format!("SQS redelivers a message before the function's timeout: write a VisibilityTimeout of at least {timeout}"));
+}
+
+/// Whether a queue of this kind has this logical id. An operator needs its messages for 14 days, the
+/// most that SQS allows.
+fn is_dead_letter_queue(rules: &mut Rules<'_>, id: Option<&str>, is_fifo: bool) -> bool {
+    let Some(id) = id.filter(|id| rules.kind(id) == "AWS::SQS::Queue") else { return false };
+    rules.expect(id, "MessageRetentionPeriod", 1_209_600);
+    (*rules.property(id, "FifoQueue") == true) == is_fifo
+}
+
+/// Checks that EventBridge may send the events that a rule cannot deliver to this queue.
+fn check_policy(rules: &mut Rules<'_>, queue: &str, rule: &str) {
+    let is_of_rule = |it: &Value| {
+        let of = &it["Condition"]["ArnEquals"]["aws:SourceArn"]["Fn::Sub"];
+        of.as_str().and_then(|of| of.rsplit_once('/')).is_some_and(|(_, name)| name == rule)
+    };
+    let allows = |it: &Value| {
+        it["Principal"]["Service"] == "events.amazonaws.com"
+            && it["Effect"] == "Allow"
+            && list(&it["Action"]).iter().any(|action| **action == "sqs:SendMessage")
+            && logical_id(&it["Resource"]) == Some(queue)
+            && is_of_rule(it)
+    };
+    let policies = rules.resources("AWS::SQS::QueuePolicy").filter(|(_, policy)| {
+        list(&policy["Queues"]).iter().any(|known| logical_id(known) == Some(queue))
+    });
+    let mut statements = policies.flat_map(|(_, it)| list(&it["PolicyDocument"]["Statement"]));
+    rules.require(statements.any(allows), queue, "", format!("no AWS::SQS::QueuePolicy lets events.amazonaws.com send the events that the rule {rule} cannot deliver: write one"));
+}
+
+fn destination(properties: &Value) -> Option<&str> {
+    logical_id(&properties["DestinationConfig"]["OnFailure"]["Destination"])
+}
+
+/// A property of a function: its own, or that of all functions.
+fn inherited<'v>(rules: &Rules<'v>, function: &'v Value, name: &str) -> &'v Value {
+    function.get(name).unwrap_or(&rules.json["Globals"]["Function"][name])
+}

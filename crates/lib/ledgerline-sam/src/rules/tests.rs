@@ -1,0 +1,190 @@
+//! Plants faults in the template that the generator makes for the tanks.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    sync::LazyLock,
+};
+
+use ledgerline::manifest::Source as Events;
+use serde_json::json;
+
+use super::problems;
+use crate::{
+    generate::{self, Application, Deploy},
+    manifests::read_file,
+    policy,
+    template::Source,
+    tests::TANKS,
+};
+
+static RUNBOOK: LazyLock<String> = LazyLock::new(|| {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/runbook.md");
+    fs::read_to_string(path).unwrap()
+});
+
+/// The generated template of the tanks, with these resources of a team.
+fn generated(own: &str) -> Source {
+    let description = "AlarmDescription: !Sub \"See ${RunbookUrl}#function-errors\"";
+    let text =
+        format!("Resources:\n  StuckHauls: {{ Properties: {{ {description} }} }}\n  {own}\n");
+    let deploy = Deploy::parse(Path::new("deploy.yaml"), &text).unwrap();
+    let application = Application { name: "tanks".to_owned(), parts: BTreeSet::new() };
+    let mut manifests = read_file(TANKS.path()).unwrap();
+    let levels = &mut manifests.get_mut("levels-projector").unwrap().source;
+    if let Events::States { bus, .. } = levels {
+        *bus = true;
+    }
+    let text = generate::template(&application, &manifests, &deploy).unwrap();
+    Source::parse(&text, TANKS.path()).unwrap()
+}
+
+/// The lines of a resource in a text, from 1.
+fn lines_of(text: &str, id: &str) -> std::ops::Range<usize> {
+    let is_id = |line: &str| line.starts_with("  ") && !line.starts_with("   ");
+    let lines: Vec<_> = text.lines().collect();
+    let begin = 1 + lines.iter().position(|line| line.starts_with(&format!("  {id}:"))).unwrap();
+    let length = lines[begin..].iter().position(|line| is_id(line)).unwrap();
+    begin..begin + length + 1
+}
+
+/// Returns the template with one text of a resource in place of another.
+fn edited(id: &str, text: &str, instead: &str) -> Source {
+    static WHOLE: LazyLock<String> = LazyLock::new(|| generated("").text().to_owned());
+    let lines: Vec<_> = WHOLE.split_inclusive('\n').collect();
+    let range = lines_of(&WHOLE, id);
+    let (begin, end) = (range.start - 1, range.end - 1);
+    let resource = lines[begin..end].concat();
+    assert!(resource.contains(text), "{id} has no {text}: {resource}");
+    let resource = resource.replacen(text, instead, 1);
+    let text = lines[..begin].concat() + &resource + &lines[end..].concat();
+    TANKS.rewritten(&text, Vec::new()).unwrap()
+}
+
+#[test]
+fn a_planted_fault_is_refused_with_its_resource_its_line_and_a_remedy() {
+    let mut unnoticed = Vec::new();
+    let faults = include_str!("faults.txt").lines().filter(|line| !line.starts_with('#'));
+    let faults: Vec<_> = faults.filter(|line| !line.is_empty()).collect();
+    for fault in faults.chunks(2) {
+        let expected = fault[1].trim();
+        let planted = fault[0].replace("\\n", "\n");
+        let parts: Vec<_> = planted.trim_end_matches(" |").split(" | ").collect();
+        let source = match parts.as_slice() {
+            ["+", own] => generated(own),
+            [id, text] => edited(id, text, ""),
+            [id, text, instead] => edited(id, text, instead),
+            _ => panic!("{planted}"),
+        };
+        let found = problems(&source, &RUNBOOK);
+        let (id, _) = expected.split_once([':', '.']).unwrap();
+        let lines = lines_of(source.text(), id);
+        let is_it = |problem: &&String| {
+            let (_, place) = problem.split_once("template.yaml:").unwrap();
+            let (line, message) = place.split_once(": ").unwrap();
+            message.starts_with(expected) && lines.contains(&line.parse().unwrap())
+        };
+        if !found.iter().any(|problem| is_it(&problem)) {
+            unnoticed.push(format!("{}\n{expected}\nin {lines:?}, but: {found:#?}", fault[0]));
+        }
+    }
+    assert!(unnoticed.is_empty(), "{} of them: {}", unnoticed.len(), unnoticed.join("\n\n"));
+}
+
+#[test]
+fn templates_without_faults_have_no_problems() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let starter = root.join("crates/lib/ledgerline-tools/starter");
+    let read = |path: &Path| Source::read(&path.join("template.yaml")).unwrap();
+    let starters = fs::read_to_string(starter.join("docs/runbook.md")).unwrap();
+    for (source, runbook) in [
+        (generated(""), &*RUNBOOK),
+        (TANKS.clone(), &*RUNBOOK),
+        (read(&root), &*RUNBOOK),
+        (read(&starter), &starters),
+    ] {
+        assert_eq!(problems(&source, runbook), [""; 0]);
+    }
+}
+
+/// A team may attach a policy to a generated role, and may have alarms of any kind.
+#[test]
+fn resources_of_a_team_that_break_no_rule_have_no_problems() {
+    let alarm = |id: &str, metric: &str| {
+        format!(
+            "{id}: {{ Type: AWS::CloudWatch::Alarm, Properties: {{ AlarmDescription: !Sub \"See \
+             ${{RunbookUrl}}#function-errors\", Namespace: AWS/Lambda, MetricName: {metric}, Dimensions: \
+             [{{ Name: FunctionName, Value: !Ref FanoutFunction }}], Statistic: Average, Period: 3600, \
+             EvaluationPeriods: 9, Threshold: 20000, ComparisonOperator: LessThanThreshold }} }}"
+        )
+    };
+    for own in [
+        alarm("FanoutSlow", "Duration"),
+        alarm("FanoutLazy", "IteratorAge"),
+        SENDER.to_owned(),
+        "Own: { Type: AWS::S3::BucketPolicy, Properties: { PolicyDocument: { Statement: [{ Effect: \
+         Allow, Principal: { Service: cloudfront.amazonaws.com }, Action: s3:GetObject, Resource: \
+         !Sub \"${Own}/*\", Condition: { StringEquals: { aws:SourceArn: x } } }] } } }"
+            .to_owned(),
+    ] {
+        assert_eq!(problems(&generated(&own), &RUNBOOK), [""; 0], "{own}");
+    }
+}
+
+/// A further grant, as docs/wiring.md shows it.
+const SENDER: &str = "HaulSender: { Type: AWS::IAM::RolePolicy, Properties: { RoleName: !Ref HaulRole, \
+    PolicyName: send-email, PolicyDocument: { Version: \"2012-10-17\", Statement: [{ Effect: Allow, \
+    Action: ses:SendEmail, Resource: !Sub \"arn:${AWS::Partition}:ses:${AWS::Region}:${AWS::AccountId}\
+    :identity/*\", Condition: { StringEquals: { ses:FromAddress: x } } }] } } }";
+
+#[test]
+fn the_local_stack_reads_a_policy_that_a_team_attaches_to_a_role() {
+    let template = generated(SENDER).template(&BTreeMap::new(), "http://127.0.0.1").unwrap();
+    let haul = template.functions.iter().find(|function| function.id == "HaulFunction").unwrap();
+    let policies = &haul.role.as_ref().unwrap().policies;
+    let address = "arn:aws:ses:us-east-1:000000000000:identity/a";
+    let unconditional = policies.iter().map(|policy| {
+        let mut policy = policy.clone();
+        policy["Statement"][0].as_object_mut().unwrap().remove("Condition");
+        policy
+    });
+    let unconditional: Vec<_> = unconditional.collect();
+    assert!(policy::allows(&unconditional, "ses:SendEmail", address, &[]).unwrap());
+    assert_eq!(template.ignored.iter().find(|(id, _)| id == "HaulSender"), None);
+}
+
+#[test]
+fn an_entry_of_the_runbook_without_commands_at_its_beginning_is_reported() {
+    let heading = "## Iterator age\n\n";
+    assert!(RUNBOOK.contains(heading));
+    let runbook = RUNBOOK.replace(heading, "## Iterator age\n\nAt first:\n\n");
+    let found = problems(&TANKS, &runbook);
+    let expected = "FanoutIteratorAge: rule 11: the entry iterator-age of the runbook must begin";
+    assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
+}
+
+#[test]
+fn a_caller_with_the_policy_of_a_url_cannot_invoke_the_function_directly() {
+    // Given the policies of the tanks,
+    let statements = TANKS.statements().unwrap();
+    let of_it = statements.into_iter().filter(|(id, _)| id == "TankCommandsCallerPolicy");
+    let statements: Vec<_> = of_it.map(|(_, statement)| statement).collect();
+    let policy = &[json!({ "Version": "2012-10-17", "Statement": statements })][..];
+    let function = "arn:aws:lambda:us-east-1:000000000000:function:tanks-TankCommandsFunction";
+    for (action, of, via_url, may) in [
+        ("lambda:InvokeFunctionUrl", ":live", None, true),
+        ("lambda:InvokeFunction", ":live", Some(true), true),
+        // when a caller invokes the function directly, or another function through its URL,
+        ("lambda:InvokeFunction", ":live", None, false),
+        ("lambda:InvokeFunction", ":live", Some(false), false),
+        ("lambda:InvokeFunction", "", None, false),
+        ("lambda:InvokeFunction", "-2:live", Some(true), false),
+    ] {
+        // then IAM denies it.
+        let context: Vec<_> =
+            via_url.map(|it| ("lambda:InvokedViaFunctionUrl", it)).into_iter().collect();
+        let allowed = policy::allows(policy, action, &format!("{function}{of}"), &context).unwrap();
+        assert_eq!(allowed, may, "{action} {of} {via_url:?}");
+    }
+}
