@@ -710,6 +710,30 @@ async fn a_commit_that_the_previous_generation_cannot_get_marks_it() {
     assert!(marked.marks_since(&compared).unwrap().any, "{marked:?}");
 }
 
+/// An instance crashed while it applied commits in the generation to which reads switch.
+#[tokio::test]
+async fn a_commit_waits_for_the_generation_to_which_reads_switch() {
+    let world = World::new().await;
+    let (view, now) = (world.rows.view(), Timestamp::now());
+    let none = view.generations().await.unwrap();
+    let building = none.begin_build(now).unwrap();
+    assert!(view.compare_and_set(&none, building, Move::default()).await.unwrap());
+    let building = view.generations().await.unwrap();
+    let switched = building.switch(1, now).unwrap();
+    assert!(view.compare_and_set(&building, switched, Move::default()).await.unwrap());
+    let (standby, lease) = (world.rows.at(1), SignedDuration::from_secs(20));
+    let taken = standby.take_checkpoint("crashed", now, lease).await.unwrap().unwrap();
+    world.commit(&[("tank-a", 1)]).await;
+    world.subscriber().catch_up_all().await.unwrap();
+    assert_eq!(world.diary_of(0).await, [""; 0]);
+    // After the lease, both generations get the commit.
+    standby.give_back_checkpoint(&taken).await.unwrap();
+    world.subscriber().catch_up_all().await.unwrap();
+    for generation in [0, 1] {
+        assert_eq!(world.diary_of(generation).await, ["tank-a 1"]);
+    }
+}
+
 /// On a log that is older than its sequencer, the first entry of a stream may name its newest
 /// commit. The subscription applies the earlier commits part by part and never holds all of them.
 #[tokio::test]

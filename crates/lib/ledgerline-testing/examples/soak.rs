@@ -55,6 +55,10 @@ struct SoakArgs {
 /// The views that are rebuilt: of states, of the log, of `$all`.
 const REBUILT: [&str; 3] = ["Levels", "Readings", "Stock"];
 
+/// The longest time for which reads of the stock may be older than before a switch: the lease of a
+/// killed instance, the minute until the schedule invokes the next one, and its work.
+const STOCK_LAG: Duration = Duration::from_secs(120);
+
 /// The clock of the stack, its services and its functions.
 struct Clock {
     /// The file from which libfaketime reads the offset of the clock.
@@ -383,20 +387,34 @@ impl World {
         Ok(false)
     }
 
-    /// Reads levels and readings until the end. Fails if a read shows an older version than an
-    /// earlier one.
+    /// Reads the views that are rebuilt until the end. Fails if a read shows an older version than
+    /// an earlier one, of the stock for longer than [`STOCK_LAG`].
     async fn reader(self: Arc<Self>) -> Result<()> {
-        let mut shown = BTreeMap::<String, u64>::new();
+        // The newest version of each path, and the time of the first older read after it.
+        let mut newest = BTreeMap::<String, (u64, Option<Instant>)>::new();
         while !self.ends.load(Ordering::Relaxed) {
             tokio::time::sleep(Duration::from_millis(fastrand::u64(20..100))).await;
             let tank = &self.tanks[fastrand::usize(..TANKS)];
-            for path in [format!("/tanks/{tank}"), format!("/tanks/{tank}/readings?limit=1")] {
+            let readings = format!("/tanks/{tank}/readings?limit=1");
+            for (path, version, limit) in [
+                (format!("/tanks/{tank}"), "/version", Duration::ZERO),
+                (readings, "/readings/0/version", Duration::ZERO),
+                ("/stock?limit=1".to_owned(), "/stock/number", STOCK_LAG),
+            ] {
                 // While services fail, a read has no answer.
                 let Some(body) = self.read(&path).await else { continue };
-                let version = body["version"].as_u64();
-                let version = version.or(body["readings"][0]["version"].as_u64()).unwrap_or(0);
-                let before = shown.insert(path.clone(), version).unwrap_or(0);
-                ensure!(version >= before, "{path} went back from version {before} to {version}");
+                let version = body.pointer(version).and_then(Value::as_u64).unwrap_or(0);
+                let (before, older) = newest.entry(path.clone()).or_default();
+                if version >= *before {
+                    (*before, *older) = (version, None);
+                    continue;
+                }
+                let since = older.get_or_insert_with(|| {
+                    println!("{path} went back from version {before} to {version}");
+                    Instant::now()
+                });
+                let lag = since.elapsed();
+                ensure!(lag < limit, "{path} is at version {version} after {before} for {lag:?}");
             }
         }
         Ok(())

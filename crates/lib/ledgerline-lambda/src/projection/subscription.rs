@@ -219,9 +219,11 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
                 let standby = self.in_generation(number, false);
                 let until = Instant::now() + STANDBY_WORK_TIME;
                 let done = standby.catch_up_until(until).await;
-                // Another instance that works in the generation catches up there.
+                // Another instance that works in the generation catches up there. If it crashes,
+                // its lease may last until reads use the generation.
+                let is_next = number == generations.active;
                 let may_lack = match &done {
-                    Ok(is_done) => !is_done && Instant::now() >= until,
+                    Ok(is_done) => !is_done && (is_next || Instant::now() >= until),
                     Err(_) => true,
                 };
                 let done = done.map(|_| ());
