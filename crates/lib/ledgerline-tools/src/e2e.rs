@@ -28,6 +28,9 @@ const STACK: &str = "ledgerline-e2e";
 const EMULATOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/emulator.py");
 const DEPLOYMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/deployment.py");
 
+/// The options of a command of the operator's tool that writes.
+const SURE: [&str; 4] = ["--write", "--yes", "--why", "a test of the deployment"];
+
 /// The origin of the web pages that may call the deployed API.
 const ORIGIN: &str = "https://app.example.com";
 
@@ -185,26 +188,19 @@ fn operators(emulator: &Emulator) -> Result<()> {
             let took = started.elapsed().as_secs_f64();
             println!("  {principal}: ledger {}: done in {took:.1} s", arguments.join(" "));
         }
-        let writes = ["redeliver", stream, "--write", "--yes", "--why", "a test of the deployment"];
-        let (code, printed) = emulator.ledger(credentials, &writes)?;
-        if (code == Some(0)) != (principal == "writer") {
-            bail!(
-                "an operator who is a {principal}: ledger redeliver --write ended with {code:?}: \
-                 {printed}"
-            );
-        }
+        let may_write = principal == "writer";
+        let write = || {
+            emulator.write(credentials, &["redeliver", stream], may_write)?;
+            order(emulator, credentials, stream, may_write)?;
+            roll_back(emulator, credentials, may_write)?;
+            stop(emulator, credentials, may_write)
+        };
+        write().with_context(|| format!("an operator who is a {principal}"))?;
+        let done = if may_write { "done, also if it was killed before" } else { "refused" };
         println!(
-            "  {principal}: ledger redeliver --write: {}",
-            if principal == "writer" { "done" } else { "refused" }
+            "  {principal}: ledger redeliver, order void, release promote and rollback, and \
+             concurrency: {done}"
         );
-        order(emulator, credentials, stream, principal == "writer")
-            .with_context(|| format!("an operator who is a {principal}"))?;
-        roll_back(emulator, credentials, principal == "writer")
-            .with_context(|| format!("an operator who is a {principal}"))?;
-        stop(emulator, credentials, principal == "writer")
-            .with_context(|| format!("an operator who is a {principal}"))?;
-        let done = if principal == "writer" { "done" } else { "refused" };
-        println!("  {principal}: ledger release promote, rollback and concurrency: {done}");
     }
     if operators.is_empty() { Ok(()) } else { drift(emulator) }
 }
@@ -218,30 +214,17 @@ fn order(
     stream: &str,
     may_write: bool,
 ) -> Result<()> {
-    let sure = ["--write", "--yes", "--why", "a test of the deployment"];
-    let (code, printed) =
-        emulator.ledger(credentials, &[&["redeliver", stream, "--order"][..], &sure].concat())?;
-    if (code == Some(0)) != may_write {
-        bail!("ledger redeliver --order ended with {code:?}: {printed}");
-    }
-    let void = |stream: &str, version: &str| {
-        emulator.ledger(credentials, &[&["order", "void", stream, version][..], &sure].concat())
-    };
+    emulator.write(credentials, &["redeliver", stream, "--order"], may_write)?;
     if may_write {
         let wrong: BTreeMap<String, String> = emulator.run_deployment_script("wrong_entry")?;
-        let (code, printed) = void(&wrong["stream"], &wrong["version"])?;
-        if code != Some(0) {
-            bail!("ledger order void ended with {code:?}: {printed}");
-        }
+        let void = ["order", "void", &wrong["stream"], &wrong["version"]];
+        emulator.write(credentials, &void, may_write)?;
     }
-    let (code, printed) = void(stream, "1")?;
+    let void = ["order", "void", stream, "1"];
+    let (code, printed) = emulator.ledger(credentials, &[&void[..], &SURE].concat())?;
     if code != Some(1) || !printed.contains("the log has") {
         bail!("ledger order void of a right entry ended with {code:?}: {printed}");
     }
-    println!(
-        "  ledger redeliver --order and order void: {}",
-        if may_write { "done" } else { "refused" }
-    );
     Ok(())
 }
 
@@ -254,21 +237,15 @@ fn stop(
     credentials: &BTreeMap<String, String>,
     may_write: bool,
 ) -> Result<()> {
-    let sure = ["--write", "--yes", "--why", "a test of the deployment"];
-    let concurrency = |to: &[&str]| {
-        emulator.ledger(credentials, &[&["concurrency", "SequencerFunction"], to, &sure].concat())
-    };
-    let (code, printed) = concurrency(&["--reserve", "0"])?;
-    if (code == Some(0)) != may_write {
-        bail!("ledger concurrency ended with {code:?}: {printed}");
-    }
+    let concurrency = ["concurrency", "SequencerFunction"];
+    emulator.write(credentials, &[&concurrency[..], &["--reserve", "0"]].concat(), may_write)?;
     if may_write {
         let (_, found) = emulator.ledger(credentials, &["doctor"])?;
-        let (code, printed) = concurrency(&["--release"])?;
+        emulator.write(credentials, &[&concurrency[..], &["--release"]].concat(), may_write)?;
         let (_, after) = emulator.ledger(credentials, &["doctor"])?;
         let stopped = "it is stopped";
-        if code != Some(0) || !found.contains(stopped) || after.contains(stopped) {
-            bail!("ledger concurrency ended with {code:?}: {printed}{found}{after}");
+        if !found.contains(stopped) || after.contains(stopped) {
+            bail!("ledger doctor does not follow ledger concurrency: {found}{after}");
         }
     }
     Ok(())
@@ -307,19 +284,13 @@ fn roll_back(
     let file = env::current_dir()?.join("target/e2e-live.jsonl");
     let (_, before) = emulator.ledger(credentials, &["release", "list"])?;
     std::fs::write(&file, &before)?;
-    let sure = ["--write", "--yes", "--why", "a test of the deployment"];
-    let (published, printed) =
-        emulator.ledger(credentials, &[&["release", "promote"][..], &sure].concat())?;
-    if (published == Some(0)) != may_write {
-        bail!("ledger release promote ended with {published:?}: {printed}");
-    }
+    emulator.write(credentials, &["release", "promote"], may_write)?;
     if may_write {
-        let file = file.to_string_lossy().into_owned();
-        let (code, printed) = emulator
-            .ledger(credentials, &[&["release", "rollback", "--to", &file][..], &sure].concat())?;
+        let file = file.to_string_lossy();
+        emulator.write(credentials, &["release", "rollback", "--to", &file], may_write)?;
         let (_, after) = emulator.ledger(credentials, &["release", "list"])?;
-        if code != Some(0) || after != before {
-            bail!("ledger release rollback ended with {code:?}: {printed}{after}");
+        if after != before {
+            bail!("ledger release rollback leaves {after}instead of {before}");
         }
     }
     Ok(())
@@ -508,13 +479,45 @@ impl Emulator {
         credentials: &BTreeMap<String, String>,
         arguments: &[&str],
     ) -> Result<(Option<i32>, String)> {
+        let output = self.tool(credentials, arguments).output().context("ledger")?;
+        let printed = [output.stdout, output.stderr].concat();
+        Ok((output.status.code(), String::from_utf8_lossy(&printed).into_owned()))
+    }
+
+    /// Runs a command of the operator's tool that writes. Fails if it succeeds for an operator who
+    /// may not write. For one who may, kills it at its beginning and later, and fails unless it
+    /// then succeeds twice.
+    fn write(
+        &self,
+        credentials: &BTreeMap<String, String>,
+        arguments: &[&str],
+        may_write: bool,
+    ) -> Result<()> {
+        let sure = [arguments, &SURE].concat();
+        let (pauses, runs) = if may_write { (&[50, 400, 1_500][..], 2) } else { (&[][..], 1) };
+        for pause in pauses {
+            let mut tool = self.tool(credentials, &sure);
+            let mut killed = tool.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+            std::thread::sleep(Duration::from_millis(*pause));
+            killed.kill()?;
+            killed.wait()?;
+        }
+        for _ in 0..runs {
+            let (code, printed) = self.ledger(credentials, &sure)?;
+            if (code == Some(0)) != may_write {
+                bail!("ledger {} ended with {code:?}: {printed}", arguments.join(" "));
+            }
+        }
+        Ok(())
+    }
+
+    fn tool(&self, credentials: &BTreeMap<String, String>, arguments: &[&str]) -> Command {
         let mut ledger = Command::new(&self.ledger);
         ledger.current_dir(&self.empty).env_remove("CARGO").env("PATH", "");
         ledger.args(["--json", "--stack", STACK]).args(arguments);
         ledger.env("AWS_ENDPOINT_URL", &self.url).env("AWS_REGION", "us-east-1").envs(credentials);
-        let output = ledger.stdin(Stdio::null()).output().context("ledger")?;
-        let printed = [output.stdout, output.stderr].concat();
-        Ok((output.status.code(), String::from_utf8_lossy(&printed).into_owned()))
+        ledger.stdin(Stdio::null());
+        ledger
     }
 
     fn invoke(&self, function: &str, event: &Value) -> Result<Value> {

@@ -10,7 +10,7 @@ use ledgerline_testing::{
 use serde_json::json;
 
 /// The verbs that the local stack cannot carry out: it has no versions, aliases and reservations.
-/// `cargo xtask e2e` runs them.
+/// `cargo xtask e2e` kills them and runs them again.
 const ON_AWS: [&str; 3] = ["release rollback", "release promote", "concurrency"];
 
 /// The verbs with `--write`, by the help of the tool. A test of the tool compares this page with
