@@ -4,7 +4,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsString,
     fmt, fs,
     path::{Path, PathBuf},
@@ -392,6 +392,7 @@ impl World {
     async fn reader(self: Arc<Self>) -> Result<()> {
         // The newest version of each path, and the time of the first older read after it.
         let mut newest = BTreeMap::<String, (u64, Option<Instant>)>::new();
+        let mut views = BTreeSet::new();
         while !self.ends.load(Ordering::Relaxed) {
             tokio::time::sleep(Duration::from_millis(fastrand::u64(20..100))).await;
             let tank = &self.tanks[fastrand::usize(..TANKS)];
@@ -403,20 +404,24 @@ impl World {
             ] {
                 // While services fail, a read has no answer.
                 let Some(body) = self.read(&path).await else { continue };
-                let version = body.pointer(version).and_then(Value::as_u64).unwrap_or(0);
+                let shown = body.pointer(version).and_then(Value::as_u64).unwrap_or(0);
+                if shown > 0 {
+                    views.insert(version);
+                }
                 let (before, older) = newest.entry(path.clone()).or_default();
-                if version >= *before {
-                    (*before, *older) = (version, None);
+                if shown >= *before {
+                    (*before, *older) = (shown, None);
                     continue;
                 }
                 let since = older.get_or_insert_with(|| {
-                    println!("{path} went back from version {before} to {version}");
+                    println!("{path} went back from version {before} to {shown}");
                     Instant::now()
                 });
                 let lag = since.elapsed();
-                ensure!(lag < limit, "{path} is at version {version} after {before} for {lag:?}");
+                ensure!(lag < limit, "{path} is at version {shown} after {before} for {lag:?}");
             }
         }
+        ensure!(views.len() == REBUILT.len(), "only these views have versions: {views:?}");
         Ok(())
     }
 
