@@ -109,8 +109,10 @@ pub(crate) async fn run(
 /// Returns a response that says whether the command ran. A failure of the server, a throttled
 /// request and a lost race do not say it: the same command may still succeed.
 fn require_outcome((status, response): (StatusCode, Value)) -> Result<(StatusCode, Value)> {
-    let is_lost_race = status == StatusCode::CONFLICT
-        && response["type"].as_str().is_some_and(|kind| kind.ends_with("conflict"));
+    // The type ends with the code, in kebab case.
+    let is_separator = |character: char| !character.is_ascii_alphanumeric() && character != '-';
+    let code = response["type"].as_str().and_then(|kind| kind.rsplit(is_separator).next());
+    let is_lost_race = status == StatusCode::CONFLICT && code == Some("conflict");
     let is_refusal = status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
     if !status.is_success() && (!is_refusal || is_lost_race) {
         bail!("the API answered {status}: {response}");
@@ -197,8 +199,10 @@ mod tests {
             (404, "urn:problem:transfer-not-found", true),
             (409, "urn:problem:account-exists", true),
             (409, "urn:problem:overtaken", true),
+            (409, "urn:problem:booking-conflict", true),
             (422, "urn:problem:not-stuck", true),
             (409, "urn:problem:conflict", false),
+            (409, "https://example.com/problems#conflict", false),
             (429, "", false),
             (500, "urn:problem:internal", false),
             (502, "", false),
