@@ -198,6 +198,8 @@ pub fn count(name: &'static str) {
     counter!(name).increment(1);
 }
 
+/// Returns the milliseconds since a time of another function's clock. A time in the future counts as
+/// 0, and a clock that lags makes the value too large.
 fn milliseconds_since(at: Timestamp) -> f64 {
     Timestamp::now().duration_since(at).as_millis_f64().max(0.0)
 }
@@ -240,6 +242,14 @@ mod tests {
         for recorded in ["Commands", "Outcome", "FanoutLag", "LeakingTanks"] {
             assert!(!again.contains(recorded), "what was written is not written again: {again}");
         }
+    }
+
+    #[test]
+    fn a_commit_of_a_clock_in_the_future_has_no_lag() {
+        let now = Timestamp::now();
+        let hour = jiff::SignedDuration::from_hours(1);
+        assert_eq!(milliseconds_since(now + hour), 0.0);
+        assert!(milliseconds_since(now - hour) >= 3_600_000.0);
     }
 
     #[test]
