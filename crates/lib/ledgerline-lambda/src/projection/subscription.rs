@@ -227,9 +227,12 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
                     Err(_) => true,
                 };
                 let done = done.map(|_| ());
-                if may_lack && !standby.table.view().mark_behind(None).await? {
-                    // Reads are about to use this generation.
-                    return done;
+                if may_lack {
+                    if !standby.table.view().mark_behind(None).await? {
+                        // Reads are about to use this generation.
+                        return done;
+                    }
+                    tracing::warn!(generation = number, "a standby generation is behind");
                 }
                 others = others.and(done);
             }
