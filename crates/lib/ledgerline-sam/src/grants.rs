@@ -38,7 +38,7 @@ pub(crate) fn role_permissions(template: &Value, role: &str) -> BTreeSet<Permiss
 }
 
 /// The permissions of the policies that a team attaches to a role.
-pub(crate) fn attached_permissions(template: &Value, role: &str) -> BTreeSet<Permission> {
+pub(crate) fn policy_permissions(template: &Value, role: &str) -> BTreeSet<Permission> {
     let policies = resources(template, &["AWS::IAM::RolePolicy"]).map(|(_, it)| &it["Properties"]);
     permissions(policies.filter(|policy| logical_id(&policy["RoleName"]) == Some(role)))
 }

@@ -6,10 +6,7 @@ mod alarms;
 mod policies;
 mod safeguards;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    rc::Rc,
-};
+use std::{collections::BTreeMap, rc::Rc};
 
 use serde_json::Value;
 
@@ -40,6 +37,9 @@ pub fn forbidden_rights(source: &Source) -> Vec<String> {
     policies::check(&mut rules);
     rules.problems
 }
+
+/// A logical id and the properties of its resource.
+type Resource<'a> = (&'a str, &'a Value);
 
 /// A template, and the problems found in it. A path such as `Events/Commits/Properties` leads to a
 /// node below the properties of a resource.
@@ -88,16 +88,13 @@ impl<'a> Rules<'a> {
     }
 
     /// The resources of a type, or of all types if it is empty, and their properties.
-    fn resources(
-        &self,
-        kind: &'static str,
-    ) -> impl Iterator<Item = (&'a str, &'a Value)> + use<'a> {
+    fn resources(&self, kind: &'static str) -> impl Iterator<Item = Resource<'a>> + use<'a> {
         let all = self.json["Resources"].as_object().into_iter().flatten();
         all.filter(move |(_, resource)| kind.is_empty() || resource["Type"] == kind)
             .map(|(id, resource)| (id.as_str(), &resource["Properties"]))
     }
 
-    fn functions(&self) -> impl Iterator<Item = (&'a str, &'a Value)> + use<'a> {
+    fn functions(&self) -> impl Iterator<Item = Resource<'a>> + use<'a> {
         self.resources("AWS::Serverless::Function").chain(self.resources("AWS::Lambda::Function"))
     }
 
@@ -105,26 +102,17 @@ impl<'a> Rules<'a> {
     fn events(&self, function: &str, kind: &str) -> Vec<(String, &'a Value)> {
         let events = self.property(function, "Events").as_object().into_iter().flatten();
         let of_kind = events.filter(|(_, event)| event["Type"] == kind);
-        let pair = |(name, event): (&String, &'a Value)| {
-            (format!("Events/{name}/Properties"), &event["Properties"])
-        };
-        of_kind.map(pair).collect()
+        let path = |name: &String| format!("Events/{name}/Properties");
+        of_kind.map(|(name, event)| (path(name), &event["Properties"])).collect()
     }
 }
 
-/// The logical ids that a value refers to, at any depth.
-fn references(value: &Value) -> BTreeSet<&str> {
-    let children: Vec<_> = match value {
-        Value::Object(entries) => entries.values().collect(),
-        Value::Array(values) => values.iter().collect(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
-    };
-    let attribute = value["Fn::GetAtt"].as_str().or(value["Fn::GetAtt"][0].as_str());
-    let text = value["Fn::Sub"].as_str().or(value["Fn::Sub"][0].as_str()).unwrap_or_default();
-    let named = text.split("${").skip(1).filter_map(|rest| rest.split('}').next());
-    let named = named.chain(attribute).chain(value["Ref"].as_str());
-    let named = named.filter_map(|path| path.split('.').next());
-    named.chain(children.into_iter().flat_map(references)).collect()
+/// Whether a text names a resource: by its logical id, or by a name that contains the id.
+fn names(text: &str, id: &str) -> bool {
+    let mut found = text.match_indices(id).map(|(at, _)| (&text[..at], &text[at + id.len()..]));
+    found.any(|(before, after)| {
+        !before.ends_with(char::is_alphanumeric) && !after.starts_with(char::is_alphanumeric)
+    })
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
         let place = template.source.place(&["Resources", role, "Properties", "Policies"]);
         let needed = rights(template, function);
         let granted = grants::role_permissions(template.json, role);
-        let attached = grants::attached_permissions(template.json, role);
+        let attached = grants::policy_permissions(template.json, role);
         for (action, resource) in &needed {
             let is_granted = granted.union(&attached).any(|granted| {
                 granted.action.eq_ignore_ascii_case(action)

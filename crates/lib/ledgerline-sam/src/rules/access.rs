@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use super::{Rules, policies::widened, references};
+use super::{Rules, names, policies::widen};
 use crate::{lookup::list, policy};
 
 const HTTP_API: &str = "AWS::Serverless::HttpApi";
@@ -17,6 +17,13 @@ pub(super) fn check(rules: &mut Rules<'_>) {
         let is_there = !jwt["issuer"].is_null() && !jwt["audience"].is_null();
         let message = "without DefaultAuthorizer, a JWT authorizer, the API accepts every request";
         rules.require(is_there, id, "Auth", message);
+        let message = "its routes would have no authorizer: delete it, and add routes in code";
+        for key in ["DefinitionBody", "DefinitionUri"] {
+            rules.require(api[key].is_null(), id, key, message);
+        }
+    }
+    for (id, _) in rules.resources("AWS::Lambda::Url") {
+        rules.expect(id, "AuthType", "AWS_IAM");
     }
     for (id, function) in rules.functions() {
         let message = "its URL may be open: write an AWS::Lambda::Url with AuthType: AWS_IAM";
@@ -35,7 +42,6 @@ pub(super) fn check(rules: &mut Rules<'_>) {
                 &["", ":live", ":$LATEST", ":1"],
                 "whose event names the caller: add the condition lambda:InvokedViaFunctionUrl, and no other, or delete the statement",
             );
-            check_other_events(rules, id);
         } else if is_sequencer {
             check_invokers(
                 rules,
@@ -44,6 +50,7 @@ pub(super) fn check(rules: &mut Rules<'_>) {
                 "which trusts the records of such a call: name the function without its alias",
             );
         }
+        check_events(rules, id, !routes.is_empty());
         check_urls(rules, id, &routes);
     }
     check_clients(rules);
@@ -74,7 +81,7 @@ fn check_invokers(rules: &mut Rules<'_>, function: &str, suffixes: &[&str], why:
             "AWS::Lambda::Permission" => properties["InvokedViaFunctionUrl"] != true,
             kind => kind.starts_with("AWS::ApiGateway"),
         };
-        let is_of_it = is_way && references(properties).contains(function);
+        let is_of_it = is_way && names(&properties.to_string(), function);
         rules.require(!is_of_it, id, "", format!("it lets another principal invoke {function}: delete it, because SAM writes the API's permission"));
     }
 }
@@ -83,7 +90,7 @@ fn check_invokers(rules: &mut Rules<'_>, function: &str, suffixes: &[&str], why:
 /// through a URL excludes it. Any other condition may hold.
 fn invokes(statement: &Value, arn: &str) -> bool {
     let through_url = json!({ "Bool": { "lambda:InvokedViaFunctionUrl": "true" } });
-    let wide = widened(statement, "").filter(|_| statement["Condition"] != through_url);
+    let wide = widen(statement, "").filter(|_| statement["Condition"] != through_url);
     let Some(wide) = wide else { return false };
     let named = wide["Action"].to_string();
     let mut actions = ["lambda:invokefunction", "lambda:invokeasync"].into_iter();
@@ -93,12 +100,14 @@ fn invokes(statement: &Value, arn: &str) -> bool {
         && actions.any(|action| policy::allows(&document, action, arn, &[]).unwrap_or(true))
 }
 
-fn check_other_events(rules: &mut Rules<'_>, id: &str) {
+/// Checks that a function gets no events that could name any caller. An `Api` is a REST API.
+fn check_events(rules: &mut Rules<'_>, id: &str, has_routes: bool) {
     let events = rules.property(id, "Events").as_object().into_iter().flatten();
-    for (name, event) in events.filter(|(_, event)| event["Type"] != "HttpApi") {
-        let message =
-            format!("an event of type {} could name any caller: delete it", event["Type"]);
-        rules.require(false, id, &format!("Events/{name}"), message);
+    for (name, event) in events {
+        let kind = event["Type"].as_str().unwrap_or_default();
+        let is_safe = kind == "HttpApi" || kind != "Api" && !has_routes;
+        let message = format!("an event of type {kind} could name any caller: delete it");
+        rules.require(is_safe, id, &format!("Events/{name}"), message);
     }
 }
 
@@ -106,8 +115,7 @@ fn check_urls(rules: &mut Rules<'_>, function: &str, routes: &[(String, &Value)]
     let mut scopes = routes.iter().flat_map(|(_, it)| list(&it["Auth"]["AuthorizationScopes"]));
     let shows_all = scopes.any(|it| it.as_str().is_some_and(|it| it.ends_with("/events")));
     let urls = rules.resources("AWS::Lambda::Url");
-    for (id, _) in urls.filter(|(_, url)| references(url).contains(function)) {
-        rules.expect(id, "AuthType", "AWS_IAM");
+    for (id, _) in urls.filter(|(_, url)| names(&url.to_string(), function)) {
         let message = format!(
             "a URL has no scopes, and {function} shows the events of all callers: delete it"
         );
@@ -118,14 +126,14 @@ fn check_urls(rules: &mut Rules<'_>, function: &str, routes: &[(String, &Value)]
 /// Checks the clients of the user pool. Every user of the pool has the scopes of a client with which
 /// people sign in.
 fn check_clients(rules: &mut Rules<'_>) {
-    let apis: Vec<_> = rules.resources(HTTP_API).map(|(_, api)| &api["Auth"]).collect();
+    let audience: String =
+        rules.resources(HTTP_API).map(|(_, it)| it["Auth"].to_string()).collect();
     let mut offered = Vec::new();
     for (id, client) in rules.resources("AWS::Cognito::UserPoolClient") {
         let scopes = list(&client["AllowedOAuthScopes"]).into_iter().filter_map(Value::as_str);
         let scopes: Vec<_> = scopes.filter(|scope| scope.contains('/')).collect();
-        let is_audience = apis.iter().any(|api| references(api).contains(id));
         let message = "the API refuses its tokens: add it to the audience of the authorizer";
-        rules.require(is_audience || scopes.is_empty(), id, "", message);
+        rules.require(names(&audience, id) || scopes.is_empty(), id, "", message);
         let all = scopes.iter().find(|scope| scope.ends_with("/events")).unwrap_or(&"");
         let is_program = list(&client["AllowedOAuthFlows"]) == ["client_credentials"];
         rules.require(is_program || all.is_empty(), id, "AllowedOAuthFlows", format!("every user of the pool would get the scope {all}: write AllowedOAuthFlows: [client_credentials]"));

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::Rules;
+use super::{Rules, names};
 use crate::{
     grants::{COMMITS, SEQUENCE},
     lookup::{list, logical_id},
@@ -107,13 +107,10 @@ fn is_wide(resource: &str, has_type: bool) -> bool {
 
 /// Returns a statement as wide as it can be: under every condition, in every region and account,
 /// and on the table if a resource has its name. `None` for a denial that has a condition.
-pub(super) fn widened(statement: &Value, table: &str) -> Option<Value> {
+pub(super) fn widen(statement: &Value, table: &str) -> Option<Value> {
     let is_allowed = allows(statement);
     let id = table.rsplit_once('-').map_or(UNREAD, |(_, id)| id);
-    let is_table = |text: &str| {
-        let mut found = text.match_indices(id).map(|(at, _)| &text[..at]);
-        found.any(|it| !it.ends_with(char::is_alphanumeric)) && !text.contains("/stream/")
-    };
+    let is_table = |text: &str| names(text, id) && !text.contains("/stream/");
     let on = |text: &str| match text.splitn(6, ':').collect::<Vec<_>>().as_slice() {
         _ if text == UNREAD => "*".to_owned(),
         _ if is_allowed && is_table(text) => table.to_owned(),
@@ -135,7 +132,7 @@ pub(super) fn widened(statement: &Value, table: &str) -> Option<Value> {
 
 fn check_log(rules: &mut Rules<'_>, table: &str, id: &str, statements: &[&Value]) {
     let arn = rules.source.arn(table).unwrap_or_default();
-    let wide: Vec<_> = statements.iter().filter_map(|it| widened(it, &arn)).collect();
+    let wide: Vec<_> = statements.iter().filter_map(|it| widen(it, &arn)).collect();
     let document = [json!({ "Version": "2012-10-17", "Statement": wide })];
     let named = statements.iter().flat_map(|it| texts(&it["Action"]));
     // `check_statement` refuses a pattern of actions.

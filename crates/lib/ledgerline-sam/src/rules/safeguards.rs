@@ -30,7 +30,7 @@ pub(super) fn check(rules: &mut Rules<'_>) {
             }
             rules.require(!event["ScalingConfig"]["MaximumConcurrency"].is_null(), id, &path, "it may use all of the account's concurrency: write ScalingConfig: { MaximumConcurrency: !Ref QueueConcurrency }");
             let Some(queue) = logical_id(&event["Queue"]) else { continue };
-            let timeout = inherited(rules, function, "Timeout");
+            let timeout = function_property(rules, function, "Timeout");
             check_queue(rules, queue, timeout, logs.contains(&format!("${{{queue}}}")));
             read.push(queue);
         }
@@ -42,8 +42,8 @@ pub(super) fn check(rules: &mut Rules<'_>) {
             rules.require(read.contains(&queue), id, &format!("{path}/DeadLetterConfig"), "events that EventBridge cannot deliver are lost: write DeadLetterConfig: { Arn: !GetAtt <name>RetryQueue.Arn }, and an SQS event with that queue");
             check_policy(rules, queue, event["RuleName"]["Fn::Sub"].as_str().unwrap_or_default());
         }
-        let queue =
-            destination(inherited(rules, function, "EventInvokeConfig")).unwrap_or_default();
+        let queue = destination(function_property(rules, function, "EventInvokeConfig"))
+            .unwrap_or_default();
         rules.require(read.contains(&queue) || !takes_states, id, "EventInvokeConfig", "events at which it always fails are lost: write EventInvokeConfig: { DestinationConfig: { OnFailure: { Type: SQS, Destination: !GetAtt <name>RetryQueue.Arn } } }, and an SQS event with that queue");
     }
 }
@@ -194,6 +194,6 @@ fn destination(properties: &Value) -> Option<&str> {
 }
 
 /// A property of a function: its own, or that of all functions.
-fn inherited<'v>(rules: &Rules<'v>, function: &'v Value, name: &str) -> &'v Value {
+fn function_property<'v>(rules: &Rules<'v>, function: &'v Value, name: &str) -> &'v Value {
     function.get(name).unwrap_or(&rules.json["Globals"]["Function"][name])
 }

@@ -25,7 +25,7 @@ static RUNBOOK: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// The generated template of the tanks, with these resources of a team.
-fn generated(own: &str) -> Source {
+fn generate_tanks(own: &str) -> Source {
     let description = "AlarmDescription: !Sub \"See ${RunbookUrl}#function-errors\"";
     let text =
         format!("Resources:\n  StuckHauls: {{ Properties: {{ {description} }} }}\n  {own}\n");
@@ -50,8 +50,8 @@ fn lines_of(text: &str, id: &str) -> std::ops::Range<usize> {
 }
 
 /// Returns the template with one text of a resource in place of another.
-fn edited(id: &str, text: &str, instead: &str) -> Source {
-    static WHOLE: LazyLock<String> = LazyLock::new(|| generated("").text().to_owned());
+fn edit(id: &str, text: &str, instead: &str) -> Source {
+    static WHOLE: LazyLock<String> = LazyLock::new(|| generate_tanks("").text().to_owned());
     let lines: Vec<_> = WHOLE.split_inclusive('\n').collect();
     let range = lines_of(&WHOLE, id);
     let (begin, end) = (range.start - 1, range.end - 1);
@@ -72,9 +72,9 @@ fn a_planted_fault_is_refused_with_its_resource_its_line_and_a_remedy() {
         let planted = fault[0].replace("\\n", "\n");
         let parts: Vec<_> = planted.trim_end_matches(" |").split(" | ").collect();
         let source = match parts.as_slice() {
-            ["+", own] => generated(own),
-            [id, text] => edited(id, text, ""),
-            [id, text, instead] => edited(id, text, instead),
+            ["+", own] => generate_tanks(own),
+            [id, text] => edit(id, text, ""),
+            [id, text, instead] => edit(id, text, instead),
             _ => panic!("{planted}"),
         };
         let found = problems(&source, &RUNBOOK);
@@ -99,7 +99,7 @@ fn templates_without_faults_have_no_problems() {
     let read = |path: &Path| Source::read(&path.join("template.yaml")).unwrap();
     let starters = fs::read_to_string(starter.join("docs/runbook.md")).unwrap();
     for (source, runbook) in [
-        (generated(""), &*RUNBOOK),
+        (generate_tanks(""), &*RUNBOOK),
         (TANKS.clone(), &*RUNBOOK),
         (read(&root), &*RUNBOOK),
         (read(&starter), &starters),
@@ -128,7 +128,7 @@ fn resources_of_a_team_that_break_no_rule_have_no_problems() {
          !Sub \"${Own}/*\", Condition: { StringEquals: { aws:SourceArn: x } } }] } } }"
             .to_owned(),
     ] {
-        assert_eq!(problems(&generated(&own), &RUNBOOK), [""; 0], "{own}");
+        assert_eq!(problems(&generate_tanks(&own), &RUNBOOK), [""; 0], "{own}");
     }
 }
 
@@ -140,7 +140,7 @@ const SENDER: &str = "HaulSender: { Type: AWS::IAM::RolePolicy, Properties: { Ro
 
 #[test]
 fn the_local_stack_reads_a_policy_that_a_team_attaches_to_a_role() {
-    let template = generated(SENDER).template(&BTreeMap::new(), "http://127.0.0.1").unwrap();
+    let template = generate_tanks(SENDER).template(&BTreeMap::new(), "http://127.0.0.1").unwrap();
     let haul = template.functions.iter().find(|function| function.id == "HaulFunction").unwrap();
     let policies = &haul.role.as_ref().unwrap().policies;
     let address = "arn:aws:ses:us-east-1:000000000000:identity/a";
@@ -160,7 +160,7 @@ fn an_entry_of_the_runbook_without_commands_at_its_beginning_is_reported() {
     assert!(RUNBOOK.contains(heading));
     let runbook = RUNBOOK.replace(heading, "## Iterator age\n\nAt first:\n\n");
     let found = problems(&TANKS, &runbook);
-    let expected = "FanoutIteratorAge: rule 11: the entry iterator-age of the runbook must begin";
+    let expected = "FanoutIteratorAge: rule 11: it links to iterator-age: write";
     assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
 }
 
