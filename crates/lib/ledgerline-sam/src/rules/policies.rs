@@ -23,9 +23,12 @@ const CHANGES: &str = "dynamodb:BatchWriteItem dynamodb:DeleteItem dynamodb:Part
 /// or remove a protection of the table: its policy, its backups, the table itself.
 const HARMLESS: &str = "dynamodb:BatchGetItem dynamodb:DescribeTable dynamodb:GetItem \
     dynamodb:PartiQLInsert dynamodb:Query dynamodb:Scan";
-/// The actions that have no resource to name.
-const WITHOUT_RESOURCE: &str = "events:ListRules lambda:GetAccountSettings lambda:ListFunctions \
-    lambda:ListEventSourceMappings xray:PutTelemetryRecords xray:PutTraceSegments";
+/// The actions that have no resource to name, or none that exists before the call.
+const WITHOUT_RESOURCE: &str = "ec2:AssignPrivateIpAddresses ec2:CreateNetworkInterface \
+    ec2:DeleteNetworkInterface ec2:DescribeNetworkInterfaces ec2:DescribeSubnets \
+    ec2:UnassignPrivateIpAddresses events:ListRules lambda:GetAccountSettings \
+    lambda:ListEventSourceMappings lambda:ListFunctions xray:PutTelemetryRecords \
+    xray:PutTraceSegments";
 /// The policies of resources: types, and the properties that have the document.
 const OF_RESOURCES: [[&str; 2]; 7] = [
     ["AWS::Events::EventBusPolicy", "Statement"],
@@ -217,7 +220,7 @@ fn check_resources(rules: &mut Rules<'_>) {
                 let principal = &statement["Principal"];
                 let is_open = texts(principal).chain(texts(&principal["AWS"])).any(|it| it == "*")
                     || !principal["Service"].is_null() && kind != "AWS::IAM::Role";
-                rules.require(!is_open || !statement["Condition"].is_null(), id, path, "a statement allows every resource: name one in a condition, such as aws:SourceArn");
+                rules.require(!is_open || !statement["Condition"].is_null(), id, path, "a statement allows callers of any account: add a condition, such as aws:SourceArn");
             }
         }
     }

@@ -108,35 +108,18 @@ fn templates_without_faults_have_no_problems() {
     }
 }
 
-/// A team may attach a policy to a generated role, and may have alarms of any kind.
 #[test]
 fn resources_of_a_team_that_break_no_rule_have_no_problems() {
-    let alarm = |id: &str, metric: &str| {
-        format!(
-            "{id}: {{ Type: AWS::CloudWatch::Alarm, Properties: {{ AlarmDescription: !Sub \"See \
-             ${{RunbookUrl}}#function-errors\", Namespace: AWS/Lambda, MetricName: {metric}, Dimensions: \
-             [{{ Name: FunctionName, Value: !Ref FanoutFunction }}], Statistic: Average, Period: 3600, \
-             EvaluationPeriods: 9, Threshold: 20000, ComparisonOperator: LessThanThreshold }} }}"
-        )
-    };
-    for own in [
-        alarm("FanoutSlow", "Duration"),
-        alarm("FanoutLazy", "IteratorAge"),
-        SENDER.to_owned(),
-        "Own: { Type: AWS::S3::BucketPolicy, Properties: { PolicyDocument: { Statement: [{ Effect: \
-         Allow, Principal: { Service: cloudfront.amazonaws.com }, Action: s3:GetObject, Resource: \
-         !Sub \"${Own}/*\", Condition: { StringEquals: { aws:SourceArn: x } } }] } } }"
-            .to_owned(),
-    ] {
-        assert_eq!(problems(&generate_tanks(&own), &RUNBOOK), [""; 0], "{own}");
+    for own in include_str!("allowed.txt").lines() {
+        let source = generate_tanks(&own.replace("\\n", "\n"));
+        assert_eq!(problems(&source, &RUNBOOK), [""; 0], "{own}");
     }
 }
 
-/// A further grant, as docs/wiring.md shows it.
+/// A policy that a team attaches to a generated role.
 const SENDER: &str = "HaulSender: { Type: AWS::IAM::RolePolicy, Properties: { RoleName: !Ref HaulRole, \
-    PolicyName: send-email, PolicyDocument: { Version: \"2012-10-17\", Statement: [{ Effect: Allow, \
-    Action: ses:SendEmail, Resource: !Sub \"arn:${AWS::Partition}:ses:${AWS::Region}:${AWS::AccountId}\
-    :identity/*\", Condition: { StringEquals: { ses:FromAddress: x } } }] } } }";
+    PolicyName: x, PolicyDocument: { Version: \"2012-10-17\", Statement: [{ Effect: Allow, Action: \
+    ses:SendEmail, Resource: \"arn:aws:ses:us-east-1:000000000000:identity/*\" }] } } }";
 
 #[test]
 fn the_local_stack_reads_a_policy_that_a_team_attaches_to_a_role() {
@@ -144,13 +127,7 @@ fn the_local_stack_reads_a_policy_that_a_team_attaches_to_a_role() {
     let haul = template.functions.iter().find(|function| function.id == "HaulFunction").unwrap();
     let policies = &haul.role.as_ref().unwrap().policies;
     let address = "arn:aws:ses:us-east-1:000000000000:identity/a";
-    let unconditional = policies.iter().map(|policy| {
-        let mut policy = policy.clone();
-        policy["Statement"][0].as_object_mut().unwrap().remove("Condition");
-        policy
-    });
-    let unconditional: Vec<_> = unconditional.collect();
-    assert!(policy::allows(&unconditional, "ses:SendEmail", address, &[]).unwrap());
+    assert!(policy::allows(policies, "ses:SendEmail", address, &[]).unwrap());
     assert_eq!(template.ignored.iter().find(|(id, _)| id == "HaulSender"), None);
 }
 
