@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, rc::Rc};
 
 use serde_json::Value;
 
-use crate::{parameters, template::Source};
+use crate::{generate::Deploy, parameters, template::Source};
 
 /// Finds missing safeguards, missing or useless alarms, and forbidden rights. Each problem is one
 /// sentence with its place and its remedy. `runbook` is the text with an entry for each alarm.
@@ -46,6 +46,8 @@ type Resource<'a> = (&'a str, &'a Value);
 struct Rules<'a> {
     source: &'a Source,
     json: &'a Value,
+    /// The file of the team beside the template.
+    deploy: Option<Deploy>,
     /// The statements of policies, each with the logical id of its policy.
     statements: Rc<[(String, Value)]>,
     problems: Vec<String>,
@@ -56,14 +58,19 @@ impl<'a> Rules<'a> {
         let statements = source.statements();
         let problems = statements.as_ref().err().map(|error| error.to_string());
         let statements = statements.unwrap_or_default().into();
-        Self { source, json, statements, problems: problems.into_iter().collect() }
+        let deploy = source.path().parent().and_then(|folder| Deploy::read(folder).ok());
+        Self { source, json, deploy, statements, problems: problems.into_iter().collect() }
     }
 
     /// Adds a problem with a resource, unless the condition holds. If a key of the path is missing,
     /// the place is the closest node above it.
     fn require(&mut self, holds: bool, id: &str, path: &str, message: impl AsRef<str>) {
         let keys = ["Resources", id, "Properties"].into_iter().chain(path.split('/'));
-        let place = self.source.place(&keys.filter(|key| !key.is_empty()).collect::<Vec<_>>());
+        let keys: Vec<_> = keys.filter(|key| !key.is_empty()).collect();
+        let place = match &self.deploy {
+            Some(deploy) => deploy.place(self.source, &keys),
+            None => self.source.place(&keys),
+        };
         let problem = format!("{place}: {id}: {}", message.as_ref());
         // Two functions or events may have one queue, whose problem is added once.
         if !holds && !self.problems.contains(&problem) {

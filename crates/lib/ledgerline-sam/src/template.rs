@@ -213,15 +213,13 @@ impl Source {
     /// indexes lead. If a key is missing, it is the place of the closest node above it.
     #[must_use]
     pub fn place(&self, keys: &[&str]) -> String {
-        let mut node = &self.root;
-        for key in keys {
-            let next = node.get(key).or_else(|| node.items().get(key.parse::<usize>().ok()?));
-            match next {
-                Some(next) => node = next,
-                None => break,
-            }
-        }
+        let (_, node) = self.root.deepest(keys);
         format!("{}:{}", self.path.display(), self.origin(node.line))
+    }
+
+    /// The number of these keys and indexes that lead to a node.
+    pub(crate) fn depth(&self, keys: &[&str]) -> usize {
+        self.root.deepest(keys).0
     }
 
     /// A line of the file, as messages name it: `template.yaml:12`.

@@ -120,6 +120,17 @@ impl Node {
         keys.iter().try_fold(self, |node, key| node.get(key))
     }
 
+    /// The number of these keys and indexes that lead to a node, and the node of the last one.
+    pub(crate) fn deepest(&self, keys: &[&str]) -> (usize, &Node) {
+        let mut node = self;
+        for (depth, key) in keys.iter().enumerate() {
+            let next = node.get(key).or_else(|| node.items().get(key.parse::<usize>().ok()?));
+            let Some(next) = next else { return (depth, node) };
+            node = next;
+        }
+        (keys.len(), node)
+    }
+
     /// The node at a path of keys and indexes such as `Events.Commits.Properties[0]`, or the
     /// closest node above it.
     pub(crate) fn closest(&self, path: &serde_path_to_error::Path) -> &Node {

@@ -11,7 +11,7 @@ use std::{
 
 use super::application::Extra;
 use crate::{
-    template::TemplateError,
+    template::{Source, TemplateError},
     yaml::{self, Kind, Node},
 };
 
@@ -81,6 +81,17 @@ impl Deploy {
             }
         }
         Ok(Self { file, ..deploy })
+    }
+
+    /// The place of a node of the template: in this file if it has as many of the keys, and
+    /// otherwise in the template.
+    pub(crate) fn place(&self, template: &Source, keys: &[&str]) -> String {
+        match self.file.deepest(keys) {
+            (depth, node) if depth > 1 && depth >= template.depth(keys) => {
+                format!("{}:{}", self.path.display(), node.line)
+            }
+            _ => template.place(keys),
+        }
     }
 
     fn wrong(&self, (line, message): (usize, String)) -> TemplateError {

@@ -24,12 +24,21 @@ static RUNBOOK: LazyLock<String> = LazyLock::new(|| {
     fs::read_to_string(path).unwrap()
 });
 
-/// The generated template of the tanks, with these resources of a team.
+/// A path at which there is no file of a team.
+const NOWHERE: &str = "tanks/template.yaml";
+
+/// Generates the template of the tanks with these resources of a team.
 fn generate_tanks(own: &str) -> Source {
-    let description = "AlarmDescription: !Sub \"See ${RunbookUrl}#function-errors\"";
-    let text =
-        format!("Resources:\n  StuckHauls: {{ Properties: {{ {description} }} }}\n  {own}\n");
-    let deploy = Deploy::parse(Path::new("deploy.yaml"), &text).unwrap();
+    let text = format!(
+        "Resources:\n  StuckHauls: {{ Properties: {{ AlarmDescription: !Sub \"See ${{RunbookUrl}}\
+         #function-errors\" }} }}\n  {own}\n"
+    );
+    generate_with(&text, Path::new(NOWHERE))
+}
+
+/// Generates the template of the tanks, with Levels on the bus, and this text of a team.
+fn generate_with(deploy: &str, path: &Path) -> Source {
+    let deploy = Deploy::parse(Path::new("deploy.yaml"), deploy).unwrap();
     let application = Application { name: "tanks".to_owned(), parts: BTreeSet::new() };
     let mut manifests = read_file(TANKS.path()).unwrap();
     let levels = &mut manifests.get_mut("levels-projector").unwrap().source;
@@ -37,7 +46,7 @@ fn generate_tanks(own: &str) -> Source {
         *bus = true;
     }
     let text = generate::template(&application, &manifests, &deploy).unwrap();
-    Source::parse(&text, TANKS.path()).unwrap()
+    Source::parse(&text, path).unwrap()
 }
 
 /// The lines of a resource in a text, from 1.
@@ -59,7 +68,7 @@ fn edit(id: &str, text: &str, instead: &str) -> Source {
     assert!(resource.contains(text), "{id} has no {text}: {resource}");
     let resource = resource.replacen(text, instead, 1);
     let text = lines[..begin].concat() + &resource + &lines[end..].concat();
-    TANKS.rewritten(&text, Vec::new()).unwrap()
+    Source::parse(&text, Path::new(NOWHERE)).unwrap()
 }
 
 #[test]
@@ -129,6 +138,31 @@ fn the_local_stack_reads_a_policy_that_a_team_attaches_to_a_role() {
     let address = "arn:aws:ses:us-east-1:000000000000:identity/a";
     assert!(policy::allows(policies, "ses:SendEmail", address, &[]).unwrap());
     assert_eq!(template.ignored.iter().find(|(id, _)| id == "HaulSender"), None);
+}
+
+#[test]
+fn a_fault_in_the_file_of_a_team_has_its_line_there() {
+    // Given a right of a team to change commits, and an override with too few attempts,
+    let folder = tempfile::tempdir().unwrap();
+    let statement =
+        "{ Effect: Allow, Action: dynamodb:UpdateItem, Resource: !GetAtt CommitsTable.Arn }";
+    let text = format!(
+        "Resources:\n  Own:\n    Type: AWS::IAM::RolePolicy\n    Properties: {{ RoleName: !Ref HaulRole, \
+         PolicyName: x, PolicyDocument: {{ Statement: [{statement}] }} }}\n  HaulQueue: {{ Properties: \
+         {{ RedrivePolicy: {{ maxReceiveCount: 1 }} }} }}\n  \
+         StuckHauls: {{ Properties: {{ AlarmDescription: !Sub \"${{RunbookUrl}}#function-errors\" }} }}\n"
+    );
+    fs::write(folder.path().join("deploy.yaml"), &text).unwrap();
+    // when the template with both is checked,
+    let source = generate_with(&text, &folder.path().join("template.yaml"));
+    let found = problems(&source, &RUNBOOK);
+    // then the problems have lines of that file.
+    let expected = [
+        "deploy.yaml:4: Own: rule 3: it allows dynamodb:UpdateItem on CommitsTable: delete the right",
+        "deploy.yaml:5: HaulQueue: write a maxReceiveCount from 2 to 1000",
+    ];
+    let is_expected = found.iter().zip(expected).all(|(found, expected)| found.ends_with(expected));
+    assert!(found.len() == 2 && is_expected, "{found:#?}");
 }
 
 #[test]
