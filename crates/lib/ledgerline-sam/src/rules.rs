@@ -78,16 +78,17 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Adds a problem if a property does not have the expected value.
-    fn expect(&mut self, id: &str, path: &str, expected: impl Into<Value>) {
-        let expected = expected.into();
-        let name = path.rsplit('/').next().unwrap_or_default();
-        let holds = *self.property(id, path) == expected;
-        self.require(holds, id, path, format!("write {name}: {expected}"));
+    /// Adds a problem for each of these properties that does not have the expected value.
+    fn expect(&mut self, id: &str, path: &str, expected: &Value) {
+        for (name, value) in expected.as_object().into_iter().flatten() {
+            let holds = self.property(id, path)[name] == *value;
+            self.require(holds, id, &format!("{path}/{name}"), format!("write {name}: {value}"));
+        }
     }
 
     fn property(&self, id: &str, path: &str) -> &'a Value {
-        path.split('/').fold(&self.json["Resources"][id]["Properties"], |node, key| &node[key])
+        let keys = path.split('/').filter(|key| !key.is_empty());
+        keys.fold(&self.json["Resources"][id]["Properties"], |node, key| &node[key])
     }
 
     fn kind(&self, id: &str) -> &'a str {

@@ -23,7 +23,7 @@ pub(super) fn check(rules: &mut Rules<'_>) {
         }
     }
     for (id, _) in rules.resources("AWS::Lambda::Url") {
-        rules.expect(id, "AuthType", "AWS_IAM");
+        rules.expect(id, "", &json!({ "AuthType": "AWS_IAM" }));
     }
     for (id, function) in rules.functions() {
         let message = "its URL may be open: write an AWS::Lambda::Url with AuthType: AWS_IAM";
@@ -134,9 +134,9 @@ fn check_clients(rules: &mut Rules<'_>) {
         let scopes: Vec<_> = scopes.filter(|scope| scope.contains('/')).collect();
         let message = "the API refuses its tokens: add it to the audience of the authorizer";
         rules.require(names(&audience, id) || scopes.is_empty(), id, "", message);
-        let all = scopes.iter().find(|scope| scope.ends_with("/events")).unwrap_or(&"");
+        let events = scopes.iter().find(|scope| scope.ends_with("/events")).unwrap_or(&"");
         let is_program = list(&client["AllowedOAuthFlows"]) == ["client_credentials"];
-        rules.require(is_program || all.is_empty(), id, "AllowedOAuthFlows", format!("every user of the pool would get the scope {all}: write AllowedOAuthFlows: [client_credentials]"));
+        rules.require(is_program || events.is_empty(), id, "AllowedOAuthFlows", format!("every user of the pool would get the scope {events}: write AllowedOAuthFlows: [client_credentials]"));
         offered.extend(scopes);
     }
     let has_pool = rules.resources("AWS::Cognito::UserPoolResourceServer").next().is_some();

@@ -82,8 +82,9 @@ fn check_statement(rules: &mut Rules<'_>, id: &str, statement: &Value) {
     for action in texts(&statement["Action"]) {
         let message = format!("it allows {action}: name the actions");
         rules.require(!action.contains(['*', '?']), id, "", message);
-        for on in texts(&statement["Resource"]).filter(|on| is_wide(on, condition.is_null())) {
-            let message = format!("it allows {action} on {on}: name the resources");
+        let resources = texts(&statement["Resource"]);
+        for resource in resources.filter(|it| is_wide(it, condition.is_null())) {
+            let message = format!("it allows {action} on {resource}: name the resources");
             rules.require(has(WITHOUT_RESOURCE, action), id, "", message);
         }
     }
@@ -114,7 +115,7 @@ pub(super) fn widen(statement: &Value, table: &str) -> Option<Value> {
     let is_allowed = allows(statement);
     let id = table.rsplit_once('-').map_or(UNREAD, |(_, id)| id);
     let is_table = |text: &str| names(text, id) && !text.contains("/stream/");
-    let on = |text: &str| match text.splitn(6, ':').collect::<Vec<_>>().as_slice() {
+    let widen = |text: &str| match text.splitn(6, ':').collect::<Vec<_>>().as_slice() {
         _ if text == UNREAD => "*".to_owned(),
         _ if is_allowed && is_table(text) => table.to_owned(),
         [_, _, service, _, _, name] if is_allowed => format!("arn:*:{service}:*:*:{name}"),
@@ -124,9 +125,9 @@ pub(super) fn widen(statement: &Value, table: &str) -> Option<Value> {
     for (key, values) in statement.as_object()? {
         match key.as_str() {
             "Action" | "NotAction" => {
-                wide[key] = texts(values).map(|action| on(action).to_lowercase()).collect();
+                wide[key] = texts(values).map(|action| widen(action).to_lowercase()).collect();
             }
-            "Resource" | "NotResource" => wide[key] = texts(values).map(on).collect(),
+            "Resource" | "NotResource" => wide[key] = texts(values).map(widen).collect(),
             _ => {}
         }
     }

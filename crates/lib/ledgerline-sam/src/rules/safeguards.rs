@@ -23,12 +23,15 @@ pub(super) fn check(rules: &mut Rules<'_>) {
         let takes_states = views.contains(&format!("${{{id}}}")) || !bus.is_empty();
         let mut read = Vec::new();
         for (path, event) in rules.events(id, "SQS") {
-            match takes_states {
+            let expected = match takes_states {
                 // One event that crashes the function must not use up the attempts of others.
-                true => rules.expect(id, &format!("{path}/BatchSize"), 1),
-                false => expect_partial(rules, id, &path),
-            }
-            rules.require(!event["ScalingConfig"]["MaximumConcurrency"].is_null(), id, &path, "it may use all of the account's concurrency: write ScalingConfig: { MaximumConcurrency: !Ref QueueConcurrency }");
+                true => json!({ "BatchSize": 1 }),
+                // Otherwise Lambda redelivers all records.
+                false => json!({ "FunctionResponseTypes": ["ReportBatchItemFailures"] }),
+            };
+            rules.expect(id, &path, &expected);
+            let limit = &event["ScalingConfig"]["MaximumConcurrency"];
+            rules.require(!limit.is_null(), id, &path, "it may use all of the account's concurrency: write ScalingConfig: { MaximumConcurrency: !Ref QueueConcurrency }");
             let Some(queue) = logical_id(&event["Queue"]) else { continue };
             let timeout = function_property(rules, function, "Timeout");
             check_queue(rules, queue, timeout, logs.contains(&format!("${{{queue}}}")));
@@ -55,8 +58,8 @@ fn check_data(rules: &mut Rules<'_>) {
         let protection = match rules.kind(id) {
             "AWS::Cognito::UserPool" => "DeletionProtection",
             "AWS::DynamoDB::Table" if is_log || id.ends_with("PositionsTable") => {
-                let path = "PointInTimeRecoverySpecification/PointInTimeRecoveryEnabled";
-                rules.expect(id, path, true);
+                let recovery = json!({ "PointInTimeRecoveryEnabled": true });
+                rules.expect(id, "PointInTimeRecoverySpecification", &recovery);
                 "DeletionProtectionEnabled"
             }
             kind => {
@@ -68,8 +71,8 @@ fn check_data(rules: &mut Rules<'_>) {
             }
         };
         for policy in ["DeletionPolicy", "UpdateReplacePolicy"] {
-            let policy_of_it = &rules.json["Resources"][id][policy];
-            let retains = ["Retain", "RetainExceptOnCreate"].iter().any(|it| policy_of_it == it);
+            let written = rules.json["Resources"][id][policy].as_str();
+            let retains = written.is_some_and(|policy| policy.starts_with("Retain"));
             let message =
                 format!("its data would be deleted with the stack: write {policy}: Retain");
             rules.require(retains, id, "", message);
@@ -80,64 +83,50 @@ fn check_data(rules: &mut Rules<'_>) {
         rules.require(!is_off, id, "", message);
     }
     // With another view type, the records would have no commits.
-    rules.expect(COMMITS, "StreamSpecification/StreamViewType", "NEW_IMAGE");
+    rules.expect(COMMITS, "StreamSpecification", &json!({ "StreamViewType": "NEW_IMAGE" }));
     if !rules.kind(REQUESTS).is_empty() {
         let expiry = json!({ "AttributeName": "expires", "Enabled": true });
-        rules.expect(REQUESTS, "TimeToLiveSpecification", expiry);
+        rules.expect(REQUESTS, "TimeToLiveSpecification", &expiry);
     }
-}
-
-/// Checks that a function reports which records failed. Otherwise Lambda redelivers all of them.
-fn expect_partial(rules: &mut Rules<'_>, id: &str, path: &str) {
-    let path = format!("{path}/FunctionResponseTypes");
-    rules.expect(id, &path, vec!["ReportBatchItemFailures"]);
 }
 
 fn check_stream(rules: &mut Rules<'_>, id: &str, path: &str, event: &Value) {
-    let at = |key: &str| format!("{path}/{key}");
-    expect_partial(rules, id, path);
+    rules.expect(id, path, &json!({ "FunctionResponseTypes": ["ReportBatchItemFailures"] }));
     if logical_id(&event["Stream"]) == Some(COMMITS) {
-        rules.expect(id, &at("StartingPosition"), "TRIM_HORIZON");
+        rules.expect(id, path, &json!({ "StartingPosition": "TRIM_HORIZON" }));
         // With several filters, a record needs to match only one.
-        let filters = list(&event["FilterCriteria"]["Filters"]);
-        let pattern = filters.first().and_then(|filter| filter["Pattern"].as_str());
-        let pattern = pattern.and_then(|it| serde_json::from_str::<Value>(it).ok());
-        let inserts = Some(json!({ "eventName": ["INSERT"] }));
-        rules.require(filters.len() == 1 && pattern == inserts, id, &at("FilterCriteria"), "the stream must pass on only new commits: write one filter, with the pattern {\"eventName\": [\"INSERT\"]}");
+        let inserts = json!([{ "Pattern": "{\"eventName\": [\"INSERT\"]}" }]);
+        rules.expect(id, &format!("{path}/FilterCriteria"), &json!({ "Filters": inserts }));
     }
-    let limits = ["MaximumRetryAttempts", "MaximumRecordAgeInSeconds"];
     let variables = rules.property(id, "Environment/Variables");
     if !variables["SEQUENCE_TABLE"].is_null() {
         // `$all` would lack the commit of a record that Lambda no longer retries.
-        return limits.iter().for_each(|key| rules.expect(id, &at(key), -1));
+        let endless = json!({ "MaximumRetryAttempts": -1, "MaximumRecordAgeInSeconds": -1 });
+        return rules.expect(id, path, &endless);
     }
-    for key in limits {
+    for key in ["MaximumRetryAttempts", "MaximumRecordAgeInSeconds"] {
         // By default, one record would stop its shard until it leaves the stream.
-        let message =
-            format!("without a limit in {key}, one poison pill stops its shard: write {key}");
-        rules.require(event[key].as_i64() >= Some(0), id, &at(key), message);
+        let message = format!("without a limit, one poison pill stops its shard: write {key}");
+        rules.require(event[key].as_i64() >= Some(0), id, &format!("{path}/{key}"), message);
     }
-    rules.expect(id, &at("BisectBatchOnFunctionError"), true);
+    rules.expect(id, path, &json!({ "BisectBatchOnFunctionError": true }));
     let queue = destination(event);
+    let message = "records that Lambda no longer retries are lost: write DestinationConfig: { OnFailure: { Type: SQS, … } }";
     let is_there = is_dead_letter_queue(rules, queue, false);
-    rules.require(is_there, id, &at("DestinationConfig"), "records that Lambda no longer retries are lost: write DestinationConfig: { OnFailure: { Type: SQS, … } }");
+    rules.require(is_there, id, &format!("{path}/DestinationConfig"), message);
     let letters = &variables["DEAD_LETTER_QUEUE"];
+    let is_same = letters.is_null() || logical_id(letters) == queue;
     let message = "DEAD_LETTER_QUEUE must be the queue in DestinationConfig of the stream";
-    rules.require(
-        letters.is_null() || logical_id(letters) == queue,
-        id,
-        "Environment/Variables/DEAD_LETTER_QUEUE",
-        message,
-    );
+    rules.require(is_same, id, "Environment/Variables/DEAD_LETTER_QUEUE", message);
 }
 
 /// Checks a queue that a function reads. The fanout fills queues of commits.
 fn check_queue(rules: &mut Rules<'_>, id: &str, timeout: &Value, has_commits: bool) {
     if has_commits {
-        rules.expect(id, "FifoQueue", true);
         // Otherwise all streams share 300 calls a second and one set of deduplication ids.
-        rules.expect(id, "DeduplicationScope", "messageGroup");
-        rules.expect(id, "FifoThroughputLimit", "perMessageGroupId");
+        let limits = json!({ "FifoQueue": true, "DeduplicationScope": "messageGroup",
+            "FifoThroughputLimit": "perMessageGroupId" });
+        rules.expect(id, "", &limits);
     }
     let is_fifo = *rules.property(id, "FifoQueue") == true;
     let redrive = rules.property(id, "RedrivePolicy");
@@ -165,15 +154,15 @@ fn check_queue(rules: &mut Rules<'_>, id: &str, timeout: &Value, has_commits: bo
 /// most that SQS allows.
 fn is_dead_letter_queue(rules: &mut Rules<'_>, id: Option<&str>, is_fifo: bool) -> bool {
     let Some(id) = id.filter(|id| rules.kind(id) == "AWS::SQS::Queue") else { return false };
-    rules.expect(id, "MessageRetentionPeriod", 1_209_600);
+    rules.expect(id, "", &json!({ "MessageRetentionPeriod": 1_209_600 }));
     (*rules.property(id, "FifoQueue") == true) == is_fifo
 }
 
 /// Checks that EventBridge may send the events that a rule cannot deliver to this queue.
 fn check_policy(rules: &mut Rules<'_>, queue: &str, rule: &str) {
     let is_of_rule = |it: &Value| {
-        let of = &it["Condition"]["ArnEquals"]["aws:SourceArn"]["Fn::Sub"];
-        of.as_str().and_then(|of| of.rsplit_once('/')).is_some_and(|(_, name)| name == rule)
+        let arn = it["Condition"]["ArnEquals"]["aws:SourceArn"]["Fn::Sub"].as_str();
+        arn.and_then(|arn| arn.rsplit_once('/')).is_some_and(|(_, name)| name == rule)
     };
     let allows = |it: &Value| {
         it["Principal"]["Service"] == "events.amazonaws.com"
