@@ -1,8 +1,8 @@
 //! Deletes an application in a copy of this repository. The test deletes its folders, its events
-//! with their answers, and its two lines in each of two packages. It also deletes its parts of the
-//! template and of `manifest.json`. No other file changes except `Cargo.lock`. Afterwards, all
-//! checks pass, and so do the tests of the other applications. The tests of the libraries are not
-//! repeated, because no library knows an application.
+//! with their answers, and its two lines in each of two packages. `cargo xtask wire` makes the
+//! template without it. No other file changes except `Cargo.lock`. Afterwards, all checks pass, and
+//! so do the tests of the other applications. The tests of the libraries are not repeated, because
+//! no library knows an application.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -15,8 +15,11 @@ use std::{
 };
 
 use cargo_metadata::{MetadataCommand, Package};
-use ledgerline::manifest::Manifests;
-use ledgerline_sam::{generate, manifests, template::Source};
+use ledgerline_sam::{
+    generate::{self, Application, Deploy},
+    manifests,
+    template::Source,
+};
 
 struct Copy {
     root: PathBuf,
@@ -128,12 +131,23 @@ fn delete(root: &Path, application: &str) {
             others.map(|line| format!("{line}\n")).collect()
         });
     }
-    let mut manifests = manifests::read_file(&root.join("template.yaml")).unwrap();
-    manifests.retain(|function, _| !functions.contains(function));
-    edit(&root.join("template.yaml"), |template| {
-        wired(&without(template, application), &manifests)
-    });
-    fs::write(root.join(manifests::FILE), manifests::to_json(&manifests)).unwrap();
+}
+
+/// The ids that the template without an application lacks, and `cargo xtask wire` asks for.
+fn lost_ids(root: &Path) -> Vec<String> {
+    let old = Source::read(&root.join("template.yaml")).unwrap().json();
+    let mut manifests = manifests::in_template(&old).unwrap().unwrap();
+    let left: BTreeSet<_> = fs::read_dir(root.join("events")).unwrap().map(name).collect();
+    manifests.retain(|function, _| left.contains(function));
+    let deploy = Deploy::read(root).unwrap();
+    let new = generate::template(&Application::read(root, &deploy).unwrap(), &manifests, &deploy);
+    let new = Source::parse(&new.unwrap(), Path::new("template.yaml")).unwrap().json();
+    let lost = generate::lost_ids(&old, &new, &[]);
+    lost.iter().map(|sentence| sentence.split('`').nth(1).unwrap().to_owned()).collect()
+}
+
+fn name(entry: std::io::Result<fs::DirEntry>) -> String {
+    entry.unwrap().file_name().into_string().unwrap()
 }
 
 /// The names of the functions of the application in this folder.
@@ -144,89 +158,11 @@ fn functions_of(folder: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// The template as `cargo xtask wire` writes it. `wire` refuses a loop whose list would be empty,
-/// and this function deletes that loop.
-fn wired(template: &str, manifests: &Manifests) -> String {
-    let mut template = template.to_owned();
-    loop {
-        let source = Source::parse(&template, Path::new("template.yaml")).unwrap();
-        let error = match generate::write_blocks(&source, manifests) {
-            Ok(wired) => return wired.source.text().to_owned(),
-            Err(error) => error.to_string(),
-        };
-        let (_, looped) =
-            error.split_once("belongs in the loop `").unwrap_or_else(|| panic!("{error}"));
-        let (looped, _) = looped.split_once('`').unwrap();
-        template = without_loop(&template, looped);
-    }
-}
-
-/// The template without a loop and the comment above it.
-fn without_loop(template: &str, looped: &str) -> String {
-    let mut lines: Vec<_> = template.lines().collect();
-    let first = lines.iter().position(|line| *line == format!("  Fn::ForEach::{looped}:")).unwrap();
-    let comment = lines[..first].iter().rev().take_while(|line| line.starts_with("  #")).count();
-    let rest = lines[first..].iter().take_while(|line| !line.is_empty()).count();
-    lines.drain(first - comment..=first + rest);
-    lines.join("\n") + "\n"
-}
-
 fn edit(path: &Path, change: impl Fn(&str) -> String) {
     let before = fs::read_to_string(path).unwrap();
     let after = change(&before);
     assert_ne!(before, after, "{} says nothing of it", path.display());
     fs::write(path, after).unwrap();
-}
-
-/// Removes an application from the template: its part, the other lines that name one of its
-/// resources, and the parameters that only this application used. `cargo xtask wire` removes its
-/// names from generated blocks.
-fn without(template: &str, application: &str) -> String {
-    let begins = template.find(&format!("  # === {application} =")).unwrap();
-    let after = &template[begins + 1..];
-    let ends = after.find("  # === ").or(after.find("\nOutputs:")).unwrap();
-    let (part, rest) = after.split_at(ends);
-    let is_id = |line: &&str| line.starts_with(|c: char| c.is_alphabetic()) && line.ends_with(':');
-    let ids: BTreeSet<_> = part
-        .lines()
-        .filter_map(|line| line.strip_prefix("  "))
-        .filter(is_id)
-        .map(|line| line.trim_end_matches(':'))
-        .collect();
-    assert!(ids.len() >= 5, "{ids:?}");
-    let names = |line: &str| {
-        let mut words = line.split(|c: char| !c.is_alphanumeric());
-        words.any(|word| ids.contains(word))
-    };
-    let mut lines: Vec<String> = [&template[..begins], rest]
-        .concat()
-        .lines()
-        .filter(|line| line.trim_start().starts_with('#') || !names(line))
-        .map(ToOwned::to_owned)
-        .collect();
-    let parameters: Vec<_> = lines
-        .iter()
-        .skip_while(|line| *line != "Parameters:")
-        .take_while(|line| *line != "Conditions:")
-        .filter_map(|line| {
-            line.strip_prefix("  ").filter(is_id).map(|line| line.trim_end_matches(':').to_owned())
-        })
-        .collect();
-    for parameter in parameters {
-        let used = [format!("!Ref {parameter}"), format!("${{{parameter}}}")];
-        if lines.iter().any(|line| used.iter().any(|used| line.contains(used))) {
-            continue;
-        }
-        let first = lines.iter().position(|line| *line == format!("  {parameter}:")).unwrap();
-        let more = lines[first + 1..].iter().take_while(|line| line.starts_with("    ")).count();
-        lines.drain(first..=first + more);
-        // A group without another parameter is deleted too.
-        let group = format!("        Parameters: [{parameter}]");
-        if let Some(place) = lines.iter().position(|line| *line == group) {
-            lines.drain(place - 1..=place);
-        }
-    }
-    lines.join("\n") + "\n"
 }
 
 #[test]
@@ -235,8 +171,12 @@ fn checks_and_tests_of_the_others_pass_without_a_deleted_application() {
     let application = application();
     let copy = Copy::new(&format!("try-without-{application}"));
     delete(&copy.root, &application);
+    let lost = lost_ids(&copy.root);
+    let removed = lost.iter().flat_map(|id| ["--remove", id]);
+    let wire: Vec<_> = ["xtask", "wire"].into_iter().chain(removed).collect();
     // Cargo removes the packages from `Cargo.lock`.
     copy.cargo(&["update", "--workspace", "--offline", "--quiet"]);
+    copy.cargo(&wire);
     let touched = copy.git(&["status", "--porcelain"]);
     let others: Vec<_> = touched
         .lines()
@@ -252,7 +192,6 @@ fn checks_and_tests_of_the_others_pass_without_a_deleted_application() {
         " M crates/applications/src/lib.rs",
         " M crates/local/Cargo.toml",
         " M crates/local/src/handlers.rs",
-        " M manifest.json",
         " M template.yaml",
     ];
     assert_eq!(others, expected);
@@ -313,9 +252,7 @@ fn no_file_of_a_library_names_an_application() {
 #[test]
 fn the_template_is_valid_without_any_one_application() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let template = fs::read_to_string(root.join("template.yaml")).unwrap();
-    let functions = |text: &str| {
-        let source = Source::parse(text, Path::new("template.yaml")).unwrap();
+    let functions = |source: &Source| {
         let json = source.json();
         let resources = json["Resources"].as_object().unwrap();
         let used_roles: BTreeSet<_> = resources
@@ -323,7 +260,6 @@ fn the_template_is_valid_without_any_one_application() {
             .filter(|resource| resource["Type"] == "AWS::Serverless::Function")
             .map(|function| function["Properties"]["Role"]["Fn::GetAtt"].to_string())
             .collect();
-        // A superfluous name in a list creates a role that no function has.
         let unused_roles: Vec<_> = resources
             .keys()
             .filter(|id| {
@@ -334,14 +270,22 @@ fn the_template_is_valid_without_any_one_application() {
         assert_eq!(unused_roles, Vec::<&String>::new());
         source.template(&Default::default(), "http://127.0.0.1").unwrap().functions.len()
     };
-    let manifests = manifests::read_file(&root.join("template.yaml")).unwrap();
+    let whole = Source::read(&root.join("template.yaml")).unwrap();
+    let manifests = manifests::in_template(&whole.json()).unwrap().unwrap();
+    // What the file says of an application is deleted with it.
+    let few = "Metadata: { Ledgerline: { Parts: [Dashboard, WebApp] } }\n";
+    let few = Deploy::parse(Path::new("deploy.yaml"), few).unwrap();
+    let deploy = Deploy::read(&root).unwrap();
+    let facts = Application::read(&root, &deploy).unwrap();
     for application in fs::read_dir(root.join("crates/apps")).unwrap() {
         let application = application.unwrap();
         let name = application.file_name().into_string().unwrap();
         let deleted_functions = functions_of(&application.path());
         let mut manifests = manifests.clone();
         manifests.retain(|function, _| !deleted_functions.contains(function));
-        let rest = wired(&without(&template, &name), &manifests);
-        assert_eq!(functions(&rest) + deleted_functions.len(), functions(&template), "{name}");
+        let rest = generate::template(&facts, &manifests, &deploy);
+        let rest = rest.or_else(|_| generate::template(&facts, &manifests, &few)).unwrap();
+        let rest = Source::parse(&rest, Path::new("template.yaml")).unwrap();
+        assert_eq!(functions(&rest) + deleted_functions.len(), functions(&whole), "{name}");
     }
 }

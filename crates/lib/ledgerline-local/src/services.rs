@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use ledgerline_sam::{
-    grants::COMMITS,
+    lookup::COMMITS,
     template::{ACCOUNT, Queue, REGION, Table},
 };
 

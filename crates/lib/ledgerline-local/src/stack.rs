@@ -14,8 +14,9 @@ use ledgerline_dynamodb::DynamoDbStore;
 use tokio::{net::TcpListener, sync::Notify};
 
 use ledgerline_sam::{
-    build, check,
-    grants::COMMITS,
+    build,
+    lookup::COMMITS,
+    manifests,
     template::{self, Event, REGION, Source, Template},
 };
 
@@ -220,7 +221,7 @@ fn build_functions(
         template.functions.iter().map(|function| function.binary.as_str()).collect();
     hops.always("build", &format!("{} functions", binaries.len()));
     let programs = build::functions(options.root(), &binaries, options.own_binaries)?;
-    let problems = check::wiring(source, &check::manifests(&programs)?);
+    let problems = manifests::stale_functions(source, &build::manifests(&programs)?)?;
     if !problems.is_empty() {
         bail!("the template and the functions differ:\n{}", problems.join("\n"));
     }

@@ -13,7 +13,7 @@ use anyhow::Result;
 
 use ledgerline_sam::{
     build::{self, Built},
-    check,
+    manifests,
     template::Source,
 };
 
@@ -99,7 +99,7 @@ impl Watch {
 
     /// Returns the differences between the current functions and the template.
     fn wiring_problems(&self) -> Result<Vec<String>> {
-        Ok(check::wiring(&self.source, &check::manifests(&self.programs)?))
+        manifests::stale_functions(&self.source, &build::manifests(&self.programs)?)
     }
 
     fn sources(&self) -> Sources {

@@ -1,7 +1,7 @@
 //! The deployed template, and the manifests of the functions in it. The tool needs no workspace for
 //! them.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use ledgerline::manifest::Manifests;
@@ -20,18 +20,15 @@ pub(crate) struct Deployed {
 }
 
 impl Deployed {
-    /// Reads both from the stack, or the manifests from the file that the operator names. Prints
-    /// the functions whose manifests differ from those of the workspace.
+    /// Reads both from the stack. Prints the functions whose manifests differ from those of the
+    /// workspace.
     pub(crate) async fn read(deployment: &Deployment, stack: &Stack) -> Result<Self> {
         let template = template(deployment).await?;
-        let manifests = match &stack.manifest {
-            Some(path) => read_manifests(path)?,
-            None => parse_manifests(&template)?,
-        };
+        let manifests = parse_manifests(&template)?;
         let differing = differing_functions(&manifests, &stack.template)?;
         if !differing.is_empty() {
             eprintln!(
-                "the manifests of the stack differ from manifest.json of this workspace: {}",
+                "the manifests of the stack differ from those in the template of this workspace: {}",
                 differing.join(", ")
             );
         }
@@ -45,14 +42,9 @@ pub(crate) async fn template(deployment: &Deployment) -> Result<Value> {
     Ok(Source::parse(&text, Path::new("the deployed template"))?.json())
 }
 
-fn read_manifests(path: &Path) -> Result<Manifests> {
-    let place = || format!("--manifest {}", path.display());
-    manifests::read(&fs::read_to_string(path).with_context(place)?).with_context(place)
-}
-
 /// Returns the manifests in a deployed template.
 pub(crate) fn parse_manifests(template: &Value) -> Result<Manifests> {
-    let hint = "name the manifest.json of the deployed commit with --manifest FILE";
+    let hint = "deploy the template that `cargo xtask wire` makes";
     let manifests = manifests::in_template(template);
     match manifests.with_context(|| format!("the stack's manifests cannot be read: {hint}"))? {
         Some(manifests) => Ok(manifests),
@@ -64,9 +56,9 @@ pub(crate) fn parse_manifests(template: &Value) -> Result<Manifests> {
 /// none if there is no workspace.
 ///
 /// # Errors
-/// When the workspace's `manifest.json` cannot be read.
+/// When the workspace's template has no manifests.
 pub(crate) fn differing_functions(deployed: &Manifests, template: &Path) -> Result<Vec<String>> {
-    if !template.with_file_name(manifests::FILE).exists() {
+    if !template.exists() {
         return Ok(Vec::new());
     }
     Ok(manifests::changed_functions(&manifests::read_file(template)?, deployed))
@@ -79,11 +71,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stack_without_manifests_is_refused_with_the_option_that_names_a_file() {
+    fn a_stack_without_manifests_is_refused_with_a_remedy() {
         let unreadable = json!({ "Metadata": { "Ledgerline": { "Manifests": { "x": "{" } } } });
         for template in [json!({ "Resources": {} }), unreadable] {
             let error = parse_manifests(&template).unwrap_err().to_string();
-            assert!(error.contains("--manifest FILE"), "{error}");
+            assert!(error.contains("`cargo xtask wire`"), "{error}");
         }
     }
 

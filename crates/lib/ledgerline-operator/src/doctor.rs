@@ -23,8 +23,7 @@ use ledgerline_sam::lookup::{list, resources};
 use serde_json::{Value, json};
 
 use crate::{
-    Output, Stack, concurrency,
-    deployed::{self, Deployed},
+    Output, Stack, concurrency, deployed,
     deployment::{Deployment, Function, LIVE},
     price::STORAGE,
     subscribers::{Subscriber, subscribers},
@@ -73,10 +72,7 @@ pub(crate) async fn run<L: Aggregates>(
     let busy = out.busy("examining the deployed stack");
     let mut findings = Findings::default();
     let template = deployed::template(deployment).await?;
-    let manifests = match &stack.manifest {
-        Some(_) => Deployed::read(deployment, stack).await?.manifests,
-        None => deployed::parse_manifests(&template)?,
-    };
+    let manifests = deployed::parse_manifests(&template)?;
     for function in deployed::differing_functions(&manifests, &stack.template)? {
         findings.add("manifest", &function, "it is deployed differently");
     }

@@ -65,14 +65,9 @@ struct Stack {
     /// Use the local stack, at its AWS address, instead of AWS.
     #[arg(long, global = true, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_LOCAL)]
     local: Option<String>,
-    /// Use the samconfig.toml and the manifest.json beside this template of the workspace, if there
-    /// are any.
+    /// Use this template of the workspace, and the samconfig.toml beside it, if there are any.
     #[arg(long, global = true, default_value = "template.yaml")]
     template: PathBuf,
-    /// Read the functions' manifests from this file instead of the stack. A stack that an older
-    /// version deployed has none: use the `manifest.json` of the deployed commit.
-    #[arg(long, global = true, value_name = "FILE")]
-    manifest: Option<PathBuf>,
     /// Print JSON, one value per line.
     #[arg(long, global = true)]
     json: bool,

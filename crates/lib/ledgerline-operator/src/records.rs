@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use aws_sdk_dynamodb::types::AttributeValue;
 use jiff::Timestamp;
-use ledgerline_sam::grants::OPERATIONS;
+use ledgerline_sam::lookup::OPERATIONS;
 use serde_json::{Value, json};
 
 use crate::deployment::Deployment;

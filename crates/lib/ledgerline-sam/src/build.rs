@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{Message, MetadataCommand, Package};
+use ledgerline::manifest::{Manifest, Manifests};
 
 pub use crate::cargo::cargo;
 use crate::progress;
@@ -91,6 +92,41 @@ pub fn function_names(root: &Path) -> Result<Vec<String>> {
         bail!("{} --names prints no name: {}", program.display(), output.status);
     }
     Ok(names.lines().map(ToOwned::to_owned).collect())
+}
+
+/// Runs functions to get their manifests. The keys are the names of the functions, and the values
+/// are the paths of their programs.
+///
+/// # Errors
+/// When a function cannot be run, or does not print a manifest.
+pub fn manifests(programs: &BTreeMap<String, PathBuf>) -> Result<Manifests> {
+    let ask = |(name, program): (&String, &PathBuf)| {
+        // The development binary has the handlers of all functions, and chooses one by this
+        // variable of Lambda.
+        let output =
+            Command::new(program).arg("--manifest").env("AWS_LAMBDA_FUNCTION_NAME", name).output();
+        let output = output.with_context(|| format!("cannot run {}", program.display()))?;
+        if !output.status.success() {
+            bail!("{name} --manifest ended with {}", output.status);
+        }
+        let manifest: Manifest = serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("{name} --manifest prints no valid manifest"))?;
+        manifest.validate().with_context(|| format!("the manifest of `{name}`"))?;
+        Ok((name.clone(), manifest))
+    };
+    programs.iter().map(ask).collect()
+}
+
+/// Builds the functions of the workspace or package at `root`, and runs them to get their
+/// manifests. With `own_binaries`, the functions' own binaries run, and otherwise the development
+/// binary, if there is one.
+///
+/// # Errors
+/// When they do not build, or as those of [`manifests()`].
+pub fn manifests_in(root: &Path, own_binaries: bool) -> Result<Manifests> {
+    let names = function_names(root)?;
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    manifests(&functions(root, &names, own_binaries)?)
 }
 
 /// Whether the workspace at `root` has a development binary.

@@ -1,18 +1,12 @@
-//! The functions of a template, each with its manifest. The check compares the two, and `wire`
-//! writes the generated blocks from the manifests.
+//! The functions of a template, each with its manifest.
 
-use ledgerline::manifest::{Manifest, Manifests, Name};
+use ledgerline::manifest::{Manifest, Manifests};
 use serde_json::Value;
 
-use crate::{
-    blocks::has_role,
-    lookup::{binary, logical_id, resources, variable},
-    template::Source,
-};
+use crate::lookup::{binary, logical_id, resources, variable};
 
 /// A template, and its functions with their manifests.
 pub(crate) struct Template<'a> {
-    pub(crate) source: &'a Source,
     pub(crate) json: &'a Value,
     pub(crate) functions: Vec<Function<'a>>,
 }
@@ -26,28 +20,14 @@ pub(crate) struct Function<'a> {
 }
 
 impl<'t> Template<'t> {
-    pub(crate) fn new(source: &'t Source, json: &'t Value, manifests: &'t Manifests) -> Self {
+    pub(crate) fn new(json: &'t Value, manifests: &'t Manifests) -> Self {
         let mut functions = Vec::new();
         for (id, resource) in resources(json, &["AWS::Serverless::Function"]) {
-            // The check reports a missing manifest separately.
+            // A function of the team's own has none.
             let Some(manifest) = manifests.get(binary(resource)) else { continue };
             functions.push(Function { id, properties: &resource["Properties"], manifest });
         }
-        Self { source, json, functions }
-    }
-
-    /// Returns a problem with a function: its place, the function and the message. The keys lead to
-    /// the place below the function's properties. If a key is missing, the place is the closest
-    /// node above it.
-    pub(crate) fn problem(&self, function: &str, keys: &[&str], message: &str) -> String {
-        let path = [&["Resources", function, "Properties"], keys].concat();
-        format!("{}: {function}: {message}", self.source.place(&path))
-    }
-
-    /// Whether a resource has its own text in the template, by hand or in a generated block. The
-    /// resources of a loop have none.
-    pub(crate) fn is_written(&self, id: &str) -> bool {
-        self.source.is_written(id) || has_role(self.source.text(), id)
+        Self { json, functions }
     }
 
     /// The line that declares a subscriber to the reconciler. It has the function, its table as the
@@ -85,27 +65,13 @@ impl<'t> Function<'t> {
     }
 }
 
-/// Joins names with commas, for a message.
-pub(crate) fn join_names<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
-    names.into_iter().map(|name| &**name).collect::<Vec<_>>().join(", ")
-}
-
-/// The logical id of the table that a function's variable names. If the variable is missing, the
-/// table follows from the variable's name. So one run reports both the missing variable and the
-/// missing right.
+/// The logical id of the table that a function's variable names.
 pub(crate) fn table_of_variable<'t>(
     template: &Template<'t>,
     function: &Function<'t>,
     variable: &str,
 ) -> Option<&'t str> {
-    match template.variable(function, variable) {
-        Some(value) => logical_id(value),
-        None => {
-            let id = table_id(variable);
-            let mut tables = resources(template.json, &["AWS::DynamoDB::Table"]);
-            tables.find_map(|(known, _)| (known == id).then_some(known))
-        }
-    }
+    logical_id(template.variable(function, variable)?)
 }
 
 /// The logical id of the table that belongs to a variable's name: `FillsTable` for `FILLS_TABLE`.

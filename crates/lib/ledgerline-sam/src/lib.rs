@@ -1,13 +1,9 @@
 #![doc = include_str!("../README.md")]
 
-mod blocks;
 pub mod build;
 mod cargo;
-pub mod check;
-mod for_each;
 mod functions;
 pub mod generate;
-pub mod grants;
 pub mod lookup;
 pub mod manifests;
 mod parameters;
@@ -26,22 +22,10 @@ mod tests {
 
     use crate::template::Source;
 
-    /// The template of the application on which the libraries are tested.
-    pub(crate) static TANKS: LazyLock<Source> = LazyLock::new(|| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledgerline-tank/template.yaml");
-        Source::read(&path).unwrap()
-    });
+    /// The folder of the application on which the libraries are tested.
+    pub(crate) const TANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ledgerline-tank");
 
-    /// The same template with a hand-written role of the fanout. Only the role's grants are a
-    /// generated block.
-    pub(crate) static BY_HAND: LazyLock<Source> = LazyLock::new(|| {
-        let text = TANKS.text();
-        let (before, role) = text.split_once("  # <generated FanoutRole>\n").unwrap();
-        let (role, after) = role.split_once("  # </generated>\n").unwrap();
-        let (head, grants) = role.split_once("            Statement:\n").unwrap();
-        let text = format!(
-            "{before}{head}            Statement:\n              # <generated grants>\n{grants}              # </generated>\n{after}"
-        );
-        TANKS.rewritten(&text, Vec::new()).unwrap()
-    });
+    /// Its template.
+    pub(crate) static TANKS: LazyLock<Source> =
+        LazyLock::new(|| Source::read(&Path::new(TANK).join("template.yaml")).unwrap());
 }

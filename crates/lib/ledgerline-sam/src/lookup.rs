@@ -2,6 +2,16 @@
 
 use serde_json::Value;
 
+/// The logical id of the table that holds the commits.
+pub const COMMITS: &str = "CommitsTable";
+
+/// The logical id of the table that holds `$all`.
+pub const SEQUENCE: &str = "SequenceTable";
+
+/// The logical id of the table that holds the actions of operators and the messages that they
+/// parked. No function reads or writes it.
+pub const OPERATIONS: &str = "OperationsTable";
+
 /// The prefix of every scope: the identifier of the template's resource server. With another
 /// identity provider, the template has no such server, and the prefix is that of the first scope of
 /// a route.

@@ -1,5 +1,5 @@
-//! The text of manifests. Reviewers read `manifest.json` like a lock file. The operator's tool
-//! reads the manifests of a deployed stack from the metadata of its template.
+//! The manifests of functions in the metadata of a template, where the operator's tool reads those
+//! of a deployed stack.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -7,18 +7,7 @@ use anyhow::{Context, Result, bail};
 use ledgerline::manifest::{Manifest, Manifests};
 use serde_json::Value;
 
-/// The name of the file with the manifests, beside the template.
-pub const FILE: &str = "manifest.json";
-
-/// The text of `manifest.json`. Each right has its own line, so that a review shows it.
-///
-/// # Panics
-/// Never, because all keys of manifests are text.
-#[must_use]
-#[expect(clippy::expect_used, reason = "manifests have no keys that are no text")]
-pub fn to_json(manifests: &Manifests) -> String {
-    serde_json::to_string_pretty(manifests).expect("manifests are JSON") + "\n"
-}
+use crate::template::Source;
 
 /// The names of the functions whose manifests differ.
 #[must_use]
@@ -27,16 +16,28 @@ pub fn changed_functions(ours: &Manifests, others: &Manifests) -> Vec<String> {
     names.into_iter().filter(|name| ours.get(*name) != others.get(*name)).cloned().collect()
 }
 
-/// Reads the manifests beside a template: `manifest.json`.
+/// Finds functions whose manifests are not those from which the template was made. A template
+/// without manifests was made by hand.
 ///
 /// # Errors
-/// When the file is missing, or contains no valid manifests.
+/// When the manifests of the template cannot be read.
+pub fn stale_functions(template: &Source, printed: &Manifests) -> Result<Vec<String>> {
+    let Some(written) = in_template(&template.json())? else { return Ok(Vec::new()) };
+    let stale = changed_functions(&written, printed).into_iter();
+    let problem = |name| {
+        format!("the template was made from another manifest of `{name}`: run `cargo xtask wire`")
+    };
+    Ok(stale.map(problem).collect())
+}
+
+/// Reads the manifests of the functions of a template from its metadata.
+///
+/// # Errors
+/// When the template cannot be read, or contains no valid manifests.
 pub fn read_file(template: &Path) -> Result<Manifests> {
-    let path = template.with_file_name(FILE);
-    let text = std::fs::read_to_string(&path).map_err(|error| {
-        anyhow::anyhow!("cannot read {}: {error}; write it with `cargo xtask wire`", path.display())
-    })?;
-    read(&text).map_err(|error| anyhow::anyhow!("{}: {error:#}", path.display()))
+    let place = || template.display().to_string();
+    let manifests = in_template(&Source::read(template)?.json()).with_context(place)?;
+    manifests.with_context(|| format!("{} has no manifests: run `cargo xtask wire`", place()))
 }
 
 /// Reads manifests, and validates each text in them.
@@ -78,13 +79,36 @@ pub fn in_template(template: &Value) -> Result<Option<Manifests>> {
     written.iter().map(manifest).collect::<Result<_>>().map(Some)
 }
 
-/// The manifests as metadata of the template: a JSON text for each function. CloudFormation changes
-/// the types of values in metadata, but not texts.
-#[expect(clippy::expect_used, reason = "manifests have no keys that are no text")]
-pub(crate) fn as_metadata(manifests: &Manifests) -> Vec<String> {
-    let line = |(name, manifest): (&String, &Manifest)| {
-        let text = serde_json::to_string(manifest).expect("a manifest is JSON");
-        format!("  {name}: '{}'", text.replace('\'', "''"))
-    };
-    ["Manifests:".to_owned()].into_iter().chain(manifests.iter().map(line)).collect()
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Every principal that may deploy to the account can write the template of a stack.
+    #[test]
+    fn manifests_of_a_stack_are_checked() {
+        let with =
+            |manifests: Value| json!({ "Metadata": { "Ledgerline": { "Manifests": manifests } } });
+        assert_eq!(in_template(&json!({})).unwrap(), None);
+        let schedule = r#"{"source":"schedule","variables":["X"]}"#;
+        assert!(in_template(&with(json!({ "x": schedule }))).unwrap().is_some());
+        for (name, text, expected) in [
+            ("x", "{", "the manifest of `x`"),
+            (
+                "x",
+                &schedule.replace("\"X\"", "\"x;y\""),
+                "the manifest of `x`: `x;y` is not a valid variable",
+            ),
+            (
+                "x",
+                &schedule.replace("source", "sauce"),
+                "the manifest of `x`: unknown field `sauce`",
+            ),
+            ("\u{1b}[2J", schedule, "is not a function name"),
+        ] {
+            let error = in_template(&with(json!({ name: text }))).unwrap_err();
+            assert!(format!("{error:#}").contains(expected), "{error:#}");
+        }
+    }
 }

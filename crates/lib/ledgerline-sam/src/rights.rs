@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use crate::{
     functions::{Function, Template, table_of_variable},
-    grants,
     lookup::{logical_id, substitutions},
 };
 
@@ -97,13 +96,18 @@ fn add_tables<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut
     for table in &function.manifest.tables {
         let Some(id) = table_of_variable(template, function, &table.variable) else { continue };
         for (action, keys) in &table.actions {
-            let narrowed = || grants::with_keys(id, keys.iter().map(|key| &**key));
+            let narrowed = || with_keys(id, keys.iter().map(|key| &**key));
             add(rights, action.as_str(), &if keys.is_empty() { id.to_owned() } else { narrowed() });
         }
         for index in &table.indexes {
             add(rights, "dynamodb:Query", &format!("{id}/index/{}", index.name));
         }
     }
+}
+
+/// The short name of a table of which only these partition keys are allowed.
+fn with_keys<'k>(table: &str, keys: impl Iterator<Item = &'k str>) -> String {
+    format!("{table} ({})", keys.collect::<Vec<_>>().join(", "))
 }
 
 /// Adds the rights to make other calls, on the resources that their variables name.

@@ -9,7 +9,7 @@ mod principals;
 mod resources;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -23,10 +23,7 @@ pub use self::model::{
     ResponseType, RetryPolicy, Role, RuleSource, ScalingConfig, StartingPosition, StreamSource,
     Table, Template,
 };
-use crate::{
-    for_each,
-    yaml::{self, Node},
-};
+use crate::yaml::{self, Node};
 
 /// The account of the emulated services.
 pub const ACCOUNT: &str = "000000000000";
@@ -85,19 +82,13 @@ pub(crate) const UNREAD: &str = "?*";
 
 type Located<T> = Result<T, (usize, String)>;
 
-/// A template whose loops are expanded and whose functions are not resolved. The short forms of
-/// functions, such as `!Ref`, are in their long form.
+/// A template whose functions are not resolved. The short forms of functions, such as `!Ref`, are
+/// in their long form.
 #[derive(Debug, Clone)]
 pub struct Source {
     path: PathBuf,
     text: String,
     root: Node,
-    /// The logical ids of the resources outside loops.
-    written: BTreeSet<String>,
-    /// The loops, each with the names in its list.
-    loops: BTreeMap<String, Vec<String>>,
-    /// The line of the file for each line of the text. Empty if the text is that of the file.
-    origins: Vec<usize>,
     /// The name of the local stack, which is the prefix of the names of its tables and queues.
     stack: String,
 }
@@ -106,7 +97,7 @@ impl Source {
     /// Reads a template from a file.
     ///
     /// # Errors
-    /// With the line, when the file is missing or no YAML, or has a loop that is not understood.
+    /// With the line, when the file is missing or no YAML.
     pub fn read(path: &Path) -> Result<Self, TemplateError> {
         let text = fs::read_to_string(path)
             .map_err(|source| TemplateError::Unreadable { path: path.to_owned(), source })?;
@@ -120,50 +111,9 @@ impl Source {
     /// As those of [`Source::read`].
     pub fn parse(text: &str, path: &Path) -> Result<Self, TemplateError> {
         let stack = stack_name(path).unwrap_or_else(|| STACK.to_owned());
-        Self::from_text(text, path, stack, Vec::new())
-    }
-
-    /// Returns the template with another text. `origins` has the line of the file for each line of
-    /// the text.
-    ///
-    /// # Errors
-    /// As those of [`Source::read`].
-    pub(crate) fn rewritten(&self, text: &str, origins: Vec<usize>) -> Result<Self, TemplateError> {
-        Self::from_text(text, &self.path, self.stack.clone(), origins)
-    }
-
-    fn from_text(
-        text: &str,
-        path: &Path,
-        stack: String,
-        origins: Vec<usize>,
-    ) -> Result<Self, TemplateError> {
-        let wrong = |(line, message)| {
-            let line = origin(&origins, line);
-            TemplateError::Wrong { path: path.to_owned(), line, message }
-        };
-        let whole = yaml::parse(text).map_err(wrong)?;
-        let root = for_each::written_out(&whole).map_err(wrong)?;
-        let resources = whole.get("Resources").map_or(&[][..], Node::entries);
-        let written = resources.iter().map(|(id, _)| id.clone()).collect();
-        let names = |node: &Node| -> Vec<String> {
-            let names = node.items().get(1).map_or(&[][..], Node::items);
-            names.iter().filter_map(Node::text).collect()
-        };
-        let loops = resources.iter().filter_map(|(id, node)| {
-            let name = id.strip_prefix(for_each::LOOP)?;
-            Some((name.to_owned(), names(node)))
-        });
-        let loops = loops.collect();
-        Ok(Self {
-            path: path.to_owned(),
-            text: text.to_owned(),
-            root,
-            written,
-            loops,
-            origins,
-            stack,
-        })
+        let wrong = |(line, message)| TemplateError::Wrong { path: path.to_owned(), line, message };
+        let root = yaml::parse(text).map_err(wrong)?;
+        Ok(Self { path: path.to_owned(), text: text.to_owned(), root, stack })
     }
 
     /// The path of the file.
@@ -175,21 +125,6 @@ impl Source {
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
-    }
-
-    /// Whether a resource is outside loops.
-    pub(crate) fn is_written(&self, id: &str) -> bool {
-        self.written.contains(id)
-    }
-
-    /// The names in the list of a loop; `None` if there is no such loop.
-    pub(crate) fn names_of_loop(&self, name: &str) -> Option<&[String]> {
-        self.loops.get(name).map(Vec::as_slice)
-    }
-
-    /// The line of the file for a line of the text. Both count from 1.
-    pub(crate) fn origin(&self, line: usize) -> usize {
-        origin(&self.origins, line)
     }
 
     /// The name of the local stack, which is the prefix of the names of its tables and queues.
@@ -214,17 +149,12 @@ impl Source {
     #[must_use]
     pub fn place(&self, keys: &[&str]) -> String {
         let (_, node) = self.root.deepest(keys);
-        format!("{}:{}", self.path.display(), self.origin(node.line))
+        format!("{}:{}", self.path.display(), node.line)
     }
 
     /// The number of these keys and indexes that lead to a node.
     pub(crate) fn depth(&self, keys: &[&str]) -> usize {
         self.root.deepest(keys).0
-    }
-
-    /// A line of the file, as messages name it: `template.yaml:12`.
-    pub(crate) fn line(&self, line: usize) -> String {
-        format!("{}:{line}", self.path.display())
     }
 
     /// The statements of all policies of principals, each with the logical id of its resource. A
@@ -245,7 +175,7 @@ impl Source {
     }
 
     pub(crate) fn wrong(&self, (line, message): (usize, String)) -> TemplateError {
-        TemplateError::Wrong { path: self.path.clone(), line: self.origin(line), message }
+        TemplateError::Wrong { path: self.path.clone(), line, message }
     }
 
     /// Resolves the template, as far as the local stack runs it.
@@ -262,10 +192,6 @@ impl Source {
         let scope = Scope::new(self, overrides, sqs_url);
         scope.and_then(|scope| scope.read_template()).map_err(|wrong| self.wrong(wrong))
     }
-}
-
-fn origin(origins: &[usize], line: usize) -> usize {
-    origins.get(line.saturating_sub(1)).copied().unwrap_or(line)
 }
 
 /// Reads a template that has functions, as [`Source::read`] and [`Source::template`] do.
@@ -291,7 +217,7 @@ pub fn resolve(
         let message = "there are no functions".into();
         return Err(TemplateError::Wrong {
             path: source.path.clone(),
-            line: source.origin(source.root.line),
+            line: source.root.line,
             message,
         });
     }

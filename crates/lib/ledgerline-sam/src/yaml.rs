@@ -94,6 +94,13 @@ impl Node {
         }
     }
 
+    pub(crate) fn items_mut(&mut self) -> Option<&mut Vec<Node>> {
+        match &mut self.kind {
+            Kind::List(items) => Some(items),
+            Kind::Scalar(_) | Kind::Map(_) => None,
+        }
+    }
+
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         self.entries().iter().find(|(name, _)| name == key).map(|(_, node)| node)
     }
@@ -129,6 +136,11 @@ impl Node {
             node = next;
         }
         (keys.len(), node)
+    }
+
+    /// The node at a path of keys, to change it.
+    pub(crate) fn descend_mut(&mut self, keys: &[&str]) -> Option<&mut Node> {
+        keys.iter().try_fold(self, |node, key| node.get_mut(key))
     }
 
     /// The node at a path of keys and indexes such as `Events.Commits.Properties[0]`, or the

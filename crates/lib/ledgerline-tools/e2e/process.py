@@ -1,4 +1,4 @@
-"""Prints the template as SAM hands it to CloudFormation, of the template as it is written and with its loops written out.
+"""Prints the template as SAM hands it to CloudFormation.
 
 Before that, what nobody sees of the template with its defaults: with deployments in steps, no resource waits for itself; and a parameter that a
 function reads by itself gives that function a new version, so that its alias moves on."""
@@ -22,15 +22,10 @@ class NoManagedPolicies:
 
 
 def processed(template, parameters):
-    template = copy.deepcopy(template)
+    """By SAM's own code, after the values of parameters are put in: so does CloudFormation's `AWS::LanguageExtensions`."""
+    template = expand_language_extensions(copy.deepcopy(template), parameters, enabled=True).expanded_template
     template["Globals"]["Function"]["CodeUri"] = "s3://bucket/key"
     return transform(template, parameters, NoManagedPolicies())
-
-
-def written_out(parameters):
-    """By SAM's own code for loops, which puts the values of parameters in: so does CloudFormation's `AWS::LanguageExtensions`."""
-    with open(written) as file:
-        return expand_language_extensions(yaml_parse(file.read()), parameters, enabled=True).expanded_template
 
 
 def references(node):
@@ -57,14 +52,8 @@ def versions(template):
     return {name for name, resource in template["Resources"].items() if resource["Type"] == "AWS::Lambda::Version"}
 
 
-written, expanded = sys.argv[1:]
-with open(expanded) as file:
-    template = json.load(file)
-# What SAM writes out keeps no intrinsic function whose values it guesses, so that only the names can be compared.
-by_sam = written_out({})
-differ = set(by_sam["Resources"]) ^ set(template["Resources"])
-if differ:
-    sys.exit(f"SAM writes out other resources of the loops: {sorted(differ)}")
+with open(sys.argv[1]) as file:
+    template = yaml_parse(file.read())
 
 if "CanaryDeployments" in template["Parameters"]:
     resources = processed(template, {"CanaryDeployments": "true"})["Resources"]
@@ -76,7 +65,7 @@ if "CanaryDeployments" in template["Parameters"]:
     except graphlib.CycleError as cycle:
         sys.exit(f"with CanaryDeployments, resources wait for each other: {' <- '.join(cycle.args[1])}")
 
-before = versions(processed(by_sam, {}))
+before = versions(processed(template, {}))
 for name, parameter in template["Parameters"].items():
     readers = [
         function
@@ -85,7 +74,7 @@ for name, parameter in template["Parameters"].items():
     ]
     # As a text, which is how values are handed over.
     other = {name: str(parameter.get("MaxValue", "another"))}
-    kept = versions(processed(written_out(other), other)) & before
+    kept = versions(processed(template, other)) & before
     deaf = [function for function in readers if any(version.startswith(f"{function}Version") for version in kept)]
     if deaf:
         sys.exit(f"another {name} makes no new version of {', '.join(deaf)}")

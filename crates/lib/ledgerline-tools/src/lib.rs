@@ -23,25 +23,23 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, Package
 use clap::Parser;
 use ledgerline::{Aggregate, Aggregates, Visitor, manifest::Manifests};
 use ledgerline_sam::{
-    build::cargo, check, lookup::resources, sample_events::EVENTS, template::Source,
+    build::cargo, lookup::resources, rules, sample_events::EVENTS, template::Source,
 };
 
 /// Check this workspace, and create parts in it.
 #[derive(Debug, Parser)]
 #[command(name = "xtask")]
 enum Task {
-    /// Build the functions, write their manifests into `manifest.json`, and write the generated
-    /// blocks of `template.yaml` from them.
+    /// Build the functions, and make `template.yaml` from their manifests and `deploy.yaml`.
     Wire {
-        /// Write nothing: fail if a function prints another manifest than `manifest.json` has, or
-        /// if a generated block is stale.
+        /// Write nothing: fail if the template is stale.
         #[arg(long)]
         check: bool,
         /// Also write a sample event for each function and route that has none, with its likely
         /// answer. Existing samples stay as they are.
         #[arg(long, conflicts_with = "check")]
         samples: bool,
-        /// The template. Its `manifest.json` is in the same folder.
+        /// The template. Its `deploy.yaml` is in the same folder.
         #[arg(long, default_value = "template.yaml")]
         template: PathBuf,
         /// A resource that the template no longer has, and that the next deployment may delete with
@@ -70,8 +68,8 @@ enum Task {
     },
     /// Check the workspace: crates, template, stored shapes, alarms and sample events.
     ///
-    /// Pure crates reach no AWS and no runtime. The template gives each function the parts that its
-    /// manifest declares, and no more. Aggregates read every stored shape. Each part that can fail
+    /// Pure crates reach no AWS and no runtime. The template is what `wire` makes, and has
+    /// no forbidden right. Aggregates read every stored shape. Each part that can fail
     /// has dead letters and alarms.
     Check {
         /// The template to check: the source, or the output of SAM. In the output of SAM, only the
@@ -248,6 +246,7 @@ fn check<L: Aggregates>(template: &Path) -> Result<()> {
     // The output of SAM has Lambda's own functions instead, without the properties that the checks
     // of the wiring read.
     let is_written = resources(&source.json(), &["AWS::Serverless::Function"]).next().is_some();
+    problems.extend(if is_written { wire::edited(template)? } else { None });
     problems.extend(if is_written {
         let root = metadata.workspace_root.as_std_path();
         let manifests = ledgerline_sam::manifests::read_file(template)?;
@@ -255,16 +254,16 @@ fn check<L: Aggregates>(template: &Path) -> Result<()> {
         let runbook =
             fs::read_to_string(&runbook).with_context(|| runbook.display().to_string())?;
         let samples = sample_problems(&source, &manifests, root);
-        [check::problems(&source, &manifests, &runbook), samples].concat()
+        [rules::problems(&source, &runbook), samples].concat()
     } else {
-        ledgerline_sam::rules::forbidden_rights(&source)
+        rules::forbidden_rights(&source)
     });
     if !problems.is_empty() {
         problems.iter().for_each(|problem| eprintln!("{problem}"));
         bail!("{} problems", problems.len());
     }
     println!(
-        "xtask check: crates are pure; stored shapes are read; the template gives functions what they declare, and no more; samples and alarms are there"
+        "xtask check: crates are pure; stored shapes are read; the template is what the functions declare, and forbids what must not be; samples and alarms are there"
     );
     Ok(())
 }

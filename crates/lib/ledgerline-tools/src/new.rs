@@ -1,6 +1,6 @@
 //! `cargo xtask new`: creates a part of a workspace, such as an aggregate, a projector, a query or
 //! a process manager. The part compiles, passes its tests and deploys, as a start for more code. It
-//! consists of new files, one line in each list of modules, and the entries in `template.yaml`.
+//! consists of new files and one line in each list of modules; `cargo xtask wire` makes the template.
 //!
 //! The command also creates a whole workspace with an aggregate, a projector of each kind and a
 //! query. All texts are those of the [`starter`], with other names.
@@ -12,7 +12,6 @@ pub(crate) mod part_samples;
 mod parts;
 mod runbook;
 mod starter;
-mod template;
 pub(crate) mod workspace;
 
 use std::path::Path;
@@ -20,9 +19,9 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use ledgerline::{Aggregates, StreamId, categories};
-use ledgerline_sam::template::Source;
+use ledgerline_sam::generate::{Application, Deploy};
 
-pub(crate) use self::template::TEMPLATE;
+pub(crate) use self::change::TEMPLATE;
 use self::{
     change::{Change, restore},
     facts::{Facts, Known},
@@ -268,13 +267,13 @@ pub(crate) fn run<L: Aggregates>(part: &Part) -> Result<()> {
     }
     let root = Path::new("");
     let plan = Plan::new::<L>(part, root)?;
-    let source = Source::read(Path::new(TEMPLATE))?;
-    let names = parts::own_names(plan.names.clone(), &source);
+    let application = Application::read(root, &Deploy::read(root)?)?;
+    let names = parts::own_names(plan.names.clone(), &application.name);
     let mut change = Change::new(root, names.clone());
     lay_down(part, plan.facts.as_ref(), &mut change)?;
     let replaced = change.make()?;
-    // The loops create resources from the function's manifest. The manifest, and so a resource
-    // whose name is taken, is known only after the workspace builds.
+    // The manifest of the function, and so a resource whose name is taken, is known only after the
+    // workspace builds.
     if let Err(error) =
         finish(root).and_then(|()| wire::run(Path::new(TEMPLATE), wire::Mode::Write, &[]))
     {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{File, files};
 
 /// The modules that may be in a circle, one for each allowed circle. The list may only get shorter.
-const ALLOWED: [&str; 2] = ["ledgerline-tools/new", "ledgerline-tools/new/template"];
+const ALLOWED: [&str; 1] = ["ledgerline-tools/new"];
 
 /// A module of a package: the names from the root of the package.
 type Module = Vec<String>;

@@ -6,18 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context, Result};
-use ledgerline::manifest::Manifests;
+use anyhow::{Context, Result, bail};
+use ledgerline::manifest::{Manifests, Name};
 
 use super::{
-    application::{Application, Extra},
-    deploy::Deploy,
+    application_name::Application,
+    deploy::{Deploy, Extra},
     function::{Function, Kind},
     ids, lists,
     part::{self, Names},
-    role_policy, statements, table,
-    value::substitution,
-    write,
+    prune, role_policy, statements, table, write,
 };
 use crate::{
     functions::Template,
@@ -39,15 +37,23 @@ pub fn template(
 ) -> Result<String> {
     let names = application.names();
     let mut functions = Vec::new();
-    for (binary, manifest) in manifests {
+    for (binary, manifest) in manifests.iter().filter(|(binary, _)| !deploy.has_function(binary)) {
         functions.push(Function::new(binary, manifest)?);
+    }
+    let has_sequencer = functions.iter().any(|function| function.kind == Kind::Sequencer);
+    let reads = |function: &&Function<'_>| function.manifest.table_of("SEQUENCE_TABLE").is_some();
+    if let Some(function) = functions.iter().find(reads).filter(|_| !has_sequencer) {
+        bail!(
+            "`{}` reads `$all`, and no function is the sequencer that writes it",
+            function.binary
+        );
     }
     let mut template = skeleton(application, &names, &functions)?;
     part::fill_types(&mut template)?;
     let mut template = deploy.merge(ids::keep(template, &deploy.ids())?)?;
+    template = with_roles(with_lists(template, manifests)?, manifests, deploy)?;
+    prune::drop_unused(&mut template, deploy.file());
     group_parameters(&mut template);
-    let template = with_lists(template, manifests)?;
-    let template = with_roles(template, manifests)?;
     Ok(write::write(&with_manifests(template, manifests)?))
 }
 
@@ -56,16 +62,26 @@ fn skeleton(application: &Application, names: &Names, functions: &[Function<'_>]
     let mut template = part::APP.read(names)?;
     let tables = table::tables(functions)?;
     let single = |kind| functions.iter().filter(move |function| function.kind == kind);
-    let access = [part::ACCESS]
-        .into_iter()
-        .chain(application.parts.contains(&Extra::WebApp).then_some(part::WEB));
-    for part in access.chain([part::LOG]) {
-        part::add(&mut template, part.read(names)?)?;
+    let routes = functions.iter().flat_map(|function| function.manifest.endpoints());
+    let scopes: BTreeSet<_> = routes.map(|endpoint| endpoint.scope.as_str()).collect();
+    let has_operators = single(Kind::Reconciler).next().is_some();
+    for (part, is_needed) in [
+        (part::ACCESS, true),
+        (part::EVENTS_READER, scopes.contains("events")),
+        (part::OPERATOR_CLIENT, has_operators || scopes.contains("operate")),
+        (part::WEB, application.parts.contains(&Extra::WebApp)),
+        (part::LOG, true),
+    ] {
+        if is_needed {
+            part::add(&mut template, part.read(names)?)?;
+        }
     }
     for kind in [Kind::Fanout, Kind::Sequencer, Kind::EventsQueries] {
         single(kind).try_for_each(|it| add_function(&mut template, it, &tables, names))?;
     }
-    part::add(&mut template, part::OPERATORS.read(names)?)?;
+    if has_operators {
+        part::add(&mut template, part::OPERATORS.read(names)?)?;
+    }
     single(Kind::Reconciler).try_for_each(|it| add_function(&mut template, it, &tables, names))?;
     let dashboard = application.parts.contains(&Extra::Dashboard).then_some(part::DASHBOARD);
     for part in [part::MONITORING].into_iter().chain(dashboard) {
@@ -78,6 +94,7 @@ fn skeleton(application: &Application, names: &Names, functions: &[Function<'_>]
         }
         part::add(&mut template, with_heading(fragment, &heading))?;
     }
+    prune::drop_scopes(&mut template, &scopes);
     Ok(template)
 }
 
@@ -189,16 +206,24 @@ fn group_parameters(template: &mut Node) {
 fn with_lists(mut template: Node, manifests: &Manifests) -> Result<Node> {
     let source = source(&template)?;
     let json = source.json();
-    let parsed = Template::new(&source, &json, manifests);
+    let parsed = Template::new(&json, manifests);
     for function in &parsed.functions {
         let manifest = function.manifest;
+        let is_unset = |name: &&Name| {
+            parsed.variable(function, name).is_none() && !lists::VARIABLES.contains(&&***name)
+        };
+        if let Some(name) = manifest.variables.iter().find(is_unset) {
+            let id = function.id;
+            bail!(
+                "{id} reads {name}, which has no value: write into deploy.yaml, under Resources: \
+                 {id}: {{ Properties: {{ Environment: {{ Variables: {{ {name}: … }} }} }} }}"
+            );
+        }
         let is_read = |name: &&&str| {
             manifest.variables.contains(**name) || manifest.optional_variables.contains(**name)
         };
         for name in lists::VARIABLES.iter().filter(is_read) {
-            let lines = lists::variable(&parsed, name).unwrap_or_default();
-            let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
-            let mut value = if text.is_empty() { text.into() } else { substitution(text) };
+            let mut value = lists::value(&parsed, name);
             let path = ["Resources", function.id, "Properties", "Environment", "Variables", *name];
             let known = template.descend(&path);
             value.comment = known.map_or(Vec::new(), |known| known.comment.clone());
@@ -208,16 +233,17 @@ fn with_lists(mut template: Node, manifests: &Manifests) -> Result<Node> {
     Ok(template)
 }
 
-/// Adds to each function's role the policy that its manifest, variables and events require.
-fn with_roles(mut template: Node, manifests: &Manifests) -> Result<Node> {
+/// Adds to each generated role the policy that the manifest, variables and events of its function
+/// require.
+fn with_roles(mut template: Node, manifests: &Manifests, deploy: &Deploy) -> Result<Node> {
     let source = source(&template)?;
     let json = source.json();
-    let parsed = Template::new(&source, &json, manifests);
+    let parsed = Template::new(&json, manifests);
     for function in &parsed.functions {
         let role = logical_id(&function.properties["Role"]).unwrap_or_default();
         let policy_name = binary(&json["Resources"][function.id]);
         let grants = statements::grants(&parsed, function);
-        if !grants.is_empty() {
+        if !grants.is_empty() && !deploy.has_own(role) {
             let policies = role_policy::policies(policy_name, &grants);
             set(&mut template, role, Node::map([("Policies", policies)]));
         }
@@ -225,18 +251,27 @@ fn with_roles(mut template: Node, manifests: &Manifests) -> Result<Node> {
     Ok(template)
 }
 
+/// The first line.
+const SOURCES: &str =
+    "`cargo xtask wire` makes this file from the functions and deploy.yaml: change those.";
+
 fn with_manifests(template: Node, manifests: &Manifests) -> Result<Node> {
     let mut texts = Vec::new();
     for (name, manifest) in manifests {
         texts.push((name.clone(), Node::from(serde_json::to_string(manifest)?)));
     }
     let manifests = Node::map([("Manifests", Node::map(texts))]);
+    // The first transform puts in the values of parameters. So SAM makes a new version of a function
+    // if a parameter changes that its variables name, and the alias moves on.
+    let transform = ["AWS::LanguageExtensions", "AWS::Serverless-2016-10-31"];
+    let transform = Node::list(transform.map(Node::from));
     let head = Node::map([
         ("AWSTemplateFormatVersion", Node::from("2010-09-09")),
-        ("Transform", Node::from("AWS::Serverless-2016-10-31")),
+        ("Transform", transform),
     ]);
     let metadata = Node::map([("Metadata", Node::map([("Ledgerline", manifests)]))]);
-    Ok(yaml::merge(yaml::merge(head, template), metadata))
+    let whole = yaml::merge(yaml::merge(head, template), metadata);
+    Ok(whole.with_comment(Some(vec![SOURCES.to_owned()])))
 }
 
 /// The template as its readers see it.

@@ -9,7 +9,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::application::Extra;
 use crate::{
     template::{Source, TemplateError},
     yaml::{self, Kind, Node},
@@ -23,6 +22,20 @@ pub const FILE: &str = "deploy.yaml";
 pub struct Deploy {
     path: PathBuf,
     file: Node,
+}
+
+/// A part that a template has only on request, because it costs money or time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Extra {
+    /// A dashboard of CloudWatch.
+    Dashboard,
+    /// The web app: a parameter with which the stack serves it.
+    WebApp,
+}
+
+impl Extra {
+    pub(super) const ALL: [(&str, Self); 2] =
+        [("Dashboard", Self::Dashboard), ("WebApp", Self::WebApp)];
 }
 
 /// The sections that merge. Those in which only a name says that an entry overrides another come
@@ -80,6 +93,11 @@ impl Deploy {
                 return Err(deploy.wrong((node.line, message)));
             }
         }
+        let mut file = file;
+        if let Kind::Map(sections) = &mut file.kind {
+            // The comment at the top is for those who edit the file.
+            sections.iter_mut().for_each(|(_, section)| section.comment.clear());
+        }
         Ok(Self { file, ..deploy })
     }
 
@@ -98,8 +116,30 @@ impl Deploy {
         TemplateError::Wrong { path: self.path.clone(), line, message }
     }
 
+    /// The content of the file.
+    pub(super) fn file(&self) -> &Node {
+        &self.file
+    }
+
     fn setting(&self, name: &str) -> Option<&Node> {
         self.file.descend(&SETTING)?.get(name)
+    }
+
+    /// The resources of the team's own.
+    fn own_resources(&self) -> impl Iterator<Item = &(String, Node)> {
+        let resources = self.file.get("Resources").map_or(&[][..], Node::entries).iter();
+        resources.filter(|(_, resource)| resource.get("Type").is_some())
+    }
+
+    /// Whether a resource is the team's own.
+    pub(super) fn has_own(&self, id: &str) -> bool {
+        self.own_resources().any(|(own, _)| own == id)
+    }
+
+    /// Whether the file has the function of this binary.
+    pub(super) fn has_function(&self, binary: &str) -> bool {
+        let path = ["Metadata", "BuildProperties", "Binary"];
+        self.own_resources().any(|(_, it)| it.descend(&path).and_then(Node::as_str) == Some(binary))
     }
 
     /// The parts that the file adds.

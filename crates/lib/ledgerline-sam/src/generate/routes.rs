@@ -6,74 +6,11 @@ use std::collections::BTreeSet;
 use anyhow::{Result, bail};
 use ledgerline::{
     STATE_REPUBLISHED,
-    manifest::{Endpoint, Name, Source},
+    manifest::{Endpoint, Name},
 };
 
 use super::value::reference;
-use crate::{
-    blocks::resource_around,
-    functions::{Template, capitalize},
-    lookup::{event_source, scope_prefix},
-    yaml::Node,
-};
-
-/// The events of the function that contains the last of these lines: one for each route.
-pub(super) fn events(template: &Template<'_>, before: &[&str]) -> Result<Vec<String>, String> {
-    let id = resource_around(before);
-    let function = template.functions.iter().find(|function| function.id == id);
-    let endpoints = match function.map(|function| &function.manifest.source) {
-        Some(Source::Http(endpoints)) => endpoints,
-        _ => return Err(format!("the generated block `routes` is in `{id}`, which has no route")),
-    };
-    let prefix = scope_prefix(template.json)
-        .ok_or("the template has no scopes: add an AWS::Cognito::UserPoolResourceServer")?;
-    let mut names = BTreeSet::new();
-    let mut lines = Vec::new();
-    for Endpoint { route, scope } in endpoints {
-        let name = name(route);
-        if !names.insert(name.clone()) {
-            return Err(format!(
-                "two routes of `{id}` have the event name `{name}`: write the events by hand"
-            ));
-        }
-        let (method, path) = route.split_once(' ').unwrap_or_default();
-        lines.extend([
-            format!("{name}:"),
-            "  Type: HttpApi".to_owned(),
-            "  Properties:".to_owned(),
-            "    ApiId: !Ref HttpApi".to_owned(),
-            format!("    Method: {method}"),
-            format!("    Path: \"{path}\""),
-            format!("    Auth: {{ AuthorizationScopes: [{prefix}/{}] }}", scope.as_str()),
-        ]);
-    }
-    Ok(lines)
-}
-
-/// The pattern of the rule of the function that contains the last of these lines.
-pub(super) fn pattern(template: &Template<'_>, before: &[&str]) -> Result<Vec<String>, String> {
-    let id = resource_around(before);
-    let function = template.functions.iter().find(|function| function.id == id);
-    let Some(Source::States { category, events, .. }) =
-        function.map(|function| &function.manifest.source)
-    else {
-        return Err(format!(
-            "the generated block `Pattern` is in `{id}`, which is not a state projector"
-        ));
-    };
-    let source = event_source(template.json)
-        .ok_or("the fanout has no text EVENT_SOURCE: write the pattern by hand")?;
-    let heads = [
-        "Pattern:".to_owned(),
-        format!("  source: [{source}.{category}]"),
-        "  detail-type:".to_owned(),
-    ];
-    // The types are in quotation marks, because YAML does not read words such as `On` as text.
-    Ok(heads
-        .into_iter()
-        .chain(types(events).iter().map(|event| format!("    - \"{event}\"")))
-        .collect())
-}
+use crate::{functions::capitalize, yaml::Node};
 
 /// The types of events that a rule sends to a state projector.
 fn types(events: &BTreeSet<Name>) -> BTreeSet<&str> {

@@ -9,10 +9,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{Resource, Rules};
-use crate::{
-    grants::COMMITS,
-    lookup::{list, logical_id},
-};
+use crate::lookup::{COMMITS, list, logical_id};
 
 /// The filter pattern of the lines that Lambda logs about failed and timed-out invocations. If
 /// `SystemLogLevel` is `WARN`, Lambda logs no other reports (Lambda Developer Guide, "System log

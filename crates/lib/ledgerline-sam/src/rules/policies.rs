@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Rules, names};
 use crate::{
-    grants::{COMMITS, SEQUENCE},
-    lookup::{list, logical_id},
+    lookup::{COMMITS, SEQUENCE, list, logical_id},
     policy,
     template::UNREAD,
 };

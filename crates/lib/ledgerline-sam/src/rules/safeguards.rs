@@ -3,10 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Rules;
-use crate::{
-    grants::{COMMITS, OPERATIONS, SEQUENCE},
-    lookup::{list, logical_id},
-};
+use crate::lookup::{COMMITS, OPERATIONS, SEQUENCE, list, logical_id};
 
 const REQUESTS: &str = "RequestsTable";
 

@@ -105,13 +105,17 @@ fn a_planted_fault_is_refused_with_its_resource_its_line_and_a_remedy() {
 fn templates_without_faults_have_no_problems() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let starter = root.join("crates/lib/ledgerline-tools/starter");
-    let read = |path: &Path| Source::read(&path.join("template.yaml")).unwrap();
-    let starters = fs::read_to_string(starter.join("docs/runbook.md")).unwrap();
+    let text = |name: &str| fs::read_to_string(starter.join(name)).unwrap();
+    let manifests = crate::manifests::read(&text("manifest.json")).unwrap();
+    let depot = Application { name: "north-depot".to_owned(), parts: BTreeSet::new() };
+    let none = Deploy::parse(Path::new("deploy.yaml"), "").unwrap();
+    let made = generate::template(&depot, &manifests, &none).unwrap();
+    let starters = text("docs/runbook.md");
     for (source, runbook) in [
         (generate_tanks(""), &*RUNBOOK),
         (TANKS.clone(), &*RUNBOOK),
-        (read(&root), &*RUNBOOK),
-        (read(&starter), &starters),
+        (Source::read(&root.join("template.yaml")).unwrap(), &*RUNBOOK),
+        (Source::parse(&made, TANKS.path()).unwrap(), &starters),
     ] {
         assert_eq!(problems(&source, runbook), [""; 0]);
     }

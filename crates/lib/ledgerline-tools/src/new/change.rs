@@ -7,21 +7,14 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ledgerline_sam::{
-    manifests::FILE,
-    sample_events::{ANSWERS, EVENTS},
-    template::Source,
-};
+use ledgerline_sam::sample_events::{ANSWERS, EVENTS};
 
-use super::{
-    names::Names,
-    part_samples::Sample,
-    starter,
-    template::{TEMPLATE, align_headings, with_listed, with_loop, with_section},
-};
+use super::{names::Names, part_samples::Sample, starter};
 
 /// The library of the functions that belong to no application.
 const FANOUT: &str = "crates/fanout/src/lib.rs";
+/// The template, which `cargo xtask wire` makes.
+pub(crate) const TEMPLATE: &str = "template.yaml";
 /// The line before the list of a package's functions.
 const DECLARED: &str = "ledgerline_lambda::handlers! {";
 
@@ -62,8 +55,6 @@ pub(super) struct Change {
     files: BTreeMap<PathBuf, String>,
     /// A file that the part adds duplicate.
     duplicate: Option<PathBuf>,
-    /// Loops that the template must have. `cargo xtask wire` writes their lists.
-    loops: Vec<&'static str>,
     /// Lines for sorted lists in other files: the file, the beginning of every line in the list,
     /// and the new line.
     sorted: Vec<(PathBuf, &'static str, String)>,
@@ -77,8 +68,6 @@ pub(super) struct Change {
     tried: Vec<(PathBuf, String)>,
     /// Histories for the proofs of an application: the file of the proofs, and the new history.
     histories: Vec<(PathBuf, String)>,
-    /// Sections for the template: the application, and the new section.
-    sections: Vec<(String, String)>,
     /// Insertions: the file, the beginning of a line, and the text to insert before that line.
     inserted: Vec<(PathBuf, String, String)>,
     /// Replacements: the file, the old text, and the new text.
@@ -92,14 +81,12 @@ impl Change {
             names,
             files: BTreeMap::new(),
             duplicate: None,
-            loops: Vec::new(),
             sorted: Vec::new(),
             followed: Vec::new(),
             applications: Vec::new(),
             declared: Vec::new(),
             tried: Vec::new(),
             histories: Vec::new(),
-            sections: Vec::new(),
             inserted: Vec::new(),
             replaced: Vec::new(),
         }
@@ -124,11 +111,6 @@ impl Change {
     pub(super) fn read(&self, path: &str) -> Result<String> {
         let path = self.named(path);
         fs::read_to_string(self.root.join(&path)).with_context(|| path)
-    }
-
-    /// Whether the template has this resource.
-    pub(super) fn has_resource(&self, id: &str) -> Result<bool> {
-        Ok(self.read(TEMPLATE)?.contains(&format!("\n  {id}:\n")))
     }
 
     /// Adds a file with this text. `path` is the path in the starter.
@@ -171,11 +153,6 @@ impl Change {
     pub(super) fn replaced(&mut self, path: &str, old: &str, new: &str) {
         let texts = (self.named(path).into(), self.named(old), self.named(new));
         self.replaced.push(texts);
-    }
-
-    /// Adds loops to the template, where they are missing.
-    pub(super) fn loops(&mut self, loops: &[&'static str]) {
-        self.loops.extend(loops);
     }
 
     /// Adds a line of the starter to a list, in alphabetical order, so that concurrent changes of
@@ -249,12 +226,6 @@ impl Change {
         Ok(())
     }
 
-    /// Adds a section to the application's part of the template.
-    pub(super) fn section(&mut self, text: &str) {
-        let section = align_headings(&self.named(text));
-        self.sections.push((self.named(starter::APPLICATION), section));
-    }
-
     /// Writes all changes. Returns the previous texts of the files.
     pub(super) fn make(self) -> Result<Replaced> {
         let taken = self.files.keys().find(|path| self.root.join(path).exists());
@@ -269,18 +240,6 @@ impl Change {
         for (path, old, new) in &self.replaced {
             texts.edit(path, |text| with_replaced(text, old, new))?;
         }
-        let template = Path::new(TEMPLATE);
-        for loop_name in &self.loops {
-            texts.edit(template, |text| with_loop(text, loop_name))?;
-        }
-        for (application, section) in &self.sections {
-            texts.edit(template, |text| with_section(text, application, section))?;
-        }
-        // With a taken name, the template has a resource duplicate, which is a parse error.
-        texts.edit(template, |text| {
-            Source::parse(text, template).context("the name exists already: choose another")?;
-            Ok(text.to_owned())
-        })?;
         for (path, begins, line) in &self.sorted {
             texts.edit(path, |text| Ok(with_line(text, begins, line)))?;
         }
@@ -333,7 +292,7 @@ impl Texts {
     fn write(self) -> Result<Replaced> {
         let mut replaced = Replaced::new();
         // Cargo and `cargo xtask wire` write these files afterwards.
-        for lock in ["Cargo.lock", FILE] {
+        for lock in ["Cargo.lock", TEMPLATE] {
             replaced.insert(lock.into(), fs::read_to_string(self.root.join(lock)).ok());
         }
         for path in self.new.keys().chain(self.changed.keys()) {
@@ -388,6 +347,20 @@ fn with_line(text: &str, begins: &str, new: &str) -> String {
     });
     lines.insert(place, new);
     lines.join("\n") + "\n"
+}
+
+/// Returns the text with one more line in the list after the line `after`, in alphabetical order.
+/// The list ends before the first line that is indented less.
+fn with_listed(text: &str, after: &str, new: &str) -> Result<String> {
+    let begins = &new[..new.len() - new.trim_start().len()];
+    let mut lines: Vec<&str> = text.lines().collect();
+    let before = lines.iter().position(|line| *line == after);
+    let first =
+        1 + before.with_context(|| format!("it does not have the line `{}`", after.trim()))?;
+    let listed = lines[first..].iter().take_while(|line| line.starts_with(begins));
+    let place = first + listed.take_while(|line| **line < new).count();
+    lines.insert(place, new);
+    Ok(lines.join("\n") + "\n")
 }
 
 /// Returns the proofs of an application with one more call, in alphabetical order.
@@ -465,6 +438,20 @@ mod tests {
             with_line(body, "        v.visit::<", "        v.visit::<A>();"),
             "    fn visit(v: V) {\n        v.visit::<A>();\n    }\n"
         );
+    }
+
+    #[test]
+    fn a_line_of_an_indented_list_stands_in_its_alphabetical_place() {
+        let list = |lines: &[&str]| format!("a\nqueues: |\n{}z\n", lines.concat());
+        for (line, expected) in [
+            ("  a", ["  a\n", "  b\n", "  d\n"]),
+            ("  c", ["  b\n", "  c\n", "  d\n"]),
+            ("  e", ["  b\n", "  d\n", "  e\n"]),
+        ] {
+            let listed = with_listed(&list(&["  b\n", "  d\n"]), "queues: |", line).unwrap();
+            assert_eq!(listed, list(&expected));
+        }
+        assert_eq!(with_listed(&list(&[]), "queues: |", "  a").unwrap(), list(&["  a\n"]));
     }
 
     #[test]

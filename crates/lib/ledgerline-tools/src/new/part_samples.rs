@@ -9,11 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use ledgerline::manifest::{Endpoint, Manifest, Manifests, Scope, Source};
-use ledgerline_sam::{
-    lookup::{event_source, resources, scope_prefix},
-    sample_events::{ANSWERS, EVENTS, Step},
-    template,
-};
+use ledgerline_sam::sample_events::{ANSWERS, EVENTS, Step};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -85,14 +81,9 @@ pub(super) fn entry(names: &Names, facts: &Facts) -> Result<Sample> {
 }
 
 /// Adds the `source` of the aggregate's events on the bus to the names.
-pub(super) fn rename_event_source(names: Names, template: &Value) -> Names {
+pub(super) fn rename_event_source(names: Names, application: &str) -> Names {
     let category = names.rename("stockitem");
-    match event_source(template) {
-        Some(source) => {
-            names.text(&format!("{APPLICATION}.stockitem"), &format!("{source}.{category}"))
-        }
-        None => names,
-    }
+    names.text(&format!("{APPLICATION}.stockitem"), &format!("{application}.{category}"))
 }
 
 /// Puts the state of an aggregate and its last event into an event of the bus or an entry of the
@@ -123,17 +114,16 @@ pub(super) fn commit(names: &Names, function: &str, facts: &Facts) -> Result<Sam
     })
 }
 
-/// Writes samples for the functions and routes of a template that have none, under the folder
-/// `root` of the template. Overwrites nothing. Returns the paths of the events.
+/// Writes samples for the functions and routes that have none, under the folder `root` of the
+/// template. `scope` is the prefix of each scope. Overwrites nothing. Returns the paths of the
+/// events.
 pub(crate) fn write_missing(
     root: &Path,
-    source: &template::Source,
+    scope: &str,
     manifests: &Manifests,
 ) -> Result<Vec<PathBuf>> {
-    let template = source.json();
     let workspace = Workspace {
-        template: &template,
-        scope: scope_prefix(&template).unwrap_or("ledgerline"),
+        scope,
         category: manifests.values().find_map(|manifest| manifest.categories().into_iter().next()),
     };
     let mut written = Vec::new();
@@ -168,7 +158,6 @@ fn write_sample(root: &Path, function: &str, case: &str, sample: &Sample) -> Res
 
 /// The data that all samples of a workspace share.
 struct Workspace<'w> {
-    template: &'w Value,
     /// The prefix of each scope.
     scope: &'w str,
     /// The category of one aggregate, if the workspace has one.
@@ -244,15 +233,12 @@ impl Workspace<'_> {
                     .collect()
             }
             _ if known.events > 0 => Ok(Vec::new()),
-            Source::States { category, .. } => {
-                let facts = facts(Some(category))?;
-                match self.has_rule(function) {
-                    true => one(
-                        "changed",
-                        entry(&rename_event_source(names(category), self.template), &facts),
-                    ),
-                    false => one("changed", state(&names(category), &facts)),
-                }
+            Source::States { category, bus: true, .. } => {
+                let names = rename_event_source(names(category), self.scope);
+                one("changed", entry(&names, &facts(Some(category))?))
+            }
+            Source::States { category, bus: false, .. } => {
+                one("changed", state(&names(category), &facts(Some(category))?))
             }
             Source::Queue(categories) => {
                 let facts = facts(categories.iter().next().map(|category| &**category))?;
@@ -269,17 +255,6 @@ impl Workspace<'_> {
                 one("again", read_starter(&Names::default(), "reconciler", "daily"))
             }
         }
-    }
-
-    /// Whether a rule of the bus invokes the function with this binary.
-    fn has_rule(&self, function: &str) -> bool {
-        let is_rule = |event: &Value| event["Type"] == "EventBridgeRule";
-        let mut functions = resources(self.template, &["AWS::Serverless::Function"]);
-        functions.any(|(_, resource)| {
-            let events = resource["Properties"]["Events"].as_object().into_iter().flatten();
-            resource["Metadata"]["BuildProperties"]["Binary"] == function
-                && events.map(|(_, event)| event).any(is_rule)
-        })
     }
 
     /// Returns the names of the workspace, and those of an aggregate of which only the category is

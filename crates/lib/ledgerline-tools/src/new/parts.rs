@@ -1,8 +1,7 @@
-//! The content of each kind of part: files of the starter, lines in lists, and sections of the
-//! template. Paths and texts here are those of the starter.
+//! The content of each kind of part: files of the starter, and lines in lists. Paths and texts here
+//! are those of the starter.
 
 use anyhow::{Context, Result, bail};
-use ledgerline_sam::{lookup::scope_prefix, template::Source};
 use serde_json::Value;
 
 use super::{
@@ -13,7 +12,6 @@ use super::{
     starter::{
         self, APPLICATION, COMMANDS, FUNCTIONS, LISTED, LOG, MODEL, ORDERED, REACTS, STATES, SUMS,
     },
-    template::{self, TEMPLATE},
 };
 
 /// The package with the list of applications.
@@ -24,26 +22,21 @@ const VISITED: &str = "    fn visit(visitor: &mut impl Visitor) {";
 const LOCAL: &str = "crates/local";
 /// The development binary.
 const HANDLERS: &str = "crates/local/src/handlers.rs";
+/// The functions that a workspace may lack.
+const SEQUENCER: &str = "crates/fanout/src/sequencer.rs";
+const RECONCILER: &str = "crates/fanout/src/reconciler.rs";
 /// The line before the list of these packages.
 const HANDLED: &str = "    // One line for each package with functions.";
 
-/// Adds the workspace's own names that clients and operators see. These are the prefix of each
-/// scope, the source of the events on the bus, and the namespace of the metrics.
-pub(super) fn own_names(names: Names, source: &Source) -> Names {
-    let template = source.json();
-    let namespace =
-        &template["Globals"]["Function"]["Environment"]["Variables"]["METRICS_NAMESPACE"];
-    let namespace = namespace["Fn::Sub"].as_str().or(namespace.as_str());
-    let scope = scope_prefix(&template).unwrap_or("ledgerline");
-    let names = part_samples::rename_event_source(names, &template);
+/// Adds the workspace's own names that clients and operators see: the prefix of each scope, and the
+/// source of the events on the bus.
+pub(super) fn own_names(names: Names, application: &str) -> Names {
+    let names = part_samples::rename_event_source(names, application);
     let scopes = ["read", "write", "operate", "events"];
     let named = |names: Names, of: &str| {
-        names.text(&format!("{APPLICATION}/{of}"), &format!("{scope}/{of}"))
+        names.text(&format!("{APPLICATION}/{of}"), &format!("{application}/{of}"))
     };
-    scopes.into_iter().fold(names, named).text(
-        &format!("{APPLICATION}/${{AWS::StackName}}"),
-        namespace.unwrap_or("Ledgerline/${AWS::StackName}"),
-    )
+    scopes.into_iter().fold(names, named)
 }
 
 /// Adds an empty application. If the workspace has a licence (`licensed`), each package names it.
@@ -92,8 +85,6 @@ pub(super) fn aggregate(change: &mut Change) -> Result<()> {
     for case in ["create", "rename"] {
         copy_sample(change, "stock-item-commands", case)?;
     }
-    change.section(&template::section("Stock items: commands")?);
-    change.loops(&["Urls", "Commands"]);
     Ok(())
 }
 
@@ -134,23 +125,22 @@ fn row(change: &mut Change, module: &str) -> Result<()> {
 /// Adds a projector that the fanout invokes with states.
 pub(super) fn state_projector(change: &mut Change, facts: &Facts) -> Result<()> {
     let sample = part_samples::state(change.names(), facts)?;
-    add_state_view(change, facts, sample)?;
-    change.section(&template::section("Stock cards: a state projector")?);
-    change.loops(&["StateViews"]);
-    Ok(())
+    add_state_view(change, facts, "stock_cards_projector", sample)
 }
 
 /// Adds a projector that a rule of the bus invokes with the states in events.
 pub(super) fn bus_projector(change: &mut Change, facts: &Facts) -> Result<()> {
     let sample = part_samples::entry(change.names(), facts)?;
-    add_state_view(change, facts, sample)?;
-    change.section(&template::section("Stock signs: a state projector on the bus")?);
-    change.loops(&["StateViews", "Rules"]);
-    Ok(())
+    add_state_view(change, facts, "stock_signs_projector", sample)
 }
 
 /// Adds the files that every state projector has.
-fn add_state_view(change: &mut Change, facts: &Facts, sample: part_samples::Sample) -> Result<()> {
+fn add_state_view(
+    change: &mut Change,
+    facts: &Facts,
+    function: &str,
+    sample: part_samples::Sample,
+) -> Result<()> {
     let module = STATES.replace('-', "_");
     change.copy(&[
         format!("{MODEL}/src/views/{module}.rs"),
@@ -158,7 +148,7 @@ fn add_state_view(change: &mut Change, facts: &Facts, sample: part_samples::Samp
     ])?;
     change.module(&format!("{MODEL}/src/views.rs"), &module)?;
     row(change, &module)?;
-    change.handler(&format!("{module}_projector"))?;
+    change.handler(function)?;
     change.file(
         &format!("{MODEL}/shapes/rows/{module}.json"),
         format!("[\n  {}\n]\n", part_samples::row(facts)),
@@ -172,8 +162,6 @@ fn add_state_view(change: &mut Change, facts: &Facts, sample: part_samples::Samp
 pub(super) fn log_projector(change: &mut Change, facts: &Facts) -> Result<()> {
     view(change, LOG, "projector", &[("event", &facts.event.as_str().into())])?;
     change.tried("\"StockJournalTable\"")?;
-    change.section(&template::section("Stock journal: a log projector")?);
-    change.loops(&["LogViews"]);
     add_queue_function(change, "stock-journal-projector", facts)
 }
 
@@ -181,13 +169,11 @@ pub(super) fn log_projector(change: &mut Change, facts: &Facts) -> Result<()> {
 pub(super) fn sums_projector(change: &mut Change, facts: &Facts) -> Result<()> {
     view(change, SUMS, "projector", &[("entry", &facts.event.as_str().into())])?;
     change.tried("\"StockTotalsTable\"")?;
-    change.section(&template::section("Stock totals: a projector of sums")?);
     add_queue_function(change, "stock-totals-projector", facts)
 }
 
 /// Adds the queue and a sample message for a function behind a FIFO queue of commits.
 fn add_queue_function(change: &mut Change, function: &str, facts: &Facts) -> Result<()> {
-    change.loops(&["Queues"]);
     let sample = part_samples::commit(change.names(), function, facts)?;
     change.sample(function, "commit", sample);
     Ok(())
@@ -221,9 +207,6 @@ fn query(change: &mut Change, view: &str, cases: &[&str]) -> Result<()> {
     for case in cases {
         copy_sample(change, &format!("{view}-queries"), case)?;
     }
-    let words = view.replace('-', " ").replacen('s', "S", 1);
-    change.section(&template::section(&format!("{words}: queries"))?);
-    change.loops(&["Urls"]);
     Ok(())
 }
 
@@ -288,20 +271,13 @@ pub(super) fn listed_query(change: &mut Change, field: &str) -> Result<()> {
         let rows = change.named(&rows);
         bail!("no row in {rows} has the text {field}: choose one of {}", texts.join(", "));
     }
-    // The table of the view as it was created, and the table with the index.
-    let as_listed = |text: &str| Names::default().name(STATES, LISTED).rename(text);
-    let table = |name: &str| {
-        template::part(&format!("  {name}Table:\n"), &[&format!("  {name}ProjectorFunction:\n")])
-    };
-    let plain = change.named(&as_listed(&table("StockCards")?));
-    if !change.read(TEMPLATE)?.contains(&plain) || !change.read(&view)?.contains("indexes: &[]") {
+    if !change.read(&view)?.contains("indexes: &[]") {
         bail!(
-            "{} or its table is not as `cargo xtask new` created it: add the index by hand (docs/recipes.md of ledgerline, \
+            "{} is not as `cargo xtask new` created it: add the index by hand (docs/recipes.md of ledgerline, \
              \"Add an index to a view\")",
             change.named(&view)
         );
     }
-    change.replaced(TEMPLATE, &as_listed(&table("StockCards")?), &table("StockOwners")?);
     let index =
         starter::between(&view, "/// The rows with one value of `createdBy`", &["/// The view."])?;
     change.replaced(&view, "indexes: &[]", "indexes: &[BY_CREATED_BY]");
@@ -311,7 +287,7 @@ pub(super) fn listed_query(change: &mut Change, field: &str) -> Result<()> {
 
 /// Adds a process manager that reacts to commits.
 pub(super) fn process_manager(change: &mut Change, facts: &Facts) -> Result<()> {
-    reacts(change, REACTS, "Stock notices: a process manager", facts)
+    reacts(change, REACTS, facts)
 }
 
 /// Adds a process manager that sends due commands to another aggregate.
@@ -325,63 +301,43 @@ pub(super) fn commanding(change: &mut Change, facts: &Facts) -> Result<()> {
             change.named(&commanded)
         );
     }
-    reacts(change, COMMANDS, "Stock labels: a process manager", facts)
+    reacts(change, COMMANDS, facts)
 }
 
-fn reacts(change: &mut Change, name: &str, heading: &str, facts: &Facts) -> Result<()> {
+fn reacts(change: &mut Change, name: &str, facts: &Facts) -> Result<()> {
     let module = name.replace('-', "_");
     module_of(change, "process_managers", &module)?;
     change.copy(&[format!("{FUNCTIONS}/src/bin/{name}.rs")])?;
     change.handler(&module)?;
-    change.section(&template::section(heading)?);
     add_queue_function(change, name, facts)
 }
 
 /// Adds a view of all streams in the order of `$all`. The first such view also adds `$all`.
 pub(super) fn subscription(change: &mut Change, facts: &Facts) -> Result<()> {
-    if !change.has_resource("SequencerFunction")? {
+    if !change.has(SEQUENCER) {
         order(change)?;
     }
     view(change, ORDERED, "subscription", &[("event", &facts.event.as_str().into())])?;
     copy_sample(change, "stock-diary-subscription", "again")?;
-    change.section(&template::section("Stock diary: a subscription")?);
     Ok(())
 }
 
 /// Adds the policies and the table of operators, and the reconciler. Adds `$all` if the workspace
 /// lacks it.
 pub(super) fn operators(change: &mut Change) -> Result<()> {
-    // A template with only one of the two sections needs the other one.
-    for (id, other) in
-        [("OperationsTable", "ReconcilerFunction"), ("ReconcilerFunction", "OperationsTable")]
-    {
-        if change.has_resource(id)? {
-            bail!(
-                "{id} exists already; if {other} does not, copy its section from the template of Ledgerline"
-            );
-        }
+    if change.has(RECONCILER) {
+        bail!("{RECONCILER} exists already: the workspace has the part for operators");
     }
-    if !change.has_resource("SequencerFunction")? {
+    if !change.has(SEQUENCER) {
         order(change)?;
     }
-    let sections = [template::section("Operators")?, template::section("Reconciling")?];
-    change.inserted(TEMPLATE, "  # --- Monitoring -", &sections.concat());
-    let client = template::part("  # For `ledger login`:", &[template::AFTER_CLIENTS])?;
-    client_and_scope(change, 1, &client)?;
     add_fanout_functions(change, &["reconciler"])?;
-    change.copy(&["crates/fanout/src/reconciler.rs".to_owned()])?;
+    change.copy(&[RECONCILER.to_owned()])?;
     copy_sample(change, "reconciler", "daily")
 }
 
 /// Adds `$all`: the sequencer, and the function for `GET /events`.
 fn order(change: &mut Change) -> Result<()> {
-    change.inserted(
-        TEMPLATE,
-        "  # --- Monitoring -",
-        &template::section("$all: one order over all streams")?,
-    );
-    let client = template::part(template::CLIENTS, &["  # For `ledger login`:"])?;
-    client_and_scope(change, 0, &client)?;
     add_fanout_functions(change, &["sequencer", "events-queries"])?;
     change
         .copy(&["sequencer", "events_queries"].map(|bin| format!("crates/fanout/src/{bin}.rs")))?;
@@ -389,23 +345,6 @@ fn order(change: &mut Change) -> Result<()> {
     let commits = change.read("events/fanout/commits.json")?;
     let answers = change.named(starter::file("tests/answers/sequencer/commits.json")?);
     change.sample("sequencer", "commits", part_samples::Sample { event: commits, answers });
-    Ok(())
-}
-
-/// Adds a client of the user pool, its entry in the audience of the API, and the scope that it may
-/// request. `which` is the index of both in the lists of the starter.
-fn client_and_scope(change: &mut Change, which: usize, client: &str) -> Result<()> {
-    let audience = template::part(template::AUDIENCES[which], &["                    ", "      "])?;
-    let scope = template::part(template::SCOPES[which], &["          {", "        ]"])?;
-    change.inserted(TEMPLATE, template::AFTER_CLIENTS, client);
-    change.inserted(TEMPLATE, "                    !If [HasOtherAudiences,", &audience);
-    // In an older template, the end of the list has no line of its own.
-    let write = "{ ScopeName: write, ScopeDescription: Send commands to what is one's own }";
-    change.replaced(
-        TEMPLATE,
-        write,
-        &format!("{write},\n{}", scope.trim_end().trim_end_matches(',')),
-    );
     Ok(())
 }
 

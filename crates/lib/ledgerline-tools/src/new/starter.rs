@@ -37,6 +37,10 @@ pub(super) const COMMANDS: &str = "stock-labels";
 /// The file with the types from which a contract is made. No workspace has it.
 pub(super) const CONTRACT: &str = "contract.json";
 
+/// The file with the manifests of all functions, from which a template is made without a build. No
+/// workspace has it.
+pub(super) const MANIFESTS: &str = "manifest.json";
+
 /// The parts that a workspace may lack, by the words in their paths and lines.
 const PARTS: [&str; 13] = [
     AGGREGATE,
@@ -116,7 +120,7 @@ pub(super) fn base() -> Result<Vec<(String, String)>> {
         |path: &String| path.starts_with("crates/apps/") && !path.ends_with("scenario.rs");
     let paths = paths().into_iter().filter(|path| !is_of_a_part(path) && !of_application(path));
     paths
-        .filter(|path| path != "manifest.json" && path != CONTRACT)
+        .filter(|path| path != MANIFESTS && path != CONTRACT)
         .map(|path| Ok((path.clone(), without_parts(&path)?)))
         .collect()
 }
@@ -128,7 +132,6 @@ pub(super) fn without_parts(path: &str) -> Result<String> {
         text.lines().filter(is_left).map(|line| format!("{line}\n")).collect()
     };
     Ok(match path {
-        "template.yaml" => super::template::without_parts()?,
         RUNBOOK => super::runbook::for_new_workspace(text)?,
         "crates/fanout/Cargo.toml" => {
             let paragraphs = text.split("\n\n").filter(|paragraph| !is_of_a_part(paragraph));

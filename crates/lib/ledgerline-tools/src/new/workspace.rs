@@ -8,13 +8,12 @@ use ledgerline::manifest::Manifests;
 use ledgerline_sam::template::Source;
 
 use super::{
-    change::Change,
+    change::{Change, TEMPLATE},
     facts::Facts,
     finish,
     names::{self, Names},
     parts,
-    starter::{self, AGGREGATE, APPLICATION, CONTRACT, LOG, MODEL, STATES},
-    template::{TEMPLATE, align_headings},
+    starter::{self, AGGREGATE, APPLICATION, CONTRACT, LOG, MANIFESTS, MODEL, STATES},
 };
 use crate::{
     schemas::{self, Types},
@@ -90,14 +89,13 @@ fn small(folder: &Path, names: &Names) -> Result<()> {
     change.make()?;
     // The functions are not built here, because that takes minutes in a new workspace. A test
     // compares these manifests with the manifests that the functions print.
-    let manifests: Manifests = serde_json::from_str(starter::file("manifest.json")?)?;
+    let manifests: Manifests = serde_json::from_str(starter::file(MANIFESTS)?)?;
     let manifests: Manifests =
         manifests.into_iter().filter(|(name, _)| FUNCTIONS.contains(&name.as_str())).collect();
-    let manifests = ledgerline_sam::manifests::read(
-        &names.rename(&ledgerline_sam::manifests::to_json(&manifests)),
-    )?;
+    let manifests =
+        ledgerline_sam::manifests::read(&names.rename(&serde_json::to_string(&manifests)?))?;
     let template = folder.join(TEMPLATE);
-    wire::write(&template, &Source::read(&template)?, &manifests)?;
+    fs::write(&template, wire::text(folder, &manifests)?)?;
     let mut types: Types = serde_json::from_str(&names.rename(starter::file(CONTRACT)?))?;
     types.retain(&manifests);
     schemas::write_all(folder, &types.contract(&Source::read(&template)?, &manifests, folder)?)
@@ -110,7 +108,6 @@ fn base(folder: &Path, names: &Names) -> Result<()> {
         let file = folder.join(names.rename(&path));
         let text = match path.as_str() {
             "Cargo.toml" => with_libraries(&text, libraries, folder),
-            TEMPLATE => align_headings(&text),
             _ => text,
         };
         fs::create_dir_all(file.parent().unwrap_or(folder))?;
@@ -190,7 +187,7 @@ pub(crate) mod tests {
                 }
                 change.make().unwrap();
             }
-            let files = ["template.yaml", "crates/fanout/src/lib.rs"];
+            let files = ["crates/fanout/Cargo.toml", "crates/fanout/src/lib.rs"];
             files.map(|file| fs::read_to_string(folder.path().join(file)).unwrap()).to_vec()
         };
         let first = laid_down([Kind::Operators, Kind::Subscription]);
@@ -235,17 +232,13 @@ pub(crate) mod tests {
         lay_down(&|change| parts::commanding(change, facts));
         lay_down(&|change| parts::subscription(change, facts));
         lay_down(&parts::operators);
-        let manifests =
-            ledgerline_sam::manifests::read(starter::file("manifest.json").unwrap()).unwrap();
-        let template = folder.join(TEMPLATE);
-        wire::write(&template, &Source::read(&template).unwrap(), &manifests).unwrap();
         finish(folder).unwrap();
 
         let of_commanded =
             |line: &&str| !line.contains("price_tag::PriceTag") && *line != "pub mod price_tag;";
         for path in starter::paths() {
             // Tests of their own compare the contract and the runbook.
-            if [CONTRACT, RUNBOOK].contains(&path.as_str()) {
+            if [CONTRACT, MANIFESTS, RUNBOOK].contains(&path.as_str()) {
                 continue;
             }
             let laid_down = fs::read_to_string(folder.join(&path)).expect(&path);

@@ -4,7 +4,10 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 
-use super::{deploy::Deploy, part::Names};
+use super::{
+    deploy::{Deploy, Extra},
+    part::Names,
+};
 use crate::functions::capitalize;
 
 /// The name of an application, and the parts of its template that it can do without.
@@ -15,15 +18,6 @@ pub struct Application {
     pub name: String,
     /// The parts that `Parts` in `deploy.yaml` adds.
     pub parts: BTreeSet<Extra>,
-}
-
-/// A part that a template has only on request, because it costs money or time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Extra {
-    /// A dashboard of CloudWatch.
-    Dashboard,
-    /// The web app: a parameter with which the stack serves it.
-    WebApp,
 }
 
 impl Application {
@@ -71,9 +65,4 @@ fn is_name(name: &str) -> bool {
             && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
     };
     name.split('-').all(is_word)
-}
-
-impl Extra {
-    pub(super) const ALL: [(&str, Self); 2] =
-        [("Dashboard", Self::Dashboard), ("WebApp", Self::WebApp)];
 }
