@@ -70,8 +70,8 @@ const BROKEN: [(&str, &str, &str); 3] = [
     // A threshold that a single state does not reach.
     (
         "LevelsRetryQueueNotEmpty",
-        "EvaluationPeriods: 6, Threshold: 0,",
-        "EvaluationPeriods: 6, Threshold: 9,",
+        "EvaluationPeriods: 6\n      Threshold: 0",
+        "EvaluationPeriods: 6\n      Threshold: 9",
     ),
 ];
 

@@ -21,7 +21,7 @@ pub(crate) fn path() -> PathBuf {
     workspace().join("template.yaml")
 }
 
-/// A template with expanded loops.
+/// A template.
 #[derive(Debug)]
 pub(crate) struct Template {
     json: Value,
