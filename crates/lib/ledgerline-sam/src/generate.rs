@@ -141,6 +141,33 @@ mod tests {
         assert_eq!(made["Resources"]["Nightly"]["Properties"]["Timeout"], 60);
     }
 
+    #[test]
+    fn the_local_stack_names_what_it_cannot_run_of_the_team_and_refuses_it_of_others() {
+        // Given functions that the local stack cannot run, of the team and generated,
+        let nightly =
+            "Events: { Nightly: { Type: Schedule, Properties: { Schedule: cron(0 1 * * ? *) } } }";
+        let own = format!(
+            "Resources:\n  Mine:\n    Type: AWS::Serverless::Function\n    Metadata: {{ BuildProperties: \
+             {{ Binary: mine }} }}\n    Properties: {{ {nightly} }}\n  Theirs: {{ Type: AWS::Lambda::Function }}\n"
+        );
+        let generated =
+            format!("Resources: {{ FanoutFunction: {{ Properties: {{ {nightly} }} }} }}");
+        let [own, generated] = [own, generated].map(|deploy| {
+            let source = generate(&tanks(), &deploy).unwrap();
+            // when the local stack reads the template,
+            source.template(&std::collections::BTreeMap::new(), "http://127.0.0.1")
+        });
+        // then it runs the functions of the team as far as it can, and no generated one.
+        let own = own.unwrap();
+        assert!(own.functions.iter().any(|function| function.id == "Mine"));
+        let expected = [
+            "Mine.Events.Nightly: the schedule cron(0 1 * * ? *) is not emulated",
+            "Theirs: AWS::Lambda::Function is not emulated",
+        ];
+        assert!(own.ignored_properties.ends_with(&expected.map(ToOwned::to_owned)));
+        assert!(generated.unwrap_err().to_string().contains("FanoutFunction.Events.Nightly"));
+    }
+
     /// `wire` writes each declared right, and `check` refuses the forbidden ones.
     #[test]
     fn a_declared_right_to_remove_the_protection_of_the_log_is_refused() {

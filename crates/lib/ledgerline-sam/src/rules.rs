@@ -124,4 +124,6 @@ fn names(text: &str, id: &str) -> bool {
 }
 
 #[cfg(test)]
+mod recipes;
+#[cfg(test)]
 mod tests;

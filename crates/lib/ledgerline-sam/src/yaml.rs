@@ -64,6 +64,12 @@ impl Node {
         matches!(self.entries(), [(name, argument)] if name == "Ref" && argument.as_str() == Some("AWS::NoValue"))
     }
 
+    /// Whether a resource is the team's own. `wire` marks those of `deploy.yaml`.
+    pub(crate) fn is_own(&self) -> bool {
+        let mark = self.descend(&["Metadata", "Ledgerline", "Generated"]);
+        mark.and_then(Node::text).as_deref() == Some("false")
+    }
+
     pub(crate) fn as_str(&self) -> Option<&str> {
         match &self.kind {
             Kind::Scalar(value) => value.as_str(),

@@ -174,21 +174,23 @@ impl Deploy {
                 .try_for_each(|(key, node)| check_entry(name, key, node, known, &self.file))
                 .map_err(|wrong| self.wrong(wrong))?;
         }
-        let is_whole = |node: &Node| {
-            node.descend(&["Metadata", "Ledgerline", "Generated"])
-                .is_some_and(|value| value.text().as_deref() == Some("false"))
-        };
         let mut template = template;
         if let Some(Kind::Map(resources)) = template.get_mut("Resources").map(|node| &mut node.kind)
         {
             let own = self.file.get("Resources");
-            resources.retain(|(id, _)| !own.and_then(|own| own.get(id)).is_some_and(is_whole));
+            resources.retain(|(id, _)| !own.and_then(|own| own.get(id)).is_some_and(Node::is_own));
         }
         // The settings are for the generator.
         let mut file = self.file.clone();
         if let Some(Kind::Map(entries)) = file.get_mut("Metadata").map(|node| &mut node.kind) {
             entries.retain(|(name, _)| name != SETTING[1]);
         }
+        // The local stack may run the template without these.
+        let mark = Node::new(0, Kind::Scalar(false.into()));
+        let mark = Node::map([("Ledgerline", Node::map([("Generated", mark)]))]);
+        let mark = Node::map([("Metadata", mark)]);
+        let marks = Node::map(self.own_resources().map(|(id, _)| (id.clone(), mark.clone())));
+        let file = yaml::merge(file, Node::map([("Resources", marks)]));
         Ok(yaml::merge(template, file))
     }
 }
@@ -284,7 +286,9 @@ mod tests {
     #[test]
     fn an_own_resource_and_a_whole_resource_are_as_the_file_has_them() {
         let own = "Resources: { Mine: { Type: AWS::SNS::Topic } }\n";
-        assert_eq!(resource(own, "Mine"), json!({ "Type": "AWS::SNS::Topic" }));
+        let mark = json!({ "Ledgerline": { "Generated": false } });
+        let expected = json!({ "Type": "AWS::SNS::Topic", "Metadata": mark });
+        assert_eq!(resource(own, "Mine"), expected);
         let whole = "Resources:\n  ItemsFunction:\n    Type: AWS::Serverless::Function\n    \
             Metadata: { Ledgerline: { Generated: false } }\n";
         assert!(resource(whole, "ItemsFunction")["Properties"].is_null());

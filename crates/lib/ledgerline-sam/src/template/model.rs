@@ -35,7 +35,8 @@ pub struct Template {
     pub distribution: Option<Distribution>,
     /// Logical ids and types of the resources that have no meaning on a laptop.
     pub ignored: Vec<(String, String)>,
-    /// Properties of emulated resources that are not emulated: `HttpApi.Domain`.
+    /// Properties of emulated resources that are not emulated: `HttpApi.Domain`. Also sentences about
+    /// the resources of the team's own that the local stack does not run.
     pub ignored_properties: Vec<String>,
 }
 

@@ -42,63 +42,70 @@ impl<'a> Scope<'a> {
             if !self.is_there(resource)? {
                 continue;
             }
-            let kind = resource_type(id, resource)?;
-            template.resources.push(Resource {
-                id: id.clone(),
-                // SAM transforms it into a Lambda function.
-                kind: kind.replace("Serverless::Function", "Lambda::Function"),
-                physical: self.physical(id, resource.line)?.reference,
-            });
-            let names = properties::not_emulated(id, kind, resource.get("Properties"));
-            template.ignored_properties.extend(names);
-            match kind {
-                "AWS::Serverless::Function" => {
-                    template.functions.push(self.read_function(id, resource)?)
-                }
-                "AWS::DynamoDB::Table" => template.tables.push(self.table(id, resource)?),
-                "AWS::SQS::Queue" => template.queues.push(self.queue(id, resource)?),
-                "AWS::Events::EventBus" => {
-                    template.buses.push(self.physical(id, resource.line)?.name)
-                }
-                "AWS::Serverless::HttpApi" => {
-                    template.audience = self.audience(id, resource)?;
-                    template.cors = self.cors(id, resource)?;
-                }
-                "AWS::Cognito::UserPoolClient" => template.clients.push(self.client(id, resource)?),
-                "AWS::CloudFront::Distribution" => {
-                    if template.distribution.is_some() {
-                        let message = format!("{id}: a second distribution is not emulated");
-                        return Err((resource.line, message));
-                    }
-                    template.distribution = Some(self.distribution(id, resource)?);
-                }
-                // They are read with the distribution that names them.
-                "AWS::CloudFront::ResponseHeadersPolicy"
-                | "AWS::CloudFront::OriginAccessControl"
-                | "AWS::S3::BucketPolicy" => {}
-                "AWS::IAM::ManagedPolicy" if OPERATORS.contains(&id.as_str()) => {
-                    let policy = self.properties(id, resource)?;
-                    let policy = policy.get("PolicyDocument").map(Node::to_json);
-                    template.operators.push((id.clone(), policy.unwrap_or_default()));
-                }
-                // They are read with the function that names them, in `role`.
-                "AWS::IAM::ManagedPolicy" | "AWS::IAM::Role" | "AWS::IAM::RolePolicy" => {}
-                "AWS::SNS::Subscription"
-                    if resource
-                        .get("Properties")
-                        .and_then(|node| node.get("Protocol")?.as_str())
-                        == Some("email") => {}
-                wiring @ ("AWS::Events::Rule"
-                | "AWS::Lambda::EventSourceMapping"
-                | "AWS::Lambda::Function"
-                | "AWS::Serverless::SimpleTable"
-                | "AWS::SNS::Subscription") => {
-                    return Err((resource.line, format!("{id}: {wiring} is not emulated")));
-                }
-                other => template.ignored.push((id.clone(), other.to_owned())),
+            match self.read_resource(id, resource, &mut template) {
+                // The local stack names it, and runs the others.
+                Err((_, message)) if resource.is_own() => template.ignored_properties.push(message),
+                read => read?,
             }
         }
         Ok(template)
+    }
+
+    fn read_resource(&self, id: &str, resource: &Node, template: &mut Template) -> Located<()> {
+        let kind = resource_type(id, resource)?;
+        template.resources.push(Resource {
+            id: id.to_owned(),
+            // SAM transforms it into a Lambda function.
+            kind: kind.replace("Serverless::Function", "Lambda::Function"),
+            physical: self.physical(id, resource.line)?.reference,
+        });
+        let names = properties::not_emulated(id, kind, resource.get("Properties"));
+        template.ignored_properties.extend(names);
+        match kind {
+            "AWS::Serverless::Function" => {
+                let function =
+                    self.read_function(id, resource, &mut template.ignored_properties)?;
+                template.functions.push(function);
+            }
+            "AWS::DynamoDB::Table" => template.tables.push(self.table(id, resource)?),
+            "AWS::SQS::Queue" => template.queues.push(self.queue(id, resource)?),
+            "AWS::Events::EventBus" => template.buses.push(self.physical(id, resource.line)?.name),
+            "AWS::Serverless::HttpApi" => {
+                template.audience = self.audience(id, resource)?;
+                template.cors = self.cors(id, resource)?;
+            }
+            "AWS::Cognito::UserPoolClient" => template.clients.push(self.client(id, resource)?),
+            "AWS::CloudFront::Distribution" => {
+                if template.distribution.is_some() {
+                    let message = format!("{id}: a second distribution is not emulated");
+                    return Err((resource.line, message));
+                }
+                template.distribution = Some(self.distribution(id, resource)?);
+            }
+            // They are read with the distribution that names them.
+            "AWS::CloudFront::ResponseHeadersPolicy"
+            | "AWS::CloudFront::OriginAccessControl"
+            | "AWS::S3::BucketPolicy" => {}
+            "AWS::IAM::ManagedPolicy" if OPERATORS.contains(&id) => {
+                let policy = self.properties(id, resource)?;
+                let policy = policy.get("PolicyDocument").map(Node::to_json);
+                template.operators.push((id.to_owned(), policy.unwrap_or_default()));
+            }
+            // They are read with the function that names them, in `role`.
+            "AWS::IAM::ManagedPolicy" | "AWS::IAM::Role" | "AWS::IAM::RolePolicy" => {}
+            "AWS::SNS::Subscription"
+                if resource.get("Properties").and_then(|node| node.get("Protocol")?.as_str())
+                    == Some("email") => {}
+            wiring @ ("AWS::Events::Rule"
+            | "AWS::Lambda::EventSourceMapping"
+            | "AWS::Lambda::Function"
+            | "AWS::Serverless::SimpleTable"
+            | "AWS::SNS::Subscription") => {
+                return Err((resource.line, format!("{id}: {wiring} is not emulated")));
+            }
+            other => template.ignored.push((id.to_owned(), other.to_owned())),
+        }
+        Ok(())
     }
 
     /// Whether the condition of a resource is true.
@@ -106,7 +113,13 @@ impl<'a> Scope<'a> {
         resource.get("Condition").map_or(Ok(true), |condition| self.condition(condition))
     }
 
-    fn read_function(&self, id: &str, resource: &Node) -> Located<Function> {
+    /// Reads a function, and adds what is not emulated of one of the team's own.
+    fn read_function(
+        &self,
+        id: &str,
+        resource: &Node,
+        ignored: &mut Vec<String>,
+    ) -> Located<Function> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
         struct Properties {
@@ -174,7 +187,10 @@ impl<'a> Scope<'a> {
             .collect();
         let mut events = Vec::new();
         for (name, event) in node.get("Events").map_or(&[][..], Node::entries) {
-            events.push(self.read_event(&format!("{id}.Events.{name}"), name, event)?);
+            match self.read_event(&format!("{id}.Events.{name}"), name, event) {
+                Err((_, message)) if resource.is_own() => ignored.push(message),
+                event => events.push(event?),
+            }
         }
         Ok(Function {
             id: id.to_owned(),
