@@ -168,6 +168,32 @@ mod tests {
         assert!(generated.unwrap_err().to_string().contains("FanoutFunction.Events.Nightly"));
     }
 
+    #[test]
+    fn an_attribute_of_the_teams_own_resource_is_its_path_on_a_laptop_and_unknown_to_the_rules() {
+        // Given a variable with an attribute of a database, and a right to change rows of it,
+        let deploy = |id: &str| {
+            format!(
+                "Resources:\n  Rows: {{ Type: AWS::RDS::DBCluster }}\n  HaulFunction: {{ Properties: {{ \
+                 Environment: {{ Variables: {{ ROWS: !Sub \"${{{id}.Endpoint}}/x\" }} }} }} }}\n  Own: {{ Type: \
+                 AWS::IAM::RolePolicy, Properties: {{ RoleName: !Ref HaulRole, PolicyName: x, PolicyDocument: {{ \
+                 Statement: [{{ Effect: Allow, Action: dynamodb:UpdateItem, Resource: !GetAtt Rows.Id }}] }} }} }}\n"
+            )
+        };
+        let [own, generated] = ["Rows", "UserPool"].map(|id| {
+            let source = generate(&tanks(), &deploy(id)).unwrap();
+            (source.template(&std::collections::BTreeMap::new(), "http://127.0.0.1"), source)
+        });
+        // when the local stack and the rules read the template,
+        let functions = own.0.unwrap().functions;
+        let found = rules::problems(&own.1, "").join("\n");
+        // then the variable has the path, and the right may be one to change commits.
+        let haul = functions.iter().find(|function| function.id == "HaulFunction").unwrap();
+        assert_eq!(haul.environment["ROWS"], "Rows.Endpoint/x");
+        assert!(found.contains("rule 3: it allows dynamodb:UpdateItem on CommitsTable"), "{found}");
+        let error = generated.0.unwrap_err().to_string();
+        assert!(error.contains("the attribute Endpoint of UserPool is not emulated"), "{error}");
+    }
+
     /// `wire` writes each declared right, and `check` refuses the forbidden ones.
     #[test]
     fn a_declared_right_to_remove_the_protection_of_the_log_is_refused() {

@@ -190,7 +190,9 @@ impl Source {
         sqs_url: &str,
     ) -> Result<Template, TemplateError> {
         let scope = Scope::new(self, overrides, sqs_url);
-        scope.and_then(|scope| scope.read_template()).map_err(|wrong| self.wrong(wrong))
+        scope
+            .and_then(|scope| scope.with_paths().read_template())
+            .map_err(|wrong| self.wrong(wrong))
     }
 }
 

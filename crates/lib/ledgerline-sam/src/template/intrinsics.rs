@@ -18,6 +18,9 @@ pub(super) struct Scope<'a> {
     pub(super) stack: &'a str,
     parameters: HashMap<String, Value>,
     sqs_url: &'a str,
+    /// Whether an attribute that is not emulated, of a resource of the team's own, has its path as
+    /// value. A check of rights must see that the value is unknown.
+    has_paths: bool,
 }
 
 impl<'a> Scope<'a> {
@@ -72,7 +75,11 @@ impl<'a> Scope<'a> {
             };
             parameters.insert(name.clone(), value);
         }
-        Ok(Self { root, stack, parameters, sqs_url })
+        Ok(Self { root, stack, parameters, sqs_url, has_paths: false })
+    }
+
+    pub(super) fn with_paths(self) -> Self {
+        Self { has_paths: true, ..self }
     }
 
     pub(super) fn physical(&self, id: &str, line: usize) -> Located<Physical> {
@@ -151,6 +158,11 @@ impl<'a> Scope<'a> {
             "QueueName" | "Name" => Ok(physical.name),
             "QueueUrl" => Ok(physical.reference),
             "DomainName" => Ok(domain(id)),
+            _ if self.has_paths
+                && self.root.descend(&["Resources", id]).is_some_and(Node::is_own) =>
+            {
+                Ok(path.to_owned())
+            }
             other => Err((line, format!("the attribute {other} of {id} is not emulated"))),
         }
     }
