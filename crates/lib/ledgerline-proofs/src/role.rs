@@ -1,8 +1,8 @@
 //! The role of a function on the wire: it denies each action that the function's manifest lacks,
 //! as IAM would on AWS.
 //!
-//! `cargo xtask check` compares each role of a template with its function's manifest. The
-//! proofs find a grant that a rare path needs and the manifest lacks.
+//! `cargo xtask wire` makes each role of a template from its function's manifest. The proofs find
+//! a grant that a rare path needs and the manifest lacks.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 

@@ -1,8 +1,8 @@
 //! The manifest of a function: its events, tables, calls, variables and metrics, as data.
 //!
 //! A runner makes the manifest from the handler that it runs: its routes, or its view. A function
-//! prints its manifest with `--manifest`. Manifests determine the roles of a template, the check of
-//! its wiring, the local stack and the operator's tool. So no list repeats a declaration of a
+//! prints its manifest with `--manifest`. Manifests determine the template, the
+//! local stack and the operator's tool. So no list repeats a declaration of a
 //! function (rule 13).
 
 use std::{

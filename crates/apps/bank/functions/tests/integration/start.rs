@@ -29,7 +29,7 @@ fn a_function_with_a_wrong_configuration_names_the_variable_and_exits() {
     }
 }
 
-/// The check of the wiring compares the template with this output.
+/// `cargo xtask wire` makes the template from this output.
 #[test]
 fn a_function_prints_its_manifest() {
     let manifest: Value = serde_json::from_slice(&start(&[], &["--manifest"]).stdout).unwrap();
