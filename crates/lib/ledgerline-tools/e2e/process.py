@@ -22,10 +22,15 @@ class NoManagedPolicies:
 
 
 def processed(template, parameters):
-    """By SAM's own code, after the values of parameters are put in: so does CloudFormation's `AWS::LanguageExtensions`."""
-    template = expand_language_extensions(copy.deepcopy(template), parameters, enabled=True).expanded_template
+    """By SAM's own code."""
+    template = copy.deepcopy(template)
     template["Globals"]["Function"]["CodeUri"] = "s3://bucket/key"
     return transform(template, parameters, NoManagedPolicies())
+
+
+def with_values(parameters):
+    """The template with the values of parameters put in, as CloudFormation's `AWS::LanguageExtensions` does."""
+    return expand_language_extensions(copy.deepcopy(template), parameters, enabled=True).expanded_template
 
 
 def references(node):
@@ -65,7 +70,7 @@ if "CanaryDeployments" in template["Parameters"]:
     except graphlib.CycleError as cycle:
         sys.exit(f"with CanaryDeployments, resources wait for each other: {' <- '.join(cycle.args[1])}")
 
-before = versions(processed(template, {}))
+before = versions(processed(with_values({}), {}))
 for name, parameter in template["Parameters"].items():
     readers = [
         function
@@ -74,7 +79,7 @@ for name, parameter in template["Parameters"].items():
     ]
     # As a text, which is how values are handed over.
     other = {name: str(parameter.get("MaxValue", "another"))}
-    kept = versions(processed(template, other)) & before
+    kept = versions(processed(with_values(other), other)) & before
     deaf = [function for function in readers if any(version.startswith(f"{function}Version") for version in kept)]
     if deaf:
         sys.exit(f"another {name} makes no new version of {', '.join(deaf)}")
