@@ -54,7 +54,6 @@ impl Process {
         let idempotency = key.map(|key| Idempotency {
             key,
             fingerprint: "credit 1",
-            older_fingerprint: None,
             retention: 86_400,
             answer: &answer,
         });
