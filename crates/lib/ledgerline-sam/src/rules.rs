@@ -1,8 +1,9 @@
-//! Checks a template as AWS gets it: rules 3 and 11, and who may call which function. A check reads
-//! only the template, so it also finds faults of the generator and of `deploy.yaml`.
+//! Checks a template as AWS gets it: rules 3 and 11, who may call which function, and quotas. A
+//! check reads only the template, so it also finds faults of the generator and of `deploy.yaml`.
 
 mod access;
 mod alarms;
+mod limits;
 mod policies;
 mod safeguards;
 
@@ -22,6 +23,7 @@ pub fn problems(source: &Source, runbook: &str) -> Vec<String> {
     access::check(&mut rules);
     safeguards::check(&mut rules);
     alarms::check(&mut rules, runbook);
+    limits::check(&mut rules);
     rules.problems.extend(parameters::problems(source));
     // The local stack could not run a template that it cannot read.
     let unread = source.template(&BTreeMap::new(), "http://127.0.0.1").err();
