@@ -8,6 +8,7 @@ mod ids;
 mod lists;
 mod part;
 mod prune;
+mod replaced;
 mod role_policy;
 mod routes;
 mod statements;
@@ -20,6 +21,7 @@ pub use self::{
     assembly::template,
     deploy::{Deploy, Extra, FILE as DEPLOY},
     ids::lost_ids,
+    replaced::differences_of_replaced,
 };
 
 #[cfg(test)]
@@ -192,6 +194,23 @@ mod tests {
         assert!(found.contains("rule 3: it allows dynamodb:UpdateItem on CommitsTable"), "{found}");
         let error = generated.0.unwrap_err().to_string();
         assert!(error.contains("the attribute Endpoint of UserPool is not emulated"), "{error}");
+    }
+
+    #[test]
+    fn a_resource_that_a_team_keeps_as_a_whole_is_compared_with_the_generated_one() {
+        let deploy = "Resources:\n  LevelsTable:\n    Type: AWS::DynamoDB::Table\n    \
+            Metadata: { Ledgerline: { Generated: false } }\n    \
+            Properties: { BillingMode: PROVISIONED }\n";
+        let deploy = Deploy::parse(Path::new("deploy.yaml"), deploy).unwrap();
+        let application = Application::read(Path::new(TANK), &deploy).unwrap();
+        let lines = differences_of_replaced(&application, &tanks(), &deploy).unwrap();
+        let billing =
+            r#"LevelsTable.Properties.BillingMode: "PROVISIONED"; generated: "PAY_PER_REQUEST""#;
+        assert!(lines.iter().any(|line| line == billing), "{lines:#?}");
+        let keys =
+            "LevelsTable.Properties.KeySchema.0.AttributeName: nothing; generated: \"tankId\"";
+        assert!(lines.iter().any(|line| line == keys), "{lines:#?}");
+        assert!(lines.iter().all(|line| line.starts_with("LevelsTable.")), "{lines:#?}");
     }
 
     /// `wire` writes each declared right, and `check` refuses the forbidden ones.

@@ -58,6 +58,22 @@ def transaction(data):
 
 dynamodb._execute_transaction = transaction
 
+# --- A policy of one role in a template, AWS::IAM::RolePolicy, is an AWS::IAM::Policy with one role.
+
+_policy = provisioners._RESOURCE_HANDLERS["AWS::IAM::Policy"]
+
+
+def with_roles(properties):
+    return {**properties, "Roles": [properties["RoleName"]]}
+
+
+provisioners._RESOURCE_HANDLERS["AWS::IAM::RolePolicy"] = {
+    **_policy,
+    "create": lambda id, properties, stack: _policy["create"](id, with_roles(properties), stack),
+    "update": lambda id, old, new, *rest, **named: _policy["update"](id, with_roles(old), with_roles(new), *rest, **named),
+    "delete": lambda id, properties: _policy["delete"](id, with_roles(properties)),
+}
+
 # --- PartiQL statements are authorized as what they do, on their table (service authorization reference, DynamoDB).
 
 _STATEMENT = re.compile(r'^\s*(INSERT\s+INTO|UPDATE|DELETE\s+FROM|SELECT\b.*?\bFROM)\s+"?([\w.-]+)"?', re.I | re.S)

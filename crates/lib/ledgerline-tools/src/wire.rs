@@ -48,9 +48,13 @@ pub(crate) fn run(template: &Path, mode: Mode, removed: &[String]) -> Result<()>
         replace(template, &text)?;
         written.push(template.display().to_string());
     }
+    let deploy = Deploy::read(folder)?;
+    let application = Application::read(folder, &deploy)?;
+    generate::differences_of_replaced(&application, &manifests, &deploy)?
+        .iter()
+        .for_each(|line| println!("xtask wire: not generated: {line}"));
     if mode == Mode::WriteSamples {
-        let name = Application::read(folder, &Deploy::read(folder)?)?.name;
-        let samples = new::part_samples::write_missing(folder, &name, &manifests)?;
+        let samples = new::part_samples::write_missing(folder, &application.name, &manifests)?;
         written.extend(samples.iter().map(|sample| sample.display().to_string()));
     }
     if written.is_empty() {

@@ -160,6 +160,18 @@ impl Deploy {
         ids.filter_map(|(new, old)| Some((new.as_str(), old.as_str()?))).collect()
     }
 
+    /// Returns the file without the resources that replace generated ones, and their ids.
+    pub(super) fn without_replaced(&self) -> (Self, Vec<String>) {
+        let mut rest = self.clone();
+        let mut replaced = Vec::new();
+        if let Some(Kind::Map(resources)) = rest.file.get_mut("Resources").map(|it| &mut it.kind) {
+            replaced
+                .extend(resources.iter().filter(|(_, it)| it.is_own()).map(|(id, _)| id.clone()));
+            resources.retain(|(_, resource)| !resource.is_own());
+        }
+        (rest, replaced)
+    }
+
     /// Returns the template with the file merged over it.
     ///
     /// # Errors
