@@ -53,15 +53,16 @@ pub(crate) fn parse_manifests(template: &Value) -> Result<Manifests> {
 }
 
 /// Returns the functions whose manifests differ from those of the workspace with this template;
-/// none if there is no workspace.
+/// none if there is no workspace, or the template is of another kind.
 ///
 /// # Errors
-/// When the workspace's template has no manifests.
+/// When the workspace's template cannot be read.
 pub(crate) fn differing_functions(deployed: &Manifests, template: &Path) -> Result<Vec<String>> {
     if !template.exists() {
         return Ok(Vec::new());
     }
-    Ok(manifests::changed_functions(&manifests::read_file(template)?, deployed))
+    let ours = manifests::in_template(&Source::read(template)?.json())?;
+    Ok(ours.map_or(Vec::new(), |ours| manifests::changed_functions(&ours, deployed)))
 }
 
 #[cfg(test)]
@@ -76,6 +77,22 @@ mod tests {
         for template in [json!({ "Resources": {} }), unreadable] {
             let error = parse_manifests(&template).unwrap_err().to_string();
             assert!(error.contains("`cargo xtask wire`"), "{error}");
+        }
+    }
+
+    /// An operator may run the tool in the folder of another project.
+    #[test]
+    fn a_template_without_manifests_is_compared_with_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let template = folder.path().join("template.yaml");
+        let schedule = serde_json::from_str(r#"{"source":"schedule"}"#).unwrap();
+        let deployed = Manifests::from([("nightly".to_owned(), schedule)]);
+        for (text, expected) in [
+            ("Resources: {}\n", &[][..]),
+            ("Metadata: { Ledgerline: { Manifests: {} } }\nResources: {}\n", &["nightly"]),
+        ] {
+            std::fs::write(&template, text).unwrap();
+            assert_eq!(differing_functions(&deployed, &template).unwrap(), expected);
         }
     }
 

@@ -8,7 +8,7 @@ mod ids;
 mod lists;
 mod part;
 mod prune;
-mod replaced;
+mod replacement;
 mod role_policy;
 mod routes;
 mod statements;
@@ -19,9 +19,9 @@ mod write;
 pub use self::{
     application_name::Application,
     assembly::template,
-    deploy::{Deploy, Extra, FILE as DEPLOY},
+    deploy::{Deploy, FILE as DEPLOY, OptionalPart},
     ids::lost_ids,
-    replaced::differences_of_replaced,
+    replacement::replacement_differences,
 };
 
 #[cfg(test)]
@@ -131,6 +131,16 @@ mod tests {
     }
 
     #[test]
+    fn two_functions_with_one_id_are_an_error_with_both_names() {
+        let mut manifests = tanks();
+        manifests.insert("tank_queries".to_owned(), manifests["tank-queries"].clone());
+        let error = generate(&manifests, "").unwrap_err().to_string();
+        let expected =
+            "`tank-queries` and `tank_queries` both make TankQueriesFunction: rename one";
+        assert_eq!(error, expected);
+    }
+
+    #[test]
     fn a_function_of_the_teams_own_is_as_deploy_yaml_has_it() {
         let mut manifests = tanks();
         let nightly = Manifest::new(ledgerline::manifest::Source::Schedule);
@@ -203,7 +213,7 @@ mod tests {
             Properties: { BillingMode: PROVISIONED }\n";
         let deploy = Deploy::parse(Path::new("deploy.yaml"), deploy).unwrap();
         let application = Application::read(Path::new(TANK), &deploy).unwrap();
-        let lines = differences_of_replaced(&application, &tanks(), &deploy).unwrap();
+        let lines = replacement_differences(&application, &tanks(), &deploy).unwrap();
         let billing =
             r#"LevelsTable.Properties.BillingMode: "PROVISIONED"; generated: "PAY_PER_REQUEST""#;
         assert!(lines.iter().any(|line| line == billing), "{lines:#?}");

@@ -33,10 +33,12 @@ pub(crate) fn run(template: &Path, mode: Mode, removed: &[String]) -> Result<()>
     // The development binary is one program to build. A check is of the functions that are
     // deployed.
     let manifests = build::manifests_in(root, mode == Mode::Check)?;
-    let text = text(folder, &manifests)?;
+    let deploy = Deploy::read(folder)?;
+    let application = Application::read(folder, &deploy)?;
+    let text = generate::template(&application, &manifests, &deploy)?;
     if mode == Mode::Check {
-        match stale(template, &text)? {
-            Some(stale) => bail!(stale),
+        match find_difference(template, &text)? {
+            Some(difference) => bail!(difference),
             None => println!("xtask wire: {} is up to date", template.display()),
         }
         return Ok(());
@@ -48,9 +50,7 @@ pub(crate) fn run(template: &Path, mode: Mode, removed: &[String]) -> Result<()>
         replace(template, &text)?;
         written.push(template.display().to_string());
     }
-    let deploy = Deploy::read(folder)?;
-    let application = Application::read(folder, &deploy)?;
-    generate::differences_of_replaced(&application, &manifests, &deploy)?
+    generate::replacement_differences(&application, &manifests, &deploy)?
         .iter()
         .for_each(|line| println!("xtask wire: not generated: {line}"));
     if mode == Mode::WriteSamples {
@@ -65,19 +65,19 @@ pub(crate) fn run(template: &Path, mode: Mode, removed: &[String]) -> Result<()>
 }
 
 /// Returns the text of the template of the application in this folder.
-pub(crate) fn text(folder: &Path, manifests: &Manifests) -> Result<String> {
+pub(crate) fn make_template(folder: &Path, manifests: &Manifests) -> Result<String> {
     let deploy = Deploy::read(folder)?;
     generate::template(&Application::read(folder, &deploy)?, manifests, &deploy)
 }
 
 /// Finds a template that differs from what its own manifests and `deploy.yaml` make, without a
 /// build.
-pub(crate) fn edited(template: &Path) -> Result<Option<String>> {
+pub(crate) fn find_edit(template: &Path) -> Result<Option<String>> {
     let folder = template.parent().unwrap_or(Path::new(""));
-    stale(template, &text(folder, &manifests::read_file(template)?)?)
+    find_difference(template, &make_template(folder, &manifests::read_file(template)?)?)
 }
 
-fn stale(template: &Path, text: &str) -> Result<Option<String>> {
+fn find_difference(template: &Path, text: &str) -> Result<Option<String>> {
     let old = fs::read_to_string(template).with_context(|| template.display().to_string())?;
     Ok(first_difference(&old, text).map(|line| {
         format!("{}:{line}: the template is stale: run `cargo xtask wire`", template.display())

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 use anyhow::{Context, Result, bail};
 
 use super::{
-    deploy::{Deploy, Extra},
+    deploy::{Deploy, OptionalPart},
     part::Names,
 };
 use crate::functions::capitalize;
@@ -17,7 +17,7 @@ pub struct Application {
     /// `north-depot`.
     pub name: String,
     /// The parts that `Parts` in `deploy.yaml` adds.
-    pub parts: BTreeSet<Extra>,
+    pub parts: BTreeSet<OptionalPart>,
 }
 
 impl Application {
@@ -48,15 +48,10 @@ impl Application {
 
     /// The names to fill into parts.
     pub(super) fn names(&self) -> Names {
-        let words: Vec<_> = self.name.split('-').collect();
-        let camel: String = words.iter().map(|word| capitalize(word)).collect();
-        let title = [&[capitalize(words[0])], &owned(&words[1..])[..]].concat().join(" ");
+        let camel = self.name.split('-').map(capitalize).collect();
+        let title = capitalize(&self.name).replace('-', " ");
         Names::from([("Application", self.name.clone()), ("Title", title), ("Namespace", camel)])
     }
-}
-
-fn owned(words: &[&str]) -> Vec<String> {
-    words.iter().map(|word| (*word).to_owned()).collect()
 }
 
 fn is_name(name: &str) -> bool {

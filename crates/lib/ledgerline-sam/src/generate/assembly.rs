@@ -11,7 +11,7 @@ use ledgerline::manifest::{Manifests, Name};
 
 use super::{
     application_name::Application,
-    deploy::{Deploy, Extra},
+    deploy::{Deploy, OptionalPart},
     function::{Function, Kind},
     ids, lists,
     part::{self, Names},
@@ -38,7 +38,11 @@ pub fn template(
     let names = application.names();
     let mut functions = Vec::new();
     for (binary, manifest) in manifests.iter().filter(|(binary, _)| !deploy.has_function(binary)) {
-        functions.push(Function::new(binary, manifest)?);
+        let function = Function::new(binary, manifest)?;
+        if let Some(other) = functions.iter().find(|it: &&Function<'_>| it.name == function.name) {
+            bail!("`{}` and `{binary}` both make {}: rename one", other.binary, function.id());
+        }
+        functions.push(function);
     }
     let has_sequencer = functions.iter().any(|function| function.kind == Kind::Sequencer);
     let reads = |function: &&Function<'_>| function.manifest.table_of("SEQUENCE_TABLE").is_some();
@@ -50,7 +54,7 @@ pub fn template(
     }
     let mut template = skeleton(application, &names, &functions)?;
     part::fill_types(&mut template)?;
-    let mut template = deploy.merge(ids::keep(template, &deploy.ids())?)?;
+    let mut template = deploy.merge(ids::keep(template, deploy)?)?;
     template = with_roles(with_lists(template, manifests)?, manifests, deploy)?;
     prune::drop_unused(&mut template, deploy.file());
     group_parameters(&mut template);
@@ -69,7 +73,7 @@ fn skeleton(application: &Application, names: &Names, functions: &[Function<'_>]
         (part::ACCESS, true),
         (part::EVENTS_READER, scopes.contains("events")),
         (part::OPERATOR_CLIENT, has_operators || scopes.contains("operate")),
-        (part::WEB, application.parts.contains(&Extra::WebApp)),
+        (part::WEB, application.parts.contains(&OptionalPart::WebApp)),
         (part::LOG, true),
     ] {
         if is_needed {
@@ -83,7 +87,7 @@ fn skeleton(application: &Application, names: &Names, functions: &[Function<'_>]
         part::add(&mut template, part::OPERATORS.read(names)?)?;
     }
     single(Kind::Reconciler).try_for_each(|it| add_function(&mut template, it, &tables, names))?;
-    let dashboard = application.parts.contains(&Extra::Dashboard).then_some(part::DASHBOARD);
+    let dashboard = application.parts.contains(&OptionalPart::Dashboard).then_some(part::DASHBOARD);
     for part in [part::MONITORING].into_iter().chain(dashboard) {
         part::add(&mut template, part.read(names)?)?;
     }

@@ -4,7 +4,7 @@
 //! is the team's own. One without `Type` overrides a generated one.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -26,14 +26,14 @@ pub struct Deploy {
 
 /// A part that a template has only on request, because it costs money or time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Extra {
+pub enum OptionalPart {
     /// A dashboard of CloudWatch.
     Dashboard,
     /// The web app: a parameter with which the stack serves it.
     WebApp,
 }
 
-impl Extra {
+impl OptionalPart {
     pub(super) const ALL: [(&str, Self); 2] =
         [("Dashboard", Self::Dashboard), ("WebApp", Self::WebApp)];
 }
@@ -112,7 +112,7 @@ impl Deploy {
         }
     }
 
-    fn wrong(&self, (line, message): (usize, String)) -> TemplateError {
+    pub(super) fn wrong(&self, (line, message): (usize, String)) -> TemplateError {
         TemplateError::Wrong { path: self.path.clone(), line, message }
     }
 
@@ -143,33 +143,32 @@ impl Deploy {
     }
 
     /// The parts that the file adds.
-    pub(super) fn parts(&self) -> Result<BTreeSet<Extra>, TemplateError> {
+    pub(super) fn parts(&self) -> Result<BTreeSet<OptionalPart>, TemplateError> {
         let part = |node: &Node| {
-            let known = Extra::ALL.iter().find(|(name, _)| node.as_str() == Some(name));
+            let known = OptionalPart::ALL.iter().find(|(name, _)| node.as_str() == Some(name));
             known.map(|(_, part)| *part).ok_or_else(|| {
-                let names = Extra::ALL.map(|(name, _)| name).join(", ");
+                let names = OptionalPart::ALL.map(|(name, _)| name).join(", ");
                 self.wrong((node.line, format!("there is no such part; choose one of: {names}")))
             })
         };
         self.setting("Parts").map_or(&[][..], Node::items).iter().map(part).collect()
     }
 
-    /// The ids that the file keeps: the generated id, and the id that it has in the template.
-    pub(super) fn ids(&self) -> BTreeMap<&str, &str> {
-        let ids = self.setting("Ids").map_or(&[][..], Node::entries).iter();
-        ids.filter_map(|(new, old)| Some((new.as_str(), old.as_str()?))).collect()
+    /// The ids that the file keeps: by the generated id, the one that it has in the template.
+    pub(super) fn ids(&self) -> &[(String, Node)] {
+        self.setting("Ids").map_or(&[][..], Node::entries)
     }
 
     /// Returns the file without the resources that replace generated ones, and their ids.
-    pub(super) fn without_replaced(&self) -> (Self, Vec<String>) {
+    pub(super) fn without_replacements(&self) -> (Self, Vec<String>) {
         let mut rest = self.clone();
-        let mut replaced = Vec::new();
+        let mut replacements = Vec::new();
         if let Some(Kind::Map(resources)) = rest.file.get_mut("Resources").map(|it| &mut it.kind) {
-            replaced
+            replacements
                 .extend(resources.iter().filter(|(_, it)| it.is_own()).map(|(id, _)| id.clone()));
             resources.retain(|(_, resource)| !resource.is_own());
         }
-        (rest, replaced)
+        (rest, replacements)
     }
 
     /// Returns the template with the file merged over it.

@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Result, bail};
 use serde_json::Value;
 
-use super::deploy::near;
+use super::deploy::{Deploy, near};
 use crate::{
     lookup::resources,
+    template::TemplateError,
     yaml::{Kind, Node},
 };
 
@@ -76,21 +76,28 @@ pub fn lost_ids(old: &Value, new: &Value, removed: &[String]) -> Vec<String> {
 /// Gives resources and events the ids that they keep, here and where others refer to them.
 ///
 /// # Errors
-/// When nothing is generated with a given id, or the id that it would keep is another resource's.
-pub(super) fn keep(mut template: Node, ids: &BTreeMap<&str, &str>) -> Result<Node> {
+/// With the line of the file, when nothing is generated with a given id, or the id that it would
+/// keep is another resource's.
+pub(super) fn keep(mut template: Node, deploy: &Deploy) -> Result<Node, TemplateError> {
     let resources = template.get("Resources").map_or(&[][..], Node::entries);
     let known: BTreeSet<_> = resources.iter().map(|(id, _)| id.clone()).collect();
-    for (new, old) in ids {
-        if known.contains(*old) {
-            bail!("deploy.yaml: `Ids` gives `{new}` the id `{old}`, which another resource has");
+    for (new, node) in deploy.ids() {
+        let wrong = |message| Err(deploy.wrong((node.line, message)));
+        let Some(old) = node.as_str() else {
+            return wrong(format!("`Ids` gives `{new}` no text: write the id that it keeps"));
+        };
+        if known.contains(old) {
+            return wrong(format!(
+                "`Ids` gives `{new}` the id `{old}`, which another resource has"
+            ));
         }
-        if known.contains(*new) {
+        if known.contains(new) {
             rename(&mut template, new, old);
         } else if !rename_event(&mut template, new, old) {
-            bail!(
-                "deploy.yaml: `Ids` has `{new}`, and nothing generated has this id; near it are: {}",
-                near(new, known.iter().map(String::as_str)).join(", ")
-            );
+            let near = near(new, known.iter().map(String::as_str)).join(", ");
+            return wrong(format!(
+                "`Ids` has `{new}`, and nothing generated has this id; near it are: {near}"
+            ));
         }
     }
     Ok(template)
@@ -151,10 +158,18 @@ fn in_text(text: &str, new: &str, old: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use serde_json::json;
 
     use super::*;
     use crate::yaml;
+
+    /// A file that keeps these ids.
+    fn keep_ids(ids: &str) -> Deploy {
+        let text = format!("Metadata:\n  Ledgerline: {{ Ids: {{ {ids} }} }}\n");
+        Deploy::parse(Path::new("deploy.yaml"), &text).unwrap()
+    }
 
     #[test]
     fn a_kept_id_is_in_every_reference() {
@@ -163,8 +178,8 @@ mod tests {
             F:\n    Type: AWS::Serverless::Function\n    DependsOn: StockTable\n    \
             Properties: { A: !Ref StockTable, B: !GetAtt StockTable.Arn, C: !Sub \"${StockTable}/${StockTable.Arn}\",\
             Events: { Commits: { Type: SQS } } }\n";
-        let ids = BTreeMap::from([("StockTable", "GoodsTable"), ("FCommits", "FMessages")]);
-        let kept = keep(yaml::parse(text).unwrap(), &ids).unwrap().to_json();
+        let deploy = keep_ids("StockTable: GoodsTable, FCommits: FMessages");
+        let kept = keep(yaml::parse(text).unwrap(), &deploy).unwrap().to_json();
         let properties = &kept["Resources"]["F"]["Properties"];
         assert_eq!(kept["Resources"]["GoodsTable"]["Type"], "AWS::DynamoDB::Table");
         assert_eq!(kept["Resources"]["F"]["DependsOn"], "GoodsTable");
@@ -187,12 +202,15 @@ mod tests {
     fn an_id_that_nothing_has_or_another_resource_has_is_an_error() {
         let resources = "Resources: { StockTable: { Type: X }, LogTable: { Type: X } }\n";
         for (ids, expected) in [
-            (("StokTable", "GoodsTable"), "near it are: StockTable"),
-            (("StockTable", "LogTable"), "`LogTable`, which another resource has"),
+            ("StokTable: GoodsTable", "near it are: StockTable"),
+            (
+                "StockTable: LogTable",
+                "`Ids` gives `StockTable` the id `LogTable`, which another resource has",
+            ),
         ] {
-            let error = keep(yaml::parse(resources).unwrap(), &BTreeMap::from([ids]));
-            let error = error.unwrap_err().to_string();
-            assert!(error.contains(expected), "{error}");
+            let error = keep(yaml::parse(resources).unwrap(), &keep_ids(ids)).unwrap_err();
+            let error = error.to_string();
+            assert!(error.starts_with("deploy.yaml:2: ") && error.contains(expected), "{error}");
         }
     }
 }

@@ -95,7 +95,7 @@ fn small(folder: &Path, names: &Names) -> Result<()> {
     let manifests =
         ledgerline_sam::manifests::read(&names.rename(&serde_json::to_string(&manifests)?))?;
     let template = folder.join(TEMPLATE);
-    fs::write(&template, wire::text(folder, &manifests)?)?;
+    fs::write(&template, wire::make_template(folder, &manifests)?)?;
     let mut types: Types = serde_json::from_str(&names.rename(starter::file(CONTRACT)?))?;
     types.retain(&manifests);
     schemas::write_all(folder, &types.contract(&Source::read(&template)?, &manifests, folder)?)

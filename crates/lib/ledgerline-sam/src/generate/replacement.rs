@@ -15,13 +15,13 @@ use crate::template::Source;
 ///
 /// # Errors
 /// As those of [`template`].
-pub fn differences_of_replaced(
+pub fn replacement_differences(
     application: &Application,
     manifests: &Manifests,
     deploy: &Deploy,
 ) -> Result<Vec<String>> {
-    let (rest, replaced) = deploy.without_replaced();
-    if replaced.is_empty() {
+    let (rest, replacements) = deploy.without_replacements();
+    if replacements.is_empty() {
         return Ok(Vec::new());
     }
     let read = |deploy: &Deploy| {
@@ -30,7 +30,7 @@ pub fn differences_of_replaced(
     };
     let (ours, generated) = (read(deploy)?, read(&rest)?);
     let mut lines = Vec::new();
-    for id in replaced {
+    for id in replacements {
         let leaves = |template: &Value| {
             let mut leaves = BTreeMap::new();
             add_leaves(&template["Resources"][&id], &id, &mut leaves);
