@@ -420,12 +420,9 @@ fn upward_dependencies(metadata: &Metadata) -> Vec<String> {
 /// The package of the long proofs, in the workspace of the libraries.
 const PROOFS: &str = "ledgerline-proofs";
 
-/// Returns the crates that the functions, `local` or the proofs use with other features than the
+/// Returns the crates that the functions, a program or the proofs use with other features than the
 /// tests. Cargo compiles such a crate and its dependents once for each set of features, which costs
 /// minutes in every first build.
-///
-/// `xtask` is exempt: it has few dependencies, and the features of the other packages would add the
-/// dependencies of those packages.
 fn compiled_twice(metadata: &Metadata) -> Result<Vec<String>> {
     // A package may have several sets of features, because build scripts and macros have their own.
     let features = |arguments: &[&str]| -> Result<BTreeSet<(String, String)>> {
@@ -448,8 +445,10 @@ fn compiled_twice(metadata: &Metadata) -> Result<Vec<String>> {
     let has_proofs = metadata.workspace_packages().iter().any(|package| package.name == PROOFS);
     let mut problems = Vec::new();
     for (group, arguments) in [
-        ("the functions", &["--workspace", "--exclude", "xtask", "--edges", "normal,build"][..]),
+        ("the functions", &["--workspace", "--edges", "normal,build"][..]),
         ("local", &["--package", "local", "--edges", "normal,build"]),
+        ("ledger", &["--package", "ledger", "--edges", "normal,build"]),
+        ("xtask", &["--package", "xtask", "--edges", "normal,build"]),
         ("the proofs", &["--package", PROOFS, "--edges", "normal,build"]),
     ] {
         if arguments.contains(&PROOFS) && !has_proofs {
