@@ -445,10 +445,10 @@ def wrong_entry():
     return {"stream": stream, "version": "7"}
 
 
-def functions():
-    resources = template()["Resources"]
-    ids = [logical for logical, resource in resources.items() if resource["Type"] == "AWS::Lambda::Function"]
-    return {logical: physical(logical) for logical in ids}
+def samples(file):
+    """Invokes functions, named by their ids in the template, with the sample events in a file, one after the other."""
+    with open(file) as samples:
+        return [invoke(physical(sample["function"]), json.dumps(sample["event"])) for sample in json.load(samples)]
 
 
 def invoke(function, event):
@@ -459,6 +459,6 @@ def invoke(function, event):
 
 
 if __name__ == "__main__":
-    commands = [routes, preflight, tokens, web_app, denials, order_denials, operators, wrong_entry, functions, invoke]
+    commands = [routes, preflight, tokens, web_app, denials, order_denials, operators, wrong_entry, samples]
     (command,) = (command for command in commands if command.__name__ == sys.argv[1])
     print(json.dumps(command(*sys.argv[2:]), indent=1))

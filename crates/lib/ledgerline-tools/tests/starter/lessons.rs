@@ -59,7 +59,7 @@ async fn every_command_of_the_lessons_prints_the_text_of_the_lesson() {
     // The packages of the test of `--watch`, so that fewer are compiled.
     let shop = Workspace::new("try-watch");
     let mut shell = Shell::new(&shop.root);
-    shell.replace("cargo ", format!("CARGO_TARGET_DIR={} cargo ", shop.target.display()));
+    shell.replace("cargo ", format!("CARGO_BUILD_BUILD_DIR={} cargo ", shop.built.display()));
     let mut reader = Reader { shop, shell, stack: None, edited: false };
     reader.work_through("1-first-aggregate.md").await;
     reader.work_through("2-view-and-query.md").await;

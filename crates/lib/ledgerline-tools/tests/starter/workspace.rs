@@ -1,6 +1,7 @@
 //! A workspace in the target folder, and the commands that tests run in it.
 
 use std::{
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -8,50 +9,52 @@ use std::{
 
 pub(super) struct Workspace {
     pub(super) root: PathBuf,
-    pub(super) target: PathBuf,
+    /// The folder of what cargo has built for this repository. Cargo builds only the packages of the
+    /// workspace and, once for all workspaces, the libraries.
+    pub(super) built: PathBuf,
 }
 
 impl Workspace {
     /// Creates a workspace under the target folder, with `cargo ledgerline new`, which needs no
     /// clone.
     pub(super) fn new(name: &str) -> Self {
-        let here =
-            Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../..")).canonicalize().unwrap();
-        // This target folder has the built dependencies, so cargo builds only the packages of the
-        // workspace.
-        let target = here.join("target");
-        let root = target.join(name).join("shop");
+        let built = Self::built();
+        let folder = built.join(name);
+        let root = folder.join("shop");
         let _ = fs::remove_dir_all(&root);
-        fs::create_dir_all(target.join(name)).unwrap();
+        fs::create_dir_all(&folder).unwrap();
         let cargo_ledgerline = Command::new(env!("CARGO_BIN_EXE_cargo-ledgerline"))
-            .current_dir(target.join(name))
+            .current_dir(folder)
             .args(["ledgerline", "new", "shop"])
             .output()
             .unwrap();
         assert!(cargo_ledgerline.status.success(), "{cargo_ledgerline:?}");
-        let this = Self { root, target };
+        let this = Self { root, built };
         this.set_version(name);
         this.git(&["init", "--quiet"]);
         this.commit();
         this
     }
 
-    /// Copies the workspace in `folder` of this package into the target folder. `libraries` is the
-    /// folder of the libraries in its manifest.
-    pub(super) fn copied(name: &str, folder: &str, libraries: &str) -> Self {
+    /// Copies the starter into the target folder.
+    pub(super) fn starter() -> Self {
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().unwrap();
-        let workspace = here.join("../../..").canonicalize().unwrap();
-        let this =
-            Self { root: workspace.join("target").join(name), target: workspace.join("target") };
+        let built = Self::built();
+        let this = Self { root: built.join("starter"), built };
         let _ = fs::remove_dir_all(&this.root);
-        copy(&here.join(folder), &this.root);
+        copy(&here.join("starter"), &this.root);
         let manifest = this.root.join("Cargo.toml");
         let text = fs::read_to_string(&manifest).unwrap();
-        let beside = format!("path = \"{}/", here.parent().unwrap().display());
-        fs::write(&manifest, text.replace(&format!("path = \"{libraries}"), &beside)).unwrap();
-        fs::copy(workspace.join("Cargo.lock"), this.root.join("Cargo.lock")).unwrap();
-        this.set_version(name);
+        let libraries = format!("path = \"{}/", here.parent().unwrap().display());
+        fs::write(&manifest, text.replace("path = \"../../", &libraries)).unwrap();
+        fs::copy(here.join("../../../Cargo.lock"), this.root.join("Cargo.lock")).unwrap();
+        this.set_version("starter");
         this
+    }
+
+    fn built() -> PathBuf {
+        let here = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.."));
+        here.canonicalize().unwrap().join("target")
     }
 
     fn set_version(&self, name: &str) {
@@ -78,31 +81,33 @@ impl Workspace {
         self.git(&["commit", "--quiet", "--message", "before"]);
     }
 
-    pub(super) fn cargo(&self, arguments: &[&str]) -> String {
-        run(Command::new(env!("CARGO"))
+    /// Returns a command in the workspace. Its own target folder has its programs, because those of
+    /// this repository have the same names.
+    pub(super) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
             .current_dir(&self.root)
-            .env("CARGO_TARGET_DIR", &self.target)
-            .args(arguments))
+            .env("CARGO_TARGET_DIR", self.root.join("target"))
+            .env("CARGO_BUILD_BUILD_DIR", &self.built);
+        command
     }
 
-    /// Returns the command `cargo xtask new`, of the program that was built last. The program
-    /// contains the aggregates, so a test builds it again after a new aggregate, and after no other
-    /// part.
-    pub(super) fn xtask_new(&self, arguments: &[&str]) -> Command {
-        let mut xtask = Command::new(self.target.join("debug/xtask"));
-        // `new` builds the functions for their manifests, so it needs the same target folder.
-        xtask
-            .current_dir(&self.root)
-            .env("CARGO_TARGET_DIR", &self.target)
-            .arg("new")
-            .args(arguments);
+    pub(super) fn cargo(&self, arguments: &[&str]) -> String {
+        run(self.command(env!("CARGO")).args(arguments))
+    }
+
+    /// Returns a command of the program `xtask` that was built last. The program contains the
+    /// aggregates, so a test builds it again after a new aggregate, and after no other part.
+    pub(super) fn xtask(&self, arguments: &[&str]) -> Command {
+        let mut xtask = self.command(self.root.join("target/debug/xtask"));
+        xtask.args(arguments);
         xtask
     }
 
     /// Adds a part. Returns the changed files, without new files: the numbers of added and removed
     /// lines, and the path.
     pub(super) fn lay_down(&self, arguments: &[&str]) -> Vec<String> {
-        run(&mut self.xtask_new(arguments));
+        run(&mut self.xtask(&[&["new"], arguments].concat()));
         self.git(&["add", "--all"]);
         let changed = self.git(&["diff", "--cached", "--numstat", "--diff-filter=M"]);
         let changed = changed.lines().map(|line| line.replace('\t', " ")).collect();
@@ -139,7 +144,7 @@ impl Workspace {
 
 /// Copies a folder. A manifest named `_Cargo.toml`, as in the starter, gets the name that cargo
 /// expects.
-pub(super) fn copy(from: &Path, to: &Path) {
+fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let (entry, name) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();
