@@ -17,6 +17,7 @@ use std::{
 
 use cargo_metadata::{MetadataCommand, Package};
 use ledgerline_sam::{
+    build::cargo,
     generate::{self, Application, Deploy},
     manifests,
     template::Source,
@@ -80,7 +81,7 @@ impl Copy {
 
     fn cargo(&self, arguments: &[&str]) -> String {
         // The dependencies are built already, so cargo builds only the packages of the copy.
-        run(Command::new(env!("CARGO"))
+        run(cargo()
             .current_dir(&self.root)
             .env("CARGO_TARGET_DIR", self.root.join("target"))
             .env("CARGO_BUILD_BUILD_DIR", &self.built)

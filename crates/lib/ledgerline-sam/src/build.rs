@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use cargo_metadata::{Message, MetadataCommand, Package};
 use ledgerline::manifest::{Manifest, Manifests};
 
-pub use crate::cargo::cargo;
+pub use crate::cargo::{cargo, remove_package_variables};
 use crate::progress;
 
 /// The name of the development binary, which has the handlers of all functions.

@@ -8,6 +8,7 @@ use std::{
     process::Command,
 };
 
+use ledgerline_sam::build::remove_package_variables;
 use serde_json::Value;
 
 use super::{LocalStack, eventually, workspace};
@@ -127,6 +128,7 @@ impl Shell {
         }
         let mut shell = Command::new("bash");
         shell.current_dir(&self.folder).env("NO_PROXY", "127.0.0.1");
+        remove_package_variables(&mut shell);
         let output = shell.args(["-e", "-o", "pipefail", "-c", &script]).output().unwrap();
         let (printed, errors) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -7,6 +7,8 @@ use std::{
     process::Command,
 };
 
+use ledgerline_sam::build::remove_package_variables;
+
 pub(super) struct Workspace {
     pub(super) root: PathBuf,
     /// The folder of what cargo has built for this repository. Cargo builds only the packages of the
@@ -89,6 +91,7 @@ impl Workspace {
             .current_dir(&self.root)
             .env("CARGO_TARGET_DIR", self.root.join("target"))
             .env("CARGO_BUILD_BUILD_DIR", &self.built);
+        remove_package_variables(&mut command);
         command
     }
 
