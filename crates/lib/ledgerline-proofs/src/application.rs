@@ -20,7 +20,7 @@ use serde::Serialize;
 
 pub use crate::races::{Histories, History, RETENTION_SECONDS};
 use crate::{
-    Finding,
+    Effort, Finding, Runs,
     case::Case,
     counts::Counts,
     decoding,
@@ -35,8 +35,8 @@ use crate::{
 /// An instance of a command function.
 pub(crate) type Instance = Rc<dyn Fn(HttpRequest) -> LocalBoxFuture<'static, Response>>;
 
-/// Plays concurrent histories: the first seed, and their number.
-type Play = Box<dyn Fn(u64, u64) -> Result<Counts, Finding> + Send + Sync>;
+/// Plays concurrent histories.
+type Play = Box<dyn Fn(&Effort, &Runs) -> Result<Counts, Finding> + Send + Sync>;
 
 /// Creates the commits of a stream.
 type Write = Box<dyn Fn(&str, &mut Rng) -> Vec<Commit> + Send + Sync>;
@@ -151,7 +151,7 @@ impl Application {
         self.streams.push(Streams {
             category: A::CATEGORY,
             write: Box::new(move |name, rng| histories(name, rng).commits(rng)),
-            play: Box::new(move |seed, runs| subject.play_all(seed, runs)),
+            play: Box::new(move |effort, runs| subject.play_all(effort, runs)),
         });
         self
     }

@@ -2,34 +2,47 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use anyhow::{Result, ensure};
+use crate::{Effort, Finding, Runs};
 
 /// The counts of a run or of all runs of a proof, by their units, such as "commits".
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Counts(BTreeMap<&'static str, u64>);
+pub struct Counts {
+    /// The number of runs.
+    pub(crate) runs: u64,
+    units: BTreeMap<&'static str, u64>,
+}
 
 impl Counts {
     /// Adds to the count of a unit.
     pub fn add(&mut self, unit: &'static str, count: u64) {
-        *self.0.entry(unit).or_default() += count;
+        *self.units.entry(unit).or_default() += count;
     }
 
     /// Adds the counts of another run.
     pub(crate) fn merge(&mut self, other: Self) {
-        other.0.into_iter().for_each(|(unit, count)| self.add(unit, count));
+        self.runs += other.runs;
+        other.units.into_iter().for_each(|(unit, count)| self.add(unit, count));
     }
 
     /// The count of a unit.
     pub(crate) fn count(&self, unit: &str) -> u64 {
-        self.0.get(unit).copied().unwrap_or_default()
+        self.units.get(unit).copied().unwrap_or_default()
     }
 
-    /// Checks that none of these counts is 0. A proof that did not meet a fault proves nothing about
-    /// it.
-    pub(crate) fn ensure_tried(&self, units: &[&str]) -> Result<()> {
+    /// Checks that none of these counts is 0, unless there were fewer runs than the least of the
+    /// proof. A proof that did not meet a fault proves nothing about it.
+    pub(crate) fn ensure_tried(
+        &self,
+        effort: &Effort,
+        runs: &Runs,
+        units: &[&str],
+    ) -> Result<(), Finding> {
         let missing: Vec<_> = units.iter().filter(|unit| self.count(unit) == 0).collect();
-        ensure!(missing.is_empty(), "{missing:?} were not tried: {self}");
-        Ok(())
+        if missing.is_empty() || self.runs < runs.least {
+            return Ok(());
+        }
+        let story = format!("{missing:?} were not tried: {self}");
+        Err(Finding { seed: effort.seed, runs: Some(self.runs), story })
     }
 }
 
@@ -41,7 +54,8 @@ impl From<()> for Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts: Vec<_> = self.0.iter().map(|(unit, count)| format!("{count} {unit}")).collect();
+        let counts: Vec<_> =
+            self.units.iter().map(|(unit, count)| format!("{count} {unit}")).collect();
         f.write_str(&counts.join(", "))
     }
 }

@@ -32,7 +32,7 @@ const ATTEMPTS: usize = 20;
 /// without.
 pub(crate) fn proof(effort: &Effort, application: &Application) -> Result<Tried> {
     let (mut points, mut calls) = (0, Vec::new());
-    for case in &cases(application, effort.seed)? {
+    for case in &cases(application, effort)? {
         let (expected, all) = run(application, case).with_context(|| case.name.clone())?;
         calls.push(format!("{} {all}", case.name));
         for applied in [false, true] {
@@ -170,20 +170,22 @@ fn difference(found: &Outcome, expected: &Outcome) -> String {
 // --- The handlers --------------------------------------------------------------------------------
 
 /// The handlers of an application: its functions, its fanout, and its own cases.
-fn cases(application: &Application, seed: u64) -> Result<Vec<Case>> {
-    let mut rng = Rng::with_seed(seed);
+fn cases(application: &Application, effort: &Effort) -> Result<Vec<Case>> {
+    let mut rng = Rng::with_seed(effort.seed);
     // Two names with a common prefix, and one with another: an application may key rows by a prefix
     // of names.
     let mut streams = |category: &str| -> Vec<Vec<Commit>> {
         ["a-1", "a-2", "b-1"].map(|name| application.write(category, name, &mut rng)).into()
     };
     let mut cases = Vec::new();
-    for function in &application.commands {
-        cases.push(commands(application, function)?);
+    if effort.tries_libraries(application) {
+        for function in &application.commands {
+            cases.push(commands(application, function)?);
+        }
+        let fanned =
+            application.streams.iter().flat_map(|kind| streams(kind.category).into_iter().take(2));
+        cases.push(fanout(application, fanned.collect()));
     }
-    let fanned =
-        application.streams.iter().flat_map(|kind| streams(kind.category).into_iter().take(2));
-    cases.push(fanout(application, fanned.collect()));
     for view in &application.stateful {
         cases.push(state_view_case(application, view, streams(view.category).swap_remove(0)));
     }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
-    Effort, Tried,
+    Effort, Runs, Tried,
     application::Application,
     counts::Counts,
     emulated_services::DEDUPLICATION,
@@ -47,19 +47,14 @@ const QUARANTINED: &str = "quarantined records";
 pub(crate) fn proof(effort: &Effort, application: &Application) -> Result<Tried> {
     let mut total = 0;
     let mut beside = Vec::new();
-    for dynamics in DYNAMICS {
-        let runs = match dynamics {
-            Dynamics::Usual => effort.runs(500, 2_500),
-            Dynamics::SlowConsumers | Dynamics::Outage | Dynamics::Restored | Dynamics::Deadly => {
-                effort.runs(150, 1_000)
-            }
-        };
-        let counts = play(effort.seed, runs, dynamics, application)?;
-        if runs >= 150 && !application.streams.is_empty() {
-            counts.ensure_tried(&dynamics.faults(application))?;
-        }
-        total += runs;
-        beside.push(format!("{dynamics:?} {runs}: {counts}"));
+    let dynamics =
+        if effort.tries_libraries(application) { &DYNAMICS[..] } else { &[Dynamics::Usual] };
+    for dynamics in dynamics.iter().copied() {
+        let runs = dynamics.runs();
+        let counts = play(effort, &runs, dynamics, application)?;
+        counts.ensure_tried(effort, &runs, &dynamics.faults(application))?;
+        total += counts.runs;
+        beside.push(format!("{dynamics:?} {}: {counts}", counts.runs));
     }
     Ok(Tried::new(total, "schedules", beside.join("; ")))
 }
@@ -93,6 +88,15 @@ const DYNAMICS: [Dynamics; 5] = [
 ];
 
 impl Dynamics {
+    fn runs(self) -> Runs {
+        match self {
+            Self::Usual => Runs { least: 150, seconds: 6, long: 2_500 },
+            Self::SlowConsumers | Self::Outage | Self::Restored | Self::Deadly => {
+                Runs { least: 100, seconds: 5, long: 1_000 }
+            }
+        }
+    }
+
     /// The counts of faults that some schedule must have.
     fn faults(self, application: &Application) -> Vec<&'static str> {
         match self {
@@ -110,8 +114,13 @@ impl Dynamics {
     }
 }
 
-/// Plays `runs` schedules.
-fn play(seed: u64, runs: u64, dynamics: Dynamics, application: &Application) -> Result<Counts> {
+/// Plays schedules.
+fn play(
+    effort: &Effort,
+    runs: &Runs,
+    dynamics: Dynamics,
+    application: &Application,
+) -> Result<Counts> {
     if application.streams.is_empty() {
         return Ok(Counts::default());
     }
@@ -131,7 +140,7 @@ fn play(seed: u64, runs: u64, dynamics: Dynamics, application: &Application) -> 
         counts.add(FAULTS, world.wire.take_faults().values().sum());
         Ok(counts)
     };
-    Ok(each_seed(seed, runs, world, play)?)
+    Ok(each_seed(effort, runs, world, play)?)
 }
 
 /// A message in a queue.

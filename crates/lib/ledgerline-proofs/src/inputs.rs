@@ -18,7 +18,7 @@ use ledgerline_lambda::{
 use serde_json::{Value, json};
 
 use crate::{
-    Effort, Tried,
+    Effort, Runs, Tried,
     application::Application,
     counts::Counts,
     tank_application::tanks,
@@ -27,6 +27,9 @@ use crate::{
 
 /// The number of inputs in one run: the size of a batch of the stream.
 const BATCH: usize = 100;
+
+/// The batches of all decoders.
+const RUNS: Runs = Runs { least: 160, seconds: 4, long: 2_600 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Decoder {
@@ -55,7 +58,6 @@ const DECODERS: [(Decoder, &str); 8] = [
 /// Feeds bad input to each of the decoders. Fails if a decoder panics, or gives an answer that bad
 /// input must not get.
 pub(crate) fn proof(effort: &Effort, application: &Application) -> Result<Tried> {
-    let runs = effort.runs(400, 2_600);
     let samples = Samples::read(application)?;
     let decoders = samples.decoders();
     let play = |world: &mut World, seed: u64| {
@@ -71,8 +73,8 @@ pub(crate) fn proof(effort: &Effort, application: &Application) -> Result<Tried>
         counts.add("inputs that were good all the same", fed);
         Ok(counts)
     };
-    let counts = each_seed(effort.seed, runs, || World::new(&application.tables()), play)?;
-    Ok(Tried::new(runs * BATCH as u64, "inputs", counts))
+    let counts = each_seed(effort, &RUNS, || World::new(&application.tables()), play)?;
+    Ok(Tried::new(counts.runs * BATCH as u64, "inputs", counts))
 }
 
 /// Valid input, by kind.

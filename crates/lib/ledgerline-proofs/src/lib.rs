@@ -32,6 +32,7 @@ use std::{env, error, fmt};
 use anyhow::Result;
 use ledgerline_testing::{repeat_command, seed};
 
+use self::world::each_seed;
 pub use self::{application::Application, counts::Counts, program::main, tank_application::tanks};
 
 type Run = fn(&Effort, &Application) -> Result<Tried>;
@@ -42,8 +43,6 @@ struct Proof {
     number: u8,
     /// The claim of the proof, in a few words.
     name: &'static str,
-    /// Whether the proof consists of runs, each with a seed of its own.
-    seeded: bool,
     run: Run,
 }
 
@@ -64,42 +63,37 @@ impl Proof {
         application: &Application,
         effort: &Effort,
     ) -> String {
-        let runs = if self.seeded { effort.runs_to_repeat(finding) } else { None };
         if application.is_builtin {
             let seed = finding.seed;
             let short = if effort.long { "" } else { " --short" };
-            let runs = runs.map(|runs| format!(" --runs {runs}")).unwrap_or_default();
+            let runs = finding.runs.map(|runs| format!(" --runs {runs}")).unwrap_or_default();
             let command =
                 format!("cargo run --profile fast -p ledgerline-proofs -- --only {}", self.number);
             return format!("Again: {command} --seed {seed}{runs}{short}");
         }
         // The test of an application has the name of the proof.
         let test = self.name.to_lowercase().replace(',', "").replace(' ', "_");
-        effort.repeat_command_with(runs, finding, &test)
+        effort.repeat_command(finding, &test)
     }
 }
 
-const fn seeded_proof(number: u8, name: &'static str, run: Run) -> Proof {
-    Proof { number, name, seeded: true, run }
-}
-
-const fn whole_proof(number: u8, name: &'static str, run: Run) -> Proof {
-    Proof { number, name, seeded: false, run }
+const fn proof(number: u8, name: &'static str, run: Run) -> Proof {
+    Proof { number, name, run }
 }
 
 /// All proofs, in the order of their numbers.
 const PROOFS: [Proof; 11] = [
-    seeded_proof(1, "Concurrent histories are linearizable", histories::proof),
-    whole_proof(2, "The check of histories finds planted bugs", histories::finds_planted_bugs),
-    seeded_proof(3, "Whatever the delivery, rows are the fold", delivery::proof),
-    whole_proof(4, "A crash after any call loses and doubles nothing", crashes::proof),
-    whole_proof(5, "Any of ten may fail", masks::proof),
-    whole_proof(6, "The model of the pipeline has no wrong state", pipeline_model::proof),
-    seeded_proof(7, "Bad input stops nothing", inputs::proof),
-    seeded_proof(8, "Two versions at once leave what one would", versions::proof),
-    seeded_proof(9, "The order of all commits is final", sequencers::proof),
-    seeded_proof(10, "A subscription applies each commit once", subscriptions::proof),
-    seeded_proof(11, "A view is rebuilt while it is written", rebuilds::proof),
+    proof(1, "Concurrent histories are linearizable", histories::proof),
+    proof(2, "The check of histories finds planted bugs", histories::finds_planted_bugs),
+    proof(3, "Whatever the delivery, rows are the fold", delivery::proof),
+    proof(4, "A crash after any call loses and doubles nothing", crashes::proof),
+    proof(5, "Any of ten may fail", masks::proof),
+    proof(6, "The model of the pipeline has no wrong state", pipeline_model::proof),
+    proof(7, "Bad input stops nothing", inputs::proof),
+    proof(8, "Two versions at once leave what one would", versions::proof),
+    proof(9, "The order of all commits is final", sequencers::proof),
+    proof(10, "A subscription applies each commit once", subscriptions::proof),
+    proof(11, "A view is rebuilt while it is written", rebuilds::proof),
 ];
 
 /// Defines the tests of an application: one for each proof of ledgerline that is about
@@ -163,6 +157,47 @@ pub fn test(number: u8, application: &Application) {
     }
 }
 
+/// Tries the runs of a workspace's own proof in the test `test`, with the effort that the
+/// environment asks for.
+///
+/// # Panics
+/// On a finding. The message has the finding and the command that repeats it.
+#[expect(clippy::panic, reason = "in a test a panic is the report")]
+pub fn test_runs<W, T: Into<Counts>>(
+    test: &str,
+    runs: &Runs,
+    world: impl Fn() -> Result<W> + Sync,
+    run: impl Fn(&mut W, u64) -> Result<T> + Sync,
+) {
+    let effort = Effort::from_environment();
+    match each_seed(&effort, runs, world, run) {
+        Ok(counts) => {
+            let (seed, runs) = (effort.seed, counts.runs);
+            program::report(&format!("   {test}, seed {seed}: {runs} runs; {counts}"));
+        }
+        Err(finding) => panic!("{finding}\n{}", effort.repeat_command(&finding, test)),
+    }
+}
+
+/// The number of runs of a proof. Each run is a case with a seed of its own.
+#[derive(Debug, Clone, Copy)]
+pub struct Runs {
+    /// The least runs of the short form: at least twice those in which each planted bug is found,
+    /// if there are any.
+    pub least: u64,
+    /// The processor time, in seconds, after which the short form begins no further run.
+    pub seconds: u64,
+    /// The number of runs of the long form.
+    pub long: u64,
+}
+
+impl Runs {
+    /// This number of runs, in the short form as in the long one.
+    const fn exactly(runs: u64) -> Self {
+        Self { least: runs, seconds: 0, long: runs }
+    }
+}
+
 /// The effort of a proof: its seed, and its number of runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
@@ -170,7 +205,7 @@ pub struct Effort {
     pub seed: u64,
     /// Whether the proof may take minutes instead of seconds.
     pub long: bool,
-    /// The number of runs; `None` for the default of the proof's short or long form.
+    /// The number of runs; `None` for that of the proof's short or long form.
     pub runs: Option<u64>,
 }
 
@@ -188,29 +223,28 @@ impl Effort {
         }
     }
 
-    /// The number of runs of a proof whose defaults are `short` and `long`.
-    #[must_use]
-    pub fn runs(&self, short: u64, long: u64) -> u64 {
-        self.runs.unwrap_or(if self.long { long } else { short })
+    /// Whether a proof also tries what is the same for all applications: the command functions'
+    /// runner, the fanout and the guards. The short form tries it with ledgerline's own application
+    /// only.
+    const fn tries_libraries(&self, application: &Application) -> bool {
+        application.is_builtin || self.long
     }
 
-    /// The number of runs that repeats a finding; `None` for the default of the effort's form. A
-    /// finding needs one run, except a finding with the first seed. That one may be about all runs
-    /// together, for example that no run had a fault.
-    fn runs_to_repeat(&self, finding: &Finding) -> Option<u64> {
-        if finding.seed == self.seed { self.runs } else { Some(1) }
+    /// The least and the most runs of a proof, and the milliseconds of processor time after which
+    /// no run follows the least.
+    fn bounds(&self, runs: &Runs) -> (u64, u64, u64) {
+        match (self.runs, self.long) {
+            (Some(runs), _) => (runs, runs, 0),
+            (None, false) if runs.seconds > 0 => (runs.least, u64::MAX, runs.seconds * 1_000),
+            (None, _) => (runs.long, runs.long, 0),
+        }
     }
 
     /// The command that repeats a finding of the test `test`, which is one of the proofs of the
     /// package under test.
-    #[must_use]
-    pub fn repeat_command(&self, finding: &Finding, test: &str) -> String {
-        self.repeat_command_with(self.runs_to_repeat(finding), finding, test)
-    }
-
-    fn repeat_command_with(&self, runs: Option<u64>, finding: &Finding, test: &str) -> String {
+    fn repeat_command(&self, finding: &Finding, test: &str) -> String {
         let long = if self.long { " PROOFS=long" } else { "" };
-        let runs = runs.map(|runs| format!(" PROOFS_RUNS={runs}")).unwrap_or_default();
+        let runs = finding.runs.map(|runs| format!(" PROOFS_RUNS={runs}")).unwrap_or_default();
         repeat_command(finding.seed, &format!("{runs}{long}"), &format!("--test proofs {test}"))
     }
 }
@@ -234,15 +268,23 @@ impl Tried {
 /// A violated guarantee.
 #[derive(Debug, Clone)]
 pub struct Finding {
-    /// The seed that repeats the run.
+    /// The seed that repeats the finding.
     pub seed: u64,
+    /// The number of runs that repeats the finding, one or all together; `None` in a proof without
+    /// runs.
+    pub runs: Option<u64>,
     /// The events of the run, as text.
     pub story: String,
 }
 
 impl Finding {
     fn new(seed: u64, error: &anyhow::Error) -> Self {
-        Self { seed, story: format!("{error:#}") }
+        Self { seed, runs: None, story: format!("{error:#}") }
+    }
+
+    /// A finding of one run.
+    fn case(seed: u64, error: &anyhow::Error) -> Self {
+        Self { runs: Some(1), ..Self::new(seed, error) }
     }
 }
 
@@ -266,22 +308,26 @@ mod tests {
     #[test]
     fn one_command_repeats_a_finding() {
         let effort = Effort { seed: 7, long: false, runs: None };
-        let finding = |seed| Finding { seed, story: String::new() };
-        let again = |seed| PROOFS[8].repeat_command(&finding(seed), &tanks(), &effort);
+        let finding = Finding::case(9, &anyhow::anyhow!("a commit is lost"));
+        let again = PROOFS[8].repeat_command(&finding, &tanks(), &effort);
         let command = "Again: cargo run --profile fast -p ledgerline-proofs -- --only 9 --seed";
-        assert_eq!(again(9), format!("{command} 9 --runs 1 --short"));
-        // A finding with the first seed may be about all runs, for example that no run had a fault.
-        assert_eq!(again(7), format!("{command} 7 --short"));
+        assert_eq!(again, format!("{command} 9 --runs 1 --short"));
+        // A finding about all runs together: no run had a fault.
+        let runs = Runs { least: 20, seconds: 0, long: 100 };
+        let counts = Counts { runs: 20, ..Counts::default() };
+        let together = counts.ensure_tried(&effort, &runs, &["faults"]).err().unwrap();
+        let again = PROOFS[8].repeat_command(&together, &tanks(), &effort);
+        assert_eq!(again, format!("{command} 7 --runs 20 --short"));
         let mut moved = tanks();
         moved.is_builtin = false;
-        let again = PROOFS[2].repeat_command(&finding(9), &moved, &effort);
+        let again = PROOFS[2].repeat_command(&finding, &moved, &effort);
         assert!(
             again.ends_with("--test proofs whatever_the_delivery_rows_are_the_fold"),
             "{again}"
         );
         let command = "cargo test -p ledgerline-proofs --test proofs moved";
         assert_eq!(
-            effort.repeat_command(&finding(9), "moved"),
+            effort.repeat_command(&finding, "moved"),
             format!("Again: LEDGERLINE_SEED=9 PROOFS_RUNS=1 {command}")
         );
     }

@@ -20,7 +20,7 @@ use ledgerline_testing::table;
 use serde_json::Value;
 
 use crate::{
-    Effort, Tried,
+    Effort, Finding, Runs, Tried,
     application::Application,
     faulty_wire::Wire,
     pipeline::{Pipeline, commit_message, records},
@@ -33,9 +33,9 @@ const TEN: usize = 10;
 
 /// Runs all masks of ten entries, in each of the four parts. Fails if an entry is lost, duplicated,
 /// or overtakes another.
-pub(crate) fn proof(_: &Effort, _: &Application) -> Result<Tried> {
+pub(crate) fn proof(effort: &Effort, _: &Application) -> Result<Tried> {
     let masks = 1 << TEN;
-    let tables = tanks().tables();
+    let application = tanks();
     let play = |world: &mut World, mask| {
         world.runtime.block_on(async {
             fastrand::seed(mask);
@@ -44,19 +44,22 @@ pub(crate) fn proof(_: &Effort, _: &Application) -> Result<Tried> {
             for (part, tanks) in
                 [(Part::Bus, 10), (Part::Bus, 5), (Part::Queue, 10), (Part::Queue, 5)]
             {
-                let batch = Batch { wire: &world.wire, part, tanks, mask };
+                let batch =
+                    Batch { wire: &world.wire, application: &application, part, tanks, mask };
                 batch.refuse_once().await.with_context(|| format!("{part:?}, once"))?;
                 batch.refuse_for_good().await.with_context(|| format!("{part:?}, for good"))?;
             }
             answer_to_a_queue(&world.wire, mask).await
         })
     };
+    let all = Effort { seed: 0, runs: None, ..*effort };
     each_seed(
-        0,
-        masks,
-        || World::new(&tables),
+        &all,
+        &Runs::exactly(masks),
+        || World::new(&application.tables()),
         |world, mask| play(world, mask).with_context(|| format!("mask {mask:010b}")),
-    )?;
+    )
+    .map_err(|finding| Finding { seed: effort.seed, runs: None, ..finding })?;
     let beside = format!(
         "PutEvents, SendMessageBatch, the answer to the stream, the answer to a queue: {masks} each"
     );
@@ -96,6 +99,7 @@ type Versions = Vec<(String, u64)>;
 /// The mask has the commits that the part refuses.
 struct Batch<'a> {
     wire: &'a Wire,
+    application: &'a Application,
     part: Part,
     tanks: usize,
     mask: u64,
@@ -139,7 +143,7 @@ impl Batch<'_> {
     /// Checks that an entry that was refused once is sent once more, and that no other entry is.
     async fn refuse_once(&self) -> Result<()> {
         let commits = self.commits("once");
-        let pipeline = tanks().pipeline_at(self.wire);
+        let pipeline = self.application.pipeline_at(self.wire);
         let sent = self.refuse(1);
         let failed = pipeline.fanout.handle(&records(&commits)).await;
         self.wire.services().refuse(None);
@@ -158,7 +162,7 @@ impl Batch<'_> {
     /// each stream must stay in order.
     async fn refuse_for_good(&self) -> Result<()> {
         let commits = self.commits("good");
-        let pipeline = tanks().pipeline_at(self.wire);
+        let pipeline = self.application.pipeline_at(self.wire);
         let _sent = self.refuse(usize::MAX);
         let first = records(&commits);
         let failed = pipeline.fanout.handle(&first).await;

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 use std::{
+    io::{self, Write},
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -83,7 +84,8 @@ pub fn main() -> ExitCode {
 
 /// Prints the result of a proof in a test.
 pub(crate) fn report(line: &str) {
-    eprintln!("{line}");
+    // Past the capture of the test harness, which shows the output of failed tests only.
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// The number with a comma between thousands.

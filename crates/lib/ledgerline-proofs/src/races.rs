@@ -22,7 +22,7 @@ use stateright::semantics::{ConsistencyTester, LinearizabilityTester, Sequential
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
-    Finding,
+    Effort, Finding, Runs,
     counts::Counts,
     faulty_wire::{Plan, Wire},
     planted::{Bug, Planted},
@@ -127,8 +127,8 @@ pub(crate) struct Subject<A: Aggregate> {
 }
 
 impl<A: Aggregate> Subject<A> {
-    /// Plays `runs` histories.
-    pub(crate) fn play_all(&self, seed: u64, runs: u64) -> Result<Counts, Finding> {
+    /// Plays histories.
+    pub(crate) fn play_all(&self, effort: &Effort, runs: &Runs) -> Result<Counts, Finding> {
         let play = |(world, store): &mut (World, DynamoDbStore), seed: u64| {
             let clocks = if seed % 16 < 2 { Clocks::DayOff } else { Clocks::Near };
             if seed.is_multiple_of(2) {
@@ -138,7 +138,7 @@ impl<A: Aggregate> Subject<A> {
                 Planted::new(store.clone(), world.wire.dynamodb(), Bug::WithoutEmbeddedState);
             world.runtime.block_on(play(self, &bare, store, &world.wire, seed, clocks))
         };
-        each_seed(seed, runs, world, play)
+        each_seed(effort, runs, world, play)
     }
 }
 

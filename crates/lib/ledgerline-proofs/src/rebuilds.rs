@@ -38,7 +38,7 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    Application, Effort, Tried,
+    Application, Effort, Runs, Tried,
     counts::Counts,
     faulty_wire::{Plan, Wire},
     pipeline::commit_message,
@@ -102,6 +102,9 @@ const MISSING: &str = "streams found missing by a comparison";
 const REPAIRED: &str = "streams repaired before a rollback";
 const SWITCHED: &str = "switches of the reads";
 
+/// At least twice the rebuilds in which the planted bugs of the tests are found.
+const RUNS: Runs = Runs { least: 80, seconds: 20, long: 10_000 };
+
 /// Plays rebuilds. Fails if a read would show an older version than an earlier one, or the rows are
 /// not the fold.
 pub(crate) fn proof(effort: &Effort, application: &Application) -> Result<Tried> {
@@ -123,7 +126,6 @@ fn play(
     manifest: fn(Kind) -> Manifest,
     rollback: Rollback,
 ) -> Result<Tried> {
-    let runs = effort.runs(240, 10_000);
     let play = |(): &mut (), seed| {
         // Each run has a world of its own, because a rebuild reads the whole log.
         let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable", "SitesTable"])?;
@@ -133,19 +135,10 @@ fn play(
         played.with_context(|| format!("{:?}", run.kind))?;
         Ok(run.counts)
     };
-    let counts = each_seed(effort.seed, runs, || Ok(()), play)?;
-    if runs >= 200 {
-        counts.ensure_tried(&[
-            KILLED,
-            ASKED_AGAIN,
-            MISSING,
-            REPAIRED,
-            SWITCHED,
-            FAULTS,
-            BATCHES,
-        ])?;
-    }
-    Ok(Tried::new(runs, "rebuilds", counts))
+    let counts = each_seed(effort, &RUNS, || Ok(()), play)?;
+    let units = [KILLED, ASKED_AGAIN, MISSING, REPAIRED, SWITCHED, FAULTS, BATCHES];
+    counts.ensure_tried(effort, &RUNS, &units)?;
+    Ok(Tried::new(counts.runs, "rebuilds", counts))
 }
 
 /// The kinds of views.

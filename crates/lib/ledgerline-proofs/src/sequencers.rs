@@ -35,7 +35,7 @@ use tokio::{
 };
 
 use crate::{
-    Application, Effort, Tried,
+    Application, Effort, Runs, Tried,
     counts::Counts,
     faulty_wire::{Plan, Wire},
     sequencer_model,
@@ -59,11 +59,12 @@ const VOID: &str = "void entries";
 /// Commits that later took the version of a void entry.
 const LATE: &str = "commits at the version of a void entry";
 
+const RUNS: Runs = Runs { least: 200, seconds: 8, long: 100_000 };
+
 /// Plays histories of sequencers. Fails if the order has a hole, lacks a commit, is not that of
 /// versions in a stream, or has a consequence before its cause. Also fails if two readers see
 /// different orders.
 pub(crate) fn proof(effort: &Effort, _: &Application) -> Result<Tried> {
-    let runs = effort.runs(1_000, 100_000);
     let (states, without) = sequencer_model::explore(effort)?;
     // A database has one `$all`.
     let play = |(): &mut (), seed| {
@@ -71,12 +72,10 @@ pub(crate) fn proof(effort: &Effort, _: &Application) -> Result<Tried> {
         let history = History::new(world.wire.clone(), world.store(), seed);
         world.runtime.block_on(history.play())
     };
-    let counts = each_seed(effort.seed, runs, || Ok(()), play)?;
-    if runs >= 100 {
-        counts.ensure_tried(&[RETRIES, LOST, VOID, LATE, FAULTS])?;
-    }
+    let counts = each_seed(effort, &RUNS, || Ok(()), play)?;
+    counts.ensure_tried(effort, &RUNS, &[RETRIES, LOST, VOID, LATE, FAULTS])?;
     let beside = format!("{counts}; a model of {states} states, all there are; {without}");
-    Ok(Tried::new(runs, "histories", beside))
+    Ok(Tried::new(counts.runs, "histories", beside))
 }
 
 struct History {

@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    Application, Effort, Tried,
+    Application, Effort, Runs, Tried,
     case::{Case, Done},
     counts::Counts,
     faulty_wire::{Plan, Wire},
@@ -91,21 +91,20 @@ fn changes(
     Ok(())
 }
 
+const RUNS: Runs = Runs { least: 60, seconds: 10, long: 20_000 };
+
 /// Plays histories of subscriptions. Fails if a commit is missing, duplicated or out of order, or if
 /// the rows are not the fold.
 pub(crate) fn proof(effort: &Effort, _: &Application) -> Result<Tried> {
-    let runs = effort.runs(60, 20_000);
     let play = |(): &mut (), seed| {
         // Each run has a world of its own, because the runs of one world would share `$all`.
         let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable"])?;
         let wire = Wire::new(world.wire.services().database().clone());
         world.runtime.block_on(play(&world.wire, &wire, seed))
     };
-    let counts = each_seed(effort.seed, runs, || Ok(()), play)?;
-    if runs >= 50 {
-        counts.ensure_tried(&[FAULTS, KILLED, FAILED])?;
-    }
-    Ok(Tried::new(runs, "histories", counts))
+    let counts = each_seed(effort, &RUNS, || Ok(()), play)?;
+    counts.ensure_tried(effort, &RUNS, &[FAULTS, KILLED, FAILED])?;
+    Ok(Tried::new(counts.runs, "histories", counts))
 }
 
 const COMMITS: &str = "commits";

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
-    Effort, Tried,
+    Effort, Runs, Tried,
     application::{Application, Instance},
     counts::Counts,
     files::Files,
@@ -244,28 +244,29 @@ const COMMANDS: &str = "commands";
 const COMMITS: &str = "commits";
 const RETRIES: &str = "retried deliveries";
 
+/// The rollouts of each kind.
+const RUNS: Runs = Runs { least: 60, seconds: 4, long: 2_000 };
+
 /// Plays rollouts. Fails if rows are not those of the fold by the remaining version, or if a commit,
 /// state or message is never delivered.
 pub(crate) fn proof(effort: &Effort, _: &Application) -> Result<Tried> {
-    let runs = effort.runs(60, 2_000);
     let rollouts = [Rollout::Forward, Rollout::Back].map(|rollout| {
+        let (replaced, remaining) = match rollout {
+            Rollout::Forward => (tanks(), next::<Changed>()),
+            Rollout::Back => (next::<AsBefore>(), tanks()),
+        };
         let play = |world: &mut World, seed| {
-            let (replaced, remaining) = match rollout {
-                Rollout::Forward => (tanks(), next::<Changed>()),
-                Rollout::Back => (next::<AsBefore>(), tanks()),
-            };
             let mixture = Mixture::new(world, &replaced, &remaining, seed, rollout);
             world.runtime.block_on(mixture.play()).with_context(|| format!("{rollout:?}"))
         };
-        each_seed(effort.seed, runs, || World::new(&tanks().tables()), play)
+        each_seed(effort, &RUNS, || World::new(&tanks().tables()), play)
     });
     let [forward, back] = rollouts;
     let (forward, back) = (forward?, back?);
-    if runs >= 60 {
-        forward.ensure_tried(&[COMMITS, RETRIES])?;
-        back.ensure_tried(&[COMMITS])?;
-    }
-    Ok(Tried::new(2 * runs, "rollouts", format!("forward {forward}; back {back}")))
+    forward.ensure_tried(effort, &RUNS, &[COMMITS, RETRIES])?;
+    back.ensure_tried(effort, &RUNS, &[COMMITS])?;
+    let runs = forward.runs + back.runs;
+    Ok(Tried::new(runs, "rollouts", format!("forward {forward}; back {back}")))
 }
 
 /// A message in a queue: its group and its body.

@@ -7,9 +7,10 @@ use std::{
 
 use anyhow::Result;
 use ledgerline_dynamodb::DynamoDbStore;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{Finding, counts::Counts, faulty_wire::Wire};
+use crate::{Effort, Finding, Runs, counts::Counts, faulty_wire::Wire};
 
 /// The world of one thread. It shares nothing with other threads, so that a run does not depend on
 /// concurrent runs.
@@ -46,43 +47,48 @@ impl World {
     }
 }
 
-/// Runs the seeds `seed`, `seed` + 1 … on all cores, each core in worlds of its own. The result is
-/// the sum of all counts. After a finding, no thread begins another share.
+/// Runs the seed of the effort and the seeds after it on all cores, each core in worlds of its own.
+/// The result is the sum of all counts. After a finding, no thread begins another share.
 ///
 /// # Errors
 /// The finding with the lowest seed.
-pub fn each_seed<W, T: Into<Counts>>(
-    seed: u64,
-    runs: u64,
+pub(crate) fn each_seed<W, T: Into<Counts>>(
+    effort: &Effort,
+    runs: &Runs,
     world: impl Fn() -> Result<W> + Sync,
     run: impl Fn(&mut W, u64) -> Result<T> + Sync,
 ) -> Result<Counts, Finding> {
     /// The number of runs that a thread plays in one world. The emulated database becomes slower
     /// with each item in it.
-    const SHARE: u64 = 50;
-    let next = AtomicU64::new(0);
+    const SHARE: u64 = 10;
+    let (least, most, time) = effort.bounds(runs);
+    let (next, spent) = (AtomicU64::new(0), AtomicU64::new(0));
     let stop = AtomicBool::new(false);
     let work = || -> Result<Counts, Finding> {
         let mut sum = Counts::default();
         while !stop.load(Ordering::Relaxed) {
+            let began = processor_time();
             let first = next.fetch_add(SHARE, Ordering::Relaxed);
-            if first >= runs {
+            if first >= most || (first >= least && spent.load(Ordering::Relaxed) >= time) {
                 break;
             }
-            let mut world = world().map_err(|error| Finding::new(seed, &error))?;
-            for seed in (first..(first + SHARE).min(runs)).map(|run| seed.wrapping_add(run)) {
+            let mut world = world().map_err(|error| Finding::case(effort.seed, &error))?;
+            for run_number in first..(first + SHARE).min(most) {
+                let seed = effort.seed.wrapping_add(run_number);
                 let counts = run(&mut world, seed).map_err(|error| {
                     stop.store(true, Ordering::Relaxed);
-                    Finding::new(seed, &error)
+                    Finding::case(seed, &error)
                 })?;
                 sum.merge(counts.into());
+                sum.runs += 1;
             }
+            spent.fetch_add(processor_time() - began, Ordering::Relaxed);
         }
         Ok(sum)
     };
     let threads = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let results: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads.min(runs)).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (0..threads.min(least)).map(|_| scope.spawn(work)).collect();
         threads.into_iter().map(thread::ScopedJoinHandle::join).collect()
     });
     let (mut sum, mut findings) = (Counts::default(), Vec::new());
@@ -94,4 +100,11 @@ pub fn each_seed<W, T: Into<Counts>>(
         }
     }
     findings.into_iter().min_by_key(|finding| finding.seed).map_or(Ok(sum), Err)
+}
+
+/// The processor time of this thread, in milliseconds. It does not advance while other processes
+/// use the core.
+fn processor_time() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    (time.tv_sec * 1_000 + time.tv_nsec / 1_000_000).cast_unsigned()
 }

@@ -224,9 +224,12 @@ fn create_tables(database: &Database, tables: &[&str]) {
 /// Returns the name of the table with this logical id.
 #[must_use]
 pub fn table(id: &str) -> String {
-    let stack =
-        nearest_workspace().and_then(|folder| template::stack_name(&folder.join("template.yaml")));
-    format!("{}-{id}", stack.as_deref().unwrap_or(template::STACK))
+    static STACK: LazyLock<String> = LazyLock::new(|| {
+        nearest_workspace()
+            .and_then(|folder| template::stack_name(&folder.join("template.yaml")))
+            .unwrap_or_else(|| template::STACK.to_owned())
+    });
+    format!("{}-{id}", *STACK)
 }
 
 /// Counts every request on the wire, including retries, and the capacity that the responses report.

@@ -16,11 +16,11 @@ use ledgerline::{Aggregate, Commit, Consistency, EventLog, load, spec::valid};
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::{messages::Message, process_manager::ProcessManager, queue::QueueRunner};
 use ledgerline_proofs::{
-    Effort,
+    Runs,
     application::{Application, History},
     case::{Case, Done, manager},
     faulty_wire::{Plan, Wire},
-    world::{World, each_seed},
+    world::World,
 };
 use tokio::time::sleep;
 
@@ -147,14 +147,13 @@ fn transfer_case(name: &str, amount: i64, received: bool) -> Case {
     })
 }
 
+const TRANSFERS: Runs = Runs { least: 100, seconds: 4, long: 2_000 };
+
 #[test]
 fn two_instances_at_once_move_the_money_once() {
-    let effort = Effort::from_environment();
+    let test = "two_instances_at_once_move_the_money_once";
     let world = || World::new(&["CommitsTable", "RequestsTable", "TransferPositionsTable"]);
-    let found = each_seed(effort.seed, effort.runs(500, 2_000), world, transfer);
-    if let Err(finding) = found {
-        panic!("{finding}\n{}", effort.repeat_command(&finding, "two_instances_at_once"));
-    }
+    ledgerline_proofs::test_runs(test, &TRANSFERS, world, transfer);
 }
 
 /// Delivers the commits of a transfer to two instances of its process manager at once. The money
