@@ -354,16 +354,16 @@ mod tests {
         };
         store(0..1_000);
         let few = work(1);
-        // No reader has passed these commits, so all of their records are stored: eight times the
+        // No reader has passed these commits, so all of their records are stored: four times the
         // size of the cache.
-        store(1_000..20_000);
+        store(1_000..10_000);
         let many = work(2);
 
-        // With its indexes, the database reads a few pages of 4 KB; all records are 16 MB.
+        // With its indexes, the database reads a few pages of 4 KB; all records are 8 MB.
         let bound = WRITES as u64 * 100_000;
         assert!(
             few < bound && many < bound,
-            "{few} bytes were read where 1,000 commits were stored, {many} where 20,000 were"
+            "{few} bytes were read where 1,000 commits were stored, {many} where 10,000 were"
         );
     }
 }
