@@ -119,27 +119,47 @@ fn runs_tanks() -> bool {
     workspace() == Path::new(TANKS)
 }
 
-/// Returns the path of a program of the workspace. The first call builds it, because its sources do
-/// not change while tests run. `local` and `ledger` of the tank application have its aggregates.
+/// Returns the path of a program of the workspace. `local` and `ledger` of the tank application have
+/// its aggregates.
 pub fn program(name: &str) -> PathBuf {
+    match (name, runs_tanks()) {
+        ("local", true) => build_once("tank-local"),
+        // This package does not depend on the operator's tool, so the program is an example of the
+        // tool's package.
+        ("ledger", true) => build_once("examples/tank-ledger"),
+        _ => build_once(name),
+    }
+}
+
+/// Returns the path of a program in cargo's folder. The first call builds it, because its sources
+/// do not change while tests run.
+fn build_once(name: &str) -> PathBuf {
     static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    if !built.contains_key(name) {
-        match (name, runs_tanks()) {
-            ("local", true) => {
-                let mut local = build::build(&workspace(), &["tank-local"]).unwrap();
-                built.extend(local.remove("tank-local").map(|program| (name.to_owned(), program)));
-            }
-            // This package does not depend on the operator's tool, so the program is an example of
-            // the tool's package.
-            ("ledger", true) => {
-                let program = build::build_example(&workspace(), "tank-ledger").unwrap();
-                built.insert(name.to_owned(), program);
-            }
-            _ => built.append(&mut build::build(&workspace(), &[name]).unwrap()),
-        }
-    }
-    built[name].clone()
+    let build = || match name.strip_prefix("examples/") {
+        Some(example) => build::build_example(&workspace(), example).unwrap(),
+        None => build::build(&workspace(), &[name]).unwrap().remove(name).unwrap(),
+    };
+    let program = || find_current(name).unwrap_or_else(build);
+    built.entry(name.to_owned()).or_insert_with(program).clone()
+}
+
+/// Returns the path of a program that is newer than its sources, which cargo lists beside it; `None`
+/// if cargo has to look. `cargo test --workspace` builds all programs before the first test, so no
+/// test waits for cargo.
+fn find_current(name: &str) -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?.ancestors().nth(2)?.join(name);
+    let list = std::fs::read_to_string(program.with_extension("d")).ok()?;
+    let sources: Vec<_> = list.split_once(": ")?.1.split_whitespace().map(Path::new).collect();
+    let workspace = workspace();
+    // Another clone may have used the same folder for its programs.
+    let is_here = sources.iter().any(|source| source.starts_with(&workspace));
+    let packages = ["Cargo.toml", "Cargo.lock"].map(|file| workspace.join(file));
+    let packages = packages.iter().map(PathBuf::as_path).filter(|file| file.exists());
+    let time = |path: &Path| path.metadata().and_then(|file| file.modified()).ok();
+    let built = time(&program)?;
+    let is_older = |source: &Path| time(source).is_some_and(|time| time <= built);
+    (is_here && sources.iter().copied().chain(packages).all(is_older)).then_some(program)
 }
 
 /// Returns a command that runs a program of the workspace in another process. The program finds the
@@ -154,7 +174,9 @@ pub fn command(name: &str) -> Command {
         );
         let functions = template.expect("the template is read").functions;
         let binaries: Vec<_> = functions.iter().map(|function| function.binary.as_str()).collect();
-        let programs = build::build(&workspace, &binaries).expect("the functions build");
+        let build = || build::build(&workspace, &binaries).expect("the functions build");
+        let found = binaries.iter().map(|name| Some(((*name).to_owned(), find_current(name)?)));
+        let programs: BTreeMap<_, _> = found.collect::<Option<_>>().unwrap_or_else(build);
         programs
             .values()
             .find_map(|program| program.parent())
