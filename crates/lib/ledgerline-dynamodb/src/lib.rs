@@ -15,8 +15,8 @@ pub use item::{InvalidItem, MAX_ITEM_BYTES, commit_from_image};
 pub use scan::{Head, ScanPart, Scanned};
 pub use store::DynamoDbStore;
 pub use views::{
-    Applied, Checkpoint, Cleared, CommitBatch, CommitChanges, FRESH, Generations, InvalidCursor,
+    Applied, Checkpoint, Cleared, CommitBatch, CommitChanges, Generations, InvalidCursor,
     InvalidTransition, KeyNames, LogRows, MAX_CHANGES, Marks, Move, NextCheckpoint, OrderedRows,
-    Overwrite, Page, PageQuery, Phase, Previous, RowKey, SWITCHING, SegmentProgress, Standby,
-    StateRows, StreamPosition, TableError, UnreadableRow, ViewTable,
+    Overwrite, Page, PageQuery, Phase, Previous, RowKey, SegmentProgress, Standby, StateRows,
+    StreamPosition, TableError, UnreadableRow, ViewTable,
 };

@@ -29,9 +29,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use self::{
     checkpoint::{Checkpoint, MAX_CHANGES, NextCheckpoint, OrderedRows, StreamPosition},
     commit_batch::{Applied, CommitBatch, CommitChanges},
-    generations::{
-        FRESH, Generations, InvalidTransition, Marks, Move, Phase, Previous, SWITCHING, Standby,
-    },
+    generations::{Generations, InvalidTransition, Marks, Move, Phase, Previous, Standby},
     log_rows::LogRows,
     page_cursor::InvalidCursor,
     pages::{Page, PageQuery, UnreadableRow},

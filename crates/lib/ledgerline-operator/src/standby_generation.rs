@@ -12,7 +12,7 @@ use backon::{ConstantBuilder, Retryable};
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
 use ledgerline::{StreamId, manifest::SubscriberKind};
-use ledgerline_dynamodb::{Generations, Phase, SWITCHING, Standby, TableError, ViewTable};
+use ledgerline_dynamodb::{Generations, Phase, Standby, TableError, ViewTable};
 use ledgerline_lambda::rebuild::{RebuildRequest, RebuildResponse};
 use serde_json::json;
 
@@ -180,7 +180,7 @@ impl View<'_> {
             let back = if to > *number { "rollback" } else { "switch" };
             self.out.note(&format!(
                 "every stream{but} matches the log. In {} seconds, all reads are on generation {to}. Generation {number} stays until `ledger rebuild drop`; `ledger rebuild {back}` returns to it",
-                SWITCHING.as_secs(),
+                switched.switching().as_secs(),
             ));
         }
         self.wait_for_switch(switched).await;

@@ -11,8 +11,8 @@ use clap::{Args, Subcommand, value_parser};
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{StreamId, manifest::SubscriberKind};
 use ledgerline_dynamodb::{
-    FRESH, Generations, InvalidTransition, Marks, Move, Phase, Previous, SWITCHING,
-    SegmentProgress, Standby, ViewTable,
+    Generations, InvalidTransition, Marks, Move, Phase, Previous, SegmentProgress, Standby,
+    ViewTable,
 };
 use ledgerline_lambda::rebuild::RebuildResponse;
 use serde_json::json;
@@ -345,7 +345,7 @@ impl View<'_> {
     pub(crate) async fn wait_for_switch(&self, generations: &Generations) {
         let Some(Previous { until, .. }) = &generations.previous else { return };
         // A tool with a clock in the future may have written the time, so the wait has a limit.
-        let left = until.duration_since(Timestamp::now()).min(SWITCHING);
+        let left = until.duration_since(Timestamp::now()).min(generations.switching());
         if let Ok(left) = Duration::try_from(left) {
             tokio::time::sleep(left).await;
         }
@@ -401,14 +401,14 @@ impl View<'_> {
     /// Waits until no function uses a copy of the generations that is older than the change.
     pub(crate) async fn wait_for_cached_generations(&self, generations: &Generations) {
         let Some(standby) = &generations.standby else { return };
-        // A process may use its copy for `FRESH`. An invocation that begins at the end of that time
-        // uses the copy until it times out.
+        // An invocation that begins while its copy is fresh uses the copy until it times out.
         let invocation = SignedDuration::from_secs(
             i64::try_from(self.subscriber.timeout).unwrap_or(MAX_TIMEOUT.cast_signed()),
         );
-        let left = (standby.since + FRESH + invocation).duration_since(Timestamp::now());
+        let wait = generations.fresh() + invocation;
+        let left = (standby.since + wait).duration_since(Timestamp::now());
         // A tool with a clock in the future may have written `since`, so the wait has a limit.
-        if let Ok(left) = Duration::try_from(left.min(FRESH + invocation)) {
+        if let Ok(left) = Duration::try_from(left.min(wait)) {
             self.out.note(&format!(
                 "waiting for {} seconds, until every function has read the change",
                 left.as_secs() + 1

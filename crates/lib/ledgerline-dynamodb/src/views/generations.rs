@@ -32,12 +32,10 @@ use crate::error::table_error;
 
 /// The partition key of the item that names the generation that is read.
 const GENERATIONS: &str = "$generations";
-/// How long a process may use its cached copy of the generations. After a change, wait this long
-/// plus one function timeout before assuming that every process has seen it.
-pub const FRESH: SignedDuration = SignedDuration::from_secs(10);
-/// The time from a switch until reads use the other generation. By then, every process has seen the
-/// switch.
-pub const SWITCHING: SignedDuration = SignedDuration::from_secs(FRESH.as_secs() + 5);
+/// The longest time for which a process may use its cached copy of the generations.
+const FRESH: SignedDuration = SignedDuration::from_secs(10);
+/// The time in which a switch is stored, and by which the clocks of processes may differ.
+const STORE_TIME: SignedDuration = SignedDuration::from_secs(5);
 /// The most skipped commits of a view: the item that names them has at most 400 KB.
 const MAX_SKIPS: usize = 100;
 /// The most streams that are named as marked, in the same item.
@@ -76,6 +74,10 @@ pub struct Generations {
     /// `account-1 7`.
     #[serde(default, rename = "$skips", skip_serializing_if = "BTreeSet::is_empty")]
     skips: BTreeSet<String>,
+    /// The seconds of [`fresh`](Self::fresh). No change of the generations changes them, and tests
+    /// with short waits write them into the empty table.
+    #[serde(default, rename = "$fresh", skip_serializing_if = "Option::is_none")]
+    fresh: Option<u32>,
     /// The fields of a newer version, which writes of this version keep.
     #[serde(flatten)]
     newer: Map<String, Value>,
@@ -194,6 +196,20 @@ pub struct Move {
 pub struct InvalidTransition(&'static str);
 
 impl Generations {
+    /// How long a process may use its cached copy. After a change, wait this long plus one function
+    /// timeout before assuming that every process has seen it.
+    #[must_use]
+    pub fn fresh(&self) -> SignedDuration {
+        self.fresh.map_or(FRESH, |seconds| SignedDuration::from_secs(seconds.into()).min(FRESH))
+    }
+
+    /// The time from a switch until reads use the other generation. By then, every process has seen
+    /// the switch.
+    #[must_use]
+    pub fn switching(&self) -> SignedDuration {
+        self.fresh() + STORE_TIME
+    }
+
     /// Returns the number of the generation that queries read at this time.
     #[must_use]
     pub fn active_generation(&self, now: Timestamp) -> u32 {
@@ -232,8 +248,8 @@ impl Generations {
         Ok(Self { last: number, ..self.with(number, Phase::Building, now) })
     }
 
-    /// Switches reads to this other generation, in [`SWITCHING`]: to the one that was built, or to
-    /// the one that was kept. The one that was read is kept.
+    /// Switches reads to this other generation, after [`switching`](Self::switching): to the one
+    /// that was built, or to the one that was kept. The one that was read is kept.
     ///
     /// # Errors
     /// When there is no such other one, or a switch is in progress.
@@ -249,7 +265,7 @@ impl Generations {
         if !is_written {
             return Err(InvalidTransition("no standby generation has this number"));
         }
-        let (until, newer) = (now + SWITCHING, Map::new());
+        let (until, newer) = (now + self.switching(), Map::new());
         let previous = Some(Previous { active: self.active, until, newer });
         Ok(Self { active: to, previous, ..self.with(self.active, Phase::Kept, now) })
     }
@@ -342,7 +358,7 @@ impl ViewTable {
         from_item(item)
     }
 
-    /// Returns the generations of the view, at most [`FRESH`] old, and determines the generation to
+    /// Returns the generations of the view, still [`fresh`](Generations::fresh), and determines the generation to
     /// read. The age is by the clock of the day, because a frozen instance does not notice the
     /// passing of time.
     ///
@@ -351,7 +367,8 @@ impl ViewTable {
     pub async fn recent_generations(&self) -> Result<Generations, TableError> {
         let now = Timestamp::now();
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let known = match known.filter(|known| (known.at..known.at + FRESH).contains(&now)) {
+        let is_fresh = |seen: &Seen| (seen.at..seen.at + seen.generations.fresh()).contains(&now);
+        let known = match known.filter(is_fresh) {
             Some(Seen { at, generations, read: _ }) => {
                 Seen { at, read: generations.active_generation(now), generations }
             }
@@ -383,7 +400,7 @@ impl ViewTable {
         Ok(self.recent_generations().await?.generations_to_write(Timestamp::now()))
     }
 
-    /// Whether this generation is being built, by a copy that is at most [`FRESH`] old.
+    /// Whether this generation is being built, by a copy that is still [`fresh`](Generations::fresh).
     ///
     /// # Errors
     /// When the generations have to be read, and the table fails.
@@ -667,9 +684,9 @@ mod tests {
     #[test]
     fn reads_switch_and_roll_back_and_no_number_is_used_twice() {
         let now = Timestamp::UNIX_EPOCH;
-        let soon = now + FRESH;
-        let later = now + SWITCHING;
         let none = Generations::default();
+        let soon = now + FRESH;
+        let later = now + none.switching();
         assert_eq!(none.generations_to_write(now), [0]);
         assert!(none.switch(0, now).is_err() && none.begin_drop(now).is_err());
         let building = none.begin_build(now).unwrap();
@@ -695,10 +712,10 @@ mod tests {
 
         let back = switched.switch(0, later).unwrap();
         assert_eq!(
-            (back.active_generation(later), back.active_generation(later + SWITCHING)),
+            (back.active_generation(later), back.active_generation(later + none.switching())),
             (1, 0)
         );
-        let now = later + SWITCHING;
+        let now = later + none.switching();
         let leaving = back.begin_drop(now).unwrap();
         assert_eq!(
             (leaving.active_generation(now), leaving.generations_to_write(now)),
@@ -723,10 +740,12 @@ mod tests {
             "$moves": 5,
             "$history": [{ "at": "2026-11-24T09:30:00Z", "what": "drop", "who": "ada", "why": "done", "with": [] }],
             "$skips": ["tank-1 7"],
+            "$fresh": 1,
             "$new": { "of": ["a newer version"], "is": null },
         });
         let read: Generations = serde_json::from_value(stored.clone()).unwrap();
         assert_eq!(read.standby.as_ref().unwrap().phase, Phase::Dropping);
+        assert_eq!([&read, &Generations::default()].map(|it| it.fresh().as_secs()), [1, 10]);
         assert_eq!(serde_json::to_value(&read).unwrap(), stored);
     }
 
