@@ -4,10 +4,10 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "in a test a panic is the report")]
 
 mod dead_letters;
+mod interruptions;
 mod ledger;
 mod rebuild;
 mod reconcile;
 mod rights;
 mod runbook;
 mod skip;
-mod verbs;
