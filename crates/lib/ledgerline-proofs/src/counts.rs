@@ -9,7 +9,7 @@ use crate::{Effort, Finding, Runs};
 pub struct Counts {
     /// The number of runs.
     pub(crate) runs: u64,
-    units: BTreeMap<&'static str, u64>,
+    pub(crate) units: BTreeMap<&'static str, u64>,
 }
 
 impl Counts {
