@@ -18,7 +18,7 @@ use ledgerline::{
     Changes, Index, LogTable, Projection, StateTable, StreamId, Write, contract, position::Delivery,
 };
 use ledgerline_dynamodb::{
-    CommitChanges, Generations, LogRows, Marks, Move,
+    CommitBatch, CommitChanges, Generations, LogRows, Marks, Move,
     Overwrite::{Shows, Written},
     PageQuery, Phase, RowKey, StateRows, TableError, ViewTable,
 };
@@ -321,6 +321,41 @@ async fn a_view_that_inserts_resumes_from_the_position_item() {
     }
     assert_eq!(versions(&table).await, [1, 2, 3, 4, 5]);
     assert_eq!(table.position(&tank()).await.unwrap(), 5);
+}
+
+/// A rebuild writes the last row of a stream after the others. A crash between the two calls leaves
+/// rows with an earlier position, which the delivered commits move all the same.
+#[tokio::test]
+async fn commits_catch_up_a_stream_whose_rebuild_crashed_between_two_calls() {
+    let (client, _) = client_and_wire(&["FillsTable"]).await;
+    let name = ledgerline_testing::table("FillsTable");
+    let table = LogRows::new(client.clone(), &name, KEYS).with_writes(&[Write::Insert]);
+    assert_eq!(insert(&table, 1, 1).await, (Delivery::Next, 1));
+    let (stream, mut batch) = (tank(), CommitBatch::new(KEYS));
+    for version in 2..=5 {
+        table.try_add(&mut batch, insertion(&stream, version, 1)).unwrap();
+    }
+    table.apply(&batch).await.unwrap();
+    let last = contract::commit(&stream, 5).entry(0);
+    let last = [("tankId", stream.id()), ("entry", &last)]
+        .map(|(key, value)| (key.to_owned(), AttributeValue::S(value.to_owned())));
+    client.delete_item().table_name(&name).set_key(Some(last.into())).send().await.unwrap();
+    assert_eq!(table.consistent_position(&stream).await.unwrap(), 1);
+
+    for (version, verdict) in [
+        (3, (Delivery::Gap, 1)),
+        (2, (Delivery::Next, 2)),
+        (2, (Delivery::Duplicate, 2)),
+        (3, (Delivery::Next, 3)),
+        (4, (Delivery::Next, 4)),
+        (5, (Delivery::Next, 5)),
+        (6, (Delivery::Next, 6)),
+        (4, (Delivery::Duplicate, 6)),
+    ] {
+        assert_eq!(insert(&table, version, 1).await, verdict, "version {version}");
+    }
+    assert_eq!(versions(&table).await, [1, 2, 3, 4, 5, 6]);
+    assert_eq!(table.consistent_position(&stream).await.unwrap(), 6);
 }
 
 /// One call writes the rows of ten streams. A later call writes the next commit of each stream.

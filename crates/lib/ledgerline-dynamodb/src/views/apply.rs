@@ -113,7 +113,7 @@ impl LogRows {
                 row.insert(POSITION_ENTRY.into(), number(step.from));
                 first_rows.push(row);
             }
-            if step.last_row < step.to {
+            if step.last_row < step.to || step.beside {
                 positions.push((stream, step.to));
             }
         }

@@ -39,6 +39,8 @@ pub(super) struct Move {
     pub(super) last_row: u64,
     /// The progress in the commit after `to`.
     pub(super) progress: Option<String>,
+    /// Whether the position is written next to the rows, although rows have it.
+    pub(super) beside: bool,
 }
 
 /// Whether a batch was written.
@@ -65,7 +67,7 @@ impl CommitBatch {
     pub(super) fn from_commit(stream: &StreamId, version: u64, changes: Changes) -> Self {
         let from = version.saturating_sub(1);
         let last_row = if changes.is_empty() { from } else { version };
-        let step = Move { from, to: version, last_row, progress: None };
+        let step = Move { from, to: version, last_row, progress: None, beside: false };
         Self { moves: BTreeMap::from([(stream.clone(), step)]), changes, bytes: 0 }
     }
 
@@ -77,20 +79,27 @@ impl CommitBatch {
         progress: Option<String>,
     ) -> Self {
         let from = version.saturating_sub(1);
-        let step = Move { from, to: from, last_row: from, progress };
+        let step = Move { from, to: from, last_row: from, progress, beside: false };
         Self { moves: BTreeMap::from([(stream.clone(), step)]), changes, bytes: 0 }
     }
 
     /// Adds a commit. The batch's earlier commits of its stream are those right before it.
     pub(super) fn add(&mut self, stream: &StreamId, version: u64, changes: Changes) {
         let from = version.saturating_sub(1);
-        let first = || Move { from, to: from, last_row: from, progress: None };
+        let first = || Move { from, to: from, last_row: from, progress: None, beside: false };
         let step = self.moves.entry(stream.clone()).or_insert_with(first);
         step.to = version;
         if !changes.is_empty() {
             step.last_row = version;
         }
         self.changes.extend(changes);
+    }
+
+    /// Writes the position in this stream next to the rows, too.
+    pub(super) fn write_position_beside(&mut self, stream: &StreamId) {
+        if let Some(step) = self.moves.get_mut(stream) {
+            step.beside = true;
+        }
     }
 
     /// Whether it has no commits.

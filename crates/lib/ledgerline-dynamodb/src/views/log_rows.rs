@@ -17,8 +17,8 @@ use ledgerline::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    Applied, CommitBatch, CommitChanges, Item, Position, RowKey, TableError, ViewTable,
-    condition_held, to_item,
+    Applied, CommitBatch, CommitChanges, Item, RowKey, TableError, ViewTable, condition_held,
+    stream_position::NewestRow, to_item,
 };
 use crate::error::table_error;
 
@@ -240,7 +240,7 @@ impl LogRows {
     /// The last row is written after the others. So the table always has all rows of the commits up
     /// to the position, and maybe some rows of the next one (rule 9). After a crash between two
     /// calls, the commit is delivered again, and its rows are overwritten with the same content. A
-    /// commit without rows writes the position as an item next to the rows.
+    /// commit without rows, or with later rows, writes the position as an item next to the rows.
     async fn insert(
         &self,
         commits: Vec<CommitChanges<'_>>,
@@ -254,7 +254,7 @@ impl LogRows {
         // The places of a stream's commits in the list: one in each batch.
         let mut places = BTreeMap::<&StreamId, Vec<usize>>::new();
         for CommitChanges { stream, version, changes } in commits {
-            let position = match positions.entry(stream) {
+            let NewestRow { entry, position } = match positions.entry(stream) {
                 Entry::Occupied(found) => found.into_mut(),
                 Entry::Vacant(unknown) => {
                     unknown.insert(self.position_before(stream, version).await?)
@@ -263,11 +263,18 @@ impl LogRows {
             let verdict = check(*position, version);
             if verdict == Delivery::Next {
                 *position = version;
+                // A crash in a rebuild, between two calls, leaves later rows with an earlier
+                // position. The row of this commit is not the newest one then.
+                let last = changes.iter().map(|((_, entry), _)| entry).max();
+                let has_later_rows = last.is_some_and(|last| entry.as_ref() > Some(last));
                 let places = places.entry(stream).or_default();
                 if batches.len() == places.len() {
                     batches.push(CommitBatch::new(self.keys));
                 }
                 batches[places.len()].add(stream, version, changes);
+                if has_later_rows {
+                    batches[places.len()].write_position_beside(stream);
+                }
                 places.push(verdicts.len());
             }
             verdicts.push((verdict, *position));
@@ -282,17 +289,21 @@ impl LogRows {
         Ok(verdicts)
     }
 
-    /// Reads the position in a stream, for a commit of this version.
-    async fn position_before(&self, stream: &StreamId, version: u64) -> Result<u64, TableError> {
+    /// Reads the position in a stream, for a commit of this version, and the newest row.
+    async fn position_before(
+        &self,
+        stream: &StreamId,
+        version: u64,
+    ) -> Result<NewestRow, TableError> {
         let before = version.saturating_sub(1);
-        let newest = self.view.position_in_newest_row(stream, true).await?;
-        if newest == before && before > 0 {
-            return Ok(newest);
+        let NewestRow { entry, position } = self.view.newest_row(stream, true).await?;
+        if position == before && before > 0 {
+            return Ok(NewestRow { entry, position });
         }
         // The position next to the rows is usually older than the newest row. It is read only if
         // the newest row does not suffice to determine the delivery.
-        let Position { position, .. } = self.view.position_beside(stream, true).await?;
-        Ok(newest.max(position))
+        let beside = self.view.position_beside(stream, true).await?;
+        Ok(NewestRow { entry, position: position.max(beside.position) })
     }
 
     /// Returns the position from which a rebuild resumes in a stream. Only a view that inserts rows

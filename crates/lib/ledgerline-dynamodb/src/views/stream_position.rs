@@ -17,6 +17,14 @@ use super::{
 };
 use crate::error::table_error;
 
+/// The newest inserted row of a stream.
+pub(super) struct NewestRow {
+    /// Its sort key; `None` without a row.
+    pub(super) entry: Option<String>,
+    /// The version up to which the stream is applied, by this row.
+    pub(super) position: u64,
+}
+
 /// A condition on a position.
 pub(super) struct Condition {
     pub(super) expression: &'static str,
@@ -83,9 +91,8 @@ impl ViewTable {
 
     async fn position(&self, stream: &StreamId, strongly: bool) -> Result<u64, TableError> {
         let beside = self.position_beside(stream, strongly);
-        let (beside, newest) =
-            futures::try_join!(beside, self.position_in_newest_row(stream, strongly))?;
-        Ok(beside.position.max(newest))
+        let (beside, newest) = futures::try_join!(beside, self.newest_row(stream, strongly))?;
+        Ok(beside.position.max(newest.position))
     }
 
     pub(super) async fn position_beside(
@@ -97,13 +104,14 @@ impl ViewTable {
         self.item(key, strongly).await?.map_or(Ok(Position::new(0)), from_item)
     }
 
-    /// Returns the position in the row with the last sort key. It is 0 if the partition has no row,
-    /// or that row has no position: only inserted rows have one.
-    pub(super) async fn position_in_newest_row(
+    /// Returns the row with the last sort key, and its position. The position is 0 if the partition
+    /// has no row, or that row has no position: only inserted rows have one.
+    pub(super) async fn newest_row(
         &self,
         stream: &StreamId,
         strongly: bool,
-    ) -> Result<u64, TableError> {
+    ) -> Result<NewestRow, TableError> {
+        let sort = self.keys.sort.as_deref().unwrap_or(POSITION_ENTRY);
         let rows = self
             .client
             .query()
@@ -111,8 +119,9 @@ impl ViewTable {
             .key_condition_expression("#partition = :partition")
             .expression_attribute_names("#partition", &*self.keys.partition)
             .expression_attribute_values(":partition", self.partition(stream.id()))
-            .projection_expression("#position")
+            .projection_expression("#position, #sort")
             .expression_attribute_names("#position", POSITION_ENTRY)
+            .expression_attribute_names("#sort", sort)
             .scan_index_forward(false)
             .limit(1)
             .consistent_read(strongly)
@@ -120,7 +129,9 @@ impl ViewTable {
             .send()
             .await
             .map_err(table_error)?;
-        number_of(rows.items().first(), POSITION_ENTRY)
+        let newest = rows.items().first();
+        let entry = newest.and_then(|row| row.get(sort)?.as_s().ok().cloned());
+        Ok(NewestRow { entry, position: number_of(newest, POSITION_ENTRY)? })
     }
 
     /// Returns the item with a position in a stream, in this generation.
