@@ -172,7 +172,7 @@ fn edit(path: &Path, change: impl Fn(&str) -> String) {
 
 #[test]
 #[ignore = "it builds the workspace a second time: cargo test -p xtask --test deletion -- --ignored"]
-fn checks_and_tests_of_the_others_pass_without_a_deleted_application() {
+fn everything_compiles_and_all_checks_pass_without_a_deleted_application() {
     let application = application();
     let copy = Copy::new(&format!("try-without-{application}"));
     delete(&copy.root, &application);

@@ -358,9 +358,9 @@ impl ViewTable {
         from_item(item)
     }
 
-    /// Returns the generations of the view, still [`fresh`](Generations::fresh), and determines the generation to
-    /// read. The age is by the clock of the day, because a frozen instance does not notice the
-    /// passing of time.
+    /// Returns the generations of the view, from a [`fresh`](Generations::fresh) copy or the table,
+    /// and determines the generation to read. The age is by the clock of the day, because a frozen
+    /// instance does not notice the passing of time.
     ///
     /// # Errors
     /// When they have to be read, and the table fails.
@@ -400,7 +400,7 @@ impl ViewTable {
         Ok(self.recent_generations().await?.generations_to_write(Timestamp::now()))
     }
 
-    /// Whether this generation is being built, by a copy that is still [`fresh`](Generations::fresh).
+    /// Whether this generation is being built, by a [`fresh`](Generations::fresh) copy.
     ///
     /// # Errors
     /// When the generations have to be read, and the table fails.
