@@ -4,7 +4,7 @@ import type { PendingCommand } from "../outbox";
 import { useCommand, usePendingCommands, useList, useQuery, type Outcome } from "../ui/hooks";
 import { Field, focusHeading, Form, List, Page, Problem, Loaded } from "../ui/parts";
 import type { Booking, Close, Transfer } from "./commands";
-import { parseMoney, formatMoney } from "./money";
+import { askForMoney, formatMoney, parseMoney } from "./money";
 
 type Account = components["schemas"]["Account"];
 
@@ -114,25 +114,25 @@ function Changes({ account, entries }: { account: Account; entries: PendingComma
   const transfer = useCommand<Transfer>("bank.transfer");
   const close = useCommand<Close>("bank.close");
 
-  /** Reads the texts of a form. Returns `undefined` if the amount is invalid. */
+  /** Reads the texts of a form. Returns `undefined` if the amount is unclear. */
   function moneyOf(field: (name: string) => string) {
     const amount = parseMoney(field("amount"), currency);
     const reference = field("reference");
     return amount === undefined ? undefined : { amount, ...(reference === "" ? {} : { reference }) };
   }
 
-  const wrong = `Write an amount in ${currency}, such as 12.`;
+  const question = (field: (name: string) => string) => askForMoney(field("amount"), currency);
 
   const book = (command: typeof credit, name: string) => async (field: (name: string) => string) => {
     const money = moneyOf(field);
-    if (money === undefined) return command.refuse(wrong);
+    if (money === undefined) return command.refuse(question(field));
     const label = `${name} ${formatMoney(money.amount, currency)}`;
     return command.send({ id, version, ...money }, label);
   };
 
   async function send(field: (name: string) => string): Promise<Outcome> {
     const money = moneyOf(field);
-    if (money === undefined) return transfer.refuse(wrong);
+    if (money === undefined) return transfer.refuse(question(field));
     const transferId = crypto.randomUUID();
     const here = location.hash;
     const input = { transferId, fromAccountId: id, toAccountId: field("to"), currency, ...money };

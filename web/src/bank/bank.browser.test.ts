@@ -231,11 +231,13 @@ test("a new account has the currency that the user wrote, also after a refusal",
   await expectBalance(page, "HUF\u00a00.50");
 });
 
-test("a wrong amount and an unknown account are explained", async () => {
+test("a wrong amount, an amount that may be two, and an unknown account are explained", async () => {
   const page = await openApp(suite.browser, suite.stack.app, "ada-7");
   await openAccount(page, "Ada");
-  await send(page, "Pay in", { Amount: "1.999" });
-  await explained(page, "Write an amount in EUR, such as 12.");
+  await send(page, "Pay in", { Amount: "much" });
+  await explained(page, "Write an amount above 0 in EUR, such as €12.00.");
+  await send(page, "Pay in", { Amount: "1.000" });
+  await explained(page, "Does “1.000” mean €1.00 or €1,000.00?");
   await page.goto(`${suite.stack.app}#/bank/accounts/${crypto.randomUUID()}`);
   await page.getByText("There is no such account.").waitFor();
   await expectSound(page);
