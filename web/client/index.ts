@@ -9,6 +9,7 @@
  * 4. Problem details are errors with types: {@link Problem}.
  * 5. Lists are read page by page: {@link rows}.
  * 6. Retries follow `Retry-After`, or a backoff that doubles.
+ * 7. A retry after a refused token has a new one.
  */
 import createClient, { type Client as FetchClient, type Middleware } from "openapi-fetch";
 
@@ -16,8 +17,8 @@ import createClient, { type Client as FetchClient, type Middleware } from "opena
 export interface Options {
   /** The address of the API, such as `http://127.0.0.1:3000`. */
   baseUrl: string;
-  /** Returns the access token of the user. */
-  token?: () => string | undefined | Promise<string | undefined>;
+  /** Returns the access token of the user: a new one if the API refused this one. */
+  token?: (refused?: string) => string | undefined | Promise<string | undefined>;
   /** The most attempts at a request. */
   attempts?: number;
   /** The longest attempt, in milliseconds. API Gateway answers within 30 seconds. */
@@ -95,9 +96,7 @@ export function ledgerline<Paths extends {}>(options: Options): Client<Paths> {
   const versions = new Map<string, number>();
 
   const middleware: Middleware = {
-    async onRequest({ request }) {
-      const bearer = await token?.();
-      if (bearer) request.headers.set("authorization", `Bearer ${bearer}`);
+    onRequest({ request }) {
       // The key belongs to the command, not to the attempt, so the API carries the command out once.
       if (request.method !== "GET" && !request.headers.has("idempotency-key")) {
         request.headers.set("idempotency-key", crypto.randomUUID());
@@ -113,12 +112,30 @@ export function ledgerline<Paths extends {}>(options: Options): Client<Paths> {
 
   /** Sends a request, and retries until an answer or the last attempt. */
   async function attempt(request: Request): Promise<Response> {
+    let bearer = await token?.();
+    let isRenewed = false;
+
+    /** Replaces the token, once. Returns whether there is another one. */
+    async function renew(): Promise<boolean> {
+      const refused = bearer;
+      if (isRenewed || refused === undefined) return false;
+      isRenewed = true;
+      try {
+        bearer = await token?.(refused);
+      } catch (error) {
+        if (!isLost(error)) throw error;
+      }
+      return bearer !== refused;
+    }
+
     for (let number = 1; ; number += 1) {
       const isLast = number >= attempts;
       try {
+        if (bearer) request.headers.set("authorization", `Bearer ${bearer}`);
         // The body belongs to the attempt: a connection may break in the middle of it.
         const signal = AbortSignal.any([request.signal, AbortSignal.timeout(longestAttempt)]);
         const response = await read(await send(new Request(request.clone(), { signal })));
+        if (response.status === 401 && (await renew())) continue;
         const time = pause(number, response.headers.get("retry-after"));
         if (isLast || !asksToRetry(response) || time > LONGEST_WAIT) return response;
         await sleep(time, request.signal);
@@ -126,6 +143,8 @@ export function ledgerline<Paths extends {}>(options: Options): Client<Paths> {
         // The connection broke, so the outcome is unknown. A retry of a command has the same key, so
         // the API does not carry the command out twice.
         if (isLast || !isLost(error)) throw error;
+        // A page of another origin may be unable to read a 401, and sees a broken connection.
+        await renew();
         await sleep(pause(number, null), request.signal);
       }
     }

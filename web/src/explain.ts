@@ -15,7 +15,7 @@ export async function explain(session: Session, error: unknown): Promise<string>
   if (error instanceof SessionEnded) return ENDED;
   if (error instanceof NotStored) return NOT_STORED;
   if (isUnclear(error)) {
-    const ended = await session.check().catch((failed: unknown) => failed);
+    const ended = await session.check(error instanceof Problem).catch((failed: unknown) => failed);
     return ended instanceof SessionEnded ? ENDED : LOST;
   }
   if (!(error instanceof Problem)) {

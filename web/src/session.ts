@@ -32,10 +32,13 @@ export interface User {
 
 export interface Session {
   user: User;
-  /** Returns a valid token, or throws {@link SessionEnded}. */
-  token(): Promise<string>;
-  /** Checks after a failed request whether the session has ended, and throws {@link SessionEnded}. */
-  check(): Promise<void>;
+  /** Returns a valid token, and not the refused one, or throws {@link SessionEnded}. */
+  token(refused?: string): Promise<string>;
+  /**
+   * Checks after a failed request whether the session has ended, and throws {@link SessionEnded}.
+   * The session ends if the API refused a new token, too.
+   */
+  check(isRefused: boolean): Promise<void>;
   /** Calls the listener when the session ends, until the returned function is called. */
   onEnd(listener: () => void): () => void;
   /** Ends the session in all tabs, and leaves for the page that ends it at the user pool. */
@@ -158,8 +161,10 @@ function open(config: Config, first: Tokens, tabs: BroadcastChannel): Session {
 
   return {
     user: userOf(first.id_token),
-    async token() {
-      if (Date.now() > expires - MARGIN) {
+    async token(refused) {
+      if (refused !== undefined && refused === tokens?.access_token) {
+        await refreshOnce();
+      } else if (Date.now() > expires - MARGIN) {
         await refreshOnce().catch((error: unknown) => {
           // While the token is valid, the app works without the sign-in pages.
           if (error instanceof SessionEnded || Date.now() > expires) throw error;
@@ -168,7 +173,12 @@ function open(config: Config, first: Tokens, tabs: BroadcastChannel): Session {
       if (tokens === undefined) throw new SessionEnded();
       return tokens.access_token;
     },
-    check: refreshOnce,
+    async check(isRefused) {
+      await refreshOnce();
+      if (!isRefused) return;
+      end();
+      throw new SessionEnded();
+    },
     onEnd(listener) {
       listeners.add(listener);
       return () => void listeners.delete(listener);

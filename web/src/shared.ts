@@ -13,7 +13,7 @@ export function share(
   applications: Application[],
   notify: Shared["notify"],
 ): Shared {
-  const api = ledgerline<paths>({ baseUrl: config.api, token: () => session.token() });
+  const api = ledgerline<paths>({ baseUrl: config.api, token: (refused) => session.token(refused) });
   const kinds = applications.flatMap(({ name, commands }) =>
     Object.entries(commands(api)).map(([kind, send]): [string, Send<never>] => [`${name}.${kind}`, send]),
   );

@@ -355,3 +355,35 @@ test("the end of a session loses no command", async () => {
   await page.getByRole("button", { name: "Send again" }).click();
   await expectBalance(page, "€3.00");
 });
+
+test("a refused token is replaced, and a session ends whose new token is refused, too", async () => {
+  const page = await openApp(suite.browser, suite.stack.app, "ada-14");
+  await openAccount(page, "Ada");
+  const requests: Record<string, string | undefined>[] = [];
+  let refusals = 1;
+  const unauthorized = { status: 401, json: { message: "Unauthorized" }, headers: { "access-control-allow-origin": "*" } };
+  await page.route(/\/(credits|transactions\b.*)$/, (route) => {
+    requests.push(route.request().headers());
+    refusals -= 1;
+    return refusals < 0 ? route.continue() : route.fulfill(unauthorized);
+  });
+  await send(page, "Pay in", { Amount: "1" });
+  await expectBalance(page, "€1.00");
+  const [first, second] = requests;
+  expect(second?.["idempotency-key"]).toBe(first?.["idempotency-key"]);
+  expect(second?.["authorization"]).not.toBe(first?.["authorization"]);
+
+  // A read, too.
+  refusals = 1;
+  await page.getByRole("link", { name: "Bank" }).click();
+  await page.goBack();
+  await page.getByRole("list", { name: "Bookings" }).waitFor();
+  expect(refusals).toBeLessThan(0);
+
+  refusals = Number.POSITIVE_INFINITY;
+  requests.length = 0;
+  await send(page, "Pay in", { Amount: "2" });
+  await page.getByRole("alert").getByText("Your session has ended.").waitFor();
+  expect(requests).toHaveLength(2);
+  expect(await page.getByText("It is unknown").count()).toBe(0);
+});

@@ -65,6 +65,78 @@ test("a command whose answer is lost is sent again with the same key, and carrie
   expect(slept).toHaveLength(2);
 });
 
+/** A caller whose first token the API refuses. The second one is that of this user. */
+function refused(user: string, send: (request: Request) => Promise<Response> = fetch) {
+  const asked: (string | undefined)[] = [];
+  const sent: { token: string | null; key: string | null }[] = [];
+  const api = ledgerline<paths>({
+    baseUrl,
+    token(old) {
+      asked.push(old);
+      return ["an.old.token", user][asked.length - 1] ?? "a.third.token";
+    },
+    fetch(request) {
+      sent.push({ token: request.headers.get("authorization"), key: request.headers.get("idempotency-key") });
+      return send(request);
+    },
+    sleep: async () => {},
+  });
+  return { api, asked, sent };
+}
+
+test("a command whose token is refused is sent once more, with a new token and the same key", async () => {
+  const user = randomUUID();
+  const { api, asked, sent } = refused(user);
+
+  await open(api);
+
+  expect(asked).toEqual([undefined, "an.old.token"]);
+  expect(sent.map(({ token }) => token)).toEqual(["Bearer an.old.token", `Bearer ${user}`]);
+  expect(new Set(sent.map(({ key }) => key)).size).toBe(1);
+});
+
+test("a new token that is refused, too, is an error", async () => {
+  const { api, sent } = refused("a.new.token");
+
+  const list = api.GET("/accounts");
+
+  await expect(list).rejects.toMatchObject({ name: "Problem", status: 401 });
+  expect(sent).toHaveLength(2);
+});
+
+test("a refusal that the page cannot read has a new token in the next attempt", async () => {
+  const user = randomUUID();
+  const { api, sent } = refused(user, async (request) => {
+    const response = await fetch(request);
+    if (response.status === 401) throw new TypeError("the page may not read the answer");
+    return response;
+  });
+
+  await open(api);
+
+  expect(sent.map(({ token }) => token)).toEqual(["Bearer an.old.token", `Bearer ${user}`]);
+});
+
+test("a token that cannot be replaced is kept, and the end of a session ends the attempts", async () => {
+  for (const [failure, attempts] of [[new TypeError("no connection"), 5], [new Error("the session has ended"), 1]] as const) {
+    let sent = 0;
+    const api = ledgerline<paths>({
+      baseUrl,
+      token(old) {
+        if (old !== undefined) throw failure;
+        return "ada";
+      },
+      async fetch() {
+        sent += 1;
+        throw new TypeError("the connection broke");
+      },
+      sleep: async () => {},
+    });
+    await expect(api.GET("/accounts")).rejects.toThrow(attempts === 1 ? failure.message : "the connection broke");
+    expect(sent).toBe(attempts);
+  }
+});
+
 test("an attempt without an answer ends, and a retry with the same key gets the answer", async () => {
   const keys: (string | null)[] = [];
   const { api } = caller({

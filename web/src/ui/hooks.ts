@@ -1,6 +1,7 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { Problem } from "../../client/index";
 import { useShared, type Route } from "../application";
+import { ENDED } from "../explain";
 import { isAnswer, type PendingCommand } from "../outbox";
 
 /** Reads the route in the app from the address: `#/bank/accounts?x=y`. */
@@ -159,7 +160,7 @@ export function useCommand<Input>(kind: string): Command<Input> {
     } catch (error) {
       const problem = await explain(error);
       if (!isAnswer(error)) {
-        notify(`${label}: ${problem} It is unknown whether the command was carried out.`, true);
+        notify(`${label}: ${problem}${problem === ENDED ? "" : " It is unknown whether the command was carried out."}`, true);
         return "unknown";
       }
       // The user may have gone to another page in the meantime.
