@@ -23,6 +23,7 @@ use base64::{
     prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
 };
 use jiff::Timestamp;
+use ledgerline::Text;
 use ledgerline_sam::template::Client;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -219,19 +220,27 @@ async fn submit_form(
     if let Err(error) = check(client, &request) {
         return redirect(&request, &[("error", error)]);
     }
-    let name = user.trim().to_owned();
-    if name.is_empty() || name.len() > 128 || name.chars().any(char::is_control) {
-        return error_page(
-            StatusCode::BAD_REQUEST,
-            "a name has 1 to 128 bytes, and no control characters",
-        );
-    }
-    let groups = groups.split(' ').filter(|group| !group.is_empty()).map(ToOwned::to_owned);
-    let user = User { name, groups: groups.collect() };
+    let user = match signed_in(&user, &groups) {
+        Ok(user) => user,
+        Err(invalid) => return error_page(StatusCode::BAD_REQUEST, invalid),
+    };
     let session = sign_in.grants().sessions.add(user.clone());
     let mut response = sign_in.redirect_with_code(client, request, user);
     sign_in.set_cookie(&mut response, &session, "");
     response
+}
+
+/// Returns the user of a form. The names follow the rule of texts, so that no two look like one.
+fn signed_in(name: &str, groups: &str) -> Result<User, String> {
+    let text = |field: &str, text: &str| {
+        let text = Text::<128>::new(text).ok().map(|text| text.get().clone());
+        text.filter(|text| text.len() <= 128).ok_or_else(|| {
+            format!("{field}: expected 1 to 128 bytes, without control or invisible characters")
+        })
+    };
+    let groups = groups.split(' ').filter(|group| !group.is_empty());
+    let groups = groups.map(|group| text("Groups", group)).collect::<Result<_, _>>()?;
+    Ok(User { name: text("Name", name.trim())?, groups })
 }
 
 /// Revokes a refresh token (RFC 7009). An unknown token is no error.
@@ -531,8 +540,8 @@ fn secure(mut response: Response) -> Response {
     response
 }
 
-fn error_page(status: StatusCode, why: &'static str) -> Response {
-    secure((status, why).into_response())
+fn error_page(status: StatusCode, why: impl Into<String>) -> Response {
+    secure((status, why.into()).into_response())
 }
 
 /// Returns the id of a client that names itself by HTTP Basic. The local stack checks no secret.

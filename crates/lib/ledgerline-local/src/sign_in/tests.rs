@@ -171,6 +171,40 @@ async fn a_code_is_valid_once_for_its_client_its_address_and_its_verifier() {
 }
 
 #[tokio::test]
+async fn names_at_sign_in_follow_the_rule_of_texts() {
+    let pages = pages().await;
+    let (long, wide) = ("a".repeat(129), "ö".repeat(65));
+    for (user, groups, field) in [
+        ("", "", "Name"),
+        ("\u{200b}", "", "Name"),
+        ("\u{feff}", "", "Name"),
+        ("ada\u{200b}", "", "Name"),
+        ("ada\u{202e}", "", "Name"),
+        ("a\u{ad}da", "", "Name"),
+        ("a\rda", "", "Name"),
+        ("ada\u{0}", "", "Name"),
+        (&long, "", "Name"),
+        (&wide, "", "Name"),
+        ("ada", "operators\u{200b}", "Groups"),
+        ("ada", "drivers \u{feff}operators", "Groups"),
+    ] {
+        let mut fields = asked(&[]);
+        fields.extend([("user", user.to_owned()), ("groups", groups.to_owned())]);
+        let refused = pages.post(AUTHORIZE, &fields, Some(&pages.url)).await;
+        assert_eq!(refused.status(), StatusCode::BAD_REQUEST, "{user:?} in {groups:?}");
+        assert!(refused.headers().get("set-cookie").is_none());
+        let why = refused.text().await.unwrap();
+        assert!(why.starts_with(&format!("{field}: expected 1 to 128 bytes")), "{why}");
+    }
+    for user in [" ada ", "José", "أحمد", &"ö".repeat(64)] {
+        let mut fields = asked(&[]);
+        fields.insert("user", user.to_owned());
+        let signed_in = pages.post(AUTHORIZE, &fields, Some(&pages.url)).await;
+        assert!(location(&signed_in).contains("code="), "{user}");
+    }
+}
+
+#[tokio::test]
 async fn a_browser_is_sent_only_to_addresses_of_the_client() {
     let pages = pages().await;
     for uri in [
