@@ -184,3 +184,18 @@ test("the API refuses tokens of another issuer, without a signature, and with ch
     expect(await status(other), name).toBe(401);
   }
 });
+
+test("a browser keeps an asset that the app has, and asks for one that it lacks each time", async () => {
+  const page = await (await fetch(suite.stack.app)).text();
+  const asset = /src="\.\/(assets\/[^"]+)"/.exec(page)?.[1] ?? "";
+  const kept = async (path: string, range?: string) => {
+    const { status, headers } = await fetch(suite.stack.app + path, range === undefined ? {} : { headers: { range } });
+    return [status, headers.get("cache-control")];
+  };
+  const year = "public, max-age=31536000, immutable";
+  expect([await kept(asset), await kept(asset, "bytes=0-9")]).toEqual([[200, year], [206, year]]);
+  for (const missing of ["assets/index-deadbeef.js", "assets/", `${asset}/`]) {
+    expect([await kept(missing), await kept(missing, "bytes=0-9")]).toEqual([[404, "no-store"], [404, "no-store"]]);
+  }
+  expect([await kept("assets"), await kept("index.html/")]).toEqual([[404, "no-cache"], [404, "no-cache"]]);
+});

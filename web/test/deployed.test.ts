@@ -15,8 +15,10 @@ interface Deployed {
   endpoint: string;
   url: string;
   files: string;
-  /** The headers by the pattern of paths. */
-  headers: Record<string, Record<string, string>>;
+  /** The time in the caches that each file has from its upload: of the whole file, and of a part. */
+  cached: Record<string, [string | null, string | null]>;
+  /** The headers by the pattern of paths, with whether each replaces that of the file. */
+  headers: Record<string, Record<string, [value: string, isOverride: boolean]>>;
   api: string;
   username: string;
   password: string;
@@ -25,11 +27,21 @@ interface Deployed {
 const deployed = JSON.parse(process.env["DEPLOYED"] ?? "{}") as Deployed;
 const KINDS: Record<string, string> = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css" };
 
+/** Returns the headers of an answer: those of the file, and those that the distribution adds. */
+function headersOf(path: string, cacheControl?: string | null): Record<string, string> {
+  const headers: Record<string, string> = cacheControl == null ? {} : { "cache-control": cacheControl };
+  const added = deployed.headers[path.startsWith("assets/") ? "assets/*" : "*"] ?? {};
+  for (const [name, [value, isOverride]] of Object.entries(added)) {
+    if (isOverride || headers[name] === undefined) headers[name] = value;
+  }
+  return headers;
+}
+
 /** Answers as the distribution does. */
 async function file(route: Route): Promise<void> {
   const path = new URL(route.request().url()).pathname.slice(1) || "index.html";
   const body = await readFile(join(deployed.files, path)).catch(() => undefined);
-  const headers = deployed.headers[path.startsWith("assets/") ? "assets/*" : "*"] ?? {};
+  const headers = headersOf(path, deployed.cached[path]?.[0]);
   const contentType = KINDS[extname(path)] ?? "application/octet-stream";
   await route.fulfill(body ? { body, headers, contentType } : { status: 403, headers });
 }
@@ -53,6 +65,19 @@ async function connect(context: BrowserContext): Promise<void> {
     emulated(route, `/_aws/execute-api/${deployed.api}/$default${pathOf(route)}`),
   );
 }
+
+test("a browser keeps an asset for a year, and asks for a page and for a missing asset each time", () => {
+  const assets = Object.keys(deployed.cached).filter((path) => path.startsWith("assets/"));
+  const cacheControl = (path: string, part: 0 | 1) => headersOf(path, deployed.cached[path]?.[part])["cache-control"];
+  expect(assets.length).toBeGreaterThan(1);
+  expect(assets).not.toContain("assets/old-00000000.js");
+  for (const part of [0, 1] as const) {
+    for (const path of assets) expect(cacheControl(path, part), path).toBe("public, max-age=31536000, immutable");
+    for (const path of ["index.html", "config.json"]) expect(cacheControl(path, part), path).toBe("no-cache");
+    expect(cacheControl("assets/missing-00000000.js", part)).toBe("no-store");
+    expect(cacheControl("missing.html", part)).toBe("no-cache");
+  }
+});
 
 test("a user signs in at the user pool, and the app reads from the deployed API", async () => {
   const browser = await launch();

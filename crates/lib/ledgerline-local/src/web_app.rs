@@ -9,19 +9,21 @@ use std::{path::Path, sync::Arc};
 use axum::{
     Json, Router,
     extract::{Request, State},
-    http::{HeaderName, HeaderValue},
+    http::{HeaderName, HeaderValue, StatusCode, header},
     middleware::{self, Next},
-    response::{Redirect, Response},
-    routing::get,
+    response::{IntoResponse, Redirect, Response},
+    routing::{get, get_service},
 };
 use ledgerline_sam::template::{Client, Cors, Distribution};
 use serde_json::json;
-use tower_http::services::ServeDir;
+use tower_http::services::{ServeDir, ServeFile};
 
 /// The path of the app.
 pub(crate) const APP: &str = "/app/";
 /// The built files, in the folder of the template.
 pub(crate) const FILES: &str = "web/dist";
+/// The time of an asset in the caches, which it gets at its upload (docs/web.md).
+const KEPT: &str = "public, max-age=31536000, immutable";
 /// The part of a content security policy that names the addresses that a page may call.
 const CONNECT: &str = "connect-src 'self'";
 
@@ -39,18 +41,20 @@ pub(crate) fn router(
     let config = json!({ "api": api, "signIn": api, "clientId": client });
     let mut distribution = distribution.clone();
     // The policy names the addresses of AWS, and not those of this machine.
-    for (_, value) in distribution.headers.iter_mut().flat_map(|(_, headers)| headers) {
+    for header in distribution.headers.iter_mut().flat_map(|(_, headers)| headers) {
         if api != "/" {
-            *value = value.replace(CONNECT, &format!("{CONNECT} {api}"));
+            header.value = header.value.replace(CONNECT, &format!("{CONNECT} {api}"));
         }
     }
+    let folder = folder.join(FILES);
     let files = Router::new()
         .route("/config.json", get(async move || Json(config)))
-        .fallback_service(ServeDir::new(folder.join(FILES)));
+        .route("/", get_service(ServeFile::new(folder.join("index.html"))))
+        .fallback_service(ServeDir::new(folder).append_index_html_on_directories(false));
     Router::new()
         .nest(APP, files)
         .route("/app", get(async || Redirect::temporary(APP)))
-        .layer(middleware::from_fn_with_state(Arc::new(distribution), add_headers))
+        .layer(middleware::from_fn_with_state(Arc::new(distribution), answer_as_distribution))
 }
 
 /// Allows the pages of this origin, under both names of this machine, to call the API in place of
@@ -63,22 +67,31 @@ pub(crate) fn allow(cors: &mut Cors, distribution: &Distribution, own: &str) {
     }
 }
 
-/// Adds the headers of the first behaviour whose pattern matches the path.
-async fn add_headers(
+/// Answers as the distribution does, with the headers of the first behaviour whose pattern matches
+/// the path.
+async fn answer_as_distribution(
     State(distribution): State<Arc<Distribution>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let path = request.uri().path().trim_start_matches(APP).to_owned();
-    let mut response = next.run(request).await;
+    let path = request.uri().path().strip_prefix(APP).unwrap_or_default().to_owned();
+    // A bucket has no folders, and one path for each file.
+    let is_folder = !path.is_empty() && path.split('/').any(str::is_empty);
+    let mut response =
+        if is_folder { StatusCode::NOT_FOUND.into_response() } else { next.run(request).await };
+    let is_file = response.status().is_success() || response.status() == StatusCode::NOT_MODIFIED;
+    if is_file && path.starts_with("assets/") {
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static(KEPT));
+    }
     let mut behaviours = distribution.headers.iter();
     let found = behaviours.find(|(pattern, _)| match pattern.strip_suffix('*') {
         Some(prefix) => path.starts_with(prefix),
         None => path == *pattern,
     });
-    for (name, value) in found.into_iter().flat_map(|(_, headers)| headers) {
+    for header in found.into_iter().flat_map(|(_, headers)| headers) {
         if let (Ok(name), Ok(value)) =
-            (HeaderName::try_from(name.as_str()), HeaderValue::from_str(value))
+            (HeaderName::try_from(header.name.as_str()), HeaderValue::from_str(&header.value))
+            && (header.is_override || !response.headers().contains_key(&name))
         {
             response.headers_mut().insert(name, value);
         }
@@ -88,7 +101,7 @@ async fn add_headers(
 
 #[cfg(test)]
 mod tests {
-    use axum::http::StatusCode;
+    use ledgerline_sam::template::PolicyHeader;
     use reqwest::redirect::Policy;
 
     use super::*;
@@ -96,13 +109,18 @@ mod tests {
     const PAGES: &str = "default-src 'none'; connect-src 'self' https://api.example";
 
     fn distribution() -> Distribution {
-        let header = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+        let header = |name: &str, value: &str, is_override| PolicyHeader {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            is_override,
+        };
+        let pages =
+            ["content-security-policy", "cache-control"].into_iter().zip([PAGES, "no-cache"]);
+        let pages = pages.map(|(name, value)| header(name, value, true)).collect();
+        let assets = vec![header("cache-control", "no-store", false)];
         Distribution {
             domain: "pages.cloudfront.net".to_owned(),
-            headers: vec![
-                ("assets/*".to_owned(), header("Cache-Control", "immutable")),
-                ("*".to_owned(), header("Content-Security-Policy", PAGES)),
-            ],
+            headers: vec![("assets/*".to_owned(), assets), ("*".to_owned(), pages)],
         }
     }
 
@@ -125,8 +143,12 @@ mod tests {
     }
 
     async fn get(url: String) -> reqwest::Response {
+        get_with(url, "accept", "*/*").await
+    }
+
+    async fn get_with(url: String, header: &str, value: &str) -> reqwest::Response {
         let client = reqwest::Client::builder().redirect(Policy::none()).build().unwrap();
-        client.get(url).send().await.unwrap()
+        client.get(url).header(header, value).send().await.unwrap()
     }
 
     fn built() -> tempfile::TempDir {
@@ -144,7 +166,8 @@ mod tests {
         let url = served(folder.path(), "/").await;
         for (path, kind, header, value) in [
             ("/app/", "text/html", "content-security-policy", PAGES),
-            ("/app/assets/a.js", "text/javascript", "cache-control", "immutable"),
+            ("/app/index.html", "text/html", "cache-control", "no-cache"),
+            ("/app/assets/a.js", "text/javascript", "cache-control", KEPT),
             ("/app/config.json", "application/json", "content-security-policy", PAGES),
         ] {
             let answer = get(format!("{url}{path}")).await;
@@ -156,9 +179,42 @@ mod tests {
         let asset = get(format!("{url}/app/assets/a.js")).await;
         assert!(asset.headers().get("content-security-policy").is_none());
         assert_eq!(get(format!("{url}/app")).await.headers()["location"], APP);
-        for missing in ["/app/b.js", "/app/..%2fsecret", "/app/%2e%2e/secret"] {
-            let answer = get(format!("{url}{missing}")).await;
+    }
+
+    #[tokio::test]
+    async fn a_browser_keeps_assets_that_exist_and_no_others() {
+        let folder = built();
+        let url = served(folder.path(), "/").await;
+        let asset = format!("{url}/app/assets/a.js");
+        let modified = get(asset.clone()).await.headers()["last-modified"].clone();
+        for (header, value, status, kept) in [
+            ("accept", "*/*", StatusCode::OK, KEPT),
+            ("range", "bytes=0-1", StatusCode::PARTIAL_CONTENT, KEPT),
+            ("if-modified-since", modified.to_str().unwrap(), StatusCode::NOT_MODIFIED, KEPT),
+            ("range", "bytes=99-", StatusCode::RANGE_NOT_SATISFIABLE, "no-store"),
+        ] {
+            let answer = get_with(asset.clone(), header, value).await;
+            assert_eq!(answer.status(), status, "{header}: {value}");
+            assert_eq!(answer.headers()["cache-control"], kept, "{header}: {value}");
+        }
+        for missing in ["b.js", "", "a.js/", "/a.js", "..%2f..%2fsecret"] {
+            let answer =
+                get_with(format!("{url}/app/assets/{missing}"), "range", "bytes=0-1").await;
             assert_eq!(answer.status(), StatusCode::NOT_FOUND, "{missing}");
+            assert_eq!(answer.headers()["cache-control"], "no-store", "{missing}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_app_has_no_folders_and_one_path_for_each_file() {
+        let folder = built();
+        let url = served(folder.path(), "/").await;
+        for missing in
+            ["assets", "index.html/", "config.json/", "/index.html", "b.js", "..%2fsecret"]
+        {
+            let answer = get(format!("{url}/app/{missing}")).await;
+            assert_eq!(answer.status(), StatusCode::NOT_FOUND, "{missing}");
+            assert_eq!(answer.headers()["cache-control"], "no-cache", "{missing}");
         }
     }
 

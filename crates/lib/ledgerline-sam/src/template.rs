@@ -19,9 +19,9 @@ use serde_json::Value;
 use self::intrinsics::Scope;
 pub use self::model::{
     Client, Cors, DeadLetterConfig, Destination, DestinationConfig, DestinationType, Distribution,
-    Event, Filter, FilterCriteria, Function, InvokeConfig, Queue, QueueSource, Resource,
-    ResponseType, RetryPolicy, Role, RuleSource, ScalingConfig, StartingPosition, StreamSource,
-    Table, Template,
+    Event, Filter, FilterCriteria, Function, InvokeConfig, PolicyHeader, Queue, QueueSource,
+    Resource, ResponseType, RetryPolicy, Role, RuleSource, ScalingConfig, StartingPosition,
+    StreamSource, Table, Template,
 };
 use crate::yaml::{self, Node};
 

@@ -151,35 +151,44 @@ def preflight():
 
 def web_app():
     """Uploads the web app by the commands of docs/web.md, and makes a user. Returns the input of web/test/deployed.test.ts: the
-    addresses, the files in the bucket, the headers that the distribution adds, and the user."""
-    commands = block("docs/web.md", "## Deploy it", "aws s3 sync")
-    Shell(commands + "echo done\n", WebConfig=output("WebConfig"), WebBucketName=output("WebBucketName")).printed()
+    addresses, the files in the bucket, their headers, the headers that the distribution adds, and the user."""
     bucket, folder = output("WebBucketName"), os.path.abspath("target/e2e/web")
     s3 = client("s3")
+    old = "assets/old-00000000.js"
+    s3.put_object(Bucket=bucket, Key=old, Body=b"")
+    upload, delete = (block("docs/web.md", "## Deploy it", command) for command in ["aws s3 sync dist/assets", "--delete"])
+    Shell(upload + "echo done\n", WebConfig=output("WebConfig"), WebBucketName=bucket).printed()
+    # An asset that an open page may name stays until the deletion.
+    s3.head_object(Bucket=bucket, Key=old)
+    Shell("cd web\n" + delete + "echo done\n", WebBucketName=bucket).printed()
+    cached = {}
     for item in s3.list_objects_v2(Bucket=bucket)["Contents"]:
-        path = os.path.join(folder, item["Key"])
+        key = item["Key"]
+        path = os.path.join(folder, key)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        s3.download_file(bucket, item["Key"], path)
+        s3.download_file(bucket, key, path)
+        answers = s3.get_object(Bucket=bucket, Key=key), s3.get_object(Bucket=bucket, Key=key, Range="bytes=0-0")
+        cached[key] = [answer.get("CacheControl") for answer in answers]
     cloudfront = client("cloudfront")
     config = cloudfront.get_distribution_config(Id=physical("WebDistribution"))["DistributionConfig"]
     behaviours = config["CacheBehaviors"]["Items"] + [config["DefaultCacheBehavior"] | {"PathPattern": "*"}]
     headers = {behaviour["PathPattern"]: added(cloudfront, behaviour) for behaviour in behaviours}
     return {
-        "endpoint": ENDPOINT, "url": output("WebAppUrl"), "files": folder, "headers": headers,
+        "endpoint": ENDPOINT, "url": output("WebAppUrl"), "files": folder, "cached": cached, "headers": headers,
         "api": physical("HttpApi"), **person("grace"),
     }
 
 
 def added(cloudfront, behaviour):
-    """The headers that a behaviour of a distribution adds."""
+    """The headers that a behaviour of a distribution adds, and whether each replaces that of the file."""
     policy = cloudfront.get_response_headers_policy(Id=behaviour["ResponseHeadersPolicyId"])
     config = policy["ResponseHeadersPolicy"]["ResponseHeadersPolicyConfig"]
     security = config.get("SecurityHeadersConfig", {})
-    headers = {item["Header"]: item["Value"] for item in config.get("CustomHeadersConfig", {}).get("Items", [])}
+    headers = {item["Header"].lower(): [item["Value"], item["Override"]] for item in config.get("CustomHeadersConfig", {}).get("Items", [])}
     if "ContentSecurityPolicy" in security:
-        headers["content-security-policy"] = security["ContentSecurityPolicy"]["ContentSecurityPolicy"]
+        headers["content-security-policy"] = [security["ContentSecurityPolicy"]["ContentSecurityPolicy"], True]
     if "ContentTypeOptions" in security:
-        headers["x-content-type-options"] = "nosniff"
+        headers["x-content-type-options"] = ["nosniff", True]
     return headers
 
 

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::{
-    Distribution, Located,
+    Distribution, Located, PolicyHeader,
     intrinsics::{Scope, domain},
 };
 use crate::yaml::Node;
@@ -40,7 +40,7 @@ impl Scope<'_> {
     }
 
     /// Returns the headers that a behaviour adds by its policy; none without a policy.
-    fn added_headers(&self, behaviour: &Node) -> Located<Vec<(String, String)>> {
+    fn added_headers(&self, behaviour: &Node) -> Located<Vec<PolicyHeader>> {
         let Some(policy) = behaviour.get("ResponseHeadersPolicyId") else { return Ok(Vec::new()) };
         let Some(id) = policy.get("Ref").and_then(Node::text) else {
             let message = "only a policy of the template is emulated: name it by !Ref";
@@ -61,27 +61,35 @@ impl Scope<'_> {
                 .map_or(Value::Null, |node| node.to_json()))
         };
         let (security, custom) = (part("SecurityHeadersConfig")?, part("CustomHeadersConfig")?);
+        let header = |name: &str, value: String, source: &Value| PolicyHeader {
+            name: name.to_lowercase(),
+            value,
+            is_override: source["Override"] == true,
+        };
         let mut headers = Vec::new();
-        for (header, field, value) in SECURITY {
-            if let Some(text) = security[field][value].as_str() {
-                headers.push((header.to_owned(), text.to_owned()));
+        for (name, field, value) in SECURITY {
+            let source = &security[field];
+            if let Some(text) = source[value].as_str() {
+                headers.push(header(name, text.to_owned(), source));
             }
         }
-        if !security["ContentTypeOptions"].is_null() {
-            headers.push(("x-content-type-options".to_owned(), "nosniff".to_owned()));
+        let source = &security["ContentTypeOptions"];
+        if !source.is_null() {
+            headers.push(header("x-content-type-options", "nosniff".to_owned(), source));
         }
-        if let Some(seconds) =
-            security["StrictTransportSecurity"]["AccessControlMaxAgeSec"].as_u64()
-        {
-            headers.push(("strict-transport-security".to_owned(), format!("max-age={seconds}")));
+        let source = &security["StrictTransportSecurity"];
+        if let Some(seconds) = source["AccessControlMaxAgeSec"].as_u64() {
+            headers.push(header("strict-transport-security", format!("max-age={seconds}"), source));
         }
-        for item in custom["Items"].as_array().into_iter().flatten() {
-            if let (Some(header), Some(text)) = (item["Header"].as_str(), item["Value"].as_str()) {
-                headers.push((header.to_lowercase(), text.to_owned()));
+        for source in custom["Items"].as_array().into_iter().flatten() {
+            if let (Some(name), Some(text)) = (source["Header"].as_str(), source["Value"].as_str())
+            {
+                headers.push(header(name, text.to_owned(), source));
             }
         }
-        let is_kept = |(header, text): &(String, String)| {
-            header == "cache-control" && !["no-cache", "no-store"].contains(&text.as_str())
+        let is_kept = |header: &PolicyHeader| {
+            header.name == "cache-control"
+                && !["no-cache", "no-store"].contains(&header.value.as_str())
         };
         if headers.iter().any(is_kept) {
             let message = format!(
@@ -98,7 +106,7 @@ impl Scope<'_> {
 mod tests {
     use std::{collections::BTreeMap, path::Path};
 
-    use crate::template::Source;
+    use crate::template::{PolicyHeader, Source};
 
     const TEMPLATE: &str = r#"
 Resources:
@@ -119,13 +127,13 @@ Resources:
           ContentSecurityPolicy:
             ContentSecurityPolicy: !Sub "connect-src https://${AWS::Region}.example"
           ContentTypeOptions: { Override: true }
-          FrameOptions: { FrameOption: DENY }
+          FrameOptions: { FrameOption: DENY, Override: true }
           StrictTransportSecurity: { AccessControlMaxAgeSec: 60 }
   AssetHeaders:
     Type: AWS::CloudFront::ResponseHeadersPolicy
     Properties:
       ResponseHeadersPolicyConfig:
-        CustomHeadersConfig: { Items: [{ Header: Cache-Control, Value: no-cache }] }
+        CustomHeadersConfig: { Items: [{ Header: Cache-Control, Value: no-store, Override: false }] }
   App:
     Type: AWS::Cognito::UserPoolClient
     Properties: { CallbackURLs: [!Sub "https://${Pages.DomainName}/"] }
@@ -140,15 +148,19 @@ Resources:
     fn a_distribution_has_the_headers_of_its_behaviours() {
         let template = resolved(TEMPLATE).unwrap();
         let distribution = template.distribution.unwrap();
-        let of = |header: &str, value: &str| (header.to_owned(), value.to_owned());
+        let header = |name: &str, value: &str, is_override| PolicyHeader {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            is_override,
+        };
         let pages = vec![
-            of("content-security-policy", "connect-src https://us-east-1.example"),
-            of("x-frame-options", "DENY"),
-            of("x-content-type-options", "nosniff"),
-            of("strict-transport-security", "max-age=60"),
+            header("content-security-policy", "connect-src https://us-east-1.example", false),
+            header("x-frame-options", "DENY", true),
+            header("x-content-type-options", "nosniff", true),
+            header("strict-transport-security", "max-age=60", false),
         ];
         let expected = [
-            ("assets/*".to_owned(), vec![of("cache-control", "no-cache")]),
+            ("assets/*".to_owned(), vec![header("cache-control", "no-store", false)]),
             ("x".to_owned(), Vec::new()),
             ("*".to_owned(), pages),
         ];
@@ -159,7 +171,7 @@ Resources:
     #[test]
     fn a_policy_with_cached_errors_and_a_pattern_that_is_not_emulated_are_errors() {
         for (part, other, expected) in [
-            ("no-cache", "\"public, max-age=60\"", "AssetHeaders: browsers would keep errors"),
+            ("no-store", "\"public, max-age=60\"", "AssetHeaders: browsers would keep errors"),
             ("!Ref AssetHeaders", "67f7725c-6f97-4210-82d7-5512b31e9d03", "name it by !Ref"),
             ("!Ref AssetHeaders", "!Ref Missing", "there is no resource Missing"),
             ("PathPattern: assets/*", "PathPattern: \"*.js\"", "at the end of *.js"),

@@ -69,7 +69,18 @@ pub struct Distribution {
     pub domain: String,
     /// The headers of files by the pattern of their paths, such as `assets/*`, in the order of the
     /// behaviours. The last pattern is `*`.
-    pub headers: Vec<(String, Vec<(String, String)>)>,
+    pub headers: Vec<(String, Vec<PolicyHeader>)>,
+}
+
+/// A header that a policy of a distribution adds to every response, errors included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyHeader {
+    /// The name, in small letters.
+    pub name: String,
+    /// The value.
+    pub value: String,
+    /// Whether the header replaces that of the file.
+    pub is_override: bool,
 }
 
 /// A client of a user pool: a program that signs users in, or that gets a token for itself.
