@@ -1,7 +1,7 @@
 /** A real Chromium, users who sign in, and checks of pages. */
 import { existsSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
-import { chromium, type Browser, type BrowserContextOptions, type Page } from "playwright-core";
+import { chromium, type Browser, type BrowserContextOptions, type Locator, type Page } from "playwright-core";
 import { afterAll, beforeAll, expect } from "vitest";
 import { startStack, type Stack } from "./stack";
 
@@ -84,6 +84,15 @@ export async function openApp(browser: Browser, app: string, user: string, optio
   const page = await openPage(browser, options);
   await signIn(page, app, user);
   return page;
+}
+
+/** Asks for a form of the page, unless the page shows it. */
+export async function openForm(page: Page, name: string): Promise<Locator> {
+  const form = page.getByRole("form", { name });
+  const summary = page.locator("summary", { hasText: name });
+  await summary.waitFor();
+  if (!(await form.isVisible())) await summary.click();
+  return form;
 }
 
 /**

@@ -2,7 +2,7 @@ import type { components } from "../../client/schema";
 import { link, useShared } from "../application";
 import type { PendingCommand } from "../outbox";
 import { useCommand, usePendingCommands, useList, useQuery, type Outcome } from "../ui/hooks";
-import { Field, focusHeading, Form, List, Page, Problem, Loaded } from "../ui/parts";
+import { Day, Field, focusHeading, Form, List, Page, Problem, Loaded } from "../ui/parts";
 import type { Booking, Close, Transfer } from "./commands";
 import { askForMoney, formatMoney, parseMoney } from "./money";
 
@@ -54,34 +54,39 @@ export function AccountPage({ id }: { id: string }) {
       <Loaded query={account}>
         {(data) =>
           data && (
-            <>
+            <div class="sides">
               <Summary account={data} pending={pending.reduce((sum, { input, sign }) => sum + sign * input.amount, 0)} />
-              <h2>Bookings</h2>
-              <List
-                query={transactions}
-                label="Bookings"
-                empty="There are no bookings."
-                first={pending.map(({ key, input, sign }) => (
-                  <li key={key} class="pending">
-                    <span>{input.reference ?? (sign > 0 ? "Credit" : "Debit")} (being booked)</span>
-                    <span class="amount">{formatMoney(sign * input.amount, data.currency)}</span>
-                  </li>
-                ))}
-              >
-                {({ version, kind, amount, reference, bookedOn }) => (
-                  <li key={version}>
-                    <span>
-                      {reference ?? (kind === "credit" ? "Credit" : "Debit")}{" "}
-                      <time class="quiet" dateTime={bookedOn}>
-                        {bookedOn}
-                      </time>
-                    </span>
-                    <span class="amount">{formatMoney(kind === "credit" ? amount : -amount, data.currency)}</span>
-                  </li>
-                )}
-              </List>
               <Changes account={data} entries={[...bookings, ...others]} />
-            </>
+              <section>
+                <h2>Bookings</h2>
+                <List
+                  query={transactions}
+                  label="Bookings"
+                  empty="There are no bookings: pay money in, or give the number of the account to a payer."
+                  first={pending.map(({ key, input, sign }) => (
+                    <li key={key} class="pending">
+                      <span>{input.reference ?? (sign > 0 ? "Credit" : "Debit")} (being booked)</span>
+                      <span class="amount">{formatMoney(sign * input.amount, data.currency)}</span>
+                    </li>
+                  ))}
+                >
+                  {({ version, kind, amount, balance, reference, bookedOn }) => (
+                    <li key={version}>
+                      <span>
+                        {reference ?? (kind === "credit" ? "Credit" : "Debit")}
+                        <small>
+                          <Day date={bookedOn} />
+                        </small>
+                      </span>
+                      <span class="amount">
+                        {formatMoney(kind === "credit" ? amount : -amount, data.currency)}
+                        <small>Balance {formatMoney(balance, data.currency)}</small>
+                      </span>
+                    </li>
+                  )}
+                </List>
+              </section>
+            </div>
           )
         }
       </Loaded>
@@ -93,16 +98,13 @@ export function AccountPage({ id }: { id: string }) {
 function Summary({ account, pending }: { account: Account; pending: number }) {
   const { totalBalance, currency, status, accountId } = account;
   return (
-    <dl class="card">
-      <dt>Balance</dt>
-      <dd class={pending === 0 ? "balance" : "balance pending"}>{formatMoney(totalBalance + pending, currency)}</dd>
-      <dt>Status</dt>
-      <dd>{status}</dd>
-      <dt>Number</dt>
-      <dd>
-        <code>{accountId}</code>
-      </dd>
-    </dl>
+    <p>
+      Balance
+      <strong class={pending === 0 ? "balance" : "balance pending"}>{formatMoney(totalBalance + pending, currency)}</strong>
+      <small>
+        Number <code>{accountId}</code>, {status}
+      </small>
+    </p>
   );
 }
 
@@ -153,7 +155,7 @@ function Changes({ account, entries }: { account: Account; entries: PendingComma
     return <Problem text={[credit, debit, transfer, close].find(({ problem }) => problem !== undefined)?.problem} />;
   }
   return (
-    <div class="columns">
+    <div class="forms">
       <Form title="Pay in" action="Pay in" command={credit} entries={entries} onSend={book(credit, "Pay in")}>
         <Money />
       </Form>
@@ -164,7 +166,7 @@ function Changes({ account, entries }: { account: Account; entries: PendingComma
         <Field label="To the account" name="to" required hint="The number of the account" />
         <Money />
       </Form>
-      <section class="card" aria-label="Close the account">
+      <section aria-label="Close the account">
         <Problem text={close.problem} />
         <button type="button" class="plain" aria-disabled={entries.length > 0} onClick={end}>
           Close the account

@@ -29,12 +29,18 @@ export function AccountsPage() {
     return outcome;
   }
 
+  const form = (
+    <Form title="Open an account" action="Open" command={open} entries={opening} onSend={onOpen}>
+      <Field label="Owner" name="owner" required maxLength={200} autocomplete="name" />
+      <Field label="Currency" name="currency" required pattern="[A-Za-z]{3}" defaultValue="EUR" hint="Such as EUR" />
+    </Form>
+  );
   return (
-    <Page title="Accounts">
+    <Page title="Accounts" forms={form}>
       <List
         query={accounts}
         label="Your accounts"
-        empty="You have no accounts."
+        empty="You have no accounts: open one to pay money in, take it out, and transfer it."
         first={opening.map(({ key, input, state }) => (
           <li key={key} class="pending">
             <span>{input.owner}</span>
@@ -51,10 +57,6 @@ export function AccountsPage() {
           </li>
         )}
       </List>
-      <Form title="Open an account" action="Open" command={open} entries={opening} onSend={onOpen}>
-        <Field label="Owner" name="owner" required maxLength={200} autocomplete="name" />
-        <Field label="Currency" name="currency" required pattern="[A-Za-z]{3}" defaultValue="EUR" hint="Such as EUR" />
-      </Form>
     </Page>
   );
 }

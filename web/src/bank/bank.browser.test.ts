@@ -4,27 +4,28 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Page } from "playwright-core";
 import { expect, onTestFinished, test } from "vitest";
-import { enter, expectSound, hold, openApp, openPage, PHONE, screenshot, signIn, useStack } from "../../test/browser";
+import { enter, expectSound, hold, openApp, openForm, openPage, PHONE, screenshot, signIn, useStack } from "../../test/browser";
 import { startStack } from "../../test/stack";
 
 const suite = useStack();
 
 /** Opens an account for an owner, and returns its number. */
 async function openAccount(page: Page, owner: string): Promise<string> {
-  await page.getByLabel("Owner").fill(owner);
-  await page.getByRole("button", { name: "Open" }).click();
+  const form = await openForm(page, "Open an account");
+  await form.getByLabel("Owner").fill(owner);
+  await form.getByRole("button").click();
   await page.getByRole("heading", { name: `Account of ${owner}` }).waitFor();
   return page.locator("code").innerText();
 }
 
 /** Fills in a form of the page, and sends it. */
 async function send(page: Page, form: string, fields: Record<string, string>) {
-  const place = page.getByRole("form", { name: form });
+  const place = await openForm(page, form);
   for (const [label, text] of Object.entries(fields)) await place.getByLabel(label).fill(text);
   await place.getByRole("button", { name: form }).click();
 }
 
-const balance = (page: Page) => page.locator("dd.balance").first();
+const balance = (page: Page) => page.locator(".balance").first();
 
 async function expectBalance(page: Page, text: string) {
   await expect.poll(() => balance(page).innerText()).toBe(text);
@@ -42,20 +43,28 @@ test("a user of another origin opens an account, pays in, and is still signed in
       answers.push(response.headers()["access-control-allow-origin"]);
     }
   });
-  await page.getByText("You have no accounts.").waitFor();
+  await page.getByText("You have no accounts: open one to pay money in").waitFor();
   await expectSound(page);
   await openAccount(page, "Ada");
+  await page.getByText("There are no bookings: pay money in").waitFor();
   await send(page, "Pay in", { Amount: "50,5", Reference: "salary" });
   await expectBalance(page, "€50.50");
   await page.getByText("salary").waitFor();
   expect(new Set(answers)).toEqual(new Set([new URL(suite.stack.app).origin]));
   await expectSound(page);
-  await screenshot(page, "bank-account");
+  await send(page, "Take out", { Amount: "12.25", Reference: "groceries" });
+  await expectBalance(page, "€38.25");
+  const bookings = page.getByRole("list", { name: "Bookings" }).getByRole("listitem");
+  await expect.poll(() => bookings.allInnerTexts()).toEqual([
+    expect.stringMatching(/^groceries\n.*\n-€12\.25\nBalance €38\.25$/),
+    expect.stringMatching(/^salary\n.*\n€50\.50\nBalance €50\.50$/),
+  ]);
 
   const stored = await page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie]));
   expect(stored).not.toMatch(/eyJ|token/);
   await page.reload();
-  await expectBalance(page, "€50.50");
+  await expectBalance(page, "€38.25");
+  await screenshot(page, "bank-account");
   expect(page.url()).not.toContain("code=");
 
   const second = await page.context().newPage();
@@ -168,7 +177,7 @@ test("a transfer that is sent again leads to its steps, and the tab is not close
   // The API reads a number in capitals too.
   await page.goto(`${suite.stack.app}#/bank/accounts/${from.toUpperCase()}`);
   await send(page, "Transfer", { "To the account": to, Amount: "4" });
-  await page.getByText("Under “Without an answer”").first().waitFor();
+  await page.getByRole("form", { name: "Transfer" }).getByText("Under “Without an answer”").waitFor();
   const questions: string[] = [];
   page.on("dialog", (dialog) => {
     questions.push(dialog.type());
@@ -180,6 +189,17 @@ test("a transfer that is sent again leads to its steps, and the tab is not close
   await page.getByRole("button", { name: "Send again" }).click();
   await page.getByRole("link", { name: "Show it" }).click();
   await page.getByText("Credited to the receiver").waitFor();
+});
+
+test("a booking date is the day in UTC, with its zone", async () => {
+  const page = await openApp(suite.browser, suite.stack.app, "ada-15", { timezoneId: "America/Los_Angeles" });
+  await openAccount(page, "Ada");
+  await send(page, "Pay in", { Amount: "1" });
+  const date = page.getByRole("list", { name: "Bookings" }).locator("time");
+  await date.waitFor();
+  const day = new Date((await date.getAttribute("datetime")) ?? "");
+  const form = { year: "numeric", month: "short", day: "numeric", timeZone: "UTC" } as const;
+  expect(await date.innerText()).toBe(`${day.toLocaleDateString("en-US", form)}, UTC`);
 });
 
 test("a booking whose answers are lost is carried out once", async () => {
@@ -204,14 +224,14 @@ test("a user without a mouse opens an account and pays in", async () => {
   expect(await page.evaluate(() => document.activeElement?.textContent)).toBe("Skip to the content");
   await page.keyboard.press("Enter");
   await page.keyboard.press("Tab");
+  await page.keyboard.press("Enter");
+  await page.keyboard.press("Tab");
   await page.keyboard.type("Ada");
   await page.keyboard.press("Enter");
   await page.getByRole("heading", { name: "Account of Ada" }).waitFor();
   expect(await page.evaluate(() => document.activeElement?.tagName)).toBe("H1");
-  for (let presses = 0; presses < 3; presses += 1) {
-    await page.keyboard.press("Tab");
-    if (await page.evaluate(() => (document.activeElement as HTMLInputElement).name === "amount")) break;
-  }
+  for (const key of ["Tab", "Enter", "Tab"]) await page.keyboard.press(key);
+  expect(await page.evaluate(() => (document.activeElement as HTMLInputElement).name)).toBe("amount");
   await page.keyboard.type("1");
   await page.keyboard.press("Enter");
   await expectBalance(page, "€1.00");
@@ -219,7 +239,7 @@ test("a user without a mouse opens an account and pays in", async () => {
 
 test("a new account has the currency that the user wrote, also after a refusal", async () => {
   const page = await openApp(suite.browser, suite.stack.app, "ada-11");
-  const form = page.getByRole("form", { name: "Open an account" });
+  const form = await openForm(page, "Open an account");
   await form.getByLabel("Currency").fill("XXQ");
   await form.getByLabel("Owner").fill("Ada");
   await form.getByRole("button", { name: "Open" }).click();
@@ -285,7 +305,7 @@ test("commands of two users are carried out once, although the stack is killed b
   for (const page of [ada, bob]) await page.getByRole("heading", { name: "Without an answer" }).waitFor();
   await ada.getByText("It is unknown whether the command was carried out.").waitFor();
   // A second transfer would have another key.
-  const form = ada.getByRole("form", { name: "Transfer" });
+  const form = await openForm(ada, "Transfer");
   await form.getByLabel("To the account").fill(to);
   await form.getByLabel("Amount").fill("5");
   await form.getByLabel("Amount").press("Enter");

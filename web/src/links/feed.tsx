@@ -14,7 +14,7 @@ export function FeedPage() {
   }, []);
 
   return (
-    <Page title="Your feed">
+    <Page title="Your feed" forms={<RateForm userId={id} />}>
       <p class="actions">
         <a href={link("links", "users", id)}>Your ratings</a>
         <a href={link("links", "people")}>People you follow</a>
@@ -22,7 +22,6 @@ export function FeedPage() {
       <List query={feed} label="Feed" empty="Nothing here: follow people, and their ratings appear.">
         {(rating) => <RatingItem key={rating.linkId} rating={rating} by={rating.userId} />}
       </List>
-      <RateForm userId={id} />
     </Page>
   );
 }

@@ -14,7 +14,7 @@ export function LinkPage({ url }: { url: string }) {
   const isSent = pending.some(({ state }) => state !== "unknown");
   const others = (ratings.rows ?? []).filter(({ userId }) => !isSent || userId !== own);
   return (
-    <Page title="A link">
+    <Page title="A link" forms={<RateForm userId={own} url={url} entries={pending} />}>
       <p>
         <WebLink url={url} />
       </p>
@@ -26,14 +26,13 @@ export function LinkPage({ url }: { url: string }) {
       <List
         query={{ ...ratings, rows: others }}
         label="Ratings"
-        empty="No user has rated this link."
+        empty="No user has rated this link: be the first."
         first={pending.map(({ key, input, state }) => (
           <RatingItem key={key} rating={input} by={own} state={state} />
         ))}
       >
         {(rating) => <RatingItem key={rating.userId} rating={{ ...rating, linkUrl: url }} by={rating.userId} />}
       </List>
-      <RateForm userId={own} url={url} entries={pending} />
     </Page>
   );
 }

@@ -1,7 +1,7 @@
 /** Rated links in a real browser, against a local stack. */
 import type { Page } from "playwright-core";
 import { expect, test } from "vitest";
-import { expectSound, hold, openApp, PHONE, screenshot, useStack } from "../../test/browser";
+import { expectSound, hold, openApp, openForm, PHONE, screenshot, useStack } from "../../test/browser";
 
 const suite = useStack();
 
@@ -14,7 +14,7 @@ async function open(user: string, options = {}): Promise<Page> {
 
 async function register(page: Page, name: string) {
   await page.getByRole("link", { name: "People you follow" }).click();
-  const form = page.getByRole("form", { name: "Register" });
+  const form = await openForm(page, "Register");
   await form.getByLabel("Name").fill(name);
   await form.getByLabel("Mail").fill(`${name}@example.com`);
   await form.getByRole("button").click();
@@ -22,7 +22,7 @@ async function register(page: Page, name: string) {
 }
 
 async function rate(page: Page, fields: { url?: string; rating: number; title?: string; tags?: string }) {
-  const form = page.getByRole("form", { name: "Rate a link" });
+  const form = await openForm(page, "Rate a link");
   if (fields.url !== undefined) await form.getByLabel("Address").fill(fields.url);
   await form.getByLabel(String(fields.rating), { exact: true }).check();
   await form.getByLabel("Title").fill(fields.title ?? "");
@@ -43,7 +43,7 @@ test("a rating is in the feed of a user who follows its author, until the user u
   await ada.setViewportSize(PHONE.viewport);
   await expectSound(ada);
   await ada.setViewportSize({ width: 1280, height: 800 });
-  const form = ada.getByRole("form", { name: "Follow a user" });
+  const form = await openForm(ada, "Follow a user");
   await form.getByLabel("User id").fill("bob");
   await form.getByRole("button").click();
   await ada.getByRole("list", { name: "People" }).getByRole("link", { name: "bob" }).click();
@@ -56,7 +56,7 @@ test("a rating is in the feed of a user who follows its author, until the user u
       await ada.getByRole("link", { name: "Links" }).click();
       await ada.goto(`${suite.stack.app}#/links`);
       await ada.reload();
-      await ada.getByRole("form", { name: "Rate a link" }).waitFor();
+      await ada.getByText("Rate a link").waitFor();
       return inFeed.count();
     })
     .toBe(1);
@@ -75,7 +75,7 @@ test("a rating is in the feed of a user who follows its author, until the user u
 test("a rating is shown at once, and counts once", async () => {
   const cleo = await open("cleo");
   await cleo.goto(`${suite.stack.app}#/links/link?url=https%3A%2F%2Fexample.com%2Ffilm`);
-  await cleo.getByText("No user has rated this link.").waitFor();
+  await cleo.getByText("No user has rated this link: be the first.").waitFor();
   const answer = await hold(cleo, /\/ratings$/);
   await rate(cleo, { rating: 5 });
   await cleo.getByText("being sent").waitFor();
@@ -96,7 +96,7 @@ test("a user who is not registered learns how to follow", async () => {
   await eve.locator("p.problem").getByText("There is no such user.").waitFor();
   await eve.getByRole("button", { name: "Follow bob" }).waitFor();
   await eve.getByRole("link", { name: "Register to follow people" }).click();
-  await eve.getByRole("form", { name: "Register" }).waitFor();
+  await openForm(eve, "Register");
 });
 
 test("no address and no text of a rating runs a script", async () => {

@@ -75,12 +75,28 @@ export function PeoplePage() {
     return follow.send({ userId: own, otherId }, `Follow ${otherId}`, refresh);
   }
 
+  const forms = (
+    <>
+      <Form title="Follow a user" action="Follow" command={follow} onSend={onFollow}>
+        <Field label="User id" name="user" required maxLength={128} />
+      </Form>
+      <Form
+        title="Register"
+        action="Register"
+        command={register}
+        onSend={(field) => register.send({ name: field("name"), email: field("email") }, "Register")}
+      >
+        <Field label="Name" name="name" required maxLength={200} autocomplete="name" />
+        <Field label="Email address" name="email" type="email" required autocomplete="email" hint="For the welcome email" />
+      </Form>
+    </>
+  );
   return (
-    <Page title="People you follow">
+    <Page title="People you follow" forms={forms}>
       <p>
         Your user id is <code>{own}</code>. Other users need this id to follow you.
       </p>
-      <List query={{ ...follows, rows: follows.data }} label="People" empty="You follow no users.">
+      <List query={{ ...follows, rows: follows.data }} label="People" empty="You follow no users: follow one, and see each new rating in your feed.">
         {(id) => (
           <li key={id}>
             <a href={link("links", "users", id)}>{id}</a>
@@ -88,20 +104,6 @@ export function PeoplePage() {
           </li>
         )}
       </List>
-      <div class="columns">
-        <Form title="Follow a user" action="Follow" command={follow} onSend={onFollow}>
-          <Field label="User id" name="user" required maxLength={128} />
-        </Form>
-        <Form
-          title="Register"
-          action="Register"
-          command={register}
-          onSend={(field) => register.send({ name: field("name"), email: field("email") }, "Register")}
-        >
-          <Field label="Name" name="name" required maxLength={200} autocomplete="name" />
-          <Field label="Email address" name="email" type="email" required autocomplete="email" hint="For the welcome email" />
-        </Form>
-      </div>
     </Page>
   );
 }

@@ -7,8 +7,9 @@ import type { Command, Outcome, Query } from "./hooks";
 /** Whether no page has been shown. A screen reader reads the first page without a focused heading. */
 let isFirstPage = true;
 
-/** A page with its heading. */
-export function Page({ title, children }: { title: string; children: ComponentChildren }) {
+/** A page with its heading, and with its forms beside the content. */
+export function Page(props: { title: string; forms?: ComponentChildren; children: ComponentChildren }) {
+  const { title, forms, children } = props;
   const heading = useRef<HTMLHeadingElement>(null);
   useEffect(() => {
     // A screen reader reads the new page, as after a real navigation.
@@ -21,7 +22,14 @@ export function Page({ title, children }: { title: string; children: ComponentCh
       <h1 ref={heading} tabIndex={-1}>
         {title}
       </h1>
-      {children}
+      {forms === undefined ? (
+        children
+      ) : (
+        <div class="sides">
+          <div>{children}</div>
+          <div class="forms">{forms}</div>
+        </div>
+      )}
     </>
   );
 }
@@ -46,8 +54,14 @@ export function Field(props: { label: string; hint?: string } & JSX.IntrinsicEle
   );
 }
 
+/** A day in UTC, with its zone: it may be another day where the user is. */
+export function Day({ date }: { date: string }) {
+  const form = { year: "numeric", month: "short", day: "numeric", timeZone: "UTC", timeZoneName: "short" } as const;
+  return <time dateTime={date}>{new Intl.DateTimeFormat(undefined, form).format(new Date(date))}</time>;
+}
+
 /**
- * A form that sends a command. The form keeps its texts if the API refuses the command. While a
+ * A form that sends a command, shown when the user asks for it. The form keeps its texts if the API refuses the command. While a
  * command has no answer, the form sends no other one. A second command would have another key, so
  * the API could carry out the same change twice.
  */
@@ -62,6 +76,7 @@ export function Form(props: {
 }) {
   const { title, action, command, entries = [], onSend, children } = props;
   const id = useId();
+  const details = useRef<HTMLDetailsElement>(null);
   const isBlocked = command.isSending || entries.length > 0;
 
   async function submit(event: TargetedSubmitEvent<HTMLFormElement>) {
@@ -74,22 +89,24 @@ export function Form(props: {
     form.reset();
     const outcome = await onSend((name) => String(data.get(name) ?? "").trim());
     if (outcome === "refused") restore(form, data);
+    // The user may have closed it in the meantime.
+    if (outcome !== "done" && details.current !== null) details.current.open = true;
   }
 
   return (
-    <form onSubmit={(event) => void submit(event)} aria-labelledby={id} class="card">
-      <h2 id={id}>{title}</h2>
-      {children}
-      <Problem text={command.problem} />
-      {entries.some(({ state }) => state === "unknown") && (
-        <p class="quiet">A command has no answer. Under “Without an answer”, send it again or forget it.</p>
-      )}
-      <p>
+    <details ref={details} class="card">
+      <summary id={id}>{title}</summary>
+      <form onSubmit={(event) => void submit(event)} aria-labelledby={id}>
+        {children}
+        <Problem text={command.problem} />
+        {entries.some(({ state }) => state === "unknown") && (
+          <p class="quiet">A command has no answer. Under “Without an answer”, send it again or forget it.</p>
+        )}
         <button type="submit" aria-disabled={isBlocked}>
           {command.isSending ? "Sending…" : action}
         </button>
-      </p>
-    </form>
+      </form>
+    </details>
   );
 }
 
