@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use aws_sdk_cloudformation::types::{StackDriftDetectionStatus, StackResourceDriftStatus};
-use aws_sdk_eventbridge::types::RuleState;
+use aws_sdk_eventbridge::types::{Rule, RuleState};
 use backon::{ConstantBuilder, Retryable};
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
@@ -77,9 +77,9 @@ pub(crate) async fn run<L: Aggregates>(
         findings.add("manifest", &function, "it is deployed differently");
     }
     check_functions(deployment, &template, &manifests, &mut findings).await?;
-    let on_bus = check_bus(deployment, &mut findings).await?;
+    let on_bus = check_bus(deployment, &mut findings).await;
     if !deployment.is_local {
-        check_rules(deployment, &on_bus, &mut findings).await?;
+        check_rules(deployment, on_bus, &mut findings).await;
     }
     check_views(deployment, stack, &mut findings).await?;
     if options.drift {
@@ -235,34 +235,25 @@ async fn check_views(
 /// route states to views.
 async fn check_rules(
     deployment: &Deployment,
-    on_bus: &BTreeMap<String, Option<RuleState>>,
+    mut rules: BTreeMap<String, Option<RuleState>>,
     findings: &mut Findings,
-) -> Result<()> {
+) {
+    match list_rules(deployment, None).await {
+        Ok(found) => rules.extend(found.iter().map(name_and_state)),
+        Err(error) => return findings.add("bus", "default", format!("{error:#}")),
+    }
     let mut examined = 0;
     for (id, rule) in deployment.resources_of_type("AWS::Events::Rule") {
         examined += 1;
         // The id of a rule that is not on the default bus begins with the name of its bus.
-        let (bus, name) =
-            rule.split_once('|').map_or((None, rule), |(bus, name)| (Some(bus), name));
-        if let Some(state) = on_bus.get(name) {
-            if *state != Some(RuleState::Enabled) {
-                findings.add("rule", id, format!("it is {state:?}"));
-            }
-            continue;
-        }
-        let describe = deployment
-            .events
-            .describe_rule()
-            .name(name)
-            .set_event_bus_name(bus.map(ToOwned::to_owned));
-        match describe.send().await {
-            Ok(found) if found.state() == Some(&RuleState::Enabled) => {}
-            Ok(found) => findings.add("rule", id, format!("it is {:?}", found.state())),
-            Err(error) => findings.add("rule", id, format!("{:#}", anyhow::Error::from(error))),
+        let name = rule.split_once('|').map_or(rule, |(_, name)| name);
+        match rules.get(name) {
+            Some(Some(RuleState::Enabled)) => {}
+            Some(state) => findings.add("rule", id, format!("it is {state:?}")),
+            None => findings.add("rule", id, "no bus has it: it was deleted by hand"),
         }
     }
     findings.examined.push(("rules", examined));
-    Ok(())
 }
 
 /// Finds rules on the bus, also those of other stacks, that match event types which the fanout does
@@ -270,7 +261,7 @@ async fn check_rules(
 async fn check_bus(
     deployment: &Deployment,
     findings: &mut Findings,
-) -> Result<BTreeMap<String, Option<RuleState>>> {
+) -> BTreeMap<String, Option<RuleState>> {
     // Without the variable, the fanout sends all types.
     let fanout = deployment.function("FanoutFunction").ok();
     let sent =
@@ -278,33 +269,43 @@ async fn check_bus(
     let sent: BTreeSet<_> = sent.split_whitespace().collect();
     let mut rules = BTreeMap::new();
     for (id, name) in deployment.resources_of_type("AWS::Events::EventBus") {
-        let mut after = None;
-        loop {
-            let list = deployment.events.list_rules().event_bus_name(name).set_next_token(after);
-            let page = match list.send().await {
-                Ok(page) => page,
-                Err(error) => {
-                    findings.add("bus", id, format!("{:#}", anyhow::Error::from(error)));
-                    break;
-                }
-            };
-            // A service manages the rules for an archive of the bus.
-            for rule in page.rules().iter().filter(|rule| rule.managed_by().is_none()) {
-                rules.insert(rule.name().unwrap_or_default().to_owned(), rule.state().cloned());
-                let pattern =
-                    rule.event_pattern().and_then(|pattern| serde_json::from_str(pattern).ok());
-                if let Some(wrong) = unsent_types(&pattern.unwrap_or_default(), &sent) {
-                    findings.add("rule", rule.name().unwrap_or_default(), wrong);
-                }
+        let found = match list_rules(deployment, Some(name)).await {
+            Ok(found) => found,
+            Err(error) => {
+                findings.add("bus", id, format!("{error:#}"));
+                continue;
             }
-            after = page.next_token;
-            if after.is_none() {
-                break;
+        };
+        // A service manages the rules for an archive of the bus.
+        for rule in found.iter().filter(|rule| rule.managed_by().is_none()) {
+            let pattern =
+                rule.event_pattern().and_then(|pattern| serde_json::from_str(pattern).ok());
+            if let Some(wrong) = unsent_types(&pattern.unwrap_or_default(), &sent) {
+                findings.add("rule", rule.name().unwrap_or_default(), wrong);
             }
+            rules.extend([name_and_state(rule)]);
         }
     }
     findings.examined.push(("rules on the bus", rules.len()));
-    Ok(rules)
+    rules
+}
+
+fn name_and_state(rule: &Rule) -> (String, Option<RuleState>) {
+    (rule.name().unwrap_or_default().to_owned(), rule.state().cloned())
+}
+
+/// Returns the rules on a bus, or on the default one.
+async fn list_rules(deployment: &Deployment, bus: Option<&str>) -> Result<Vec<Rule>> {
+    let (mut rules, mut after) = (Vec::new(), None);
+    loop {
+        let list = deployment.events.list_rules().set_event_bus_name(bus.map(ToOwned::to_owned));
+        let page = list.set_next_token(after).send().await?;
+        rules.extend(page.rules.unwrap_or_default());
+        after = page.next_token;
+        if after.is_none() {
+            return Ok(rules);
+        }
+    }
 }
 
 /// Returns the problem of a rule that matches event types which the fanout does not send.

@@ -4,8 +4,10 @@ mod application_name;
 mod assembly;
 mod deploy;
 mod function;
+mod headings;
 mod ids;
 mod lists;
+mod operators;
 mod part;
 mod prune;
 mod replacement;
@@ -221,6 +223,54 @@ mod tests {
             "LevelsTable.Properties.KeySchema.0.AttributeName: nothing; generated: \"tankId\"";
         assert!(lines.iter().any(|line| line == keys), "{lines:#?}");
         assert!(lines.iter().all(|line| line.starts_with("LevelsTable.")), "{lines:#?}");
+    }
+
+    /// The documents of the policies whose ids begin so.
+    fn operator_policies(source: &Source, begin: &str) -> Vec<String> {
+        let json = source.json();
+        let resources = json["Resources"].as_object().unwrap().iter();
+        let policies = resources.filter(|(id, _)| id.starts_with(begin));
+        policies.map(|(_, policy)| policy["Properties"]["PolicyDocument"].to_string()).collect()
+    }
+
+    #[test]
+    fn a_policy_of_operators_that_is_too_long_continues_in_others() {
+        // Given a team with queues for more than one policy,
+        let queue = |number| format!("  Q{number}: {{ Type: AWS::SQS::Queue }}\n");
+        let queues: String = (100..160).map(queue).collect();
+        // when the template is made,
+        let source = generate(&tanks(), &format!("Resources:\n{queues}")).unwrap();
+        // then each queue is in one policy for readers and one for writers, and IAM allows each.
+        for begin in ["OperatorReadPolicy", "OperatorPolicy"] {
+            let policies = operator_policies(&source, begin);
+            assert!(policies.len() > 2, "{policies:?}");
+            for number in 100..160 {
+                let arn = format!("\"Q{number}.Arn\"");
+                assert_eq!(policies.concat().matches(&arn).count(), 1, "{arn}");
+            }
+        }
+        let found = rules::problems(&source, "").join("\n");
+        assert!(!found.contains("IAM allows"), "{found}");
+    }
+
+    #[test]
+    fn operators_write_only_rows_of_views_and_invoke_only_what_maintains_them() {
+        // Given tables and a function of a team,
+        let deploy = "Conditions: { HasOwn: !Equals [a, b] }\nResources:\n  \
+            Own: { Type: AWS::DynamoDB::Table, Condition: HasOwn }\n  Mine: { Type: \
+            AWS::Lambda::Function, Properties: { Role: !GetAtt HaulRole.Arn } }\n";
+        // when the template is made,
+        let source = generate(&tanks(), deploy).unwrap();
+        // then operators may read the table if it exists,
+        let own = r#"{"Fn::If":["HasOwn",{"Fn::GetAtt":"Own.Arn"},{"Ref":"AWS::NoValue"}]}"#;
+        assert!(operator_policies(&source, "OperatorReadPolicy").concat().contains(own));
+        // and neither write into it or into positions, nor invoke what acts.
+        let writes = operator_policies(&source, "OperatorPolicy").concat();
+        assert!(writes.contains("LevelsTable.Arn") && writes.contains("Mine.Arn"), "{writes}");
+        assert!(writes.contains("${LevelsProjectorFunction.Arn}:live"), "{writes}");
+        for refused in ["Own.Arn", "HaulPositionsTable", "${HaulFunction", "${Mine"] {
+            assert!(!writes.contains(refused), "{refused} in {writes}");
+        }
     }
 
     /// `wire` writes each declared right, and `check` refuses the forbidden ones.

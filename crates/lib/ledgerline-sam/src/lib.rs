@@ -4,6 +4,7 @@ pub mod build;
 mod cargo;
 mod functions;
 pub mod generate;
+mod longest;
 pub mod lookup;
 pub mod manifests;
 mod parameters;

@@ -23,6 +23,7 @@ pub use self::model::{
     Resource, ResponseType, RetryPolicy, Role, RuleSource, ScalingConfig, StartingPosition,
     StreamSource, Table, Template,
 };
+pub(crate) use self::resources::OPERATORS;
 use crate::yaml::{self, Node};
 
 /// The account of the emulated services.

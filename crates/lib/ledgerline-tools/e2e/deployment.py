@@ -379,7 +379,9 @@ def operators():
         "Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::000000000000:root"}, "Action": "sts:AssumeRole"}]}
     commit = client("dynamodb").scan(TableName=physical("CommitsTable"), Limit=1)["Items"][0]
     found = {}
-    for who, policies in {"reader": ["OperatorReadPolicy"], "writer": ["OperatorReadPolicy", "OperatorPolicy"]}.items():
+    # A long policy continues in another one, such as OperatorPolicy2.
+    for who, begins in {"reader": ("OperatorReadPolicy",), "writer": ("OperatorReadPolicy", "OperatorPolicy")}.items():
+        policies = [name for name in resources if name.startswith(begins)]
         role = iam.create_role(RoleName=f"operator-{who}", AssumeRolePolicyDocument=json.dumps(trust))["Role"]
         for policy in policies:
             iam.attach_role_policy(RoleName=role["RoleName"], PolicyArn=physical(policy))

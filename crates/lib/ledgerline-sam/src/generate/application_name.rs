@@ -1,6 +1,10 @@
 //! What a template needs to know of an application, and no manifest has.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 use anyhow::{Context, Result, bail};
 
@@ -18,6 +22,8 @@ pub struct Application {
     pub name: String,
     /// The parts that `Parts` in `deploy.yaml` adds.
     pub parts: BTreeSet<OptionalPart>,
+    /// The folder in `crates/apps` that has the function of each name: `bank`.
+    pub folders: BTreeMap<String, String>,
 }
 
 impl Application {
@@ -43,7 +49,7 @@ impl Application {
                 path.display()
             );
         };
-        Ok(Self { name: name.to_owned(), parts: deploy.parts()? })
+        Ok(Self { name: name.to_owned(), parts: deploy.parts()?, folders: folders(folder) })
     }
 
     /// The names to fill into parts.
@@ -52,6 +58,21 @@ impl Application {
         let title = capitalize(&self.name).replace('-', " ");
         Names::from([("Application", self.name.clone()), ("Title", title), ("Namespace", camel)])
     }
+}
+
+fn folders(root: &Path) -> BTreeMap<String, String> {
+    let apps = root.join("crates/apps");
+    let functions = |folder: String| {
+        let files = names(&apps.join(&folder).join("functions/src/bin")).into_iter();
+        files.map(move |file| (file.trim_end_matches(".rs").to_owned(), folder.clone()))
+    };
+    names(&apps).into_iter().flat_map(functions).collect()
+}
+
+/// The names in a folder; none if the folder is missing.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
 fn is_name(name: &str) -> bool {

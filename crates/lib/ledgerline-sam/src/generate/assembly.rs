@@ -13,7 +13,7 @@ use super::{
     application_name::Application,
     deploy::{Deploy, OptionalPart},
     function::{Function, Kind},
-    ids, lists,
+    headings, ids, lists, operators,
     part::{self, Names},
     prune, role_policy, statements, table, write,
 };
@@ -56,6 +56,7 @@ pub fn template(
     part::fill_types(&mut template)?;
     let mut template = deploy.merge(ids::keep(template, deploy)?)?;
     template = with_roles(with_lists(template, manifests)?, manifests, deploy)?;
+    template = with_operators(template, manifests, deploy)?;
     prune::drop_unused(&mut template, deploy.file());
     group_parameters(&mut template);
     Ok(write::write(&with_manifests(template, manifests)?))
@@ -91,51 +92,15 @@ fn skeleton(application: &Application, names: &Names, functions: &[Function<'_>]
     for part in [part::MONITORING].into_iter().chain(dashboard) {
         part::add(&mut template, part.read(names)?)?;
     }
-    for (heading, members) in groups(functions) {
+    for (heading, members) in headings::groups(functions, &application.folders) {
         let mut fragment = Node::map([("Resources", Node::map::<&str>([]))]);
         for function in members {
             add_function(&mut fragment, function, &tables, names)?;
         }
-        part::add(&mut template, with_heading(fragment, &heading))?;
+        part::add(&mut template, headings::with_heading(fragment, &heading))?;
     }
     prune::drop_scopes(&mut template, &scopes);
     Ok(template)
-}
-
-/// The functions by the heading above them: the categories of their aggregates. A function that
-/// only reads views is beside the functions that write them.
-fn groups<'f, 'a>(functions: &'f [Function<'a>]) -> BTreeMap<String, Vec<&'f Function<'a>>> {
-    let mut writers = BTreeMap::<String, BTreeSet<&str>>::new();
-    for function in functions {
-        if let Some(subscriber) = &function.manifest.subscriber {
-            let table = function.table(&subscriber.table);
-            writers.entry(table).or_default().extend(function.categories());
-        }
-    }
-    let mut groups = BTreeMap::<String, Vec<_>>::new();
-    for function in functions.iter().filter(|function| !function.kind.is_single()) {
-        let mut categories: BTreeSet<_> = function.categories().into_iter().collect();
-        if categories.is_empty() {
-            let tables = function.manifest.tables.iter();
-            let written = tables.filter_map(|table| writers.get(&function.table(&table.variable)));
-            categories.extend(written.flatten());
-        }
-        let heading = categories.into_iter().collect::<Vec<_>>().join(", ");
-        groups.entry(heading).or_default().push(function);
-    }
-    groups
-}
-
-fn with_heading(mut fragment: Node, heading: &str) -> Node {
-    let heading = match heading {
-        "" => "Other functions",
-        heading => heading,
-    };
-    if let Some(first) = fragment.get_mut("Resources").and_then(Node::first_mut) {
-        let line = format!("--- {heading} {}", "-".repeat(107_usize.saturating_sub(heading.len())));
-        first.comment = [vec![line, String::new()], std::mem::take(&mut first.comment)].concat();
-    }
-    fragment
 }
 
 /// Adds a function, and above it its tables.
@@ -251,6 +216,16 @@ fn with_roles(mut template: Node, manifests: &Manifests, deploy: &Deploy) -> Res
             let policies = role_policy::policies(policy_name, &grants);
             set(&mut template, role, Node::map([("Policies", policies)]));
         }
+    }
+    Ok(template)
+}
+
+/// Adds the resources of the template to the policies of operators.
+fn with_operators(mut template: Node, manifests: &Manifests, deploy: &Deploy) -> Result<Node> {
+    let json = source(&template)?.json();
+    let parsed = Template::new(&json, manifests);
+    if let Some(resources) = template.get_mut("Resources") {
+        operators::list_resources(resources, &parsed, |id| deploy.has_own(id));
     }
     Ok(template)
 }

@@ -46,7 +46,8 @@ fn shop(more: &[&str]) -> Manifests {
 }
 
 fn generate(manifests: &Manifests, deploy: &str) -> Source {
-    let application = Application { name: "shop".to_owned(), parts: BTreeSet::new() };
+    let application =
+        Application { name: "shop".to_owned(), parts: BTreeSet::new(), folders: BTreeMap::new() };
     let deploy = Deploy::parse(Path::new("deploy.yaml"), deploy).unwrap();
     let text = generate::template(&application, manifests, &deploy).unwrap();
     Source::parse(&text, Path::new("shop/template.yaml")).unwrap()

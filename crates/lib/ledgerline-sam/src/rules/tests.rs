@@ -39,7 +39,8 @@ fn generate_tanks(own: &str) -> Source {
 /// Generates the template of the tanks, with Levels on the bus, and this text of a team.
 fn generate_with(deploy: &str, path: &Path) -> Source {
     let deploy = Deploy::parse(Path::new("deploy.yaml"), deploy).unwrap();
-    let application = Application { name: "tanks".to_owned(), parts: BTreeSet::new() };
+    let application =
+        Application { name: "tanks".to_owned(), parts: BTreeSet::new(), folders: BTreeMap::new() };
     let mut manifests = read_file(TANKS.path()).unwrap();
     let levels = &mut manifests.get_mut("levels-projector").unwrap().source;
     if let Events::States { bus, .. } = levels {
@@ -107,7 +108,11 @@ fn templates_without_faults_have_no_problems() {
     let starter = root.join("crates/lib/ledgerline-tools/starter");
     let text = |name: &str| fs::read_to_string(starter.join(name)).unwrap();
     let manifests = crate::manifests::read(&text("manifest.json")).unwrap();
-    let depot = Application { name: "north-depot".to_owned(), parts: BTreeSet::new() };
+    let depot = Application {
+        name: "north-depot".to_owned(),
+        parts: BTreeSet::new(),
+        folders: BTreeMap::new(),
+    };
     let none = Deploy::parse(Path::new("deploy.yaml"), "").unwrap();
     let made = generate::template(&depot, &manifests, &none).unwrap();
     let starters = text("docs/runbook.md");

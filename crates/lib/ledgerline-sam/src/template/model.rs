@@ -19,8 +19,8 @@ pub struct Template {
     pub queues: Vec<Queue>,
     /// Names of the event buses.
     pub buses: Vec<String>,
-    /// Logical ids and documents of the policies of operators. An operator with one of them has
-    /// those before it, too.
+    /// Documents of the policies of operators, with the logical ids of the policies that they are or
+    /// continue. An operator with one of them has those before it, too.
     pub operators: Vec<(String, Value)>,
     /// All resources, even those that have no meaning on a laptop.
     pub resources: Vec<Resource>,

@@ -18,8 +18,8 @@ use crate::{
     yaml::{self, Kind, Node},
 };
 
-/// The logical ids of the policies of operators.
-const OPERATORS: [&str; 2] = ["OperatorReadPolicy", "OperatorPolicy"];
+/// The logical ids of the policies of operators. One that continues another has a number.
+pub(crate) const OPERATORS: [&str; 2] = ["OperatorReadPolicy", "OperatorPolicy"];
 
 impl<'a> Scope<'a> {
     pub(super) fn resources(&self) -> Located<&'a [(String, Node)]> {
@@ -86,10 +86,12 @@ impl<'a> Scope<'a> {
             "AWS::CloudFront::ResponseHeadersPolicy"
             | "AWS::CloudFront::OriginAccessControl"
             | "AWS::S3::BucketPolicy" => {}
-            "AWS::IAM::ManagedPolicy" if OPERATORS.contains(&id) => {
+            "AWS::IAM::ManagedPolicy" if OPERATORS.contains(&without_number(id)) => {
                 let policy = self.properties(id, resource)?;
                 let policy = policy.get("PolicyDocument").map(Node::to_json);
-                template.operators.push((id.to_owned(), policy.unwrap_or_default()));
+                template
+                    .operators
+                    .push((without_number(id).to_owned(), policy.unwrap_or_default()));
             }
             // They are read with the function that names them, in `role`.
             "AWS::IAM::ManagedPolicy" | "AWS::IAM::Role" | "AWS::IAM::RolePolicy" => {}
@@ -413,6 +415,11 @@ impl<'a> Scope<'a> {
             None => Err((resource.line, format!("{id} has no Properties"))),
         }
     }
+}
+
+/// The id of the policy that a policy continues: that of `OperatorPolicy2` is `OperatorPolicy`.
+fn without_number(id: &str) -> &str {
+    id.trim_end_matches(|c: char| c.is_ascii_digit())
 }
 
 /// The time in an expression of a schedule: `rate(5 minutes)`.
