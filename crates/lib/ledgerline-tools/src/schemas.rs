@@ -1,7 +1,7 @@
 //! `cargo xtask schemas`: the contract of the workspace, made from its code.
 //!
 //! * `openapi.json` has the routes of the HTTP API.
-//! * `asyncapi.json` has the messages on the bus and on the queues.
+//! * `asyncapi.json` has the messages on the bus and on the queues, if events are on the bus.
 //! * `events/<category>/<type>.<number>.json` is the JSON Schema of an event at a schema number.
 //! * `rows/<name>.json` is the JSON Schema of a row.
 //! * `released/` is a copy of all of them, with which every later version is compared.
@@ -128,10 +128,10 @@ impl Types {
     ) -> Result<Documents> {
         let mut documents = self.documents.clone();
         documents.insert("openapi.json".into(), openapi::document(source, &self.operations, root)?);
-        documents.insert(
-            "asyncapi.json".into(),
-            asyncapi::document(source, manifests, &self.aggregates, &self.documents),
-        );
+        if asyncapi::has_listeners(source)? {
+            let document = asyncapi::document(source, manifests, &self.aggregates, &self.documents);
+            documents.insert("asyncapi.json".into(), document);
+        }
         Ok(documents)
     }
 }

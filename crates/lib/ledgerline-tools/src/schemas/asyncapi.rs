@@ -1,5 +1,8 @@
 //! The AsyncAPI document: the messages on the bus, on the queues, and of `GET /events`.
 
+use std::collections::BTreeMap;
+
+use anyhow::Result;
 use ledgerline::{
     Commit, STATE_REPUBLISHED,
     manifest::{Manifest, Manifests, Source as Events},
@@ -9,6 +12,16 @@ use ledgerline_sam::{lookup::event_source, template::Source};
 use serde_json::{Map, Value, json};
 
 use super::{Documents, stored::path, types::AggregateType};
+
+/// Whether events are on the bus: the template has a rule for them, or `BusEvents` names them.
+///
+/// # Errors
+/// When the template cannot be read.
+pub(super) fn has_listeners(source: &Source) -> Result<bool> {
+    let template = source.template(&BTreeMap::new(), "http://127.0.0.1")?;
+    let types = template.functions.iter().filter_map(|it| it.environment.get("BUS_EVENTS"));
+    Ok(types.into_iter().any(|types| !types.trim().is_empty()))
+}
 
 /// Makes the document. `documents` has the schemas of events.
 pub(super) fn document(
@@ -240,6 +253,26 @@ mod tests {
             command: "c".into(),
             at: "2026-11-28T09:30:00Z".parse().unwrap(),
             meta: Meta::default(),
+        }
+    }
+
+    #[test]
+    fn events_are_on_the_bus_for_a_rule_or_by_the_parameter() {
+        let tank = concat!(env!("CARGO_MANIFEST_DIR"), "/../ledgerline-tank/template.yaml");
+        let text = std::fs::read_to_string(tank).unwrap();
+        let parameter = text.replacen(
+            "  BusEvents:\n    Type: String\n    Default: \"\"",
+            "  BusEvents:\n    Type: String\n    Default: TankMoved",
+            1,
+        );
+        let rule = text.replacen(
+            "            ${BusEvents}\n",
+            "            ${BusEvents}\n            TankMoved\n",
+            1,
+        );
+        for (text, expected) in [(&text, false), (&parameter, true), (&rule, true)] {
+            let source = Source::parse(text, std::path::Path::new(tank)).unwrap();
+            assert_eq!(has_listeners(&source).unwrap(), expected);
         }
     }
 

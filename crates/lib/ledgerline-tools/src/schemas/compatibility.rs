@@ -43,6 +43,8 @@ pub(super) fn problems(released: &Documents, new: &Documents) -> Vec<String> {
                     "shapes-stay: `{}` is released, and the contract lacks it: restore the type",
                     path.display()
                 ));
+            } else if path == Path::new("asyncapi.json") {
+                problems.extend(message_problems(old, &Value::Null));
             }
             continue;
         };
@@ -442,6 +444,8 @@ mod tests {
         );
         let removed = problems(&old, &messages(1, json!({}), json!({ "Filled": {} })));
         assert_eq!(removed, ["shapes-stay: tank-state: level is removed"]);
+        let gone = problems(&old, &Documents::new());
+        assert!(gone.len() == 1 && gone[0].contains("the channel `bus` is released"), "{gone:?}");
         let silent = problems(&old, &messages(1, level, json!({})));
         assert_eq!(silent, ["routes-stay: the channel `bus` lacks the released message `Filled`"]);
     }
