@@ -7,7 +7,7 @@ mod function;
 mod headings;
 mod ids;
 mod lists;
-mod operators;
+mod operator_policies;
 mod part;
 mod prune;
 mod replacement;
@@ -266,9 +266,9 @@ mod tests {
         assert!(operator_policies(&source, "OperatorReadPolicy").concat().contains(own));
         // and neither write into it or into positions, nor invoke what acts.
         let writes = operator_policies(&source, "OperatorPolicy").concat();
-        assert!(writes.contains("LevelsTable.Arn") && writes.contains("Mine.Arn"), "{writes}");
+        assert!(writes.contains("LevelsTable.Arn") && writes.contains("${Mine.Arn}*"), "{writes}");
         assert!(writes.contains("${LevelsProjectorFunction.Arn}:live"), "{writes}");
-        for refused in ["Own.Arn", "HaulPositionsTable", "${HaulFunction", "${Mine"] {
+        for refused in ["Own.Arn", "HaulPositionsTable", "HaulFunction.Arn}:", "Mine.Arn}:"] {
             assert!(!writes.contains(refused), "{refused} in {writes}");
         }
     }

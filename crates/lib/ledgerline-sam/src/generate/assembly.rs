@@ -13,7 +13,7 @@ use super::{
     application_name::Application,
     deploy::{Deploy, OptionalPart},
     function::{Function, Kind},
-    headings, ids, lists, operators,
+    headings, ids, lists, operator_policies,
     part::{self, Names},
     prune, role_policy, statements, table, write,
 };
@@ -225,7 +225,7 @@ fn with_operators(mut template: Node, manifests: &Manifests, deploy: &Deploy) ->
     let json = source(&template)?.json();
     let parsed = Template::new(&json, manifests);
     if let Some(resources) = template.get_mut("Resources") {
-        operators::list_resources(resources, &parsed, |id| deploy.has_own(id));
+        operator_policies::list_resources(resources, &parsed, |id| deploy.has_own(id));
     }
     Ok(template)
 }

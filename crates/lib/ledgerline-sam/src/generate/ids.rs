@@ -139,6 +139,11 @@ fn rename(node: &mut Node, new: &str, old: &str) {
                             *text = format!("{old}{rest}");
                         }
                     }
+                    ("DependsOn" | "Fn::GetAtt", Kind::List(items)) => {
+                        for item in items.iter_mut().filter(|item| item.as_str() == Some(new)) {
+                            item.kind = Kind::Scalar(Value::String(old.to_owned()));
+                        }
+                    }
                     (name, _) if name == new => old.clone_into(key),
                     _ => {}
                 }
@@ -177,14 +182,21 @@ mod tests {
             StockTable: { Type: AWS::DynamoDB::Table }\n  \
             F:\n    Type: AWS::Serverless::Function\n    DependsOn: StockTable\n    \
             Properties: { A: !Ref StockTable, B: !GetAtt StockTable.Arn, C: !Sub \"${StockTable}/${StockTable.Arn}\",\
-            Events: { Commits: { Type: SQS } } }\n";
+            D: { Fn::GetAtt: [StockTable, Arn] }, Events: { Commits: { Type: SQS } } }\n  \
+            G: { Type: X, DependsOn: [F, StockTable] }\n";
         let deploy = keep_ids("StockTable: GoodsTable, FCommits: FMessages");
         let kept = keep(yaml::parse(text).unwrap(), &deploy).unwrap().to_json();
         let properties = &kept["Resources"]["F"]["Properties"];
         assert_eq!(kept["Resources"]["GoodsTable"]["Type"], "AWS::DynamoDB::Table");
         assert_eq!(kept["Resources"]["F"]["DependsOn"], "GoodsTable");
-        let expected = json!({ "A": { "Ref": "GoodsTable" }, "B": { "Fn::GetAtt": "GoodsTable.Arn" },
-            "C": { "Fn::Sub": "${GoodsTable}/${GoodsTable.Arn}" }, "Events": { "Messages": { "Type": "SQS" } } });
+        assert_eq!(kept["Resources"]["G"]["DependsOn"], json!(["F", "GoodsTable"]));
+        let expected = json!({
+            "A": { "Ref": "GoodsTable" },
+            "B": { "Fn::GetAtt": "GoodsTable.Arn" },
+            "C": { "Fn::Sub": "${GoodsTable}/${GoodsTable.Arn}" },
+            "D": { "Fn::GetAtt": ["GoodsTable", "Arn"] },
+            "Events": { "Messages": { "Type": "SQS" } },
+        });
         assert_eq!(*properties, expected);
     }
 

@@ -101,16 +101,19 @@ fn extend_last(mut statements: Vec<Node>, part: &Node) -> Vec<Node> {
 
 /// The ARNs of the resources that a word of the part stands for; any other value as it is.
 fn arns(template: &Template<'_>, named: &Node) -> Vec<Node> {
-    let of = |kinds, is_named: fn(&str) -> bool| -> Vec<_> {
-        let found = resources(template.json, kinds).filter(|(id, _)| is_named(id));
-        found.map(|(id, _)| arn(template, id, "")).collect()
+    let listed = |kinds, rest, is_meant: fn(&str) -> bool| -> Vec<_> {
+        let found = resources(template.json, kinds).filter(|(id, _)| is_meant(id));
+        found.map(|(id, _)| arn(template, id, rest)).collect()
     };
     let maintainers = template.functions.iter().filter(|function| maintains_view(function));
     match named.as_str() {
-        Some("functions") => of(&["AWS::Serverless::Function", "AWS::Lambda::Function"], |_| true),
-        Some("tables") => of(&["AWS::DynamoDB::Table"], |_| true),
-        Some("queues") => of(&["AWS::SQS::Queue"], |id| !is_dead_letter_queue(id)),
-        Some("dead-letter queues") => of(&["AWS::SQS::Queue"], is_dead_letter_queue),
+        // A request that names a version or an alias needs the ARN with it.
+        Some("functions") => {
+            listed(&["AWS::Serverless::Function", "AWS::Lambda::Function"], "*", |_| true)
+        }
+        Some("tables") => listed(&["AWS::DynamoDB::Table"], "", |_| true),
+        Some("queues") => listed(&["AWS::SQS::Queue"], "", |id| !is_dead_letter_queue(id)),
+        Some("dead-letter queues") => listed(&["AWS::SQS::Queue"], "", is_dead_letter_queue),
         Some("maintainers of views") => {
             maintainers.map(|function| arn(template, function.id, ":live")).collect()
         }
@@ -137,11 +140,11 @@ fn maintains_view(function: &Function<'_>) -> bool {
     subscriber.is_some_and(|subscriber| subscriber.kind != SubscriberKind::ProcessManager)
 }
 
-/// The ARN of a resource. A resource with a condition may be missing.
-fn arn(template: &Template<'_>, id: &str, alias: &str) -> Node {
-    let arn = match alias {
+/// The ARN of a resource, followed by `rest`. A resource with a condition may be missing.
+fn arn(template: &Template<'_>, id: &str, rest: &str) -> Node {
+    let arn = match rest {
         "" => attribute(&format!("{id}.Arn")),
-        alias => substitution(format!("${{{id}.Arn}}{alias}")),
+        rest => substitution(format!("${{{id}.Arn}}{rest}")),
     };
     match template.json["Resources"][id]["Condition"].as_str() {
         Some(condition) => {
