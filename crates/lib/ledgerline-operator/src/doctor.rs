@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     Aggregate, Aggregates, EventLog, EventTypes, StoreError, StreamId, Visitor,
     all::{newest_segment, segments, void_entries},
-    manifest::Manifests,
+    manifest::{Manifest, Manifests},
     shapes::unreadable,
 };
 use ledgerline_dynamodb::{Phase, Standby};
@@ -135,16 +135,8 @@ async fn check_functions(
         };
         examined += 1;
         let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
-        let declared = manifests.get(binary).into_iter().flat_map(|manifest| &manifest.variables);
-        let declared = declared.map(|variable| &**variable);
-        let missing: Vec<_> =
-            declared.filter(|variable| !variables.contains_key(*variable)).collect();
-        if !missing.is_empty() {
-            findings.add(
-                "function",
-                id,
-                format!("it lacks the variables {}, which its code needs", missing.join(", ")),
-            );
+        if let Some(wrong) = missing_variables(manifests.get(binary), variables) {
+            findings.add("function", id, wrong);
         }
         match is_newest {
             Ok(true) => {}
@@ -308,6 +300,17 @@ async fn list_rules(deployment: &Deployment, bus: Option<&str>) -> Result<Vec<Ru
     }
 }
 
+/// Returns the problem of a function whose code needs variables that somebody has taken away.
+fn missing_variables(
+    manifest: Option<&Manifest>,
+    variables: &BTreeMap<String, String>,
+) -> Option<String> {
+    let declared = manifest.into_iter().flat_map(|manifest| &manifest.variables);
+    let missing = declared.map(|name| &**name).filter(|name| !variables.contains_key(*name));
+    let missing = missing.collect::<Vec<_>>().join(", ");
+    (!missing.is_empty()).then(|| format!("it lacks the variables {missing}, which its code needs"))
+}
+
 /// Returns the problem of a rule that matches event types which the fanout does not send.
 fn unsent_types(pattern: &Value, sent: &BTreeSet<&str>) -> Option<String> {
     const OPEN: &str = "deploy with BusEvents=*, or add the types to BusEvents";
@@ -455,6 +458,20 @@ fn event_types<L: Aggregates>() -> BTreeSet<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_function_without_a_variable_of_its_manifest_is_found() {
+        let manifest =
+            json!({ "source": "schedule", "variables": ["COMMITS_TABLE", "LEVELS_TABLE"] });
+        let manifest: Manifest = serde_json::from_value(manifest).unwrap();
+        let deployed = |names: &[&str]| {
+            let names = names.iter().map(|name| ((*name).to_owned(), "x".to_owned()));
+            missing_variables(Some(&manifest), &names.collect())
+        };
+        assert_eq!(deployed(&["COMMITS_TABLE", "LEVELS_TABLE", "OTHER"]), None);
+        let wrong = deployed(&["COMMITS_TABLE"]).unwrap();
+        assert_eq!(wrong, "it lacks the variables LEVELS_TABLE, which its code needs");
+    }
 
     #[test]
     fn a_rule_with_types_that_the_bus_does_not_carry_is_found() {
