@@ -300,7 +300,7 @@ async fn list_rules(deployment: &Deployment, bus: Option<&str>) -> Result<Vec<Ru
     }
 }
 
-/// Returns the problem of a function whose code needs variables that somebody has taken away.
+/// Returns the problem of a function whose code needs variables that were taken away.
 fn missing_variables(
     manifest: Option<&Manifest>,
     variables: &BTreeMap<String, String>,
