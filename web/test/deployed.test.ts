@@ -16,7 +16,7 @@ interface Deployed {
   url: string;
   files: string;
   /** The time in the caches that each file has from its upload: of the whole file, and of a part. */
-  cached: Record<string, [string | null, string | null]>;
+  cacheControl: Record<string, [string | null, string | null]>;
   /** The headers by the pattern of paths, with whether each replaces that of the file. */
   headers: Record<string, Record<string, [value: string, isOverride: boolean]>>;
   api: string;
@@ -41,7 +41,7 @@ function headersOf(path: string, cacheControl?: string | null): Record<string, s
 async function file(route: Route): Promise<void> {
   const path = new URL(route.request().url()).pathname.slice(1) || "index.html";
   const body = await readFile(join(deployed.files, path)).catch(() => undefined);
-  const headers = headersOf(path, deployed.cached[path]?.[0]);
+  const headers = headersOf(path, deployed.cacheControl[path]?.[0]);
   const contentType = KINDS[extname(path)] ?? "application/octet-stream";
   await route.fulfill(body ? { body, headers, contentType } : { status: 403, headers });
 }
@@ -67,8 +67,8 @@ async function connect(context: BrowserContext): Promise<void> {
 }
 
 test("a browser keeps an asset for a year, and asks for a page and for a missing asset each time", () => {
-  const assets = Object.keys(deployed.cached).filter((path) => path.startsWith("assets/"));
-  const cacheControl = (path: string, part: 0 | 1) => headersOf(path, deployed.cached[path]?.[part])["cache-control"];
+  const assets = Object.keys(deployed.cacheControl).filter((path) => path.startsWith("assets/"));
+  const cacheControl = (path: string, part: 0 | 1) => headersOf(path, deployed.cacheControl[path]?.[part])["cache-control"];
   expect(assets.length).toBeGreaterThan(1);
   expect(assets).not.toContain("assets/old-00000000.js");
   for (const part of [0, 1] as const) {

@@ -61,9 +61,9 @@ export function Day({ date }: { date: string }) {
 }
 
 /**
- * A form that sends a command, shown when the user asks for it. The form keeps its texts if the API refuses the command. While a
- * command has no answer, the form sends no other one. A second command would have another key, so
- * the API could carry out the same change twice.
+ * A form that sends a command, shown when the user asks for it. The form keeps its texts if the
+ * API refuses the command. While a command has no answer, the form sends no other one. A second
+ * command would have another key, so the API could carry out the same change twice.
  */
 export function Form(props: {
   title: string;

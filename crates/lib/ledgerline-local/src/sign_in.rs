@@ -220,7 +220,7 @@ async fn submit_form(
     if let Err(error) = check(client, &request) {
         return redirect(&request, &[("error", error)]);
     }
-    let user = match signed_in(&user, &groups) {
+    let user = match parse_user(&user, &groups) {
         Ok(user) => user,
         Err(invalid) => return error_page(StatusCode::BAD_REQUEST, invalid),
     };
@@ -231,7 +231,7 @@ async fn submit_form(
 }
 
 /// Returns the user of a form. The names follow the rule of texts, so that no two look like one.
-fn signed_in(name: &str, groups: &str) -> Result<User, String> {
+fn parse_user(name: &str, groups: &str) -> Result<User, String> {
     let text = |field: &str, text: &str| {
         let text = Text::<128>::new(text).ok().map(|text| text.get().clone());
         text.filter(|text| text.len() <= 128).ok_or_else(|| {

@@ -2,7 +2,7 @@
 //! drift, and commits and manifests that do not fit this workspace.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     time::Duration,
 };
 
@@ -77,9 +77,9 @@ pub(crate) async fn run<L: Aggregates>(
         findings.add("manifest", &function, "it is deployed differently");
     }
     check_functions(deployment, &template, &manifests, &mut findings).await?;
-    let on_bus = check_bus(deployment, &mut findings).await;
+    check_bus(deployment, &mut findings).await;
     if !deployment.is_local {
-        check_rules(deployment, on_bus, &mut findings).await;
+        check_rules(deployment, &mut findings).await;
     }
     check_views(deployment, stack, &mut findings).await?;
     if options.drift {
@@ -225,41 +225,47 @@ async fn check_views(
 
 /// Checks that the rules are enabled: those of schedules, which start functions, and those that
 /// route states to views.
-async fn check_rules(
-    deployment: &Deployment,
-    mut rules: BTreeMap<String, Option<RuleState>>,
-    findings: &mut Findings,
-) {
-    match list_rules(deployment, None).await {
-        Ok(found) => rules.extend(found.iter().map(name_and_state)),
-        Err(error) => return findings.add("bus", "default", format!("{error:#}")),
-    }
+async fn check_rules(deployment: &Deployment, findings: &mut Findings) {
+    let mut buses = BTreeMap::new();
     let mut examined = 0;
     for (id, rule) in deployment.resources_of_type("AWS::Events::Rule") {
         examined += 1;
-        // The id of a rule that is not on the default bus begins with the name of its bus.
-        let name = rule.split_once('|').map_or(rule, |(_, name)| name);
-        match rules.get(name) {
-            Some(Some(RuleState::Enabled)) => {}
-            Some(state) => findings.add("rule", id, format!("it is {state:?}")),
-            None => findings.add("rule", id, "no bus has it: it was deleted by hand"),
+        // The id begins with the name of the bus, also of another stack's, but not of the default one.
+        let (bus, name) =
+            rule.split_once('|').map_or((None, rule), |(bus, name)| (Some(bus), name));
+        let rules = match buses.entry(bus) {
+            Entry::Occupied(rules) => rules.into_mut(),
+            Entry::Vacant(place) => place.insert(list_rules(deployment, bus).await),
+        };
+        let wrong = match rules {
+            Ok(rules) => state_problem(rules, name),
+            Err(error) => Some(format!("{error:#}")),
+        };
+        if let Some(wrong) = wrong {
+            findings.add("rule", id, wrong);
         }
     }
     findings.examined.push(("rules", examined));
 }
 
+/// Returns the problem of a rule that its bus does not have, or that is not enabled.
+fn state_problem(rules: &[Rule], name: &str) -> Option<String> {
+    match rules.iter().find(|rule| rule.name() == Some(name)).map(Rule::state) {
+        Some(Some(RuleState::Enabled)) => None,
+        Some(state) => Some(format!("it is {state:?}")),
+        None => Some("its bus does not have it: it was deleted by hand".to_owned()),
+    }
+}
+
 /// Finds rules on the bus, also those of other stacks, that match event types which the fanout does
-/// not send. Returns the rules with their states.
-async fn check_bus(
-    deployment: &Deployment,
-    findings: &mut Findings,
-) -> BTreeMap<String, Option<RuleState>> {
+/// not send.
+async fn check_bus(deployment: &Deployment, findings: &mut Findings) {
     // Without the variable, the fanout sends all types.
     let fanout = deployment.function("FanoutFunction").ok();
     let sent =
         fanout.and_then(|fanout| fanout.variables.get("BUS_EVENTS")).map_or("*", String::as_str);
     let sent: BTreeSet<_> = sent.split_whitespace().collect();
-    let mut rules = BTreeMap::new();
+    let mut examined = 0;
     for (id, name) in deployment.resources_of_type("AWS::Events::EventBus") {
         let found = match list_rules(deployment, Some(name)).await {
             Ok(found) => found,
@@ -275,15 +281,10 @@ async fn check_bus(
             if let Some(wrong) = unsent_types(&pattern.unwrap_or_default(), &sent) {
                 findings.add("rule", rule.name().unwrap_or_default(), wrong);
             }
-            rules.extend([name_and_state(rule)]);
+            examined += 1;
         }
     }
-    findings.examined.push(("rules on the bus", rules.len()));
-    rules
-}
-
-fn name_and_state(rule: &Rule) -> (String, Option<RuleState>) {
-    (rule.name().unwrap_or_default().to_owned(), rule.state().cloned())
+    findings.examined.push(("rules on the bus", examined));
 }
 
 /// Returns the rules on a bus, or on the default one.
@@ -471,6 +472,15 @@ mod tests {
         assert_eq!(deployed(&["COMMITS_TABLE", "LEVELS_TABLE", "OTHER"]), None);
         let wrong = deployed(&["COMMITS_TABLE"]).unwrap();
         assert_eq!(wrong, "it lacks the variables LEVELS_TABLE, which its code needs");
+    }
+
+    #[test]
+    fn a_rule_that_is_off_or_that_its_bus_does_not_have_is_found() {
+        let rule = |name, state| Rule::builder().name(name).state(state).build();
+        let rules = [rule("on", RuleState::Enabled), rule("off", RuleState::Disabled)];
+        assert_eq!(state_problem(&rules, "on"), None);
+        assert!(state_problem(&rules, "off").unwrap().contains("Disabled"));
+        assert!(state_problem(&rules, "gone").unwrap().contains("deleted by hand"));
     }
 
     #[test]

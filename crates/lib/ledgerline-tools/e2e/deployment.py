@@ -161,20 +161,20 @@ def web_app():
     # An asset that an open page may name stays until the deletion.
     s3.head_object(Bucket=bucket, Key=old)
     Shell("cd web\n" + delete + "echo done\n", WebBucketName=bucket).printed()
-    cached = {}
+    cache_control = {}
     for item in s3.list_objects_v2(Bucket=bucket)["Contents"]:
         key = item["Key"]
         path = os.path.join(folder, key)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         s3.download_file(bucket, key, path)
         answers = s3.get_object(Bucket=bucket, Key=key), s3.get_object(Bucket=bucket, Key=key, Range="bytes=0-0")
-        cached[key] = [answer.get("CacheControl") for answer in answers]
+        cache_control[key] = [answer.get("CacheControl") for answer in answers]
     cloudfront = client("cloudfront")
     config = cloudfront.get_distribution_config(Id=physical("WebDistribution"))["DistributionConfig"]
     behaviours = config["CacheBehaviors"]["Items"] + [config["DefaultCacheBehavior"] | {"PathPattern": "*"}]
     headers = {behaviour["PathPattern"]: added(cloudfront, behaviour) for behaviour in behaviours}
     return {
-        "endpoint": ENDPOINT, "url": output("WebAppUrl"), "files": folder, "cached": cached, "headers": headers,
+        "endpoint": ENDPOINT, "url": output("WebAppUrl"), "files": folder, "cacheControl": cache_control, "headers": headers,
         "api": physical("HttpApi"), **person("grace"),
     }
 

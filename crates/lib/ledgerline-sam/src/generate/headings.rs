@@ -6,7 +6,7 @@ use super::function::Function;
 use crate::yaml::Node;
 
 /// The functions by the heading above them: the folder of their application, and the categories of
-/// their aggregates. A function that only reads views is beside the functions that write them.
+/// their aggregates. A function that only reads views has the heading of those that write them.
 pub(super) fn groups<'f, 'a>(
     functions: &'f [Function<'a>],
     folders: &BTreeMap<String, String>,

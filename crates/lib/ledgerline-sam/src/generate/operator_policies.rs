@@ -26,18 +26,18 @@ pub(super) fn list_resources(
     is_own: impl Fn(&str) -> bool,
 ) {
     let Kind::Map(entries) = &mut all.kind else { return };
-    let listed = |(id, node): (String, Node)| match OPERATORS.contains(&&*id) && !is_own(&id) {
+    let expand = |(id, node): (String, Node)| match OPERATORS.contains(&&*id) && !is_own(&id) {
         true => policies(template, &id, &node),
         false => vec![(id, node)],
     };
-    *entries = std::mem::take(entries).into_iter().flat_map(listed).collect();
+    *entries = std::mem::take(entries).into_iter().flat_map(expand).collect();
 }
 
 /// A policy with its lists, and the policies that continue it.
 fn policies(template: &Template<'_>, id: &str, policy: &Node) -> Vec<(String, Node)> {
     let statements = policy.descend(&STATEMENTS).map_or(&[][..], Node::items);
     let documents = documents(template, statements).into_iter().enumerate();
-    let numbered = documents.map(|(place, statements)| {
+    let policies = documents.map(|(place, statements)| {
         let mut policy = policy.clone();
         if let Some(node) = policy.descend_mut(&STATEMENTS) {
             node.kind = Kind::List(statements);
@@ -48,7 +48,7 @@ fn policies(template: &Template<'_>, id: &str, policy: &Node) -> Vec<(String, No
         let comment = format!("Continues {id}, because IAM allows {MANAGED} characters.");
         (format!("{id}{}", place + 1), policy.with_comment(Some(vec![comment])))
     });
-    numbered.collect()
+    policies.collect()
 }
 
 /// The statements of each policy: as many as IAM allows. A statement may continue in the next
@@ -76,10 +76,10 @@ fn documents(template: &Template<'_>, statements: &[Node]) -> Vec<Vec<Node>> {
 
 /// A statement for each of its resources; the statement itself if it has no list of them.
 fn parts(template: &Template<'_>, statement: &Node) -> Vec<Node> {
-    let Some(Kind::List(named)) = statement.get("Resource").map(|named| &named.kind) else {
+    let Some(Kind::List(words)) = statement.get("Resource").map(|resource| &resource.kind) else {
         return vec![statement.clone()];
     };
-    let arns = named.iter().flat_map(|named| arns(template, named));
+    let arns = words.iter().flat_map(|word| arns(template, word));
     let part = |arn| {
         let mut part = statement.clone();
         if let Some(resource) = part.get_mut("Resource") {
@@ -100,20 +100,20 @@ fn extend_last(mut statements: Vec<Node>, part: &Node) -> Vec<Node> {
 }
 
 /// The ARNs of the resources that a word of the part stands for; any other value as it is.
-fn arns(template: &Template<'_>, named: &Node) -> Vec<Node> {
-    let listed = |kinds, rest, is_meant: fn(&str) -> bool| -> Vec<_> {
+fn arns(template: &Template<'_>, word: &Node) -> Vec<Node> {
+    let list = |kinds, rest, is_meant: fn(&str) -> bool| -> Vec<_> {
         let found = resources(template.json, kinds).filter(|(id, _)| is_meant(id));
         found.map(|(id, _)| arn(template, id, rest)).collect()
     };
     let maintainers = template.functions.iter().filter(|function| maintains_view(function));
-    match named.as_str() {
+    match word.as_str() {
         // A request that names a version or an alias needs the ARN with it.
         Some("functions") => {
-            listed(&["AWS::Serverless::Function", "AWS::Lambda::Function"], "*", |_| true)
+            list(&["AWS::Serverless::Function", "AWS::Lambda::Function"], "*", |_| true)
         }
-        Some("tables") => listed(&["AWS::DynamoDB::Table"], "", |_| true),
-        Some("queues") => listed(&["AWS::SQS::Queue"], "", |id| !is_dead_letter_queue(id)),
-        Some("dead-letter queues") => listed(&["AWS::SQS::Queue"], "", is_dead_letter_queue),
+        Some("tables") => list(&["AWS::DynamoDB::Table"], "", |_| true),
+        Some("queues") => list(&["AWS::SQS::Queue"], "", |id| !is_dead_letter_queue(id)),
+        Some("dead-letter queues") => list(&["AWS::SQS::Queue"], "", is_dead_letter_queue),
         Some("maintainers of views") => {
             maintainers.map(|function| arn(template, function.id, ":live")).collect()
         }
@@ -125,7 +125,7 @@ fn arns(template: &Template<'_>, named: &Node) -> Vec<Node> {
             let tables: BTreeSet<_> = maintainers.filter_map(table).collect();
             tables.iter().map(|table| arn(template, table, "")).collect()
         }
-        _ => vec![named.clone()],
+        _ => vec![word.clone()],
     }
 }
 
