@@ -70,7 +70,11 @@ fn check_events<A: Aggregate>(shapes: &[Event]) -> Result<(), String> {
         let of_type = |shape: &&Event| known.has_name(&shape.event_type);
         for name in known.names() {
             if !shapes.iter().any(|shape| shape.event_type == name) {
-                return Err(format!("the event type {name} is not in its file of shapes"));
+                return Err(format!(
+                    "the event type {name} is not in its file of shapes: a new type gets a line \
+                    there, and a renamed type keeps its old name as well (docs/recipes.md, \"Rename \
+                    an event type\")"
+                ));
             }
         }
         for schema in 1..=known.schema {
@@ -264,7 +268,7 @@ mod tests {
             (
                 r#""type": "TankMoved""#,
                 r#""type": "TankPushed""#,
-                "the event type TankMoved is not in its file of shapes",
+                "TankMoved is not in its file of shapes: a new type gets a line there, and a renamed type keeps its old name as well (docs/recipes.md, \"Rename an event type\")",
             ),
             (
                 r#""schema": 2, "data": {"site""#,

@@ -14,7 +14,7 @@ use ledgerline::{
 use schemars::JsonSchema;
 use serde_json::{Value, json};
 
-use super::{Documents, inferred, misfit};
+use super::{Documents, FOLDER, inferred, misfit};
 
 /// The schemas of all events and rows, and the problems of stored shapes with them.
 #[derive(Debug, Default)]
@@ -31,10 +31,16 @@ pub(super) struct Stored {
 /// When a file of shapes cannot be read.
 pub(super) fn collect<L: Aggregates>(root: &Path, known: &Documents) -> Result<Stored> {
     let shapes = shapes(root)?;
-    let mut visit =
-        Visit { shapes: &shapes, known, rows: BTreeSet::new(), stored: Stored::default() };
+    let mut visit = Visit {
+        shapes: &shapes,
+        known,
+        rows: BTreeSet::new(),
+        names: BTreeMap::new(),
+        stored: Stored::default(),
+    };
     L::visit(&mut visit);
-    let Visit { rows, mut stored, .. } = visit;
+    let Visit { rows, names, mut stored, .. } = visit;
+    stored.problems.extend(known.keys().filter_map(|path| lost_name(path, &names)));
     let unlisted = shapes.keys().filter_map(|name| name.strip_prefix("rows/"));
     let unlisted = unlisted.filter(|name| !rows.contains(name));
     stored.problems.extend(unlisted.map(|name| {
@@ -44,6 +50,22 @@ pub(super) fn collect<L: Aggregates>(root: &Path, known: &Documents) -> Result<S
         )
     }));
     Ok(stored)
+}
+
+/// Returns the problem with the document of an event under a name that the code does not read.
+/// These documents have every name that was ever written, and none of them is removed.
+fn lost_name(path: &Path, names: &BTreeMap<&str, BTreeSet<&str>>) -> Option<String> {
+    let (category, file) = path.strip_prefix("events").ok()?.to_str()?.split_once('/')?;
+    let name = file.split('.').next()?;
+    let is_lost = names.get(category).is_some_and(|names| !names.contains(name));
+    is_lost.then(|| {
+        format!(
+            "{FOLDER}/{} has the event type {name}, which the code does not read: stored events \
+            keep their name for ever (docs/recipes.md of ledgerline, \"Rename an event type\"). If \
+            no log has such an event, delete the file",
+            path.display()
+        )
+    })
 }
 
 /// Reads the files of shapes of all applications, by their names in `model/shapes`.
@@ -77,12 +99,15 @@ struct Visit<'a> {
     shapes: &'a BTreeMap<String, Value>,
     known: &'a Documents,
     rows: BTreeSet<&'static str>,
+    /// The names of the event types, by category.
+    names: BTreeMap<&'static str, BTreeSet<&'static str>>,
     stored: Stored,
 }
 
 impl Visitor for Visit<'_> {
     fn visit<A: Aggregate>(&mut self) {
         for known in A::Event::TYPES {
+            self.names.entry(A::CATEGORY).or_default().extend(known.names());
             for schema in 1..=known.schema {
                 known.names().for_each(|name| self.event::<A>(known, name, schema));
             }
@@ -171,6 +196,21 @@ mod tests {
         frozen.get_mut(&first).unwrap()["description"] = json!("frozen");
         let again = collect::<Tanks>(root.path(), &frozen).unwrap();
         assert_eq!(again.documents[&first]["description"], "frozen");
+    }
+
+    #[test]
+    fn a_name_of_an_event_type_that_has_a_document_is_read_for_ever() {
+        let root = workspace(SHAPES);
+        let known = ["events/tank/TankPainted.1.json", "events/boat/BoatBuilt.1.json"];
+        let known = known.map(|path| (PathBuf::from(path), json!({})));
+        let Stored { documents, problems } =
+            collect::<Tanks>(root.path(), &Documents::from(known.clone())).unwrap();
+        // The application of boats was deleted.
+        let [problem] = &problems[..] else { panic!("{problems:?}") };
+        let expected = "docs/schemas/events/tank/TankPainted.1.json has the event type TankPainted";
+        assert!(problem.starts_with(expected), "{problem}");
+        assert!(problem.contains("\"Rename an event type\""), "{problem}");
+        assert_eq!(collect::<Tanks>(root.path(), &documents).unwrap().problems, [""; 0]);
     }
 
     #[test]
