@@ -143,6 +143,15 @@ mod tests {
     }
 
     #[test]
+    fn two_views_with_one_table_are_an_error_that_names_the_code_to_change() {
+        let mut manifests = tanks();
+        manifests.insert("sums-projector".to_owned(), manifests["fills-projector"].clone());
+        let error = generate(&manifests, "").unwrap_err().to_string();
+        let expected = "`fills-projector` and `sums-projector` write one table: give the table of one of them another variable than `FILLS_TABLE` in the code";
+        assert_eq!(error, expected);
+    }
+
+    #[test]
     fn a_function_of_the_teams_own_is_as_deploy_yaml_has_it() {
         let mut manifests = tanks();
         let nightly = Manifest::new(ledgerline::manifest::Source::Schedule);

@@ -25,7 +25,8 @@ struct Declared<'a> {
 /// subscriber, or else the first function that declares it.
 ///
 /// # Errors
-/// When two functions declare other keys of one table, or of one index.
+/// When two subscribers have one table, or two functions declare other keys of one table, or of one
+/// index.
 pub(super) fn tables<'a>(
     functions: &[Function<'a>],
 ) -> Result<BTreeMap<&'a str, Vec<(String, Node)>>> {
@@ -58,8 +59,15 @@ pub(super) fn tables<'a>(
                 known.indexes.insert(&index.name, index);
             }
             let subscriber = function.manifest.subscriber.as_ref();
-            if subscriber.is_some_and(|subscriber| subscriber.table == table.variable) {
-                owners.insert(id, function.binary);
+            if subscriber.is_some_and(|subscriber| subscriber.table == table.variable)
+                && let Some(other) = owners.insert(id, function.binary)
+            {
+                bail!(
+                    "`{other}` and `{}` write one table: give the table of one of them another \
+                    variable than `{}` in the code",
+                    function.binary,
+                    table.variable
+                );
             }
         }
     }
