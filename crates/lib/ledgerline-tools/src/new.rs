@@ -77,6 +77,10 @@ pub(crate) struct Part {
     /// it.
     #[arg(long = "in", value_name = "APPLICATION")]
     application: Option<String>,
+    /// The category of a new aggregate, in one word. Without the option, this is the name, unless it
+    /// has dashes. All streams have the category in their names, for ever.
+    #[arg(long, value_name = "WORD")]
+    category: Option<String>,
     /// The aggregate of a projector, subscription, query or process manager, by its category.
     #[arg(long, value_name = "CATEGORY")]
     of: Option<String>,
@@ -103,7 +107,7 @@ pub(crate) struct Part {
 impl Part {
     /// Fails if an option is not for this kind of part.
     fn check(&self) -> Result<()> {
-        let Self { kind, application, of, log, sums, via, by, commands, .. } = self;
+        let Self { kind, application, category, of, log, sums, via, by, commands, .. } = self;
         let of_log = matches!(kind, Kind::Projector | Kind::Query);
         for (is_given, is_right, message) in [
             (*log, of_log, "--log is for projectors and queries"),
@@ -119,6 +123,11 @@ impl Part {
                 of.is_some(),
                 !matches!(kind, Kind::Aggregate | Kind::Operators | Kind::Workspace),
                 "--of is not for this kind",
+            ),
+            (
+                category.is_some(),
+                *kind == Kind::Aggregate,
+                "--category is for aggregates: give other parts the category of theirs with --of",
             ),
             (
                 application.is_some(),
@@ -177,7 +186,15 @@ impl Plan {
                 application.context("give --in APPLICATION: a new application is created too")?;
             names::check(application)?;
             // A category is one word: the id in the name of a stream begins after the first dash.
-            let category = name.replace('-', "");
+            let category = match &part.category {
+                Some(category) => category.clone(),
+                None if name.contains('-') => bail!(
+                    "the category of `{name}` is one word, and all streams have it in their names \
+                     for ever: give it with --category, such as {}",
+                    name.replace('-', "")
+                ),
+                None => name.to_owned(),
+            };
             if categories::<L>().contains(&category.as_str()) {
                 bail!("an aggregate with the category `{category}` exists already");
             }

@@ -292,16 +292,39 @@ pub(super) fn process_manager(change: &mut Change, facts: &Facts) -> Result<()> 
 
 /// Adds a process manager that sends due commands to another aggregate.
 pub(super) fn commanding(change: &mut Change, facts: &Facts) -> Result<()> {
-    let commanded = format!("{MODEL}/src/price_tag.rs");
+    let commanded = change.read(&format!("{MODEL}/src/price_tag.rs"));
     let create = change.named("Create(PriceTagName)");
-    if !change.read(&commanded)?.contains(&create) {
-        bail!(
-            "{} has no command {create}, with which such a process manager begins: create it without --commands, \
-             and send the commands as docs/architecture.md of ledgerline has it",
-            change.named(&commanded)
-        );
+    if !commanded.is_ok_and(|text| text.contains(&create)) {
+        send_nothing_yet(change);
     }
     reacts(change, COMMANDS, facts)
+}
+
+/// Lets the new process manager of commands send none, because its aggregate has no longer the
+/// command with which the starter begins.
+fn send_nothing_yet(change: &mut Change) {
+    let module = format!("{FUNCTIONS}/src/process_managers/stock_labels.rs");
+    for (old, new) in [
+        ("price_tag::{Command, PriceTag, PriceTagName}", "price_tag::{Command, PriceTag}"),
+        (
+            "after a commit: one command after the first commit of a stream.\n///",
+            "after a commit: none yet.\n///",
+        ),
+        (
+            "due(commit: &Commit) -> Result<Option<Command>, Invalid> {\n    if commit.version > 1 {\n        \
+             return Ok(None);\n    }\n    Ok(Some(Command::Create(PriceTagName::new(commit.stream.id())?)))\n",
+            "due(_: &Commit) -> Result<Option<Command>, Invalid> {\n    Ok(None)\n",
+        ),
+        ("StreamId, spec::valid}", "StreamId}"),
+        ("a_command_is_due_after_the_first_commit_of_a_stream", "no_command_is_due_yet"),
+        (
+            "        assert_eq!(due(&commit(1)).unwrap(), Some(Command::Create(valid(\"1\"))));\n        \
+             assert_eq!(due(&commit(2)).unwrap(), None);\n",
+            "        assert!(due(&commit(1)).unwrap().is_none());\n",
+        ),
+    ] {
+        change.replaced(&module, old, new);
+    }
 }
 
 fn reacts(change: &mut Change, name: &str, facts: &Facts) -> Result<()> {

@@ -260,6 +260,25 @@ pub(crate) mod tests {
         }
     }
 
+    #[test]
+    fn a_process_manager_sends_nothing_at_first_to_an_aggregate_with_commands_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        base(folder.path(), &Names::default()).unwrap();
+        let shapes = starter::file(&format!("{MODEL}/shapes/stockitem.json")).unwrap();
+        let facts = &Facts::new("stockitem", shapes).unwrap();
+        for part in [&parts::aggregate, &|change: &mut Change| parts::commanding(change, facts)]
+            as [&dyn Fn(&mut Change) -> Result<()>; 2]
+        {
+            let mut change = Change::new(folder.path(), Names::default());
+            part(&mut change).unwrap();
+            change.make().unwrap();
+        }
+        let path = format!("{}/src/process_managers/stock_labels.rs", starter::FUNCTIONS);
+        let text = fs::read_to_string(folder.path().join(path)).unwrap();
+        assert!(!text.contains("Create") && !text.contains("PriceTagName"), "{text}");
+        assert!(text.contains("Invalid> {\n    Ok(None)\n}"), "{text}");
+    }
+
     /// A new workspace begins with the same common files as ledgerline's own repository.
     #[test]
     fn a_new_workspace_has_the_same_common_files_as_this_one() {

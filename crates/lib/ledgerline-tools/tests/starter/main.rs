@@ -84,7 +84,7 @@ fn a_new_workspace_builds_passes_and_grows() {
     let views = format!("{model}/views.rs");
     let rows = format!("{model}/lib.rs");
     let queries = format!("{functions}/queries.rs");
-    let aggregate = ["aggregate", "purchase-order", "--in", "shop"];
+    let aggregate = ["aggregate", "purchase-order", "--in", "shop", "--category", "purchaseorder"];
     let changed = shop.lay_down(&aggregate);
     assert!(changed.contains(&format!("2 0 crates/apps/{model}/lib.rs")), "{changed:?}");
     // xtask contains the aggregates, so build it with the new one.
@@ -175,7 +175,9 @@ fn a_new_workspace_builds_passes_and_grows() {
 
     // A command with a wrong or taken name leaves no file behind.
     for wrong in [
-        &["aggregate", "purchase-order", "--in", "shop"][..],
+        &["aggregate", "purchase-order", "--in", "shop", "--category", "purchaseorder"][..],
+        &["aggregate", "quick-cart", "--in", "shop"],
+        &["projector", "x", "--of", "item", "--category", "x"],
         &["aggregate", "cart"],
         &["aggregate", "cart", "--in", "Shop"],
         &["aggregate", "Order", "--in", "shop"],
@@ -194,7 +196,7 @@ fn a_new_workspace_builds_passes_and_grows() {
         &["projector"],
         &["process-manager", "sequencer", "--of", "item"],
         // Names that are taken in the models, in the template, in Rust or in the code of new parts.
-        &["aggregate", "it-em", "--in", "shop"],
+        &["aggregate", "it-em", "--in", "shop", "--category", "item"],
         &["process-manager", "items", "--of", "item"],
         &["projector", "fanout", "--of", "item"],
         &["aggregate", "type", "--in", "shop"],
