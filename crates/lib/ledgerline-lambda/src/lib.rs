@@ -33,9 +33,11 @@ pub use self::{
     start::{dynamodb, retries, sdk_config, store, timeouts},
 };
 
-/// The examples in the pages about views, queries, process managers and value objects.
+/// The examples in the pages about commands, views, queries, process managers and value objects.
 #[cfg(doctest)]
 mod pages {
+    #[doc = include_str!("../../../../docs/reference/command.md")]
+    struct Command;
     #[doc = include_str!("../../../../docs/reference/process-manager.md")]
     struct ProcessManager;
     #[doc = include_str!("../../../../docs/reference/query.md")]
