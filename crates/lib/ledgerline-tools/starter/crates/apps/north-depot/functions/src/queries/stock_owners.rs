@@ -37,5 +37,5 @@ fn by_created_by(request: &http::HttpRequest) -> Result<queries::KeyRange, http:
     let value = request.query("createdBy")?.filter(|value| !value.is_empty());
     value
         .map(queries::KeyRange::new)
-        .ok_or_else(|| http::Problem::field("createdBy", "name a value"))
+        .ok_or_else(|| http::Problem::field("createdBy", "give a value: ?createdBy=…"))
 }

@@ -9,7 +9,7 @@ use crate::stock_item::StockItem;
 
 /// The table of the rows.
 pub const TABLE: LogTable =
-    LogTable { variable: "STOCK_JOURNAL_TABLE", partition: "owner", sort: "entry" };
+    LogTable { variable: "STOCK_JOURNAL_TABLE", partition: "id", sort: "entry" };
 
 /// The view.
 pub const VIEW: LogView =
@@ -21,7 +21,7 @@ pub const VIEW: LogView =
 #[schemars(rename = "StockJournalRow")]
 pub struct Row {
     /// Partition key: the id of the stockitem.
-    pub owner: String,
+    pub id: String,
     /// Sort key: the version and the place in the commit, so that text order is the order of the
     /// log.
     pub entry: String,
@@ -39,7 +39,7 @@ pub fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
     let mut changes = Changes::new(TABLE);
     for (index, recorded) in commit.events.iter().enumerate() {
         let row = Row {
-            owner: commit.stream.id().to_owned(),
+            id: commit.stream.id().to_owned(),
             entry: commit.entry(index),
             event: recorded.event_type.clone(),
             at: commit.at,

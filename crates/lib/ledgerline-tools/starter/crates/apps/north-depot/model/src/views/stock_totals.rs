@@ -8,7 +8,7 @@ use crate::stock_item::StockItem;
 
 /// The table of the rows.
 pub const TABLE: LogTable =
-    LogTable { variable: "STOCK_TOTALS_TABLE", partition: "owner", sort: "entry" };
+    LogTable { variable: "STOCK_TOTALS_TABLE", partition: "id", sort: "entry" };
 
 /// The view.
 pub const VIEW: LogView =
@@ -19,7 +19,7 @@ pub const VIEW: LogView =
 #[schemars(rename = "StockTotalsRow")]
 pub struct Row {
     /// Partition key: the id of the stockitem.
-    pub owner: String,
+    pub id: String,
     /// Sort key: the type of the events.
     pub entry: String,
     /// The number of these events.
