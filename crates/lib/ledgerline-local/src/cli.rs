@@ -170,7 +170,7 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
         own_binaries: arguments.own_binaries,
     })
     .await?;
-    let has_sources = folder.join("web/package.json").exists() && !is_built;
+    let has_sources = folder.join("web/index.html").exists() && !is_built;
     print_addresses(&stack, &arguments.user, has_sources);
     output::line(format_args!("  data         {place}"));
     if let Some(log) = stack.log.as_ref().filter(|_| is_kept) {

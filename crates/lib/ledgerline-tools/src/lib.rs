@@ -263,7 +263,7 @@ fn check<L: Aggregates>(template: &Path) -> Result<()> {
         bail!("{} problems", problems.len());
     }
     println!(
-        "xtask check: crates are pure; stored shapes are read; the template is current, and keeps every rule; samples and alarms are there"
+        "xtask check: crates are pure; stored shapes are read; the template is current, and keeps every rule; samples, which a test runs, and alarms are there"
     );
     Ok(())
 }

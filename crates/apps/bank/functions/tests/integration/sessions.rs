@@ -28,9 +28,8 @@ async fn no_money_is_lost_when_a_reader_of_the_lesson_kills_the_process_manager(
     let stack = LocalStack::start(None).await;
     let mut shell = Shell::new(workspace());
     shell.replace("localhost:3000", stack.url());
-    // Other tests run processes of the same name, so `pkill` must end only the children of this
-    // stack.
-    shell.replace("pkill ", format!("pkill -P {} ", stack.process_id()));
+    // Other tests run stacks, too.
+    shell.replace("$(pgrep -nx local)", stack.process_id().to_string());
     shell.replace("--local ", format!("--local={} ", stack.aws_url()));
     let [
         ("sh", start),
