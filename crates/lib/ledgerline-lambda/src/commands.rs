@@ -1,6 +1,11 @@
 //! The runner of command functions: from a request to a commit, and to the response.
 
-use std::{collections::BTreeSet, fmt, num::NonZeroUsize, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    num::NonZeroUsize,
+    time::Duration,
+};
 
 use http::{HeaderName, StatusCode, header};
 use jiff::Timestamp;
@@ -352,7 +357,7 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         // A client's key has no spaces, so the first space ends it. So no two pairs of key and
         // caller give the same text.
         let key = idempotency_key(request)?.map(|key| format!("{key} {actor}"));
-        let fingerprint = key.as_ref().map(|_| fingerprint(request)).transpose()?;
+        let fingerprint = key.as_ref().map(|_| fingerprint(request, &stream)).transpose()?;
         let fingerprint = fingerprint.unwrap_or_default();
         let answer = |answer: Result<(&A::State, u64), &Refusal>| {
             let answer = match answer {
@@ -492,36 +497,36 @@ fn idempotency_key(request: &HttpRequest) -> Result<Option<&str>, Problem> {
     Err(Problem::field("Idempotency-Key", detail))
 }
 
-/// Returns the hash that distinguishes two requests with the same key: of the route, the path and the
-/// command in its canonical spelling. That is without null fields, with ids in lower case, and
-/// without an empty object, which equals a missing body.
-fn fingerprint(request: &HttpRequest) -> Result<String, Problem> {
+/// Returns the hash that distinguishes two requests with the same key: of the route, the decoded
+/// parameters of the path, and the body without null fields. An empty object equals a missing body.
+///
+/// The id of the stream has its one spelling. No other text does, because any text may look like an
+/// id: two references of payments that differ in capitals are two commands.
+fn fingerprint(request: &HttpRequest, stream: &StreamId) -> Result<String, Problem> {
     let body = request.body()?;
-    let command = match serde_json::from_slice::<Value>(body).map(in_one_spelling) {
+    let command = match serde_json::from_slice::<Value>(body).map(drop_null_fields) {
         Ok(Value::Object(fields)) if fields.is_empty() => Vec::new(),
         Ok(json) => json.to_string().into_bytes(),
         Err(_) => body.to_vec(),
     };
-    let path: Vec<_> = request.path().split('/').map(id_in_one_spelling).collect();
-    Ok(hash([request.route().as_bytes(), path.join("/").as_bytes(), &command]))
+    let is_id = |text: &str| text.parse().is_ok_and(|id: Id| id.get() == stream.id());
+    let parameters = request
+        .path_parameters()
+        .iter()
+        .map(|(name, text)| (name, if is_id(text) { stream.id() } else { text.as_str() }));
+    let path = as_json(parameters.collect::<BTreeMap<_, _>>()).to_string();
+    Ok(hash([request.route().as_bytes(), path.as_bytes(), &command]))
 }
 
-/// Returns the JSON without null fields, and with ids in lower case.
-fn in_one_spelling(json: Value) -> Value {
+fn drop_null_fields(json: Value) -> Value {
     match json {
         Value::Object(fields) => {
             let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
-            fields.map(|(name, value)| (name, in_one_spelling(value))).collect()
+            fields.map(|(name, value)| (name, drop_null_fields(value))).collect()
         }
-        Value::Array(values) => values.into_iter().map(in_one_spelling).collect(),
-        Value::String(text) => id_in_one_spelling(&text).into(),
-        other @ (Value::Null | Value::Bool(_) | Value::Number(_)) => other,
+        Value::Array(values) => values.into_iter().map(drop_null_fields).collect(),
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => other,
     }
-}
-
-/// Returns the text, in lower case if it is an id.
-fn id_in_one_spelling(text: &str) -> String {
-    text.parse::<Id>().map_or_else(|_| text.to_owned(), Id::into_inner)
 }
 
 fn hash(parts: [&[u8]; 3]) -> String {

@@ -165,7 +165,7 @@ fn is_like_a_time(text: &str) -> bool {
 /// Reads the filter of a request. A type has events under each of its names.
 fn filter(request: &HttpRequest, known: &Names) -> Result<Filter, Problem> {
     let values = |name: &str| {
-        let values = request.query_values(name);
+        let values = request.query_values(name)?;
         if values.len() > MAX_VALUES || values.iter().any(String::is_empty) {
             let detail = format!("{name} is a name, and is given at most {MAX_VALUES} times");
             return Err(Problem::field(name, detail));

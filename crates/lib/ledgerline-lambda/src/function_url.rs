@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
-use percent_encoding::percent_decode_str;
-
-use ledgerline::manifest::{Endpoint, Scope};
+use ledgerline::{
+    manifest::{Endpoint, Scope},
+    url_text::{NoText, decode_path},
+};
 
 /// Returns the caller of a function URL: the ARN of a user, or that of a role without the session's
 /// name, which differs each time.
@@ -21,21 +22,21 @@ pub(crate) fn principal(arn: &str) -> &str {
 /// Lambda function URLs", request payload format.
 const NOT_ROUTED: &str = "$default";
 
-/// Finds the route of a request to a function URL, as the HTTP API does: first an exact path, then
-/// one with parameters, which are decoded. Routes for operators are left out: the permission to
-/// call the function does not include their scope.
+/// Finds the route of a request to a function URL, as the HTTP API does: the path is decoded first.
+/// An exact path has priority over one with parameters. Routes for operators are left out: the
+/// permission to call the function does not include their scope.
+///
+/// # Errors
+/// When the path is no text.
 pub(crate) fn find_route(
     endpoints: &[Endpoint],
     mut request: ApiGatewayV2httpRequest,
-) -> ApiGatewayV2httpRequest {
+) -> Result<ApiGatewayV2httpRequest, NoText> {
     if request.route_key.as_deref() != Some(NOT_ROUTED) {
-        return request;
+        return Ok(request);
     }
-    let requested = format!(
-        "{} {}",
-        request.request_context.http.method,
-        request.raw_path.as_deref().unwrap_or("/")
-    );
+    let path = decode_path(request.raw_path.as_deref().unwrap_or("/"))?;
+    let requested = format!("{} {path}", request.request_context.http.method);
     let endpoints = endpoints.iter().filter(|endpoint| endpoint.scope != Scope::Operate);
     let mut routes: Vec<_> = endpoints.map(|endpoint| &*endpoint.route).collect();
     routes.sort_by_key(|route| route.matches('{').count());
@@ -45,7 +46,7 @@ pub(crate) fn find_route(
         request.route_key = Some(route.to_owned());
         request.path_parameters = parameters;
     }
-    request
+    Ok(request)
 }
 
 /// Reads the parameters of the path, if this method and path are those of the route.
@@ -57,8 +58,7 @@ fn parameters(route: &str, requested: &str) -> Option<HashMap<String, String>> {
     for (expected, part) in route.split('/').zip(requested.split('/')) {
         match expected.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
             Some(name) if !part.is_empty() => {
-                let value = percent_decode_str(part).decode_utf8().ok()?;
-                parameters.insert(name.to_owned(), value.into_owned());
+                parameters.insert(name.to_owned(), part.to_owned());
             }
             Some(_) => return None,
             None if expected == part => {}
@@ -92,17 +92,17 @@ mod tests {
                     "authorizer": { "iam": { "userArn": arn, "callerId": "AROA1:session" } },
                 },
             });
-            HttpRequest::from(find_route(&endpoints, serde_json::from_value(event).unwrap()))
+            find_route(&endpoints, serde_json::from_value(event).unwrap()).map(HttpRequest::from)
         };
         let role = "arn:aws:sts::123456789012:assumed-role/shop/session-7";
-        let fills = requested("POST", "/tanks/a%20b/fills", role);
+        let fills = requested("POST", "/t%61nks/a%20b/fills", role).unwrap();
         assert_eq!(
             (fills.route(), fills.path_parameter("id").unwrap()),
             ("POST /tanks/{id}/fills", "a b")
         );
         assert_eq!(fills.actor().unwrap(), "arn:aws:sts::123456789012:assumed-role/shop");
         let user = "arn:aws:iam::123456789012:user/division/ada";
-        assert_eq!(requested("GET", "/tanks/7", user).actor().unwrap(), user);
+        assert_eq!(requested("GET", "/tanks/7", user).unwrap().actor().unwrap(), user);
         for (method, path, route) in [
             ("GET", "/tanks/7", "GET /tanks/{id}"),
             ("GET", "/tanks/full", "GET /tanks/full"),
@@ -111,13 +111,15 @@ mod tests {
             ("GET", "/tanks/", NOT_ROUTED),
             ("PUT", "/tanks", NOT_ROUTED),
             ("GET", "/tanks/7/fills", NOT_ROUTED),
-            ("GET", "/tanks/%ff", NOT_ROUTED),
+            ("GET", "/tanks/7%2Ffills", NOT_ROUTED),
             ("POST", "/tanks/7/repairs", NOT_ROUTED),
         ] {
-            assert_eq!(requested(method, path, user).route(), route, "{method} {path}");
+            let request = requested(method, path, user).unwrap();
+            assert_eq!(request.route(), route, "{method} {path}");
         }
+        assert_eq!(requested("GET", "/tanks/%ff", user).unwrap_err().0, "/tanks/%ff");
         assert_eq!(
-            requested("GET", "/tanks/7", "").actor().unwrap_err().status,
+            requested("GET", "/tanks/7", "").unwrap().actor().unwrap_err().status,
             StatusCode::UNAUTHORIZED
         );
     }

@@ -73,13 +73,14 @@ fn serve(
                 if request.request_context.authorizer.is_none() {
                     request.request_context.authorizer.clone_from(&developer);
                 }
-                let request = HttpRequest::from(find_route(&endpoints, request));
-                let within_limit = limit.as_ref().map_or(Ok(()), |limit| limit.check(&request));
-                let allowed = within_limit.and_then(|()| {
-                    operators.as_ref().map_or(Ok(()), |operators| operators.check(&request))
+                let found = find_route(&endpoints, request).map(HttpRequest::from);
+                let allowed = found.map_err(Problem::from).and_then(|request| {
+                    limit.as_ref().map_or(Ok(()), |limit| limit.check(&request))?;
+                    operators.as_ref().map_or(Ok(()), |operators| operators.check(&request))?;
+                    Ok(request)
                 });
                 let answer = match allowed {
-                    Ok(()) => answers(request),
+                    Ok(request) => answers(request),
                     Err(problem) => async { Response::from(problem) }.boxed_local(),
                 };
                 async move { Ok(answer.await.into_lambda()) }
@@ -203,6 +204,9 @@ mod tests {
             ("type=a&type=b&limit=1", None),
             ("limit=1&limit=1", Some("limit is given twice")),
             ("cursor=&type=a&cursor=", Some("cursor is given twice")),
+            ("%6Cimit=1&limit=1", Some("limit is given twice")),
+            ("limit=1&type=%FF", Some("`type=%FF` is not UTF-8 after its percent-encoding")),
+            ("%FF=1", Some("`%FF=1` is not UTF-8 after its percent-encoding")),
             ("Limit=1", Some("there is no such parameter; there are: limit, cursor, type")),
         ] {
             let mut event = event("");

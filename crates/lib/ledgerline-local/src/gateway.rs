@@ -15,6 +15,7 @@ use axum::{
 };
 use serde_json::json;
 
+use ledgerline::url_text::decode_query;
 use ledgerline_sam::template::{Queue, Resource};
 
 use crate::{
@@ -178,10 +179,10 @@ fn operation_answer(done: anyhow::Result<serde_json::Value>) -> Response<Body> {
 async fn mails(
     State(gateway): State<Arc<Gateway>>,
     RawQuery(query): RawQuery,
-) -> Json<serde_json::Value> {
-    let query = query.unwrap_or_default();
-    let to = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "to");
-    gateway.mailbox.mails(to.as_ref().map(|(_, to)| to.as_ref()))
+) -> Result<Json<serde_json::Value>, StatusCode> {
+    let query = decode_query(&query.unwrap_or_default()).map_err(|_| StatusCode::BAD_REQUEST)?;
+    let to = query.into_iter().find(|(name, _)| name == "to");
+    Ok(gateway.mailbox.mails(to.as_ref().map(|(_, to)| to.as_str())))
 }
 
 /// Makes a resource fail for a while: `{"of": "BalancesTable", "seconds": 60}`. A request with

@@ -18,8 +18,8 @@ use axum::{
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::{Timestamp, tz::TimeZone};
+use ledgerline::url_text::{NoText, decode_path, decode_query};
 use ledgerline_sam::template::Cors;
-use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -55,7 +55,7 @@ impl Route {
         format!("{} {}", self.method, self.path)
     }
 
-    /// Returns the path parameters if the route matches the request.
+    /// Returns the path parameters if the route matches the request with this decoded path.
     fn matches(&self, method: &Method, path: &str) -> Option<BTreeMap<String, String>> {
         if self.method != "ANY" && self.method != method.as_str() {
             return None;
@@ -66,10 +66,7 @@ impl Route {
             let segment = segments.next()?;
             match pattern.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
                 Some(name) if !segment.is_empty() => {
-                    parameters.insert(
-                        name.to_owned(),
-                        percent_decode_str(segment).decode_utf8_lossy().into_owned(),
-                    );
+                    parameters.insert(name.to_owned(), segment.to_owned());
                 }
                 Some(_) => return None,
                 None if segment == pattern => {}
@@ -81,17 +78,35 @@ impl Route {
 }
 
 /// The query parameter of a long poll.
-const WAIT: &str = "wait=";
+const WAIT: &str = "wait";
 
-fn is_long_poll(uri: &Uri) -> bool {
-    let mut pairs = uri.query().unwrap_or_default().split('&');
-    pairs.any(|pair| pair.strip_prefix(WAIT).is_some_and(|seconds| seconds != "0"))
+/// The target of a request, decoded as its function decodes it. Otherwise a request could be a long
+/// poll for the function, and none for the gateway.
+#[derive(Debug)]
+struct Target {
+    /// The path. HTTP APIs decode it before they look for a route.
+    path: String,
+    raw_query: String,
+    /// The parameters. A query that is no text has none here: its function refuses the query.
+    query: Vec<(String, String)>,
 }
 
-fn drop_wait(uri: &Uri) -> Uri {
-    let pairs = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.starts_with(WAIT));
-    let uri_without = format!("{}?{}", uri.path(), pairs.collect::<Vec<_>>().join("&"));
-    uri_without.parse().unwrap_or_else(|_| uri.clone())
+impl Target {
+    fn from_uri(uri: &Uri) -> Result<Self, NoText> {
+        let raw_query = uri.query().unwrap_or_default().to_owned();
+        let query = decode_query(&raw_query).unwrap_or_default();
+        Ok(Self { path: decode_path(uri.path())?, raw_query, query })
+    }
+
+    fn is_long_poll(&self) -> bool {
+        self.query.iter().any(|(name, seconds)| name == WAIT && seconds != "0")
+    }
+
+    fn drop_wait(&mut self) {
+        self.query.retain(|(name, _)| name != WAIT);
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        self.raw_query = query.extend_pairs(&self.query).finish();
+    }
 }
 
 /// Returns the name of the first parameter of a route's path.
@@ -159,9 +174,13 @@ async fn answer(
     seen: &mut access_log::Request,
 ) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    let path = parts.uri.path();
-    let found =
-        api.routes.iter().find_map(|route| Some((route, route.matches(&parts.method, path)?)));
+    let Ok(mut target) = Target::from_uri(&parts.uri) else {
+        return message(StatusCode::BAD_REQUEST, "Bad Request");
+    };
+    let found = api
+        .routes
+        .iter()
+        .find_map(|route| Some((route, route.matches(&parts.method, &target.path)?)));
     let Some((route, parameters)) = found else {
         return message(StatusCode::NOT_FOUND, "Not Found");
     };
@@ -177,12 +196,13 @@ async fn answer(
             Err((status, reason)) => return refusal(status, reason),
         },
     };
-    let long_poll = is_long_poll(&parts.uri).then(|| route.function.long_poll());
+    let long_poll = target.is_long_poll().then(|| route.function.long_poll());
     // Without a permit, the function answers the request at once, like a request without `wait`.
-    let uri =
-        if matches!(long_poll, Some(None)) { drop_wait(&parts.uri) } else { parts.uri.clone() };
+    if matches!(long_poll, Some(None)) {
+        target.drop_wait();
+    }
     let mut event =
-        gateway_event(route, &parameters, &parts.method, &uri, &parts.headers, &body, client);
+        gateway_event(route, &parameters, &parts.method, &target, &parts.headers, &body, client);
     event["requestContext"]["requestId"] = json!(seen.id);
     if let Some(authorizer) = authorizer {
         seen.sub = authorizer["jwt"]["claims"]["sub"].as_str().unwrap_or_default().to_owned();
@@ -219,8 +239,9 @@ async fn answer(
     api.hops.line(
         hop,
         &format!(
-            "{} {path} answered {} by {by} in {took} ms",
+            "{} {} answered {} by {by} in {took} ms",
             parts.method,
+            parts.uri.path(),
             response.status().as_u16()
         ),
     );
@@ -231,7 +252,7 @@ fn gateway_event(
     route: &Route,
     parameters: &BTreeMap<String, String>,
     method: &Method,
-    uri: &Uri,
+    target: &Target,
     headers: &HeaderMap,
     body: &Bytes,
     client: SocketAddr,
@@ -244,14 +265,10 @@ fn gateway_event(
             .and_modify(|all| *all += &format!(",{value}"))
             .or_insert_with(|| value.into());
     }
-    let mut query = BTreeMap::<String, String>::new();
-    for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let decode = |text: &str| {
-            percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()
-        };
-        let value = decode(value);
-        query.entry(decode(name)).and_modify(|all| *all += &format!(",{value}")).or_insert(value);
+    let mut query = BTreeMap::<&str, String>::new();
+    for (name, value) in &target.query {
+        let value = value.clone();
+        query.entry(name).and_modify(|all| *all += &format!(",{value}")).or_insert(value);
     }
     let (body, encoded) = match std::str::from_utf8(body) {
         Ok(text) => (text.to_owned(), false),
@@ -261,8 +278,8 @@ fn gateway_event(
     let mut event = json!({
         "version": "2.0",
         "routeKey": route.key(),
-        "rawPath": uri.path(),
-        "rawQueryString": uri.query().unwrap_or_default(),
+        "rawPath": target.path,
+        "rawQueryString": target.raw_query,
         "headers": joined,
         "requestContext": {
             "accountId": ledgerline_sam::template::ACCOUNT,
@@ -271,7 +288,7 @@ fn gateway_event(
             "domainPrefix": "local",
             "http": {
                 "method": method.as_str(),
-                "path": uri.path(),
+                "path": target.path,
                 "protocol": "HTTP/1.1",
                 "sourceIp": client.ip().to_string(),
                 "userAgent": joined.get("user-agent").cloned().unwrap_or_default(),
@@ -347,13 +364,32 @@ fn json_answer(status: StatusCode, body: &Value) -> Response<Body> {
 mod tests {
     use super::*;
 
+    fn target(uri: &str) -> Target {
+        Target::from_uri(&uri.parse().unwrap()).unwrap()
+    }
+
     #[test]
     fn a_long_poll_without_a_permit_loses_its_wait_parameter() {
-        let uri = |query: &str| format!("/events?{query}").parse::<Uri>().unwrap();
-        let is_long = |query: &str| is_long_poll(&uri(query));
-        assert!(is_long("after=x&wait=20") && !is_long("after=wait") && !is_long("wait=0"));
-        assert_eq!(drop_wait(&uri("after=x&wait=20&limit=1")), uri("after=x&limit=1"));
-        assert_eq!(drop_wait(&uri("wait=20")).query(), Some(""));
+        for (query, is_long_poll, without) in [
+            ("after=x&wait=20&limit=1", true, "after=x&limit=1"),
+            ("%77ait=20", true, ""),
+            ("after=a%26b&w%61it=%31", true, "after=a%26b"),
+            ("after=wait", false, "after=wait"),
+            ("wait=%30", false, ""),
+            ("awaits=20", false, "awaits=20"),
+        ] {
+            let mut target = target(&format!("/events?{query}"));
+            assert_eq!(target.is_long_poll(), is_long_poll, "{query}");
+            target.drop_wait();
+            assert_eq!(target.raw_query, without, "{query}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_decoded_before_its_route_is_found() {
+        assert_eq!(target("/acc%6Funts/a%2Db?x=%2D").path, "/accounts/a-b");
+        assert_eq!(target("/accounts/a%2Fb").path, "/accounts/a/b");
+        assert!(Target::from_uri(&Uri::from_static("/accounts/%FF")).is_err());
     }
 
     #[test]

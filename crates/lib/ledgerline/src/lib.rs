@@ -23,6 +23,7 @@ mod states;
 mod stream;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod url_text;
 pub mod values;
 mod view;
 

@@ -168,6 +168,11 @@ async fn the_same_command_in_another_spelling_gets_the_first_response() {
         assert_eq!(answer.0, status, "{body}");
         assert!(status == 422 || answer.1 == 5, "{body} is booked once: {answer:?}");
     }
+    for (note, status) in [(&*capitals, 200), (ID, 422), (&*capitals, 200)] {
+        let body = json!({ "amount": 1, "note": note }).to_string();
+        let answer = send(&function, "POST /tanks/{id}/fills", ID, key("c"), &body).await;
+        assert_eq!(answer.0, status, "a note is no id: {note}");
+    }
     let scrap = async |body| send(&function, "POST /tanks/{id}/scrap", ID, key("b"), body).await;
     assert_eq!(scrap("").await.0, 422, "the tank is not empty");
     assert_eq!(scrap("{}").await.1["title"], "Tank not empty", "and that is the answer again");
@@ -178,9 +183,10 @@ async fn the_same_command_in_another_spelling_gets_the_first_response() {
 #[test]
 fn the_stored_fingerprint_keeps_its_form() {
     let fields = json!({
-        "body": r#"{"note":"rain","amount":5}"#, "rawPath": format!("/tanks/{ID}/fills"),
+        "body": r#"{"note":"rain","amount":5}"#, "pathParameters": { "id": ID },
     });
     let event: ApiGatewayV2httpRequest = http_event("POST /tanks/{id}/fills", fields);
-    let expected = "8c0a3ee7952174c0e8ae4578baa8b9b97a70dd9b3e8e74bf2e58e94e044700ec";
-    assert_eq!(fingerprint(&event.into()).unwrap(), expected);
+    let expected = "63964be30f99968119399320b45bfe9f6dda1a009d0798f43d0d14c410b26c29";
+    let stream = Tank::stream(ID).unwrap();
+    assert_eq!(fingerprint(&event.into(), &stream).unwrap(), expected);
 }

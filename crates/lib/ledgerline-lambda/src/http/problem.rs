@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use http::StatusCode;
+use ledgerline::url_text::NoText;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -74,6 +75,12 @@ pub struct Problem {
     pub field: Option<String>,
     /// The version of the aggregate, if the request expected another one.
     pub version: Option<u64>,
+}
+
+impl From<NoText> for Problem {
+    fn from(part: NoText) -> Self {
+        Self::new(INVALID_REQUEST, part.to_string())
+    }
 }
 
 impl Problem {

@@ -1,11 +1,17 @@
 //! Requests of the HTTP API.
 
-use std::{cell::OnceCell, collections::BTreeSet, fmt::Display, ops::RangeInclusive, str::FromStr};
+use std::{
+    cell::OnceCell,
+    collections::{BTreeSet, HashMap},
+    fmt::Display,
+    ops::RangeInclusive,
+    str::FromStr,
+};
 
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http::HeaderValue;
-use ledgerline::Meta;
+use ledgerline::{Meta, url_text::decode_query};
 use serde::{Deserialize, de::DeserializeOwned};
 
 use super::problem::*;
@@ -18,13 +24,15 @@ pub const MAX_BODY_BYTES: usize = 64 * 1024;
 /// becomes part of keys.
 const MAX_SUBJECT: usize = 255;
 
-/// A request that the HTTP API passes on. Caller and origin are read once, for all their users. The
-/// body is decoded at its first use: a request that is refused earlier costs no decoding.
+/// A request that the HTTP API passes on. Caller, origin and query are read once, for all their
+/// users. The body is decoded at its first use: a request that is refused earlier costs no
+/// decoding.
 #[derive(Debug)]
 pub struct HttpRequest {
     event: ApiGatewayV2httpRequest,
     caller: Option<String>,
     meta: Meta,
+    query: Result<Vec<(String, String)>, Problem>,
     body: OnceCell<Result<Vec<u8>, Problem>>,
 }
 
@@ -32,7 +40,13 @@ impl From<ApiGatewayV2httpRequest> for HttpRequest {
     fn from(event: ApiGatewayV2httpRequest) -> Self {
         let caller = caller(&event);
         let meta = meta(&event, caller.clone());
-        Self { event, caller, meta, body: OnceCell::new() }
+        // The API joins repeated parameters with commas, which look the same as commas in a value.
+        let query = decode_query(event.raw_query_string.as_deref().unwrap_or_default());
+        let query = query.map_err(|part| {
+            let field = part.0.split('=').next().map(ToOwned::to_owned);
+            Problem { field, ..part.into() }
+        });
+        Self { event, caller, meta, query, body: OnceCell::new() }
     }
 }
 
@@ -89,9 +103,9 @@ impl HttpRequest {
             .unwrap_or_default()
     }
 
-    /// The path of the request.
-    pub(crate) fn path(&self) -> &str {
-        self.event.raw_path.as_deref().unwrap_or_default()
+    /// The `{parameters}` of the path, decoded.
+    pub(crate) fn path_parameters(&self) -> &HashMap<String, String> {
+        &self.event.path_parameters
     }
 
     /// Returns a `{parameter}` of the path, decoded.
@@ -112,17 +126,20 @@ impl HttpRequest {
         value.map_err(|error: V::Err| Problem::field(name, error.to_string()))
     }
 
-    /// Returns a parameter of the query. It is read from the raw query: the API joins repeated
-    /// parameters with commas, which look the same as commas in a value.
+    /// Returns the parameters of the query.
+    fn parameters(&self) -> Result<&[(String, String)], Problem> {
+        self.query.as_deref().map_err(Problem::clone)
+    }
+
+    /// Returns a parameter of the query.
     ///
     /// # Errors
-    /// When the parameter is given twice.
+    /// When the parameter is given twice, or the query is no text.
     pub fn query(&self, name: &str) -> Result<Option<String>, Problem> {
-        let raw = self.event.raw_query_string.as_deref().unwrap_or_default();
-        let mut values = form_urlencoded::parse(raw.as_bytes()).filter(|(key, _)| key == name);
+        let mut values = self.parameters()?.iter().filter(|(key, _)| key == name);
         match (values.next(), values.next()) {
             (_, Some(_)) => Err(Problem::field(name, format!("{name} is given twice"))),
-            (value, None) => Ok(value.map(|(_, value)| value.into_owned())),
+            (value, None) => Ok(value.map(|(_, value)| value.clone())),
         }
     }
 
@@ -131,23 +148,23 @@ impl HttpRequest {
     /// before it reads its parameters, and the response would not name the wrong one.
     ///
     /// # Errors
-    /// When there is another parameter, or one is given twice. The problem names it.
+    /// When there is another parameter, one is given twice, or one is no text. The problem names
+    /// it.
     pub(crate) fn check_parameters(&self, once: &[&str], several: &[&str]) -> Result<(), Problem> {
-        let raw = self.event.raw_query_string.as_deref().unwrap_or_default();
         let mut found = BTreeSet::new();
-        for (name, _) in form_urlencoded::parse(raw.as_bytes()) {
-            if several.contains(&&*name) {
+        for (name, _) in self.parameters()? {
+            if several.contains(&&**name) {
                 continue;
             }
-            if !once.contains(&&*name) {
+            if !once.contains(&&**name) {
                 let detail = match [once, several].concat().as_slice() {
                     [] => "the route has no parameters".to_owned(),
                     known => format!("there is no such parameter; there are: {}", known.join(", ")),
                 };
                 return Err(Problem::field(name, detail));
             }
-            if !found.insert(name.clone()) {
-                return Err(Problem::field(&*name, format!("{name} is given twice")));
+            if !found.insert(name) {
+                return Err(Problem::field(name, format!("{name} is given twice")));
             }
         }
         Ok(())
@@ -188,10 +205,9 @@ impl HttpRequest {
     }
 
     /// Returns all values of a parameter of the query, which may be given several times.
-    pub(crate) fn query_values(&self, name: &str) -> BTreeSet<String> {
-        let raw = self.event.raw_query_string.as_deref().unwrap_or_default();
-        let values = form_urlencoded::parse(raw.as_bytes()).filter(|(key, _)| key == name);
-        values.map(|(_, value)| value.into_owned()).collect()
+    pub(crate) fn query_values(&self, name: &str) -> Result<BTreeSet<String>, Problem> {
+        let values = self.parameters()?.iter().filter(|(key, _)| key == name);
+        Ok(values.map(|(_, value)| value.clone()).collect())
     }
 
     /// Returns a header, if the request has it.
