@@ -50,21 +50,28 @@ impl AccessLog {
     pub(crate) fn add(&self, request: &Request, status: u16, latency: u128) {
         let now =
             Timestamp::now().to_zoned(TimeZone::UTC).strftime("%d/%b/%Y:%H:%M:%S %z").to_string();
-        let mut line = self.format.clone();
-        for (variable, value) in [
-            ("$context.requestId", &request.id),
-            ("$context.requestTime", &now),
-            ("$context.identity.sourceIp", &request.ip),
-            ("$context.authorizer.claims.sub", &request.sub),
-            ("$context.routeKey", &request.route),
-            ("$context.status", &status.to_string()),
-            ("$context.responseLatency", &latency.to_string()),
-            ("$context.integrationErrorMessage", &request.integration_error),
-            ("$context.error.message", &String::new()),
-        ] {
+        let (status, latency) = (status.to_string(), latency.to_string());
+        // A value may have the form of a variable, so only the text of the format is searched.
+        let mut parts = self.format.split("$context.");
+        let mut line = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let is_name = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '_';
+            let (name, rest) = part.split_at(part.find(|c| !is_name(c)).unwrap_or(part.len()));
+            let value = match name {
+                "requestId" => &request.id,
+                "requestTime" => &now,
+                "identity.sourceIp" => &request.ip,
+                "authorizer.claims.sub" => &request.sub,
+                "routeKey" => &request.route,
+                "status" => &status,
+                "responseLatency" => &latency,
+                "integrationErrorMessage" => &request.integration_error,
+                _ => "",
+            };
             let value = if value.is_empty() { "-" } else { value };
             // The format encloses texts in quotation marks, which a value must not end early.
-            line = line.replace(variable, &value.replace(['"', '\\', '\n'], " "));
+            line += &value.replace(['"', '\\', '\n'], " ");
+            line += rest;
         }
         self.logs.add(STREAM, &line);
     }
@@ -85,12 +92,13 @@ mod tests {
 
     #[test]
     fn a_line_has_the_format_of_the_template() {
-        let format = r#"{"route":"$context.routeKey","status":$context.status,"sub":"$context.authorizer.claims.sub","error":"$context.integrationErrorMessage"}"#;
+        let format = r#"{"route":"$context.routeKey","status":$context.status,"sub":"$context.authorizer.claims.sub","error":"$context.integrationErrorMessage","length":"$context.responseLength"}"#;
         let arn = json!({ "Fn::GetAtt": ["Logs", "Arn"] });
         let access = log(&json!({ "DestinationArn": arn, "Format": format })).unwrap();
         assert_eq!(access.group, "Logs");
         let request = Request {
             route: "GET /tanks".into(),
+            sub: "$context.status".into(),
             integration_error: r#"it said "no""#.into(),
             ..Request::default()
         };
@@ -98,8 +106,7 @@ mod tests {
         let found = access.logs.filter(br#"{"filterPattern":"{ $.status = 503 }"}"#).unwrap();
         let line: Value =
             serde_json::from_str(found["events"][0]["message"].as_str().unwrap()).unwrap();
-        let expected =
-            json!({ "route": "GET /tanks", "status": 503, "sub": "-", "error": "it said  no " });
+        let expected = json!({ "route": "GET /tanks", "status": 503, "sub": "$context.status", "error": "it said  no ", "length": "-" });
         assert_eq!(line, expected);
     }
 
