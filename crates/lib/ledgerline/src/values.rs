@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 
+use icu_normalizer::ComposingNormalizerBorrowed;
 #[doc(hidden)]
 pub use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, de::Error as _};
@@ -282,8 +283,17 @@ fn one_line() -> String {
     format!("^{first}(?:{inner}*{last})?$")
 }
 
+/// Returns a text in its one spelling: Unicode's normalization form C. Programs write `é` as one
+/// character or as two, and people see one name. A text that becomes too long has none: a few
+/// characters become up to three.
+fn compose<const MAX: usize>(text: String) -> Option<String> {
+    let normalizer = const { ComposingNormalizerBorrowed::new_nfc() };
+    let Cow::Owned(composed) = normalizer.normalize(&text) else { return Some(text) };
+    (composed.chars().count() <= MAX).then_some(composed)
+}
+
 /// Text of 1 to `MAX` characters, without control characters, invisible characters, characters that
-/// reorder text, and outer spaces.
+/// reorder text, and outer spaces. It is read into normalization form C.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Text<const MAX: usize>(String);
 
@@ -302,7 +312,7 @@ impl<const MAX: usize> ValueObject for Text<MAX> {
             && !text.chars().any(is_control)
             && is_visible(&text)
             && text.trim() == text.as_str();
-        clean.then_some(Self(text))
+        clean.then_some(text).and_then(compose::<MAX>).map(Self)
     }
 
     fn rule() -> Value {
@@ -324,7 +334,7 @@ impl<const MAX: usize> Text<MAX> {
     }
 }
 
-/// Text of 0 to `MAX` characters, in any number of lines.
+/// Text of 0 to `MAX` characters, in any number of lines. It is read into normalization form C.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LongText<const MAX: usize>(String);
 
@@ -341,7 +351,7 @@ impl<const MAX: usize> ValueObject for LongText<MAX> {
     fn read(text: String) -> Option<Self> {
         let clean = text.chars().count() <= MAX
             && !text.chars().any(|c| is_control(c) && !matches!(c, '\n' | '\t'));
-        clean.then_some(Self(text))
+        clean.then_some(text).and_then(compose::<MAX>).map(Self)
     }
 
     fn rule() -> Value {

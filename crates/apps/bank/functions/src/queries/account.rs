@@ -43,7 +43,7 @@ pub fn routes() -> Vec<Query> {
             own_accounts,
             account,
         )
-        .parameter::<String>("owner"),
+        .parameter::<Owner>("owner"),
         Query::new("GET /accounts/{id}/transactions", tables, transactions)
             .read_your_writes::<Account>()
             .with_pages()
@@ -53,15 +53,10 @@ pub fn routes() -> Vec<Query> {
 
 /// Selects the caller's accounts, or those of one owner among them.
 fn own_accounts(request: &HttpRequest) -> Result<KeyRange, Problem> {
-    let owner = request.query("owner")?;
-    if owner.as_ref().is_some_and(|owner| !(1..=Owner::MAX).contains(&owner.chars().count())) {
-        return Err(Problem::field(
-            "owner",
-            format!("an owner has 1 to {} characters", Owner::MAX),
-        ));
-    }
+    let owner = request.query("owner")?.map(Owner::new).transpose();
+    let owner = owner.map_err(|error| Problem::field("owner", error.to_string()))?;
     Ok(KeyRange {
-        starts_with: owner.map(|owner| balances::listing(&owner, "")),
+        starts_with: owner.map(|owner| balances::listing(owner.get(), "")),
         ..KeyRange::from_caller(request)?
     })
 }
