@@ -32,7 +32,9 @@ pub enum InvalidStreamId {
     #[error("a category is a lower-case letter, then lower-case letters and digits")]
     Category,
     /// The part after the dash.
-    #[error("an id has 1 to {MAX_ID_LENGTH} characters of A-Z a-z 0-9 . _ : -")]
+    #[error(
+        "an id has 1 to {MAX_ID_LENGTH} characters of A-Z a-z 0-9 . _ : -, and is not `.` or `..`"
+    )]
     Id,
 }
 
@@ -43,7 +45,9 @@ fn check(category: &str, id: &str) -> Result<(), InvalidStreamId> {
         return Err(InvalidStreamId::Category);
     }
     let safe = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
-    if id.is_empty() || id.len() > MAX_ID_LENGTH || !id.bytes().all(safe) {
+    // Clients resolve the path `/users/..` to `/`.
+    let is_dots = matches!(id, "." | "..");
+    if id.is_empty() || id.len() > MAX_ID_LENGTH || is_dots || !id.bytes().all(safe) {
         return Err(InvalidStreamId::Id);
     }
     Ok(())
@@ -53,8 +57,8 @@ impl StreamId {
     /// Names the stream of one aggregate.
     ///
     /// # Errors
-    /// When the category is not `[a-z][a-z0-9]*` or the id not 1 to 128 characters of
-    /// `[A-Za-z0-9._:-]`.
+    /// When the category is not `[a-z][a-z0-9]*`, or the id not 1 to 128 characters of
+    /// `[A-Za-z0-9._:-]` or one of `.` and `..`.
     pub fn new(category: &str, id: &str) -> Result<Self, InvalidStreamId> {
         check(category, id)?;
         Ok(Self { name: format!("{category}-{id}"), category_length: category.len() })

@@ -38,15 +38,16 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'
 impl UserId {
     /// Returns the id of the user who signs in as this subject, unless the subject is empty or the
     /// id would be too long. The id is the subject itself. Every byte that is no ASCII letter,
-    /// digit, dot, dash or underscore becomes a colon and two hexadecimal digits. No two subjects
-    /// have the same id.
+    /// digit, dot, dash or underscore becomes a colon and two hexadecimal digits; so do the dots of
+    /// `.` and `..`, which have a meaning in paths. No two subjects have the same id.
     #[must_use]
     pub fn from_subject(subject: &str) -> Option<Self> {
         Self::new(Self::encoded(subject)?).ok()
     }
 
     fn encoded(subject: &str) -> Option<String> {
-        let id = utf8_percent_encode(subject, ENCODED).to_string().replace('%', ":");
+        let encoded = utf8_percent_encode(subject, ENCODED).to_string().replace('%', ":");
+        let id = if matches!(subject, "." | "..") { subject.replace('.', ":2E") } else { encoded };
         StreamId::new("user", &id).is_ok().then_some(id)
     }
 
@@ -181,6 +182,9 @@ mod tests {
             ("auth0|5f7c", Some("auth0:7C5f7c")),
             ("ada@example.com", Some("ada:40example.com")),
             ("a:7C", Some("a:3A7C")),
+            (".", Some(":2E")),
+            ("..", Some(":2E:2E")),
+            ("...", Some("...")),
             ("", None),
         ] {
             assert_eq!(
@@ -199,6 +203,8 @@ mod tests {
             ("auth0:7c5f7c", Some("auth0:7C5f7c")),
             ("auth0:7C5f7c", Some("auth0:7C5f7c")),
             ("a:41", Some("aA")),
+            (":2e.", Some(":2E:2E")),
+            ("..", None),
             ("auth0:zz", None),
             ("auth0:7", None),
             ("a:", None),
