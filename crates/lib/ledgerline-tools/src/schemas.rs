@@ -11,6 +11,7 @@ mod compatibility;
 mod http_operations;
 mod inferred;
 mod openapi;
+mod portable;
 mod revision;
 mod stored;
 mod types;
@@ -132,6 +133,7 @@ impl Types {
             let document = asyncapi::document(source, manifests, &self.aggregates, &self.documents);
             documents.insert("asyncapi.json".into(), document);
         }
+        documents.values_mut().for_each(portable::simplify);
         Ok(documents)
     }
 }

@@ -124,10 +124,7 @@ impl Messages<'_> {
     /// Adds the state and the messages of an aggregate.
     fn add(&mut self, aggregate: &AggregateType) {
         let category = &aggregate.category;
-        let mut state = aggregate.state.clone();
-        // The comparison with the released contract allows another shape under another number.
-        state["x-schema"] = json!(aggregate.state_schema);
-        self.schemas.insert(format!("{category}-state"), state);
+        self.schemas.insert(state_name(aggregate), aggregate.state.clone());
         for (event, current) in &aggregate.events {
             let payloads = (1..=*current).map(|schema| {
                 let document = self.documents.get(&path(category, event, schema));
@@ -145,8 +142,7 @@ impl Messages<'_> {
     /// Adds the message of an event of an aggregate. Two aggregates may have events of one name.
     fn message(&mut self, aggregate: &AggregateType, event: &str, payloads: Vec<Value>) {
         let category = &aggregate.category;
-        let state = format!("{category}-state");
-        let detail = detail(event, &state, aggregate.state_schema, payloads);
+        let detail = detail(event, aggregate, payloads);
         let payload = json!({
             "type": "object",
             "properties": {
@@ -159,6 +155,12 @@ impl Messages<'_> {
         let message = json!({ "title": event, "payload": payload });
         self.messages.insert(format!("{category}.{event}"), message);
     }
+}
+
+/// Returns the name of the schema of a state. It has the number of the state's shape: the
+/// comparison with the released contract allows another shape under another number.
+fn state_name(aggregate: &AggregateType) -> String {
+    format!("{}-state.{}", aggregate.category, aggregate.state_schema)
 }
 
 /// Returns the problem of each aggregate whose state has a field of the entry beside it. No
@@ -177,7 +179,8 @@ pub(super) fn taken_fields(aggregates: &[AggregateType]) -> impl Iterator<Item =
 
 /// Returns the schema of the `detail` of an entry: `BusEntry` of `ledgerline-lambda`, in
 /// docs/data.md.
-fn detail(name: &str, state: &str, state_schema: u32, payloads: Vec<Value>) -> Value {
+fn detail(name: &str, aggregate: &AggregateType, payloads: Vec<Value>) -> Value {
+    let state = json!({ "$ref": format!("#/components/schemas/{}", state_name(aggregate)) });
     json!({
         "type": "object",
         "properties": {
@@ -211,10 +214,8 @@ fn detail(name: &str, state: &str, state_schema: u32, payloads: Vec<Value>) -> V
             "meta": { "type": "object", "description": "The origin of the commit." },
         },
         "required": ["stream", "aggregate", "aggregateSchema", "lastEvent", "meta"],
-        "if": { "properties": { "aggregateSchema": { "const": state_schema } } },
-        "then": {
-            "properties": { "aggregate": { "$ref": format!("#/components/schemas/{state}") } },
-        },
+        "if": { "properties": { "aggregateSchema": { "const": aggregate.state_schema } } },
+        "then": { "properties": { "aggregate": state } },
     })
 }
 

@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-/// Returns a schema that all samples fit. The mark `x-inferred` warns that the log may have data
-/// that the schema refuses.
+/// Returns a schema that all samples fit. The description warns that the log may have data that the
+/// schema refuses.
 pub(super) fn schema(samples: &[&Value]) -> Value {
     let mut schema = infer(samples);
-    schema["x-inferred"] = json!(true);
     schema["description"] =
         json!("Inferred from the stored shapes: the code has no type for this schema number.");
     schema
