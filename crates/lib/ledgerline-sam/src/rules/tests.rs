@@ -208,3 +208,25 @@ fn a_caller_with_the_policy_of_a_url_cannot_invoke_the_function_directly() {
         assert_eq!(allowed, may, "{action} {of} {via_url:?}");
     }
 }
+
+#[test]
+fn the_template_allows_only_origins_that_a_page_can_have() {
+    for (origins, is_allowed) in [
+        ("", true),
+        ("*", true),
+        ("https://*", true),
+        ("http://localhost:5173,https://a.example.com", true),
+        ("http://[::1]:3000", true),
+        ("https://a.example.com/", false),
+        ("https://a.example.com,https://*.b.example.com", false),
+        ("https://a.example.com, https://b.example.com", false),
+        ("https://a.example.com,", false),
+        ("a.example.com", false),
+    ] {
+        let overrides = BTreeMap::from([("AllowedOrigins".to_owned(), origins.to_owned())]);
+        let error = TANKS.template(&overrides, "http://sqs").err().map(|error| error.to_string());
+        assert_eq!(error.is_none(), is_allowed, "{origins}: {error:?}");
+        let message = error.unwrap_or_default();
+        assert!(is_allowed || message.contains("expected origins without paths"), "{message}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use regex_lite::Regex;
 use serde_json::Value;
 
 use super::{ACCOUNT, Located, REGION, Source};
@@ -10,6 +11,26 @@ use crate::yaml::{Kind, Node};
 /// Returns the domain name of a distribution.
 pub(super) fn domain(id: &str) -> String {
     format!("{}.cloudfront.net", id.to_lowercase())
+}
+
+/// Returns the reason why a parameter does not allow a value. As in CloudFormation, a pattern must
+/// match the whole value.
+fn misfit(parameter: &Node, value: &str) -> Option<String> {
+    let listed = parameter.get("AllowedValues").map_or(&[][..], Node::items);
+    let listed: Vec<_> = listed.iter().filter_map(Node::text).collect();
+    if !listed.is_empty() && !listed.iter().any(|allowed| allowed == value) {
+        return Some(format!("choose one of: {}", listed.join(", ")));
+    }
+    let pattern = parameter.get("AllowedPattern").and_then(Node::text)?;
+    match Regex::new(&format!("^(?:{pattern})$")) {
+        Ok(known) if known.is_match(value) => None,
+        Ok(_) => {
+            let described = parameter.get("ConstraintDescription").and_then(Node::text);
+            let expected = described.unwrap_or_else(|| format!("a text that matches `{pattern}`"));
+            Some(format!("expected {expected}"))
+        }
+        Err(error) => Some(format!("`AllowedPattern` cannot be read: {error}")),
+    }
 }
 
 /// A template with the values of its parameters.
@@ -49,12 +70,9 @@ impl<'a> Scope<'a> {
                     parameter.line,
                     format!("parameter {name} has no default: give it a value"),
                 ))?;
-            let allowed: Vec<_> =
-                parameter.get("AllowedValues").map_or(&[][..], Node::items).iter().collect();
-            if !allowed.is_empty()
-                && !allowed.iter().any(|allowed| allowed.text().as_ref() == Some(&value))
-            {
-                return Err((parameter.line, format!("parameter {name} does not allow {value}")));
+            if let Some(problem) = misfit(parameter, &value) {
+                let message = format!("parameter {name} does not allow `{value}`: {problem}");
+                return Err((parameter.line, message));
             }
             let kind = parameter.get("Type").and_then(Node::as_str);
             if kind == Some("CommaDelimitedList") {
