@@ -5,6 +5,8 @@
 //! and RFC 7636. Stricter than Cognito: every client must use PKCE, which
 //! stands for the secrets that the local stack does not check.
 
+mod discovery;
+
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -30,6 +32,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use self::discovery::{CONFIGURATION, KEYS, USER_INFO, configuration, keys, user_info};
 use crate::{tokens::Tokens, web_app::APP};
 
 /// The path of the sign-in form.
@@ -38,12 +41,11 @@ const AUTHORIZE: &str = "/oauth2/authorize";
 const FORM: &str = include_str!("sign_in/page.html");
 /// How long a code is valid. Source: the Cognito developer guide, "Authorize endpoint".
 const CODE: Duration = Duration::from_secs(300);
-/// The paths that pages of allowed origins may request without a token.
-pub(crate) const PUBLIC: [&str; 4] = [TOKEN, REVOKE, KEYS, CONFIGURATION];
+/// The paths that pages of allowed origins may request without a token of the API.
+pub(crate) const PUBLIC: [&str; 5] = [TOKEN, REVOKE, KEYS, CONFIGURATION, USER_INFO];
 const TOKEN: &str = "/oauth2/token";
 const REVOKE: &str = "/oauth2/revoke";
-const KEYS: &str = "/.well-known/jwks.json";
-const CONFIGURATION: &str = "/.well-known/openid-configuration";
+const LOGOUT: &str = "/logout";
 /// The most codes, refresh tokens and sessions that are stored, of each. The oldest is dropped
 /// (rule 11).
 const MOST: usize = 1_000;
@@ -134,6 +136,8 @@ struct AuthorizeRequest {
     code_challenge: Option<String>,
     code_challenge_method: Option<String>,
     nonce: Option<String>,
+    /// `none` for no form, `login` for a form in spite of a session (OpenID Connect Core, 3.1.2.1).
+    prompt: Option<String>,
 }
 
 /// The form of the page.
@@ -181,13 +185,15 @@ pub(crate) fn router(tokens: Arc<Tokens>, clients: Vec<Client>) -> Router {
         .route(AUTHORIZE, get(show_form).post(submit_form))
         .route(TOKEN, post(token))
         .route(REVOKE, post(revoke))
-        .route("/logout", get(logout))
+        .route(LOGOUT, get(logout))
         .route(KEYS, get(keys))
         .route(CONFIGURATION, get(configuration))
+        .route(USER_INFO, get(user_info).post(user_info))
         .with_state(state)
 }
 
-/// Shows the form, or redirects a browser with a session to the client with a code.
+/// Shows the form, or redirects a browser with a session to the client with a code. The request may
+/// forbid either.
 async fn show_form(
     State(sign_in): State<Arc<SignIn>>,
     headers: HeaderMap,
@@ -202,9 +208,10 @@ async fn show_form(
     }
     let session = sign_in.session(&headers);
     let session = session.and_then(|id| sign_in.grants().sessions.get(id).cloned());
-    match session {
-        Some(user) => sign_in.redirect_with_code(client, request, user),
-        None => secure(Html(form(&request)).into_response()),
+    match (session, request.prompt.as_deref()) {
+        (Some(user), None | Some("" | "none")) => sign_in.redirect_with_code(client, request, user),
+        (None, Some("none")) => redirect(&request, &[("error", "login_required")]),
+        (Some(_) | None, _) => secure(Html(form(&request)).into_response()),
     }
 }
 
@@ -294,25 +301,6 @@ async fn logout(
     response
 }
 
-async fn keys(State(sign_in): State<Arc<SignIn>>) -> Json<Value> {
-    Json(sign_in.tokens.key_set())
-}
-
-async fn configuration(State(sign_in): State<Arc<SignIn>>) -> Json<Value> {
-    let issuer = sign_in.tokens.issuer();
-    Json(json!({
-        "issuer": issuer,
-        "authorization_endpoint": format!("{issuer}{AUTHORIZE}"),
-        "token_endpoint": format!("{issuer}{TOKEN}"),
-        "end_session_endpoint": format!("{issuer}/logout"),
-        "jwks_uri": format!("{issuer}{KEYS}"),
-        "response_types_supported": ["code"],
-        "code_challenge_methods_supported": ["S256"],
-        "id_token_signing_alg_values_supported": ["ES256"],
-        "subject_types_supported": ["public"],
-    }))
-}
-
 impl SignIn {
     fn grants(&self) -> MutexGuard<'_, Grants> {
         self.grants.lock().unwrap_or_else(PoisonError::into_inner)
@@ -377,6 +365,9 @@ impl SignIn {
             "authorization_code" => {
                 // A code is valid for one attempt, whatever its outcome.
                 let code = self.grants().codes.remove(&request.code).ok_or("invalid_grant")?;
+                if !is_verifier(&request.code_verifier) {
+                    return Err("invalid_request");
+                }
                 let hash = Sha256::digest(&request.code_verifier);
                 let is_proven = code.challenge == BASE64_URL_SAFE_NO_PAD.encode(hash);
                 let is_valid = is_proven
@@ -453,12 +444,23 @@ fn check(client: &Client, request: &AuthorizeRequest) -> Result<(), &'static str
     if request.response_type != "code" || !client.flows.iter().any(|flow| flow == "code") {
         return Err("unsupported_response_type");
     }
-    let is_hash = |challenge: &String| challenge.len() == 43;
     let is_sha256 = request.code_challenge_method.as_deref() == Some("S256");
-    if !is_sha256 || !request.code_challenge.as_ref().is_some_and(is_hash) {
+    if !is_sha256 || !request.code_challenge.as_deref().is_some_and(is_sha256_text) {
         return Err("invalid_request");
     }
     requested_scope(client, &request.scope).map(|_| ()).ok_or("invalid_scope")
+}
+
+/// Whether a text may be a verifier: 43 to 128 unreserved characters (RFC 7636, 4.1). A client with
+/// another one would work here, and fail elsewhere.
+fn is_verifier(text: &str) -> bool {
+    let is_unreserved = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
+    (43..=128).contains(&text.len()) && text.bytes().all(is_unreserved)
+}
+
+/// Whether a text is a SHA-256 in base64url (RFC 7636, 4.2).
+fn is_sha256_text(text: &str) -> bool {
+    BASE64_URL_SAFE_NO_PAD.decode(text).is_ok_and(|hash| hash.len() == 32)
 }
 
 /// Returns the scopes that a client gets: those that it asks for, or all that it may have. Returns

@@ -152,7 +152,6 @@ async fn a_code_is_valid_once_for_its_client_its_address_and_its_verifier() {
     let pages = pages().await;
     for wrong in [
         ("code_verifier", "another-verifier-that-has-forty-three-characters"),
-        ("code_verifier", ""),
         ("redirect_uri", "http://localhost:3000/app/"),
         ("client_id", "Program"),
         ("code", "x"),
@@ -205,6 +204,49 @@ async fn names_at_sign_in_follow_the_rule_of_texts() {
 }
 
 #[tokio::test]
+async fn a_verifier_has_43_to_128_unreserved_characters() {
+    let pages = pages().await;
+    let texts = ["a".repeat(43), "-._~".repeat(32), "a".repeat(42), "a".repeat(129)];
+    let others = [String::new(), "é".repeat(43), "a ".repeat(30), "a+".repeat(30)];
+    for (place, verifier) in texts.iter().chain(&others).enumerate() {
+        let challenge = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(verifier));
+        let code = pages.code(&[("code_challenge", &challenge)]).await;
+        let answer = pages.exchange(&[("code", &code), ("code_verifier", verifier)]).await;
+        match place {
+            0 | 1 => assert_eq!(answer.0, 200, "{verifier}: {answer:?}"),
+            _ => assert_eq!(answer.1["error"], "invalid_request", "{verifier}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_configuration_names_every_endpoint() {
+    let pages = pages().await;
+    let get = async |path: &str, token: &str| {
+        let request = pages.http.get(format!("{}{path}", pages.url));
+        request.header("authorization", format!("Bearer {token}")).send().await.unwrap()
+    };
+    let configuration: Value = get(CONFIGURATION, "").await.json().await.unwrap();
+    for field in ["revocation_endpoint", "userinfo_endpoint", "end_session_endpoint", "jwks_uri"] {
+        let path = configuration[field].as_str().unwrap().strip_prefix(&pages.url).unwrap();
+        assert_ne!(get(path, "").await.status(), StatusCode::NOT_FOUND, "{field}");
+    }
+    for field in ["grant_types_supported", "token_endpoint_auth_methods_supported"] {
+        assert!(!configuration[field].as_array().unwrap().is_empty(), "{field}");
+    }
+    for (scope, status) in [("openid water/read", 200), ("water/read", 401)] {
+        let code = pages.code(&[("scope", scope)]).await;
+        let tokens = pages.exchange(&[("code", &code)]).await.1;
+        let answer = get(USER_INFO, tokens["access_token"].as_str().unwrap()).await;
+        assert_eq!(answer.status(), status, "{scope}");
+        if status == 200 {
+            assert_eq!(answer.json::<Value>().await.unwrap()["sub"], "ada");
+        }
+    }
+    assert_eq!(get(USER_INFO, "ada").await.status(), StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
 async fn a_browser_is_sent_only_to_addresses_of_the_client() {
     let pages = pages().await;
     for uri in [
@@ -238,6 +280,8 @@ async fn a_client_needs_pkce_and_gets_only_its_scopes() {
     for (changed, error) in [
         (("code_challenge_method", "plain"), "invalid_request"),
         (("code_challenge", "short"), "invalid_request"),
+        (("code_challenge", "+++++++++++++++++++++++++++++++++++++++++++"), "invalid_request"),
+        (("prompt", "none"), "login_required"),
         (("scope", "openid water/operate"), "invalid_scope"),
         (("response_type", "token"), "unsupported_response_type"),
     ] {
@@ -280,7 +324,11 @@ async fn a_session_signs_in_again_until_the_logout() {
     let cookie = signed_in.headers()["set-cookie"].to_str().unwrap().to_owned();
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax"), "{cookie}");
     let cookie = cookie.split(';').next().unwrap();
-    assert!(location(&pages.open(&asked(&[]), cookie).await).contains("code="));
+    for (prompt, shows_form) in [("", false), ("none", false), ("login", true)] {
+        let opened = pages.open(&asked(&[("prompt", prompt)]), cookie).await;
+        assert_eq!(opened.status() == StatusCode::OK, shows_form, "{prompt}");
+        assert!(shows_form || location(&opened).contains("code="), "{prompt}");
+    }
     let logout = format!("{}/logout?client_id=App&logout_uri={CALLBACK}", pages.url);
     let logout = pages.http.get(logout).header("cookie", cookie).send().await.unwrap();
     assert_eq!(location(&logout), CALLBACK);
