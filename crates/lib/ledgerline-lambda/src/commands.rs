@@ -135,6 +135,12 @@ impl<A: Aggregate> Route<A> {
         }
     }
 
+    /// Says in a few words what the route is for, as the contract shows it: "Credit an account".
+    #[must_use]
+    pub fn summary(self, text: &'static str) -> Self {
+        Self { described: self.described.summary(text), ..self }
+    }
+
     /// Declares the type of a parameter in the path, for the contract. A parameter without a
     /// declaration is an [`Id`].
     #[must_use]
@@ -240,7 +246,9 @@ pub fn republish_state<A: Aggregate, Answer: Serialize + JsonSchema + 'static>(
         let Republication { reason: _ } = request.json()?;
         Ok((request.path_value::<Id>("id")?.into_inner(), None))
     };
-    let route = Route::from_reader(key, Box::new(read), answer).restrict_to_operators();
+    let route = Route::from_reader(key, Box::new(read), answer)
+        .restrict_to_operators()
+        .summary("Republish the state of one stream");
     Route {
         described: route.described.body::<Republication>().refusals(&[UNKNOWN_STREAM]),
         ..route

@@ -139,6 +139,12 @@ impl Query {
         self.parameter::<Limit>("limit").parameter::<String>("cursor")
     }
 
+    /// Says in a few words what the route is for, as the contract shows it: "Credit an account".
+    #[must_use]
+    pub fn summary(self, text: &'static str) -> Self {
+        Self { described: self.described.summary(text), ..self }
+    }
+
     /// Declares the type of a parameter in the path, for the contract. A parameter without a
     /// declaration is an [`Id`].
     #[must_use]
@@ -707,7 +713,7 @@ fn page_schema<Shown: JsonSchema>(
         let fields = schema.ensure_object();
         fields["properties"][name] = rows.into();
         fields.insert("required".into(), [name].as_slice().into());
-        fields.insert("description".into(), "A page of rows.".into());
+        fields.insert("description".into(), format!("A page of {name}.").into());
         schema
     }
 }

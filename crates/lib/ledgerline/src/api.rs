@@ -28,6 +28,10 @@ pub struct Operation {
     pub route: String,
     /// The scope that a caller's token must have.
     pub scope: Scope,
+    /// The purpose of the route, in a few words. Without it, the contract takes the first sentence
+    /// about the body or the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
     /// Whether the route is a command or a query.
     pub kind: OperationKind,
     /// The schemas of the parameters in the path.

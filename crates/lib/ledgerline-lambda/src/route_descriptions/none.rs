@@ -10,6 +10,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 pub(crate) struct Described(());
 
 impl Described {
+    pub(crate) fn summary(self, _: &'static str) -> Self {
+        self
+    }
+
     pub(crate) fn body<T: JsonSchema>(self) -> Self {
         self
     }

@@ -26,6 +26,7 @@ type Make = Arc<dyn Fn(&mut SchemaGenerator) -> Schema + Send + Sync>;
 /// The description of a route.
 #[derive(Clone, Default)]
 pub(crate) struct Described {
+    summary: Option<&'static str>,
     body: Option<Make>,
     answer: Option<Make>,
     path: BTreeMap<&'static str, Make>,
@@ -44,6 +45,10 @@ fn make<T: JsonSchema>() -> Make {
 }
 
 impl Described {
+    pub(crate) fn summary(self, text: &'static str) -> Self {
+        Self { summary: Some(text), ..self }
+    }
+
     pub(crate) fn body<T: JsonSchema>(self) -> Self {
         Self { body: Some(make::<T>()), ..self }
     }
@@ -193,6 +198,7 @@ fn operation(
     Operation {
         route: route.to_owned(),
         scope,
+        summary: described.summary.map(ToOwned::to_owned),
         kind: match route_kind {
             RouteKind::Command { creates, if_match_required } => {
                 OperationKind::Command { creates, if_match_required }
@@ -227,13 +233,17 @@ mod tests {
     #[test]
     fn an_operation_has_the_schemas_and_the_problems_of_its_route() {
         const TOO_LITTLE: Refusal = Refusal::refused("too-little", "there is less");
-        let described =
-            Described::default().body::<Body>().answer::<Body>().refusals(&[TOO_LITTLE]);
+        let described = Described::default()
+            .body::<Body>()
+            .answer::<Body>()
+            .refusals(&[TOO_LITTLE])
+            .summary("Fill");
         let kind = RouteKind::Command { creates: false, if_match_required: true };
         let Operations { operations, schemas } =
             operations([("POST /tanks/{id}/fills", Scope::Operate, kind, &described)]);
         let operation = &operations[0];
         assert_eq!(operation.body, Some(json!({ "$ref": "#/components/schemas/Body" })));
+        assert_eq!(operation.summary.as_deref(), Some("Fill"));
         assert_eq!(operation.path["id"]["format"], "uuid");
         assert_eq!(schemas["Body"]["properties"]["amount"]["maximum"], 9);
         let codes: Vec<_> =

@@ -39,7 +39,10 @@ pub(super) fn document(
     for operation in operations.values().flat_map(|of| &of.operations) {
         let (method, path) = operation.route.split_once(' ').unwrap_or(("GET", &operation.route));
         let mut written = writer.operation(operation, method, path);
-        written["description"] = json!(writer.description(operation, &schemas));
+        let text = description(operation, &schemas);
+        written["summary"] = json!(summary(operation, &text));
+        let scope = format!("Needs the scope `{}`.", writer.scope(operation));
+        written["description"] = json!(format!("{text} {scope}").trim_start());
         paths.entry(path).or_default().insert(method.to_ascii_lowercase(), written);
     }
     let tags: BTreeSet<_> = paths.keys().map(|path| tag(path)).collect();
@@ -91,6 +94,27 @@ fn schemas(operations: &BTreeMap<String, Operations>) -> Result<BTreeMap<String,
     Ok(all.into_iter().map(|(name, (_, schema))| (name, schema)).collect())
 }
 
+/// Describes an operation by the comment of its body, or by that of its answer.
+fn description(operation: &Operation, schemas: &BTreeMap<String, Value>) -> String {
+    let described = |schema: &Value| {
+        let name = schema["$ref"].as_str().and_then(|name| name.rsplit('/').next());
+        let schema = name.and_then(|name| schemas.get(name)).unwrap_or(schema);
+        schema["description"].as_str().map(|text| text.replace('\n', " "))
+    };
+    let of_body = operation.body.as_ref().and_then(described);
+    of_body.or_else(|| described(&operation.answer)).unwrap_or_default()
+}
+
+/// Returns the text that lists of operations show. Generators of clients make comments of it.
+fn summary<'o>(operation: &'o Operation, description: &'o str) -> &'o str {
+    let sentence = description.split(". ").next().unwrap_or_default().trim_end_matches('.');
+    match &operation.summary {
+        Some(summary) => summary,
+        None if sentence.is_empty() => &operation.route,
+        None => sentence,
+    }
+}
+
 /// The parts of the template and the sample events that all operations share.
 struct Writer {
     scopes: String,
@@ -103,9 +127,8 @@ impl Writer {
         let sample = self.sample(&operation.route);
         let mut written = json!({
             "operationId": operation_id(method, path),
-            "summary": operation.route,
             "tags": [tag(path)],
-            "security": [{ "token": [format!("{}/{}", self.scopes, operation.scope.as_str())] }],
+            "security": [{ "token": [self.scope(operation)] }],
             "parameters": parameters_of(operation, sample),
             "responses": self.responses(operation),
         });
@@ -122,17 +145,8 @@ impl Writer {
         written
     }
 
-    /// Describes an operation by the comment of its body, or by that of its answer, and its scope.
-    fn description(&self, operation: &Operation, schemas: &BTreeMap<String, Value>) -> String {
-        let described = |schema: &Value| {
-            let name = schema["$ref"].as_str().and_then(|name| name.rsplit('/').next());
-            let schema = name.and_then(|name| schemas.get(name)).unwrap_or(schema);
-            schema["description"].as_str().map(|text| text.replace('\n', " "))
-        };
-        let of_body = operation.body.as_ref().and_then(described);
-        let text = of_body.or_else(|| described(&operation.answer)).unwrap_or_default();
-        let scope = format!("Needs the scope `{}/{}`.", self.scopes, operation.scope.as_str());
-        format!("{text} {scope}").trim_start().to_owned()
+    fn scope(&self, operation: &Operation) -> String {
+        format!("{}/{}", self.scopes, operation.scope.as_str())
     }
 
     /// Returns the first sample event of a route that is answered with a success.
@@ -438,6 +452,7 @@ mod tests {
         let operation = Operation {
             route: "POST /tanks/{id}/fills".into(),
             scope: Scope::Write,
+            summary: None,
             kind: OperationKind::Command { creates: false, if_match_required: true },
             path: BTreeMap::from([("id".into(), json!({ "type": "string" }))]),
             query: Vec::new(),
@@ -462,6 +477,17 @@ mod tests {
         let parameters = written["parameters"].to_string();
         assert!(parameters.contains("If-Match-Required"), "{parameters}");
         assert!(written["responses"]["429"]["headers"]["Retry-After"].is_object());
+    }
+
+    #[test]
+    fn a_summary_is_the_text_of_the_route_or_the_first_sentence_of_its_description() {
+        let (_, of) = operations("tank-commands", json!({ "description": "Fills\na tank. Once." }));
+        let mut operation = of.operations[0].clone();
+        let text = description(&operation, &of.schemas);
+        assert_eq!(summary(&operation, &text), "Fills a tank");
+        assert_eq!(summary(&operation, ""), operation.route);
+        operation.summary = Some("Fill a tank".into());
+        assert_eq!(summary(&operation, &text), "Fill a tank");
     }
 
     #[test]

@@ -25,10 +25,13 @@ struct Open {
 pub fn routes() -> Vec<Route<Account>> {
     let open = |Open { account_id, owner, currency }| (account_id, Command::Open(owner, currency));
     vec![
-        create("POST /accounts", open, opening_answer),
-        update("POST /accounts/{id}/credits", Command::Credit, change_answer),
-        update("POST /accounts/{id}/debits", Command::Debit, change_answer),
-        action("POST /accounts/{id}/close", || Command::Close, change_answer),
+        create("POST /accounts", open, opening_answer).summary("Open an account"),
+        update("POST /accounts/{id}/credits", Command::Credit, change_answer)
+            .summary("Credit an account"),
+        update("POST /accounts/{id}/debits", Command::Debit, change_answer)
+            .summary("Debit an account"),
+        action("POST /accounts/{id}/close", || Command::Close, change_answer)
+            .summary("Close an account"),
         republish_state("POST /accounts/{id}/republications", change_answer),
     ]
 }

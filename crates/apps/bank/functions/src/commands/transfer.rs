@@ -58,8 +58,9 @@ impl Settlement {
 #[must_use]
 pub fn routes() -> Vec<Route<Transfer>> {
     vec![
-        create("POST /transfers", Request::command, answer),
+        create("POST /transfers", Request::command, answer).summary("Request a transfer"),
         update("POST /transfers/{id}/settlements", Settlement::command, answer)
+            .summary("Settle a stuck transfer")
             .restrict_to_operators(),
     ]
 }

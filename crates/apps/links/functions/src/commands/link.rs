@@ -30,7 +30,11 @@ struct Rate {
 /// The routes.
 #[must_use]
 pub fn routes() -> Vec<Route<Link>> {
-    vec![Route::new("POST /users/{id}/ratings", rate, answer).path_parameter::<UserId>("id")]
+    vec![
+        Route::new("POST /users/{id}/ratings", rate, answer)
+            .summary("Rate a link")
+            .path_parameter::<UserId>("id"),
+    ]
 }
 
 fn rate(request: &HttpRequest, body: Rate) -> Result<(String, Command), Problem> {

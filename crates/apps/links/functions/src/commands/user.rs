@@ -36,12 +36,18 @@ pub fn routes() -> Vec<Route<User>> {
     let unfollow = |request: &HttpRequest| follow_command(request, Action::Unfollow);
     vec![
         // The location is that of the user's ratings, because no route returns the user.
-        Route::new("POST /users", register, answer).starts_stream("/users/{id}/ratings"),
-        Route::new("POST /users/{id}/email", update_email, answer).path_parameter::<UserId>("id"),
+        Route::new("POST /users", register, answer)
+            .starts_stream("/users/{id}/ratings")
+            .summary("Register the caller"),
+        Route::new("POST /users/{id}/email", update_email, answer)
+            .summary("Change the address for mails")
+            .path_parameter::<UserId>("id"),
         Route::without_body("PUT /users/{id}/follows/{otherId}", follow, answer)
+            .summary("Follow another user")
             .path_parameter::<UserId>("id")
             .path_parameter::<UserId>("otherId"),
         Route::without_body("DELETE /users/{id}/follows/{otherId}", unfollow, answer)
+            .summary("Follow a user no longer")
             .path_parameter::<UserId>("id")
             .path_parameter::<UserId>("otherId"),
     ]

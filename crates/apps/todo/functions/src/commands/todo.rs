@@ -28,9 +28,11 @@ pub fn routes() -> Vec<Route<Todo>> {
         (Some(id), Command::Create(title, message.unwrap_or_default()))
     };
     vec![
-        create("POST /todo", new, answer),
-        Route::new("POST /todo/{id}", update, answer).require_if_match(),
-        action("DELETE /todo/{id}", || Command::Delete, answer).require_if_match(),
+        create("POST /todo", new, answer).summary("Create a todo"),
+        Route::new("POST /todo/{id}", update, answer).require_if_match().summary("Update a todo"),
+        action("DELETE /todo/{id}", || Command::Delete, answer)
+            .require_if_match()
+            .summary("Delete a todo"),
     ]
 }
 

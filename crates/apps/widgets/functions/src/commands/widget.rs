@@ -50,10 +50,10 @@ pub fn routes() -> Vec<Route<Widget>> {
     let description = |body: ChangeDescription| Command::ChangeDescription(body.description);
     let stock = |body: UpdateStock| Command::UpdateStock(body.stock);
     vec![
-        create("POST /widgets", new, answer),
-        update("POST /widgets/{id}/name", name, answer),
-        update("POST /widgets/{id}/description", description, answer),
-        update("POST /widgets/{id}/stock", stock, answer),
+        create("POST /widgets", new, answer).summary("Create a widget"),
+        update("POST /widgets/{id}/name", name, answer).summary("Rename a widget"),
+        update("POST /widgets/{id}/description", description, answer).summary("Describe a widget"),
+        update("POST /widgets/{id}/stock", stock, answer).summary("Set the stock of a widget"),
     ]
 }
 
