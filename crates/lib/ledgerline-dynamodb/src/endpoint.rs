@@ -1,6 +1,16 @@
-//! An endpoint other than that of a region: an emulator, or the local stack.
+//! Clients of the database: for an endpoint other than that of a region, such as the local stack,
+//! and clients that count units.
 
-use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region, SharedCredentialsProvider};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aws_sdk_dynamodb::{
+    Client,
+    config::{
+        BehaviorVersion, ConfigBag, Credentials, Intercept, Region, RuntimeComponents,
+        SharedCredentialsProvider, interceptors::AfterDeserializationInterceptorContextRef,
+    },
+    error::BoxError,
+};
 use aws_types::SdkConfig;
 use serde_json::Value;
 
@@ -26,4 +36,37 @@ pub fn capacity_units(answer: &[u8]) -> f64 {
     let units = |consumed: &Value| consumed["CapacityUnits"].as_f64().unwrap_or(0.0);
     let consumed = &answer["ConsumedCapacity"];
     consumed.as_array().map_or_else(|| units(consumed), |tables| tables.iter().map(units).sum())
+}
+
+/// The sum of the units that the responses of the database report.
+#[derive(Debug, Clone, Default)]
+pub struct Units(Arc<Mutex<f64>>);
+
+impl Units {
+    /// Returns a client that adds the units of its calls to this sum as well.
+    pub(crate) fn count(&self, client: &Client) -> Client {
+        Client::from_conf(client.config().to_builder().interceptor(self.clone()).build())
+    }
+
+    /// Returns the sum so far.
+    pub fn total(&self) -> f64 {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Intercept for Units {
+    fn name(&self) -> &'static str {
+        "Units"
+    }
+
+    fn read_after_deserialization(
+        &self,
+        context: &AfterDeserializationInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let consumed = capacity_units(context.response().body().bytes().unwrap_or_default());
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += consumed;
+        Ok(())
+    }
 }

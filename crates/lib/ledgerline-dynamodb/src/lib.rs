@@ -10,7 +10,7 @@ mod snapshots;
 mod store;
 mod views;
 
-pub use endpoint::{capacity_units, sdk_config};
+pub use endpoint::{Units, capacity_units, sdk_config};
 pub use item::{InvalidItem, MAX_ITEM_BYTES, commit_from_image};
 pub use scan::{Head, ScanPart, Scanned};
 pub use store::DynamoDbStore;
@@ -18,5 +18,5 @@ pub use views::{
     Applied, Checkpoint, Cleared, CommitBatch, CommitChanges, Generations, InvalidCursor,
     InvalidTransition, KeyNames, LogRows, MAX_CHANGES, Marks, Move, NextCheckpoint, OrderedRows,
     Overwrite, Page, PageQuery, Phase, Previous, RowKey, SegmentProgress, Standby, StateRows,
-    StreamPosition, TableError, UnreadableRow, ViewTable,
+    StoredRow, StreamPosition, TableError, UnreadableRow, ViewTable,
 };

@@ -17,7 +17,7 @@ use ledgerline::{
 };
 
 use crate::{
-    error,
+    Units, error,
     item::{self, MAX_ITEM_BYTES},
     views::batch::get_items,
 };
@@ -95,6 +95,12 @@ impl DynamoDbStore {
     /// Returns a store on the Commits table of this name, for functions that only read the log.
     pub fn new(client: Client, commits: impl Into<String>) -> Self {
         Self { client, commits: commits.into(), requests: None }
+    }
+
+    /// Returns the same store, whose calls add their units to this sum.
+    #[must_use]
+    pub fn with_units(&self, units: &Units) -> Self {
+        Self { client: units.count(&self.client), ..self.clone() }
     }
 
     /// Returns the same store, with idempotency records and snapshots in the table of this name.

@@ -13,6 +13,7 @@ mod page_cursor;
 mod pages;
 mod rebuild_progress;
 mod state_rows;
+mod stored_rows;
 mod stream_position;
 
 use std::{borrow::Cow, collections::HashMap};
@@ -35,6 +36,7 @@ pub use self::{
     pages::{Page, PageQuery, UnreadableRow},
     rebuild_progress::{Cleared, SegmentProgress},
     state_rows::{Overwrite, StateRows},
+    stored_rows::StoredRow,
 };
 use crate::error::{self, cancellation, is_busy, is_throttling, table_error};
 

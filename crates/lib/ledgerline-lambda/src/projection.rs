@@ -8,4 +8,5 @@ pub mod log_projector;
 pub mod queue_runner;
 pub mod state_projector;
 pub mod subscription;
+mod view_fold;
 pub mod view_rebuild;

@@ -637,8 +637,7 @@ async fn an_ordered_view_gets_no_time_later_than_five_minutes_after_the_segment(
             .await
             .unwrap()
     );
-    let rebuild =
-        RebuildRequest { generation: 1, part: 0, parts: 0, write_units: None, streams: Vec::new() };
+    let rebuild = RebuildRequest { generation: 1, ..RebuildRequest::default() };
     assert!(subscriber.rebuild(&rebuild).await.unwrap());
     assert_eq!(world.diary_of(1).await, times);
 }
@@ -758,13 +757,7 @@ async fn a_view_in_one_order_is_rebuilt_while_its_subscription_continues() {
     let world = World::new().await;
     world.commit(&[("tank-a", 1), ("tank-b", 1), ("tank-a", 2)]).await;
     world.subscriber().catch_up_all().await.unwrap();
-    let asked = |generation| RebuildRequest {
-        generation,
-        part: 0,
-        parts: 0,
-        write_units: None,
-        streams: Vec::new(),
-    };
+    let asked = |generation| RebuildRequest { generation, ..RebuildRequest::default() };
     let error = world.subscriber().rebuild(&asked(1)).await.unwrap_err().to_string();
     assert_eq!(error, "the generation 1 is neither built nor kept");
 

@@ -8,13 +8,13 @@ use std::time::Duration;
 use aws_lambda_events::sqs::{SqsEvent, SqsMessage};
 use aws_sdk_dynamodb::{Client, config::Builder};
 use jiff::Timestamp;
-use ledgerline::{Aggregate, Commit, EventLog, testing::tank::Tank};
+use ledgerline::{Aggregate, Commit, EventLog, changes::Change, testing::tank::Tank};
 use ledgerline_dynamodb::{DynamoDbStore, Move, StateRows};
 use ledgerline_lambda::{
     log_projector::LogProjector,
     messages::Message,
     queue::{Consumer, QueueRunner},
-    rebuild::RebuildRequest,
+    rebuild::{RebuildRequest, StreamFold, StreamRange},
     state_projector::{StateProjector, details},
 };
 use ledgerline_tank::views::{LEVELS, LEVELS_VIEW, Level, READINGS_VIEW};
@@ -227,8 +227,7 @@ async fn a_rebuild_with_a_limit_returns_a_pause_and_resumes_where_it_stopped() {
     let begun = now.begin_build(by.at).unwrap();
     assert!(view.compare_and_set(&now, begun, by).await.unwrap());
     let (generation, write_units) = (1, Some(0.5));
-    let request =
-        RebuildRequest { generation, part: 0, parts: 1, write_units, streams: Vec::new() };
+    let request = RebuildRequest { generation, parts: 1, write_units, ..RebuildRequest::default() };
     let (mut requests, mut pauses) = (0, 0);
     let last = loop {
         let response = readings.consumer.rebuild(&readings.store, &request).await.unwrap();
@@ -246,4 +245,33 @@ async fn a_rebuild_with_a_limit_returns_a_pause_and_resumes_where_it_stopped() {
     let late = RebuildRequest { generation: 2, ..request };
     let refused = readings.consumer.rebuild(&readings.store, &late).await.unwrap_err();
     assert_eq!(refused.to_string(), "the generation 2 is neither built nor kept");
+}
+
+#[tokio::test]
+async fn a_fold_resumes_at_a_version_counts_its_reads_and_writes_nothing() {
+    let (readings, _) = readings().await;
+    let (levels, wire) = levels().await;
+    let range = |after, up_to| StreamRange { stream: Tank::stream(ID).unwrap(), after, up_to };
+    let request = |folds| RebuildRequest { folds, ..RebuildRequest::default() };
+
+    // Given a fold of two ranges of a log view, and one of versions that the log lacks,
+    let folds = vec![range(0, 2), range(2, 3), range(3, 4)];
+    let folded = readings.consumer.rebuild(&readings.store, &request(folds)).await.unwrap();
+
+    // then each range has the rows of its versions, and the log lacks the last one.
+    let keys =
+        |fold: &StreamFold| fold.rows.iter().map(|(key, _)| key.1[..20].to_owned()).collect();
+    let rows: Vec<Vec<String>> = folded.folds.iter().map(keys).collect();
+    let row = |version: u64| format!("{version:020}");
+    assert_eq!(rows, [vec![row(2)], vec![row(3)]], "{folded:?}");
+    assert_eq!(folded.failed[0].reason, "the log lacks version 4");
+    assert!(folded.reads >= 1.0, "{folded:?}");
+
+    // A fold of states has the row as it is stored in the generation.
+    let request = RebuildRequest { generation: 2, ..request(vec![range(0, 2)]) };
+    let folded = levels.rebuild(&request).await.unwrap();
+    let Change::Put(fields) = &folded.folds[0].rows[0].1 else { panic!("{folded:?}") };
+    assert_eq!((&fields["version"], &fields["liquid"]), (&json!(2), &json!("$2/water")));
+    let calls = wire.operations();
+    assert!(!calls.is_empty() && calls.iter().all(|call| call == "Query"), "{calls:?}");
 }

@@ -1,29 +1,20 @@
 //! The deployed stack: its resources, and its functions with their environments. The environments
 //! name the tables and the queues.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, LazyLock, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, process::Command, sync::LazyLock, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use aws_config::BehaviorVersion;
 use aws_sdk_cloudformation::types::TemplateStage;
-use aws_sdk_dynamodb::{
-    config::{
-        ConfigBag, Credentials, Intercept, RuntimeComponents, SharedCredentialsProvider,
-        interceptors::AfterDeserializationInterceptorContextRef,
-    },
-    error::BoxError,
-};
-use aws_sdk_lambda::types::EnvironmentResponse;
+use aws_sdk_dynamodb::config::{Credentials, SharedCredentialsProvider};
+use aws_sdk_lambda::{primitives::Blob, types::EnvironmentResponse};
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use aws_smithy_types::timeout::TimeoutConfig;
 use aws_types::SdkConfig;
 use futures::{StreamExt, stream};
-use ledgerline_dynamodb::{DynamoDbStore, KeyNames, ViewTable};
-use serde_json::Value;
+use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Units, ViewTable};
+use ledgerline_lambda::rebuild::{RebuildRequest, RebuildResponse};
+use serde_json::{Value, json};
 
 use crate::Stack;
 
@@ -198,6 +189,26 @@ impl Deployment {
         Ok(if id == SEQUENCER { name.clone() } else { format!("{name}:{LIVE}") })
     }
 
+    /// Makes the function of a view rebuild or fold.
+    ///
+    /// # Errors
+    /// When the function cannot be invoked, fails, or is too old for the request.
+    pub(crate) async fn invoke_view(
+        &self,
+        id: &str,
+        request: &RebuildRequest,
+    ) -> Result<RebuildResponse> {
+        let payload = json!({ "rebuild": request }).to_string();
+        let call = self.lambda.invoke().function_name(self.name(id)?).payload(Blob::new(payload));
+        let response = call.send().await?;
+        let body = response.payload.as_ref().map_or(&[][..], |payload| payload.as_ref());
+        if response.function_error.is_some() {
+            bail!("{id}: {}", String::from_utf8_lossy(body));
+        }
+        serde_json::from_slice(body)
+            .context("the deployed function cannot rebuild its view: deploy a newer version first")
+    }
+
     /// Returns the value of a variable that has the same value in every function with this
     /// variable.
     pub(crate) fn shared_variable(&self, variable: &str) -> Result<&str> {
@@ -228,7 +239,7 @@ impl Deployment {
     /// Returns the operator: the caller of AWS, or the user of this computer.
     pub(crate) async fn operator(&self) -> Result<String> {
         if self.is_local {
-            return Ok(std::env::var("USER").unwrap_or_else(|_| "somebody".to_owned()));
+            return Ok(local_user());
         }
         let caller = self
             .sts
@@ -297,34 +308,12 @@ impl Deployment {
     }
 }
 
-/// The sum of the units that the responses of the database report.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Units(Arc<Mutex<f64>>);
-
-impl Units {
-    /// Returns the sum so far.
-    pub(crate) fn total(&self) -> f64 {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Intercept for Units {
-    fn name(&self) -> &'static str {
-        "Units"
-    }
-
-    fn read_after_deserialization(
-        &self,
-        context: &AfterDeserializationInterceptorContextRef<'_>,
-        _: &RuntimeComponents,
-        _: &mut ConfigBag,
-    ) -> Result<(), BoxError> {
-        let consumed = ledgerline_dynamodb::capacity_units(
-            context.response().body().bytes().unwrap_or_default(),
-        );
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += consumed;
-        Ok(())
-    }
+/// Returns the name of the user of this computer. A container may set no variable with it.
+fn local_user() -> String {
+    let named = std::env::var("USER").ok().filter(|user| !user.is_empty());
+    let asked = || Command::new("id").arg("-un").output().ok();
+    let asked = || Some(String::from_utf8(asked()?.stdout).ok()?.trim().to_owned());
+    named.or_else(asked).unwrap_or_default()
 }
 
 fn variables(environment: Option<EnvironmentResponse>) -> BTreeMap<String, String> {

@@ -18,11 +18,14 @@ mod redeliver;
 mod reference;
 mod release;
 mod repair;
+mod row_values;
 mod send_records;
 mod skip;
 mod standby_generation;
+mod stream_rows;
 mod subscriber_lists;
 mod subscribers;
+mod view_folds;
 mod view_generations;
 mod void_entry;
 
@@ -101,7 +104,7 @@ enum Verb {
         /// The logical id of one resource, such as CommitsTable.
         id: Option<String>,
     },
-    /// Show the commits of a stream, and the state after them.
+    /// Show the commits of a stream, and the state after them, or the rows that views have of it.
     Show {
         /// The stream: account-163082d2-….
         stream: String,
@@ -111,6 +114,10 @@ enum Verb {
         /// Show the payloads of the events, and the state.
         #[arg(long)]
         payloads: bool,
+        /// Show the rows that each view has of the stream, instead of its commits. Needs
+        /// OperatorPolicy.
+        #[arg(long, conflicts_with_all = ["at", "payloads"])]
+        rows: bool,
     },
     /// Print the commits of all streams as they are appended, until Ctrl-C.
     Tail {
@@ -143,7 +150,16 @@ enum Verb {
     /// Scans the whole log, and reads each stream's row or position in each view. Exits with 2 if a
     /// commit is missing, a subscriber is ahead of the log or unreadable, or the log has a hole.
     /// `ledger redeliver --missing` delivers missing commits.
-    Reconcile(reconciliation::ReconcileArgs),
+    ///
+    /// With --values, the function of a view folds streams as in a rebuild, and the tool compares
+    /// the stored rows with the result. It finds rows that the deployed code would not write, and
+    /// no error in that code. It writes nothing, and prints rows. Exits with 2 if a row differs.
+    Reconcile {
+        #[command(flatten)]
+        options: reconciliation::ReconcileArgs,
+        #[command(flatten)]
+        values: row_values::ValuesArgs,
+    },
     /// Rebuild a view from the whole log, online.
     ///
     /// Live delivery writes the previous rows and the new ones. Without --write, a subcommand prints
@@ -300,11 +316,15 @@ async fn run<L: Aggregates>(stack: &Stack, verb: Verb) -> Result<ExitCode> {
             resources(&deployment, id.as_deref(), out)?;
             true
         }
-        Verb::Show { stream, at, payloads } => {
+        Verb::Show { stream, at, payloads, rows } => {
             let stream =
                 StreamId::try_from(stream).context("the name of the stream is not valid")?;
-            commits::show::<L>(&deployment, &stream, at, payloads, out).await?;
-            true
+            if rows {
+                stream_rows::show(&deployment, stack, &stream, out).await?
+            } else {
+                commits::show::<L>(&deployment, &stream, at, payloads, out).await?;
+                true
+            }
         }
         Verb::Tail { category, from, payloads, once } => {
             require_known_category::<L>(category.as_deref())?;
@@ -315,8 +335,9 @@ async fn run<L: Aggregates>(stack: &Stack, verb: Verb) -> Result<ExitCode> {
             commits::trace(&deployment, stack, &correlation_id, payloads, out).await?;
             true
         }
-        Verb::Reconcile(options) => {
-            reconciliation::run(&deployment, stack, &options, None, out).await?
+        Verb::Reconcile { options, values } => {
+            let is_well = reconciliation::run(&deployment, stack, &options, None, out).await?;
+            row_values::run(&deployment, stack, &values, options.younger, out).await? && is_well
         }
         Verb::Subscribers => {
             subscriber_lists::list(&deployment, stack, out).await?;

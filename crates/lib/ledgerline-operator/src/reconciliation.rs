@@ -16,9 +16,10 @@ use crate::{
 };
 
 /// The default age, in seconds, from which a missing commit counts.
-const YOUNGER: u64 = 300;
+pub(crate) const YOUNGER: u64 = 300;
 /// The most differences of a kind that are printed for people.
-const SHOWN: usize = 20;
+pub(crate) const SHOWN: usize = 20;
+
 /// The options of a comparison.
 #[derive(Debug, Args)]
 pub(crate) struct ReconcileArgs {

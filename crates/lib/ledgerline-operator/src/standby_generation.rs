@@ -7,7 +7,6 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use aws_sdk_lambda::primitives::Blob;
 use backon::{ConstantBuilder, Retryable};
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
@@ -450,16 +449,7 @@ impl View<'_> {
     }
 
     async fn invoke(&self, request: &RebuildRequest) -> Result<RebuildResponse> {
-        let payload = json!({ "rebuild": request }).to_string();
-        let name = self.deployment.name(&self.subscriber.compared.id)?;
-        let call = self.deployment.lambda.invoke().function_name(name).payload(Blob::new(payload));
-        let response = call.send().await?;
-        let body = response.payload.as_ref().map_or(&[][..], |payload| payload.as_ref());
-        if response.function_error.is_some() {
-            bail!("{}: {}", self.subscriber.compared.id, String::from_utf8_lossy(body));
-        }
-        serde_json::from_slice(body)
-            .context("the deployed function cannot rebuild its view: deploy a newer version first")
+        self.deployment.invoke_view(&self.subscriber.compared.id, request).await
     }
 }
 

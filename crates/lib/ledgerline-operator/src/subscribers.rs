@@ -23,6 +23,8 @@ pub(crate) struct Subscriber {
     pub(crate) timeout: u64,
     /// Whether its view can be rebuilt from the log.
     pub(crate) is_rebuildable: bool,
+    /// Whether its view inserts rows, each of one commit alone.
+    pub(crate) inserts: bool,
 }
 
 /// Returns the subscribers of the stack, by the manifests of its functions.
@@ -66,6 +68,8 @@ pub(crate) async fn subscribers(deployment: &Deployment, stack: &Stack) -> Resul
             timeout: deployment.longest_timeout(name_of_table, &template),
             is_rebuildable: subscriber.kind == SubscriberKind::Subscription
                 || manifest.takes(Action::Scan, "COMMITS_TABLE"),
+            inserts: subscriber.kind == SubscriberKind::LogProjector
+                && manifest.takes(Action::BatchWriteItem, &subscriber.table),
             compared: compared.at_generations().await?,
         });
     }

@@ -632,5 +632,5 @@ async fn change(table: &ViewTable, from: &Generations, to: Generations) -> Resul
 }
 
 fn request(part: i32, parts: i32, streams: Vec<StreamId>) -> RebuildRequest {
-    RebuildRequest { generation: MADE, part, parts, write_units: None, streams }
+    RebuildRequest { generation: MADE, part, parts, streams, ..RebuildRequest::default() }
 }

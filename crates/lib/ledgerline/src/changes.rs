@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{Commit, DecodeError, LogTable};
@@ -42,7 +42,8 @@ pub type Key = (String, String);
 pub type Fields = Map<String, Value>;
 
 /// The change of one row.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Change {
     /// The row has these fields, and no other commit writes it.
     Insert(Fields),
@@ -92,6 +93,11 @@ impl Changes {
     /// Returns a list without changes.
     pub fn new(table: LogTable) -> Self {
         Self { table, rows: BTreeMap::new() }
+    }
+
+    /// Returns the changes of these rows, of which none is there twice.
+    pub fn from_rows(table: LogTable, rows: impl IntoIterator<Item = (Key, Change)>) -> Self {
+        Self { table, rows: rows.into_iter().collect() }
     }
 
     /// Returns the number of rows that change.
@@ -260,8 +266,8 @@ impl Changes {
         self.rows.values().map(of_row).sum()
     }
 
-    /// Applies the changes to rows in memory, as the read tables do: for tests that compare a table
-    /// with the fold of the log.
+    /// Applies the changes to rows in memory, as the read tables do: for comparisons of a table with
+    /// the fold of the log.
     pub fn fold(&self, rows: &mut BTreeMap<Key, Fields>) {
         for (key, change) in &self.rows {
             match change {

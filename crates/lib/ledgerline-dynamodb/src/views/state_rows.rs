@@ -10,10 +10,12 @@ use aws_sdk_dynamodb::{
         ReturnValuesOnConditionCheckFailure,
     },
 };
-use ledgerline::StateTable;
+use ledgerline::{StateTable, changes::Fields};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Item, TOMBSTONE, TableError, VERSION, ViewTable, number, number_of, to_item};
+use super::{
+    Item, TOMBSTONE, TableError, VERSION, ViewTable, from_item, number, number_of, to_item,
+};
 use crate::error::table_error;
 
 /// The result of overwriting a row.
@@ -76,7 +78,20 @@ impl StateRows {
         row: &impl Serialize,
         version: u64,
     ) -> Result<(Overwrite, f64), TableError> {
+        self.overwrite(self.item(row, version)?, version).await
+    }
+
+    /// Returns the fields of the item that [`put_newer`](Self::put_newer) writes.
+    ///
+    /// # Errors
+    /// When the row cannot be stored, or is no JSON as it is stored.
+    pub fn stored_fields(&self, row: &impl Serialize, version: u64) -> Result<Fields, TableError> {
+        from_item(self.item(row, version)?)
+    }
+
+    fn item(&self, row: &impl Serialize, version: u64) -> Result<Item, TableError> {
         let mut item = to_item(row)?;
+        item.insert(VERSION.into(), number(version));
         // DynamoDB refuses a row with a null key of an index. Without the field, the row is in no
         // list of the index.
         for index in self.keys.indexes {
@@ -86,7 +101,8 @@ impl StateRows {
                 }
             }
         }
-        self.overwrite(item, version).await
+        self.view.name_keys(&mut item, self.keys.partitions());
+        Ok(item)
     }
 
     /// Deletes a row, unless the table shows the same version or a newer one already. It leaves a
@@ -99,19 +115,14 @@ impl StateRows {
         expires: i64,
     ) -> Result<(Overwrite, f64), TableError> {
         let tombstone = HashMap::from([
-            (self.keys.key.to_owned(), AttributeValue::S(id.to_owned())),
+            (self.keys.key.to_owned(), self.view.partition(id)),
+            (VERSION.to_owned(), number(version)),
             (TOMBSTONE.to_owned(), AttributeValue::N(expires.to_string())),
         ]);
         self.overwrite(tombstone, version).await
     }
 
-    async fn overwrite(
-        &self,
-        mut item: Item,
-        version: u64,
-    ) -> Result<(Overwrite, f64), TableError> {
-        item.insert(VERSION.into(), number(version));
-        self.view.name_keys(&mut item, self.keys.partitions());
+    async fn overwrite(&self, item: Item, version: u64) -> Result<(Overwrite, f64), TableError> {
         let result = self
             .view
             .client

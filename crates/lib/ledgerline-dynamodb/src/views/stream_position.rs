@@ -58,7 +58,7 @@ impl LogRows {
 
     /// Returns the same as [`position`](Self::position), by strongly consistent reads.
     pub async fn consistent_position(&self, stream: &StreamId) -> Result<u64, TableError> {
-        self.view.position(stream, true).await
+        self.view.consistent_position(stream).await
     }
 
     /// Reads the position in the item next to the rows, and the progress in the next commit (see
@@ -87,6 +87,14 @@ impl ViewTable {
             },
             None => Ok(0),
         }
+    }
+
+    /// Returns the position in a stream, by strongly consistent reads.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn consistent_position(&self, stream: &StreamId) -> Result<u64, TableError> {
+        self.position(stream, true).await
     }
 
     async fn position(&self, stream: &StreamId, strongly: bool) -> Result<u64, TableError> {

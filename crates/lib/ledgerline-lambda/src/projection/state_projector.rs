@@ -5,22 +5,23 @@
 //! same function receives it from there, with a minute between retries, for as long as an outage or
 //! a deployment may last.
 
+mod state_rebuild;
+
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};
-use futures::{FutureExt, StreamExt, TryStreamExt, future::LocalBoxFuture, stream};
+use futures::{FutureExt, future::LocalBoxFuture};
 use jiff::Timestamp;
 use lambda_runtime::LambdaEvent;
 use ledgerline::{
-    Aggregate, Causes, Commit, Consistency, EventLog, EventTypes, LoadError, Loaded, StateView,
-    StoreError, StreamId, load,
+    Aggregate, Causes, Consistency, EventLog, EventTypes, LoadError, StateView, StoreError,
+    StreamId, load,
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
     upcast,
 };
-use ledgerline_dynamodb::{DynamoDbStore, Overwrite, StateRows, TableError, ViewTable};
+use ledgerline_dynamodb::{DynamoDbStore, Overwrite, StateRows, TableError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tokio::time::Instant;
 
 use crate::{
     commit_list::CommitList,
@@ -29,8 +30,7 @@ use crate::{
     messages::{BusEntry, field_or_root},
     metrics,
     projection::view_rebuild::{
-        CONCURRENT_STREAMS, Progress, Rebuild, RebuildError, RebuildRequest, RebuildResponse,
-        ViewAnswer, find_hole, is_outage, rebuild,
+        RebuildError, RebuildRequest, RebuildResponse, ViewAnswer, is_outage, rebuild,
     },
     start::{Handle, dynamodb, handler, start},
     table_grants,
@@ -395,80 +395,5 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
             return Err(ProjectError::WentBack { stream: stream.clone(), version });
         }
         Ok((loaded.version, loaded.state))
-    }
-}
-
-impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
-    fn categories(&self) -> Vec<&'static str> {
-        vec![A::CATEGORY]
-    }
-
-    fn view(&self) -> &ViewTable {
-        self.table.view()
-    }
-
-    async fn rebuild_page(
-        &self,
-        generation: u32,
-        log: &DynamoDbStore,
-        streams: Vec<Vec<Commit>>,
-        until: Instant,
-    ) -> Result<Progress, TableError> {
-        let table = &self.table.at(generation);
-        let rebuild = async |commits: Vec<Commit>| {
-            let Some(stream) = commits.first().map(|first| first.stream.clone()) else {
-                return Ok(None);
-            };
-            if Instant::now() >= until {
-                return Ok(Some((stream, Err(RebuildError::TimeIsOver { writes: 0.0 }))));
-            }
-            let loaded = if find_hole(&commits).is_some() {
-                Ok(None)
-            } else {
-                Loaded::<A>::from_commits(&commits)
-            };
-            let result = match loaded {
-                Ok(Some(Loaded { version, state, embedded: _ })) => {
-                    let row = (self.view.row)(stream.id(), version, state);
-                    let shown = self.write_row(table, &stream, version, row.as_ref()).await;
-                    shown.map(|(_, units)| units).map_err(RebuildError::Table)
-                }
-                // The commits are not enough for the state, or some are missing.
-                Ok(None) => self.rebuild_stream(generation, log, &stream, until).await,
-                Err(error) => Err(RebuildError::Load(error)),
-            };
-            match result {
-                // The whole page is retried.
-                Err(RebuildError::Table(error)) if is_outage(&error) => Err(error),
-                result => Ok(Some((stream, result))),
-            }
-        };
-        let result = stream::iter(streams).map(rebuild).buffer_unordered(CONCURRENT_STREAMS);
-        result
-            .try_fold(Progress::default(), async |mut all, one| {
-                if let Some((stream, result)) = one {
-                    all.add(stream, result);
-                }
-                Ok(all)
-            })
-            .await
-    }
-
-    async fn rebuild_stream(
-        &self,
-        generation: u32,
-        log: &DynamoDbStore,
-        stream: &StreamId,
-        _: Instant,
-    ) -> Result<f64, RebuildError> {
-        let loaded = load::<A>(log, stream, None, Consistency::Strong).await?;
-        if loaded.version == 0 {
-            return Ok(0.0);
-        }
-        let row = (self.view.row)(stream.id(), loaded.version, loaded.state);
-        Ok(self
-            .write_row(&self.table.at(generation), stream, loaded.version, row.as_ref())
-            .await?
-            .1)
     }
 }

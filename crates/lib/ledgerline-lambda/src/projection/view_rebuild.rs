@@ -10,10 +10,14 @@ use std::{collections::BTreeSet, time::Duration};
 use futures::{StreamExt, TryFutureExt, stream};
 use ledgerline::{Causes, Commit, LoadError, StoreError, StreamId};
 use ledgerline_dynamodb::{
-    DynamoDbStore, Generations, Phase, ScanPart, Scanned, SegmentProgress, TableError, ViewTable,
+    DynamoDbStore, Generations, Phase, ScanPart, Scanned, SegmentProgress, TableError, Units,
+    ViewTable,
 };
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
+
+use super::view_fold::MAX_BYTES;
+pub use super::view_fold::{StreamFold, StreamRange};
 
 /// The time for which one invocation begins new pages. A log projector has ten seconds: the rest is
 /// for the last page.
@@ -23,7 +27,8 @@ const PAGE_COMMITS: i32 = 1_000;
 /// The number of failures that a response names.
 const MAX_NAMED_FAILURES: usize = 20;
 
-/// A request of the operator's tool: to rebuild one part of a view, or some of its streams.
+/// A request of the operator's tool: to rebuild one part of a view, or some of its streams, or to
+/// fold some streams without a write.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RebuildRequest {
@@ -41,6 +46,9 @@ pub struct RebuildRequest {
     /// The streams to rebuild, instead of a part of the log.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamId>,
+    /// The ranges of streams to fold, instead of a rebuild. Their rows are those of the generation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub folds: Vec<StreamRange>,
 }
 
 /// Whether a number is zero. A function of an older version refuses an unknown field, so a field
@@ -67,6 +75,9 @@ pub struct RebuildResponse {
     pub pause: u64,
     /// Streams that could not be rebuilt, and why. The reasons contain no payload (rule 14).
     pub failed: Vec<FailedStream>,
+    /// The folds that fit into the time and the size of a response.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub folds: Vec<StreamFold>,
 }
 
 /// A stream that could not be rebuilt.
@@ -191,6 +202,16 @@ pub(crate) trait Rebuild {
         stream: &StreamId,
         until: Instant,
     ) -> impl Future<Output = Result<f64, RebuildError>>;
+
+    /// Folds a range of a stream into the changes that a rebuild of this generation would write,
+    /// and writes nothing. A long range ends early.
+    fn fold_range(
+        &self,
+        generation: u32,
+        log: &DynamoDbStore,
+        range: &StreamRange,
+        until: Instant,
+    ) -> impl Future<Output = Result<StreamFold, RebuildError>>;
 }
 
 /// The number of streams that are rebuilt at once.
@@ -232,6 +253,9 @@ pub(crate) async fn rebuild(
 ) -> Result<RebuildResponse, RebuildError> {
     let began = Instant::now();
     let generation = request.generation;
+    if !request.folds.is_empty() {
+        return Ok(fold_ranges(view, log, request, began + WORK_TIME).await);
+    }
     check_standby(&view.view().generations().await?, generation)?;
     if request.streams.is_empty() {
         return rebuild_part(view, log, request, began).await;
@@ -256,6 +280,32 @@ pub(crate) fn check_standby(
         .into_iter()
         .any(|phase| generations.generation_in_phase(phase) == Some(generation));
     is_standby.then_some(()).ok_or(RebuildError::NotStandby(generation))
+}
+
+/// Folds these ranges, at least the first one, until the time is over or the response is full.
+async fn fold_ranges(
+    view: &impl Rebuild,
+    log: &DynamoDbStore,
+    request: &RebuildRequest,
+    until: Instant,
+) -> RebuildResponse {
+    let units = Units::default();
+    let log = log.with_units(&units);
+    let (mut folds, mut failed, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for range in &request.folds {
+        match view.fold_range(request.generation, &log, range, until).await {
+            Ok(fold) => {
+                bytes += fold.bytes();
+                folds.push(fold);
+            }
+            Err(error) => failed.push((range.stream.clone(), error)),
+        }
+        if bytes >= MAX_BYTES || Instant::now() >= until {
+            break;
+        }
+    }
+    let reads = units.total();
+    with_failures(RebuildResponse { is_done: true, reads, folds, ..Default::default() }, failed)
 }
 
 async fn rebuild_part(
@@ -311,7 +361,8 @@ async fn rebuild_part(
     }
     let SegmentProgress { is_done, commits, reads, writes, after: _ } = part;
     let pause = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
-    let response = RebuildResponse { is_done, commits, reads, writes, pause, failed: Vec::new() };
+    let response =
+        RebuildResponse { is_done, commits, reads, writes, pause, ..RebuildResponse::default() };
     Ok(with_failures(response, failed))
 }
 

@@ -11,3 +11,4 @@ mod reconcile;
 mod rights;
 mod runbook;
 mod skip;
+mod wrong_rows;

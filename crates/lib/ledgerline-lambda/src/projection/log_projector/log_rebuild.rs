@@ -2,17 +2,23 @@
 
 use std::collections::BTreeSet;
 
-use ledgerline::{Causes, ChangesError, Commit, EventLog, StreamId};
+use ledgerline::{Causes, Changes, ChangesError, Commit, EventLog, StreamId};
 use ledgerline_dynamodb::{
     Applied, CommitBatch, CommitChanges, DynamoDbStore, LogRows, TableError, ViewTable,
 };
 use tokio::time::Instant;
 
 use super::LogProjector;
-use crate::projection::view_rebuild::{
-    Progress, Rebuild, RebuildError, find_hole, is_outage, rebuild_each,
+use crate::projection::{
+    view_fold::MAX_BYTES,
+    view_rebuild::{
+        Progress, Rebuild, RebuildError, StreamFold, StreamRange, find_hole, is_outage,
+        rebuild_each,
+    },
 };
 
+/// About the bytes of a row's keys in a response.
+const KEY_BYTES: usize = 200;
 /// The number of retries of a stream after another writer moved the position (rule 11).
 const MAX_RETRIES: usize = 5;
 
@@ -120,17 +126,13 @@ impl Rebuild for LogProjector {
         let mut retries = 0;
         loop {
             let position = rows.resume_position(stream).await?;
-            let page = log.read_forwards(stream, position, u64::MAX).await?;
-            let Some(first) = page.commits.first() else { return Ok(writes) };
-            if first.version != position + 1 {
-                return Err(RebuildError::Missing(position + 1));
-            }
-            if let Some(missing) = find_hole(&page.commits) {
-                return Err(RebuildError::Missing(missing));
+            let commits = read_page(log, stream, position, u64::MAX).await?;
+            if commits.is_empty() {
+                return Ok(writes);
             }
             let mut batch = self.empty_batch();
             let mut is_moved = false;
-            for commit in &page.commits {
+            for commit in &commits {
                 let mut changes =
                     self.changes(commit).map_err(|error| changes_error(commit, &error))?;
                 while let Err(too_much) = rows.try_add(&mut batch, commit_changes(commit, changes))
@@ -157,6 +159,53 @@ impl Rebuild for LogProjector {
             }
         }
     }
+
+    async fn fold_range(
+        &self,
+        _: u32,
+        log: &DynamoDbStore,
+        range: &StreamRange,
+        until: Instant,
+    ) -> Result<StreamFold, RebuildError> {
+        let mut folded = Changes::new(self.view.table);
+        let (mut version, mut bytes) = (range.after, 0);
+        while version < range.up_to && bytes < MAX_BYTES {
+            let commits = read_page(log, &range.stream, version, range.up_to).await?;
+            if commits.is_empty() {
+                return Err(RebuildError::Missing(version + 1));
+            }
+            for commit in &commits {
+                let changes =
+                    self.changes(commit).map_err(|error| changes_error(commit, &error))?;
+                bytes += changes.bytes() + changes.len() * KEY_BYTES;
+                folded.extend(changes);
+                version = commit.version;
+                if bytes >= MAX_BYTES {
+                    break;
+                }
+            }
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        let rows = folded.iter().map(|(key, change)| (key.clone(), change.clone())).collect();
+        Ok(StreamFold { stream: range.stream.clone(), version, rows })
+    }
+}
+
+/// Reads the commits of a stream after this version, as many as a page has.
+async fn read_page(
+    log: &DynamoDbStore,
+    stream: &StreamId,
+    after: u64,
+    up_to: u64,
+) -> Result<Vec<Commit>, RebuildError> {
+    let commits = log.read_forwards(stream, after, up_to).await?.commits;
+    let first = commits.first().map_or(after + 1, |first| first.version);
+    match (first != after + 1).then_some(after + 1).or_else(|| find_hole(&commits)) {
+        Some(missing) => Err(RebuildError::Missing(missing)),
+        None => Ok(commits),
+    }
 }
 
 /// Writes a batch, and adds its units to `writes`. Returns whether it was written, which it is not
@@ -180,7 +229,7 @@ async fn is_next(rows: &LogRows, first: &Commit) -> Result<bool, TableError> {
     Ok(rows.consistent_position(&first.stream).await? == first.version - 1)
 }
 
-fn commit_changes(commit: &Commit, changes: ledgerline::Changes) -> CommitChanges<'_> {
+fn commit_changes(commit: &Commit, changes: Changes) -> CommitChanges<'_> {
     CommitChanges { stream: &commit.stream, version: commit.version, changes }
 }
 

@@ -1,0 +1,316 @@
+//! Rows that the deployed code would not write are named, and no others.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use aws_sdk_dynamodb::{Client, types::AttributeValue};
+use futures::future::join_all;
+use ledgerline::{
+    Aggregate, Changes, ChangesError, Commit, LogView, decode,
+    testing::tank::{Event, State, Tank},
+};
+use ledgerline_dynamodb::StateRows;
+use ledgerline_lambda::{log_projector::LogProjector, queue::Consumer};
+use ledgerline_tank::views::{
+    FILLS, FILLS_VIEW, LEVELS, Level, READINGS, READINGS_VIEW, fill as fill_row, level, readings_of,
+};
+use ledgerline_testing::{
+    LocalStack, Tool, table,
+    tank::{draw, fill, install, log, settled, state},
+};
+use serde_json::{Value, json};
+
+/// Streams, their rows, and the fields that differ; a whole row has no field.
+type Named = BTreeSet<(String, String, String)>;
+
+/// Runs the tool as an operator who may invoke functions.
+async fn run(stack: &LocalStack, arguments: &[&str]) -> (i32, Vec<Value>) {
+    let mut ledger = Tool::at(stack).command();
+    ledger.args([&format!("--local={}", stack.aws_url()), "--json"]).args(arguments);
+    ledger.env("AWS_ACCESS_KEY_ID", ledgerline_local::iam::access_key("OperatorPolicy"));
+    ledger.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    Tool::end(ledger.spawn().unwrap()).await
+}
+
+/// Returns the printed value of this kind.
+fn only<'p>(printed: &'p [Value], what: &str) -> &'p Value {
+    printed.iter().find(|line| line["what"] == what).unwrap_or_else(|| panic!("{printed:?}"))
+}
+
+fn differences(printed: &[Value]) -> Named {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let found = printed.iter().filter(|line| line["what"] == "difference");
+    let named = |line: &Value| (text(&line["stream"]), text(&line["row"]), text(&line["field"]));
+    found.map(named).collect()
+}
+
+/// Deletes everything that a table has of a tank.
+async fn forget(client: &Client, table: &str, id: &str) {
+    for partition in [id.to_owned(), format!("tank-{id}")] {
+        let query = client.query().table_name(table).key_condition_expression("tankId = :id");
+        let query = query.expression_attribute_values(":id", AttributeValue::S(partition));
+        for mut item in query.send().await.unwrap().items.unwrap() {
+            item.retain(|name, _| ["tankId", "entry"].contains(&name.as_str()));
+            client.delete_item().table_name(table).set_key(Some(item)).send().await.unwrap();
+        }
+    }
+}
+
+/// Writes the rows of a tank by a wrong projector.
+async fn project(stack: &LocalStack, client: &Client, id: &str, view: LogView) {
+    let name = if view.table == FILLS { "FillsTable" } else { "ReadingsTable" };
+    forget(client, &table(name), id).await;
+    let projector = LogProjector::new(client.clone(), table(name), view);
+    for commit in log(stack, id).await {
+        projector.apply(&commit).await.unwrap();
+    }
+}
+
+/// Returns the changes of the fills, each event changed before.
+fn change_fills(
+    commit: &Commit,
+    change: impl Fn(Event) -> Option<Event>,
+) -> Result<Changes, ChangesError> {
+    let mut changes = Changes::new(FILLS);
+    for (place, recorded) in commit.events.iter().enumerate() {
+        if let Some(event) = change(decode::<Tank>(recorded)?) {
+            fill_row(commit, place, &event, &mut changes)?;
+        }
+    }
+    Ok(changes)
+}
+
+fn constant(commit: &Commit) -> Result<Changes, ChangesError> {
+    change_fills(commit, |event| match event {
+        Event::TankFilled { level, note, on, .. } => {
+            Some(Event::TankFilled { amount: 1, level, note, on })
+        }
+        other => Some(other),
+    })
+}
+
+fn sign(commit: &Commit) -> Result<Changes, ChangesError> {
+    change_fills(commit, |event| match event {
+        Event::TankDrawn { amount, level, note, on } => {
+            Some(Event::TankFilled { amount, level, note, on })
+        }
+        other => Some(other),
+    })
+}
+
+fn missing_event(commit: &Commit) -> Result<Changes, ChangesError> {
+    change_fills(commit, |event| {
+        Some(event).filter(|event| !matches!(event, Event::TankDrawn { .. }))
+    })
+}
+
+fn wrong_key(commit: &Commit) -> Result<Changes, ChangesError> {
+    let mut other = commit.clone();
+    other.stream = Tank::stream(&commit.stream.id().replace('-', "")).unwrap();
+    change_fills(&other, Some)
+}
+
+fn doubled_sum(commit: &Commit) -> Result<Changes, ChangesError> {
+    let mut changes = change_fills(commit, Some)?;
+    if let Event::TankFilled { amount, .. } = decode::<Tank>(&commit.events[0])? {
+        changes.add(commit.stream.id(), "sum", "filled", amount);
+    }
+    Ok(changes)
+}
+
+fn additional_field(commit: &Commit) -> Result<Changes, ChangesError> {
+    let mut changes = change_fills(commit, Some)?;
+    changes.set(commit.stream.id(), "sum", "average", 7);
+    Ok(changes)
+}
+
+fn swapped_fields(commit: &Commit) -> Result<Changes, ChangesError> {
+    let mut changes = Changes::new(READINGS);
+    for mut row in readings_of(commit)? {
+        (row.level, row.amount) = (row.amount, row.level);
+        changes.insert(commit, &row)?;
+    }
+    Ok(changes)
+}
+
+fn wrong_version(commit: &Commit) -> Result<Changes, ChangesError> {
+    let mut changes = Changes::new(READINGS);
+    for mut row in readings_of(commit)? {
+        row.version -= 1;
+        changes.insert(commit, &row)?;
+    }
+    Ok(changes)
+}
+
+/// Writes the row of a tank by a wrong projector of states. Without a row, the view forgets it.
+async fn show(stack: &LocalStack, client: &Client, id: &str, row: fn(Level) -> Option<Level>) {
+    let key = AttributeValue::S(id.to_owned());
+    client.delete_item().table_name(table("LevelsTable")).key("tankId", key).send().await.unwrap();
+    let (version, state) = state(stack, id).await;
+    let installed = match state {
+        State::Scrapped(tank) => State::Installed(tank),
+        other => other,
+    };
+    let rows = StateRows::new(client.clone(), table("LevelsTable"), LEVELS);
+    match row(level(id, version, installed).unwrap()) {
+        Some(row) => rows.put_newer(&row, version).await.unwrap(),
+        None => rows.forget(id, version, i64::MAX >> 1).await.unwrap(),
+    };
+}
+
+/// Installs a tank, fills it twice, draws from it, and waits until every view shows it.
+async fn use_tank(stack: &LocalStack) -> String {
+    let id = install(stack, 100).await;
+    fill(stack, &id, 5).await;
+    draw(stack, &id, 3).await;
+    settled(stack, &id).await;
+    id
+}
+
+/// The three rows of amounts, with this field.
+fn amounts(field: &str) -> Vec<(String, String)> {
+    (2..=4).map(|version| (format!("{version:020}#0000"), field.to_owned())).collect()
+}
+
+/// A wrong projector writes rows of each tank, and the deployed function is a correct one.
+#[tokio::test]
+async fn rows_of_each_wrong_projector_are_named_and_no_others() {
+    let stack = LocalStack::start(None).await;
+    let client = Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
+    let fills = |changes| LogView { changes, ..FILLS_VIEW };
+    let readings = |changes| LogView { changes, ..READINGS_VIEW };
+    let sum = |field: &str| ("sum".to_owned(), field.to_owned());
+    let all_rows = [amounts(""), vec![sum("")]].concat();
+    let of_log: [(LogView, Vec<(String, String)>); 8] = [
+        (fills(constant), [amounts("amount")[..2].to_vec(), vec![sum("filled")]].concat()),
+        (fills(sign), vec![amounts("amount")[2].clone(), sum("filled")]),
+        (fills(missing_event), amounts("")[2..].to_vec()),
+        (fills(wrong_key), all_rows),
+        (fills(doubled_sum), vec![sum("filled")]),
+        (fills(additional_field), vec![sum("average")]),
+        (readings(swapped_fields), [&amounts("amount")[1..], &amounts("level")[1..]].concat()),
+        (readings(wrong_version), amounts("version")),
+    ];
+    let of_states: [(fn(Level) -> Option<Level>, &str); 4] = [
+        (|row| Some(Level { level: -row.level, ..row }), "level"),
+        (|row| Some(Level { installed_by: None, ..row }), "installedBy"),
+        // The key is wrong, or the row is forgotten: there is none.
+        (|row| Some(Level { tank_id: row.tank_id.replace('-', ""), ..row }), ""),
+        (|_| None, ""),
+    ];
+    let mut expected = [Named::new(), Named::new(), Named::new()];
+    let ids = join_all((0..of_log.len() + of_states.len()).map(|_| use_tank(&stack))).await;
+    for (id, (view, rows)) in ids.iter().zip(&of_log) {
+        project(&stack, &client, id, *view).await;
+        let named = rows
+            .iter()
+            .map(|(row, field)| (format!("tank-{id}"), format!("{id} {row}"), field.clone()));
+        expected[usize::from(view.table == READINGS)].extend(named);
+    }
+    for (id, (row, field)) in ids[of_log.len()..].iter().zip(of_states) {
+        show(&stack, &client, id, row).await;
+        expected[2].insert((format!("tank-{id}"), id.clone(), field.to_owned()));
+    }
+    // A deletion is forgotten.
+    let scrapped = install(&stack, 0).await;
+    stack.post(&format!("/tanks/{scrapped}/scrap"), json!({})).await;
+    Tool::at(&stack).run(&["reconcile", "--younger", "0"]);
+    show(&stack, &client, &scrapped, Some).await;
+    expected[2].insert((format!("tank-{scrapped}"), scrapped.clone(), String::new()));
+
+    for (view, expected) in ["Fills", "Readings", "Levels"].iter().zip(&expected) {
+        let all = ["reconcile", "--only", "$all", "--younger", "0", "--values", view, "--all"];
+        let (code, printed) = run(&stack, &all).await;
+        assert_eq!((code, &differences(&printed)), (2, expected), "{view}");
+        let counts = only(&printed, "values");
+        assert_eq!((&counts["busy"], &counts["notCompared"]), (&json!(0), &json!(0)), "{counts}");
+        assert!(counts["reads"].as_f64().unwrap() >= ids.len() as f64, "{counts}");
+    }
+    let printed = run(&stack, &["reconcile", "--values", "Fills", "--all"]).await.1;
+    let doubled = printed.iter().find(|line| line["stream"] == format!("tank-{}", ids[4]));
+    let doubled = doubled.unwrap();
+    assert_eq!((&doubled["expected"], &doubled["stored"]), (&json!(105), &json!(210)));
+
+    // A sample does not know whether other streams write a row that is no insertion.
+    let printed = run(&stack, &["reconcile", "--values", "Fills", "--sample", "1000"]).await.1;
+    assert_eq!(differences(&printed), Named::new());
+    let skipped = only(&printed, "notCompared");
+    assert_eq!(skipped["count"], expected[0].len(), "{skipped}");
+    assert!(skipped["reason"].as_str().unwrap().contains("--all"), "{skipped}");
+    let printed = run(&stack, &["reconcile", "--values", "Stock"]).await.1;
+    assert_eq!(only(&printed, "notCompared")["count"], ids.len() + 1);
+
+    // The rows of one tank are those of the wrong projector.
+    let (code, rows) = run(&stack, &["show", "--rows", &format!("tank-{}", ids[4])]).await;
+    let filled = rows.iter().find(|row| row["row"] == format!("{} sum", ids[4])).unwrap();
+    assert_eq!((code, &filled["fields"]["filled"]), (0, &json!(210)), "{rows:?}");
+    assert_eq!(rows.iter().filter(|row| !row["row"].is_null()).count(), 8, "{rows:?}");
+
+    // An operator who may only read gets the rest of the report.
+    let (code, printed) = Tool::at(&stack).run(&["reconcile", "--values", "Levels"]);
+    assert_eq!(
+        (code, &only(&printed, "unknown")["reason"]),
+        (2, &json!("unknown: needs OperatorPolicy"))
+    );
+    assert!(printed.iter().filter(|line| line["what"] == "compared").count() > 4);
+    let (code, rows) = Tool::at(&stack).run(&["show", "--rows", &format!("tank-{}", ids[4])]);
+    let unknown = rows.iter().filter(|row| row["reason"] == "unknown: needs OperatorPolicy");
+    assert_eq!((code, unknown.count()), (2, 3), "{rows:?}");
+}
+
+/// Compares all views for this time, under load and redelivery.
+async fn no_row_differs_under_load(time: Duration) {
+    let stack = LocalStack::start_busy(None).await;
+    let ids = join_all((0..8).map(|_| install(&stack, 100))).await;
+    let until = Instant::now() + time;
+    let load = ids.iter().map(async |id| {
+        while Instant::now() < until {
+            fill(&stack, id, 2).await;
+            draw(&stack, id, 1).await;
+        }
+    });
+    let redelivery = async {
+        while Instant::now() < until {
+            let stream = format!("tank-{}", ids[0]);
+            let write = ["redeliver", &stream, "--write", "--yes", "--why", "a test"];
+            assert_eq!(Tool::end(Tool::at(&stack).start(&write)).await.0, 0);
+        }
+    };
+    let comparison = async {
+        while Instant::now() < until {
+            for view in ["Levels", "Readings", "Fills"] {
+                for scope in [&["--all"][..], &["--sample", "4"]] {
+                    let arguments = [&["reconcile", "--values", view], scope].concat();
+                    let (_, printed) = run(&stack, &arguments).await;
+                    let counts = only(&printed, "values");
+                    assert_eq!(counts["differences"], 0, "{printed:?}");
+                    assert!(counts["rows"].as_u64() > Some(0), "{counts}");
+                }
+            }
+        }
+    };
+    futures::join!(join_all(load), redelivery, comparison);
+    for id in &ids {
+        settled(&stack, id).await;
+    }
+    for view in ["Levels", "Readings", "Fills"] {
+        let (code, printed) = run(&stack, &["reconcile", "--values", view, "--all"]).await;
+        let counts = only(&printed, "values");
+        assert_eq!((code, &counts["busy"]), (0, &json!(0)), "{counts}");
+    }
+}
+
+#[tokio::test]
+async fn no_row_differs_while_commits_are_applied_and_redelivered() {
+    no_row_differs_under_load(Duration::from_secs(10)).await;
+}
+
+/// The same test for an hour: `cargo test --profile fast -p ledgerline-operator --test integration
+/// hour_of_load -- --ignored`.
+#[tokio::test]
+#[ignore = "it takes an hour"]
+async fn no_row_differs_in_an_hour_of_load_and_redelivery() {
+    no_row_differs_under_load(Duration::from_secs(3_600)).await;
+}
