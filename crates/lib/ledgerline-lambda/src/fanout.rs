@@ -40,8 +40,9 @@ use crate::{
     failure::Error,
     fanout::{
         bus::Bus,
-        poison_pill::{Plan, PoisonPillGuard},
+        poison_pill::{Plan, PoisonPillGuard, is_refused_for_good},
         queues::Queues,
+        send::LastAccepted,
         state_resolver::{StateResolver, Unavailable},
         state_views::{State, Views},
     },
@@ -137,6 +138,10 @@ pub(crate) fn parse_receivers(
     Ok(read)
 }
 
+fn receivers<T: From<Vec<String>>>(wired: BTreeMap<String, Vec<String>>) -> BTreeMap<String, T> {
+    wired.into_iter().map(|(receiver, categories)| (receiver, categories.into())).collect()
+}
+
 /// Reads the words of `BUS_EVENTS`; `None` for all events if one of the words is `*`.
 fn parse_bus_events(lines: &[String]) -> Option<BTreeSet<String>> {
     let events: BTreeSet<_> =
@@ -190,9 +195,10 @@ impl Fanout {
                 source: event_source,
                 events: bus_events,
                 max_bytes,
+                last_accepted: LastAccepted::default(),
             },
-            views: Views { client: lambda, functions: state_views, max_bytes },
-            queues: Queues { client: sqs.clone(), queues: log_queues, max_bytes },
+            views: Views { client: lambda, functions: receivers(state_views), max_bytes },
+            queues: Queues { client: sqs.clone(), queues: receivers(log_queues), max_bytes },
             sqs,
             dead_letters: dead_letter_queue,
         }
@@ -306,9 +312,33 @@ impl Fanout {
             tokio::join!(self.send_entries(&commits), self.queues.send(&commits, run));
         report.merge(entries);
         report.merge(messages);
+        self.judge_unknown_codes(records, &mut report).await;
         let quarantined = self.quarantine_refused(records, &mut report).await;
         log_batch(&commits, report.failure, &quarantined);
         report.failure.first
+    }
+
+    /// Decides about each entry that its target refused with an unknown code while it accepted
+    /// others: the record fails, and is refused for good after a number of attempts.
+    async fn judge_unknown_codes(&self, records: &[Record], report: &mut SendReport) {
+        // A commit has an entry for each of its events.
+        report
+            .unknown
+            .sort_by(|one, other| one.index.cmp(&other.index).then(one.target.cmp(&other.target)));
+        report
+            .unknown
+            .dedup_by(|one, other| one.index == other.index && one.target == other.target);
+        for UnknownRefusal { index, target, code } in std::mem::take(&mut report.unknown) {
+            let now = Timestamp::now().as_second();
+            if report.failure.first.is_some_and(|first| first < index)
+                || !is_refused_for_good(&self.store, &records[index], &target, now).await
+            {
+                report.failure.note(index);
+            } else {
+                let reason = format!("`{target}` refused it with {code}, and accepted others");
+                report.refused.push((index, reason));
+            }
+        }
     }
 
     /// Quarantines the refused records before the first failure, and returns their indices. The
@@ -417,14 +447,31 @@ struct SendReport {
     failure: FirstFailure,
     /// The records that this kind of target will never accept, each with the reason.
     refused: Vec<(usize, String)>,
+    unknown: Vec<UnknownRefusal>,
+}
+
+/// An entry that its target refused with an unknown code, while it accepted others.
+#[derive(Debug)]
+struct UnknownRefusal {
+    /// The index of the record.
+    index: usize,
+    target: String,
+    code: String,
 }
 
 impl SendReport {
     /// Adds the entries that a call left unsent, each with the index of its record.
-    fn add_unsent(&mut self, unsent: impl IntoIterator<Item = (usize, send::EntryFailure)>) {
+    fn add_unsent(
+        &mut self,
+        target: &str,
+        unsent: impl IntoIterator<Item = (usize, send::EntryFailure)>,
+    ) {
         for (index, failure) in unsent {
             match failure {
                 send::EntryFailure::Transient => self.failure.note(index),
+                send::EntryFailure::Unknown(code) => {
+                    self.unknown.push(UnknownRefusal { index, target: target.to_owned(), code })
+                }
                 send::EntryFailure::Permanent(code) => {
                     self.refused.push((index, format!("it was refused: {code}")))
                 }
@@ -432,9 +479,15 @@ impl SendReport {
         }
     }
 
+    /// Whether a record fails, unless its target refuses it for good.
+    fn is_blocked(&self) -> bool {
+        self.failure.first.is_some() || !self.unknown.is_empty()
+    }
+
     fn merge(&mut self, other: Self) {
         self.failure.merge(other.failure);
         self.refused.extend(other.refused);
+        self.unknown.extend(other.unknown);
     }
 }
 

@@ -49,6 +49,8 @@ struct Taken {
     /// The texts that mark refused entries, invocations and messages, each with the number of
     /// refusals left.
     refuse: BTreeMap<String, usize>,
+    /// The code of refused entries, invocations and messages, if it is not that of throttling.
+    code: Option<&'static str>,
     refuse_dead_letters: bool,
     /// The operation that the fake refuses, whatever the entries.
     refuse_calls: Option<&'static str>,
@@ -73,15 +75,16 @@ async fn invoke(
     Path(function): Path<String>,
     headers: HeaderMap,
     body: Bytes,
-) -> axum::http::StatusCode {
+) -> (axum::http::StatusCode, [(&'static str, &'static str); 1]) {
     assert_eq!(headers["x-amz-invocation-type"], "Event", "the invocation is asynchronous");
     let mut taken = aws.0.lock().unwrap();
     taken.calls.push("Invoke".into());
     if taken.refuses(std::str::from_utf8(&body).unwrap()) {
-        return axum::http::StatusCode::TOO_MANY_REQUESTS;
+        let code = taken.code.unwrap_or("TooManyRequestsException");
+        return (axum::http::StatusCode::BAD_REQUEST, [("x-amzn-errortype", code)]);
     }
     taken.invocations.push((function, serde_json::from_slice(&body).unwrap()));
-    axum::http::StatusCode::ACCEPTED
+    (axum::http::StatusCode::ACCEPTED, [("x-amzn-requestid", "r")])
 }
 
 async fn aws(
@@ -107,9 +110,8 @@ async fn aws(
                 if entry["Detail"].as_str().unwrap().contains("nowhere on the bus") {
                     results.push(json!({ "ErrorCode": "MalformedDetail", "ErrorMessage": "no" }));
                 } else if taken.refuses(entry["Detail"].as_str().unwrap()) {
-                    results.push(
-                        json!({ "ErrorCode": "ThrottlingException", "ErrorMessage": "slow down" }),
-                    );
+                    let code = taken.code.unwrap_or("ThrottlingException");
+                    results.push(json!({ "ErrorCode": code, "ErrorMessage": "slow down" }));
                 } else {
                     results.push(json!({ "EventId": "e" }));
                     taken.entries.push(entry.clone());
@@ -125,8 +127,8 @@ async fn aws(
                     let code = "InvalidMessageContents";
                     failed.push(json!({ "Id": entry["Id"], "Code": code, "SenderFault": true }));
                 } else if taken.refuses(body) {
-                    failed
-                        .push(json!({ "Id": entry["Id"], "Code": "RequestThrottled", "SenderFault": true }));
+                    let code = taken.code.unwrap_or("RequestThrottled");
+                    failed.push(json!({ "Id": entry["Id"], "Code": code, "SenderFault": true }));
                 } else {
                     successful.push(
                         json!({ "Id": entry["Id"], "MessageId": "m", "MD5OfMessageBody": "x" }),
@@ -862,25 +864,121 @@ async fn a_poison_pill_is_quarantined_after_a_few_invocations_and_holds_up_no_ot
     assert_eq!(letter["reason"], "the function crashed on every attempt");
 }
 
-/// After an hour without the bus or the queues, the fanout has quarantined no record. No operator
-/// has to do anything.
+/// After an hour without the bus, the queues or Lambda, the fanout has quarantined no record. No
+/// operator has to do anything. The codes of such an outage are unknown to the fanout.
 #[tokio::test]
 async fn an_outage_of_any_length_quarantines_no_record() {
-    for refused in ["PutEvents", "SendMessageBatch"] {
-        let world = World::new().await;
+    let all = |taken: &mut Taken| {
+        taken.refuse.insert(String::new(), usize::MAX);
+    };
+    let outages: [(&str, &dyn Fn(&mut Taken)); 3] = [
+        ("a bus that fails", &|taken| taken.refuse_calls = Some("PutEvents")),
+        ("a queue that fails", &|taken| taken.refuse_calls = Some("SendMessageBatch")),
+        ("targets that refuse each entry", &all),
+    ];
+    let cases = outages.map(|(outage, begin)| async move {
+        let world = World::with_views(256 * 1024, &["levels"]).await;
+        let earlier = late([history(&stream(0), 1, true).remove(0)], 3_600);
+        assert_eq!(world.fanout.handle(&earlier).await, None);
         let records = late((1..4).map(|id| history(&stream(id), 1, true).remove(0)), 3_600);
-        world.requests().refuse_calls = Some(refused);
-        for _ in 0..10 {
-            assert_eq!(world.fanout.handle(&records).await, Some(0), "{refused}");
+        world.requests().code = Some("NewException");
+        begin(&mut world.requests());
+        for _ in 0..12 {
+            assert_eq!(world.fanout.handle(&records).await, Some(0), "{outage}");
         }
         world.requests().refuse_calls = None;
+        world.requests().refuse.clear();
         assert_eq!(world.fanout.handle(&records).await, None);
         let taken = world.requests();
-        assert!(taken.dead_letters.is_empty());
+        assert!(taken.dead_letters.is_empty(), "{outage}");
         let entries: HashSet<_> =
             taken.entries.iter().map(|entry| entry["Detail"].to_string()).collect();
-        assert_eq!(entries.len(), 3);
+        assert_eq!(entries.len(), 4);
+    });
+    futures::future::join_all(cases).await;
+}
+
+/// A target, and the text that marks the entries of the stream 2 there.
+struct Target {
+    name: &'static str,
+    marker: &'static str,
+}
+
+const TARGETS: [Target; 3] = [
+    Target { name: "bus", marker: "tank-0002\",\"aggregate\"" },
+    Target { name: "fills.fifo", marker: "tank-0002\",\"version\":1,\"events\"" },
+    Target { name: "levels", marker: "{\"states\":[{\"stream\":\"tank-0002\",\"aggregate\"" },
+];
+
+/// One target refuses a record with a code that the fanout does not know. The record is alone in
+/// its batch, or has neighbours.
+#[tokio::test]
+async fn rule_11_an_entry_that_only_its_target_refuses_is_quarantined_after_ten_invocations() {
+    let cases = TARGETS.iter().flat_map(|target| [(target, 2..3), (target, 2..5)]);
+    let cases = cases.map(|(target, ids)| assert_quarantined(target, ids));
+    futures::future::join_all(cases).await;
+}
+
+async fn assert_quarantined(target: &Target, ids: std::ops::Range<usize>) {
+    let Target { name: target, marker } = *target;
+    // Given a target that refuses one stream. The bus and a view get the same text, so a world has
+    // one of them.
+    let (views, absent): (&[&str], _) = match target {
+        "bus" => (&[], "levels"),
+        "levels" => (&["levels"], "bus"),
+        _ => (&["levels"], ""),
+    };
+    let mut world = World::with_views(256 * 1024, views).await;
+    if target == "levels" {
+        world.wiring.bus_events = Some([].into());
+        world.replace_store(world.store.clone());
     }
+    let commits = |ids: std::ops::Range<usize>| {
+        ids.map(|id| history(&stream(id), 1, true).remove(0)).collect::<Vec<_>>()
+    };
+    assert_eq!(world.fanout.handle(&batch(commits(1..2))).await, None);
+    world.requests().code = Some("NewException");
+    world.refuse(marker, usize::MAX);
+    // When the record is young, then its attempts are not counted.
+    for (age, attempts) in [(3, 2), (60, 9)] {
+        let records = late(commits(ids.clone()), age);
+        for _ in 0..attempts {
+            assert_eq!(world.fanout.handle(&records).await, Some(0), "{target}");
+        }
+    }
+    assert_eq!(world.requests().dead_letters, [Value::Null; 0]);
+    // When it is late, then it is quarantined at the tenth attempt, and no other record.
+    deliver(&world, &late(commits(ids.clone()), 60), 2).await;
+    let taken = world.requests();
+    let [letter] = &taken.dead_letters[..] else { panic!("{:?}", taken.dead_letters) };
+    assert_eq!(letter["stream"], "tank-0002");
+    let reason = letter["reason"].as_str().unwrap();
+    assert!(reason.contains(target) && reason.contains("NewException"), "{reason}");
+    let arrived = [
+        ("bus", json!(taken.entries)),
+        ("fills.fifo", json!(taken.messages)),
+        ("levels", json!(taken.invocations)),
+    ];
+    for (other, arrived) in arrived.iter().filter(|(name, _)| *name != absent) {
+        let arrived = arrived.to_string();
+        let reached = ids.clone().filter(|id| arrived.contains(&format!("tank-{id:04}"))).count();
+        let expected = ids.len() - usize::from(*other == target);
+        assert_eq!(reached, expected, "{target} holds up no record of {other}");
+    }
+}
+
+/// The fanout cannot know whether another call would be accepted. So a process that has sent
+/// nothing before waits.
+#[tokio::test]
+async fn without_an_accepted_entry_an_unknown_code_counts_as_an_outage() {
+    let world = World::new().await;
+    world.requests().code = Some("NewException");
+    world.refuse(TARGETS[0].marker, usize::MAX);
+    let records = late([history(&stream(2), 1, true).remove(0)], 60);
+    for _ in 0..11 {
+        assert_eq!(world.fanout.handle(&records).await, Some(0));
+    }
+    assert_eq!(world.requests().dead_letters, [Value::Null; 0]);
 }
 
 /// A batch in time costs no extra write, and a late batch costs two. A redelivered commit has no

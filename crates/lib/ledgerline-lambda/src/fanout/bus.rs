@@ -8,10 +8,20 @@ use ledgerline::{Causes, Commit};
 use crate::{
     fanout::{
         SendReport,
-        send::{EntryFailure, chunks, fail_all, send_all},
+        send::{EntryFailure, LastAccepted, chunks, fail_call, send_all},
     },
     messages::published_events,
 };
+
+/// The codes of entries that EventBridge will never accept. Source: the API reference of
+/// `PutEventsResultEntry`, "Non-retryable errors".
+const PERMANENT: [&str; 5] = [
+    "InvalidArgument",
+    "MalformedDetail",
+    "NotAuthorizedForDetailTypeException",
+    "NotAuthorizedForSourceException",
+    "RedactionFailure",
+];
 
 /// An event bus.
 #[derive(Debug)]
@@ -23,6 +33,7 @@ pub(crate) struct Bus {
     /// The types of the events that are put on the bus; `None` for all types.
     pub(crate) events: Option<BTreeSet<String>>,
     pub(crate) max_bytes: usize,
+    pub(crate) last_accepted: LastAccepted<(usize, PutEventsRequestEntry)>,
 }
 
 impl Bus {
@@ -78,14 +89,16 @@ impl Bus {
     pub(crate) async fn send(&self, entries: Vec<(usize, PutEventsRequestEntry)>) -> SendReport {
         let mut sent = SendReport::default();
         for call in chunks(&entries, self.max_bytes, |(_, entry)| size(entry)) {
-            if sent.failure.first.is_some() {
+            if sent.is_blocked() {
                 // An earlier call failed, so Lambda delivers all of these records again. A call for
                 // their entries would only cost time, because the bus accepts nothing.
                 call.iter().for_each(|(index, _)| sent.failure.note(*index));
                 continue;
             }
-            let unsent = send_all(call, async |entries| self.put(entries).await).await;
-            sent.add_unsent(unsent.into_iter().map(|((index, _), failure)| (index, failure)));
+            let unsent =
+                send_all(call, &self.last_accepted, async |entries| self.put(entries).await).await;
+            let unsent = unsent.into_iter().map(|((index, _), failure)| (index, failure));
+            sent.add_unsent(&self.name, unsent);
         }
         sent
     }
@@ -102,15 +115,7 @@ impl Bus {
                     .filter(|place| {
                         results.get(*place).is_none_or(|result| result.event_id().is_none())
                     })
-                    .map(|place| match code(place) {
-                        permanent @ ("MalformedDetail"
-                        | "InvalidArgument"
-                        | "NotAuthorizedForDetailTypeException"
-                        | "NotAuthorizedForSourceException") => {
-                            (place, EntryFailure::Permanent(permanent.to_owned()))
-                        }
-                        _ => (place, EntryFailure::Transient),
-                    })
+                    .map(|place| (place, EntryFailure::from_code(code(place), &PERMANENT)))
                     .collect();
                 if let Some((place, _)) = failed.first() {
                     let message = results.get(*place).and_then(|result| result.error_message());
@@ -126,7 +131,7 @@ impl Bus {
             }
             Err(error) => {
                 tracing::warn!(error = %Causes(&error), "the bus did not accept a call");
-                fail_all(entries.len())
+                fail_call(entries.len(), &error, &PERMANENT)
             }
         }
     }

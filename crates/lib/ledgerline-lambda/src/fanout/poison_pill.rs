@@ -50,6 +50,43 @@ fn plan(records: usize, unfinished: u64, alone: u64) -> Plan {
     }
 }
 
+/// The number of invocations in which a target refuses a record with an unknown code, and accepts
+/// others, after which the record is quarantined.
+const MAX_REFUSALS: u64 = 10;
+
+/// Counts that the target refuses a late record with an unknown code, and accepts others. Returns
+/// whether the target will never accept the record. A record that is not late is not counted.
+pub(super) async fn is_refused_for_good(
+    store: &DynamoDbStore,
+    record: &Record,
+    target: &str,
+    now: i64,
+) -> bool {
+    if !is_late(record, now) {
+        return false;
+    }
+    let key = format!("fanout/{}/{target}", record.sequence_number);
+    let earlier = record_attempt(store, &key, now).await;
+    earlier.is_some_and(|earlier| earlier + 1 >= MAX_REFUSALS)
+}
+
+fn is_late(record: &Record, now: i64) -> bool {
+    record.created.is_some_and(|created| now.saturating_sub(created) >= LATE_SECONDS)
+}
+
+/// Counts an attempt, and returns the number of those counted before.
+async fn record_attempt(store: &DynamoDbStore, key: &str, now: i64) -> Option<u64> {
+    let id = Uuid::now_v7().to_string();
+    let counted = store.record_attempt(key, &id, now + RETENTION_SECONDS).await;
+    // The fanout passes the records on uncounted. The outage of the table is certain; a poison pill
+    // is only suspected.
+    counted
+        .inspect_err(
+            |error| tracing::warn!(error = %Causes(error), "the attempt at this batch is not counted"),
+        )
+        .ok()
+}
+
 /// The counts of the attempts at a late batch.
 #[derive(Debug)]
 pub(super) struct PoisonPillGuard<'a> {
@@ -71,7 +108,9 @@ impl<'a> PoisonPillGuard<'a> {
         now: i64,
     ) -> Option<Self> {
         let first = records.first()?;
-        first.created.filter(|created| now.saturating_sub(*created) >= LATE_SECONDS)?;
+        if !is_late(first, now) {
+            return None;
+        }
         let batch = format!("fanout/{}", first.sequence_number);
         let by_itself = format!("{batch}/alone");
         let mut guard = Self { store, counts: Vec::new(), plan: Plan::First(1) };
@@ -90,19 +129,9 @@ impl<'a> PoisonPillGuard<'a> {
 
     /// Counts this attempt, and returns the number of earlier ones that are not finished.
     async fn count(&mut self, key: String, now: i64) -> Option<u64> {
-        let id = Uuid::now_v7().to_string();
-        match self.store.record_attempt(&key, &id, now + RETENTION_SECONDS).await {
-            Ok(attempts) => {
-                self.counts.push(key);
-                Some(attempts)
-            }
-            Err(error) => {
-                // The fanout passes the records on uncounted. The outage of the table is certain; a
-                // poison pill is only suspected.
-                tracing::warn!(error = %Causes(&error), "the attempt at this batch is not counted");
-                None
-            }
-        }
+        let attempts = record_attempt(self.store, &key, now).await?;
+        self.counts.push(key);
+        Some(attempts)
     }
 
     /// Deletes the counts: the process has survived these records, whether or not the fanout passed

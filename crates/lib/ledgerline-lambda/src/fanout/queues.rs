@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     fanout::{
         SendReport,
-        send::{EntryFailure, chunks, fail_all, send_all},
+        send::{EntryFailure, LastAccepted, chunks, fail_all, fail_call, send_all},
     },
     messages::{Message, Reference},
 };
@@ -18,13 +18,32 @@ use crate::{
 /// The longest message group id and deduplication id that SQS allows, in characters.
 const MAX_ID_LENGTH: usize = 128;
 
+/// The codes of messages that SQS will never accept. The field `SenderFault` does not show this,
+/// because throttling counts as a fault of the sender too.
+const PERMANENT: [&str; 4] =
+    ["BatchRequestTooLong", "InvalidMessageContents", "InvalidParameterValue", "MessageTooLong"];
+
 /// The queues of the log projectors and process managers.
 #[derive(Debug)]
 pub(crate) struct Queues {
     pub(crate) client: Client,
-    /// The categories whose commits each queue gets, by the queue's URL.
-    pub(crate) queues: BTreeMap<String, Vec<String>>,
+    /// The queues by their URLs.
+    pub(crate) queues: BTreeMap<String, Queue>,
     pub(crate) max_bytes: usize,
+}
+
+/// A queue.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    /// The categories whose commits the queue gets.
+    categories: Vec<String>,
+    last_accepted: LastAccepted<Outgoing>,
+}
+
+impl From<Vec<String>> for Queue {
+    fn from(categories: Vec<String>) -> Self {
+        Self { categories, last_accepted: LastAccepted::default() }
+    }
 }
 
 /// A message, and the index of its record.
@@ -54,13 +73,13 @@ impl Queues {
     /// Sends the commits to every queue that wants their category. `run` is the name of the
     /// redelivery from which the commits come, if there is one.
     pub(crate) async fn send(&self, commits: &[(usize, &Commit)], run: Option<&str>) -> SendReport {
-        let queues = futures::future::join_all(self.queues.iter().map(|(url, categories)| {
+        let queues = futures::future::join_all(self.queues.iter().map(|(url, queue)| {
             let wanted = |commit: &Commit| {
-                categories.iter().any(|category| category == commit.stream.category())
+                queue.categories.iter().any(|category| category == commit.stream.category())
             };
             let commits: Vec<_> =
                 commits.iter().filter(|(_, commit)| wanted(commit)).copied().collect();
-            self.send_to(url, commits, run)
+            self.send_to(url, &queue.last_accepted, commits, run)
         }));
         let mut sent = SendReport::default();
         queues.await.into_iter().for_each(|queue| sent.merge(queue));
@@ -70,12 +89,13 @@ impl Queues {
     async fn send_to(
         &self,
         url: &str,
+        last_accepted: &LastAccepted<Outgoing>,
         commits: Vec<(usize, &Commit)>,
         run: Option<&str>,
     ) -> SendReport {
         let mut sent = SendReport::default();
         for turn in split_into_turns(commits) {
-            if sent.failure.first.is_some() {
+            if sent.is_blocked() {
                 // No commit may overtake another one in its group (rule 10). So the later turns
                 // wait, and are delivered again with the failed commits.
                 turn.iter().for_each(|(index, _)| sent.failure.note(*index));
@@ -84,17 +104,16 @@ impl Queues {
             let messages: Vec<_> =
                 turn.iter().map(|(index, commit)| self.message(*index, commit, run)).collect();
             for call in chunks(&messages, self.max_bytes, |message| message.body.len()) {
-                if sent.failure.first.is_some() {
+                if sent.is_blocked() {
                     // An earlier call failed, so Lambda delivers all of these records again. A call
                     // for their messages would only cost time, because the queue accepts nothing.
                     call.iter().for_each(|message| sent.failure.note(message.index));
                     continue;
                 }
-                let unsent =
-                    send_all(call, async |messages| self.send_batch(url, messages).await).await;
-                sent.add_unsent(
-                    unsent.into_iter().map(|(message, failure)| (message.index, failure)),
-                );
+                let send = async |messages: &[Outgoing]| self.send_batch(url, messages).await;
+                let unsent = send_all(call, last_accepted, send).await;
+                let unsent = unsent.into_iter().map(|(message, failure)| (message.index, failure));
+                sent.add_unsent(url, unsent);
             }
         }
         sent
@@ -145,12 +164,7 @@ impl Queues {
                 let failure = |place: usize| {
                     let entry =
                         answer.failed().iter().find(|entry| entry.id() == place.to_string());
-                    match entry {
-                        Some(entry) if is_permanent(entry.code()) => {
-                            EntryFailure::Permanent(entry.code().to_owned())
-                        }
-                        Some(_) | None => EntryFailure::Transient,
-                    }
+                    EntryFailure::from_code(entry.map_or("", |entry| entry.code()), &PERMANENT)
                 };
                 let missing =
                     (0..messages.len()).filter(|place| !accepted.contains(&place.to_string()));
@@ -170,7 +184,7 @@ impl Queues {
             }
             Err(error) => {
                 tracing::warn!(error = %Causes(&error), "the queue did not accept a call");
-                fail_all(messages.len())
+                fail_call(messages.len(), &error, &PERMANENT)
             }
         }
     }
@@ -195,18 +209,6 @@ fn split_into_turns(commits: Vec<(usize, &Commit)>) -> Vec<Vec<(usize, &Commit)>
         *turn += 1;
     }
     turns
-}
-
-/// Whether the service will never accept a message, by the error's code. The field `SenderFault`
-/// does not show this, because throttling counts as a fault of the sender too.
-fn is_permanent(code: &str) -> bool {
-    matches!(
-        code,
-        "InvalidMessageContents"
-            | "InvalidParameterValue"
-            | "MessageTooLong"
-            | "BatchRequestTooLong"
-    )
 }
 
 fn hash_if_long(id: String) -> String {

@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 
 use crate::fanout::{
     SendReport,
-    send::{EntryFailure, chunks, fail_all, send_all},
+    send::{EntryFailure, LastAccepted, chunks, fail_all, fail_call, send_all},
 };
 
 /// The number of bytes around the states in an invocation.
@@ -26,13 +26,30 @@ const BYTES_AROUND: usize = r#"{"states":[]}"#.len();
 /// The number of bytes between two states in an invocation.
 const BYTES_BETWEEN: usize = ",".len();
 
+/// The codes of invocations that Lambda will never accept.
+const PERMANENT: [&str; 2] = ["InvalidRequestContentException", "RequestTooLargeException"];
+
 /// The functions of state views.
 #[derive(Debug)]
 pub(crate) struct Views {
     pub(crate) client: Client,
-    /// The categories whose states a function gets, by the function's name.
-    pub(crate) functions: BTreeMap<String, Vec<String>>,
+    /// The functions by their names.
+    pub(crate) functions: BTreeMap<String, View>,
     pub(crate) max_bytes: usize,
+}
+
+/// The function of a state view.
+#[derive(Debug)]
+pub(crate) struct View {
+    /// The categories whose states the function gets.
+    categories: Vec<String>,
+    last_accepted: LastAccepted<State>,
+}
+
+impl From<Vec<String>> for View {
+    fn from(categories: Vec<String>) -> Self {
+        Self { categories, last_accepted: LastAccepted::default() }
+    }
 }
 
 /// A state to send, with the index of its record.
@@ -61,33 +78,40 @@ impl Views {
 
     /// Whether a function wants the states of this category.
     pub(crate) fn wants(&self, category: &str) -> bool {
-        self.functions.values().flatten().any(|wanted| wanted == category)
+        self.functions.values().flat_map(|view| &view.categories).any(|wanted| wanted == category)
     }
 
     /// Sends the states to every function that wants their category.
     pub(crate) async fn send(&self, states: &[State]) -> SendReport {
-        let functions =
-            futures::future::join_all(self.functions.iter().map(|(function, categories)| {
-                let wanted = states.iter().filter(|state| categories.contains(&state.category));
-                self.send_to(function, wanted.cloned().collect())
-            }));
+        let functions = futures::future::join_all(self.functions.iter().map(|(function, view)| {
+            let wanted = |state: &&State| view.categories.contains(&state.category);
+            let wanted = states.iter().filter(wanted).cloned().collect();
+            self.send_to(function, &view.last_accepted, wanted)
+        }));
         let mut sent = SendReport::default();
         functions.await.into_iter().for_each(|function| sent.merge(function));
         sent
     }
 
-    async fn send_to(&self, function: &str, states: Vec<State>) -> SendReport {
+    async fn send_to(
+        &self,
+        function: &str,
+        last_accepted: &LastAccepted<State>,
+        states: Vec<State>,
+    ) -> SendReport {
         let mut sent = SendReport::default();
         let max_bytes = self.max_bytes.saturating_sub(BYTES_AROUND);
         for call in chunks(&states, max_bytes, |state| state.detail.get().len() + BYTES_BETWEEN) {
-            if sent.failure.first.is_some() {
+            if sent.is_blocked() {
                 // An earlier call failed, so Lambda delivers all of these records again. A call for
                 // their states would only cost time, because the function accepts nothing.
                 call.iter().for_each(|state| sent.failure.note(state.index));
                 continue;
             }
-            let unsent = send_all(call, async |states| self.invoke(function, states).await).await;
-            sent.add_unsent(unsent.into_iter().map(|(state, failure)| (state.index, failure)));
+            let invoke = async |states: &[State]| self.invoke(function, states).await;
+            let unsent = send_all(call, last_accepted, invoke).await;
+            let unsent = unsent.into_iter().map(|(state, failure)| (state.index, failure));
+            sent.add_unsent(function, unsent);
         }
         sent
     }
@@ -106,21 +130,7 @@ impl Views {
         let Err(error) = call.send().await else { return Vec::new() };
         let reason = throttle_reason(&error);
         tracing::warn!(function, error = %Causes(&error), reason, "the function of a view did not accept an invocation");
-        match error.as_service_error() {
-            Some(
-                InvokeError::RequestTooLargeException(_)
-                | InvokeError::InvalidRequestContentException(_),
-            ) => {
-                let code = error
-                    .as_service_error()
-                    .and_then(|error| error.meta().code())
-                    .unwrap_or_default();
-                (0..states.len())
-                    .map(|place| (place, EntryFailure::Permanent(code.to_owned())))
-                    .collect()
-            }
-            Some(_) | None => fail_all(states.len()),
-        }
+        fail_call(states.len(), &error, &PERMANENT)
     }
 }
 
