@@ -2,15 +2,16 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use anyhow::{Context, Result};
-use aws_sdk_eventbridge::types::Target;
+use anyhow::{Context, Result, bail};
+use serde_json::json;
 
-use ledgerline_sam::template::{self, ACCOUNT, Event, REGION, RuleSource, Template};
+use ledgerline_sam::template::{self, Event, RetryPolicy, RuleSource, Template};
 
 use crate::{
+    bus::EventBridge,
     host::Function,
-    services::{EventBridge, Sqs},
-    sources::invocation::{AsyncTarget, Invocations, RuleTarget},
+    services::Sqs,
+    sources::invocation::{AsyncTarget, Invocations},
 };
 
 /// Creates the buses and rules of a template, and sets the retries and dead-letter queues of
@@ -28,13 +29,8 @@ pub(crate) async fn connect(
 ) -> Result<()> {
     let mut targets = BTreeMap::new();
     for bus in &template.buses {
-        events
-            .client
-            .create_event_bus()
-            .name(bus)
-            .send()
-            .await
-            .with_context(|| format!("bus {bus}"))?;
+        let create = json!({ "Name": bus });
+        events.call("CreateEventBus", &create).await.with_context(|| format!("bus {bus}"))?;
     }
     for (definition, function) in template.functions.iter().zip(functions) {
         let destination = definition.invoke_config.destination_config.on_failure.as_ref();
@@ -47,38 +43,38 @@ pub(crate) async fn connect(
         };
         targets.insert(definition.arn.clone(), Arc::new(target));
     }
-    let mut rules = BTreeMap::new();
-    for Rule { id, name, rule, .. } in rules_of(template) {
-        let dead_letters = rule.dead_letter_config.arn.as_ref();
-        let target = RuleTarget {
-            rule: format!("arn:aws:events:{REGION}:{ACCOUNT}:rule/{}/{name}", rule.event_bus_name),
-            retries: rule.retry_policy.clone(),
-            dead_letters: dead_letters.map(|arn| sqs.queue_url(arn)).transpose()?,
-        };
-        rules.insert(id, Arc::new(target));
-    }
     // The targets are set before any rule, because EventBridge needs them as soon as an event
     // matches.
     let _ = invocations.targets.set(targets);
-    let _ = invocations.rules.set(rules);
-    for Rule { id, name, rule, function } in rules_of(template) {
+    for Rule { name, rule, function } in rules_of(template) {
         let bus = &rule.event_bus_name;
-        let put = events.client.put_rule().name(&name).event_bus_name(bus);
-        let put = put.event_pattern(rule.pattern.to_string()).send();
-        put.await.with_context(|| format!("rule {name}"))?;
-        let target = Target::builder().id(&id).arn(&function.arn).build()?;
-        let put = events.client.put_targets().rule(&name).event_bus_name(bus).targets(target);
-        put.send()
-            .await
-            .with_context(|| format!("the targets of rule {name} cannot be created"))?;
+        let pattern = rule.pattern.to_string();
+        let put = json!({ "Name": name, "EventBusName": bus, "EventPattern": pattern });
+        events.call("PutRule", &put).await.with_context(|| format!("rule {name}"))?;
+        let RetryPolicy { maximum_retry_attempts, maximum_event_age_in_seconds } =
+            &rule.retry_policy;
+        let mut target = json!({
+            "Id": "function",
+            "Arn": function.arn,
+            "RetryPolicy": {
+                "MaximumRetryAttempts": maximum_retry_attempts,
+                "MaximumEventAgeInSeconds": maximum_event_age_in_seconds,
+            },
+        });
+        if let Some(queue) = &rule.dead_letter_config.arn {
+            target["DeadLetterConfig"] = json!({ "Arn": queue });
+        }
+        let put = json!({ "Rule": name, "EventBusName": bus, "Targets": [target] });
+        let put = events.call("PutTargets", &put).await?;
+        if put["FailedEntryCount"] != 0 {
+            bail!("the target of rule {name}: {}", put["FailedEntries"][0]["ErrorMessage"]);
+        }
     }
     Ok(())
 }
 
 /// A rule of a template.
 struct Rule<'a> {
-    /// The id of the rule's target, which no other rule has.
-    id: String,
     name: String,
     rule: &'a RuleSource,
     function: &'a template::Function,
@@ -93,9 +89,9 @@ fn rules_of(template: &Template) -> impl Iterator<Item = Rule<'_>> {
         Event::Rule { name, rule } => Some((function, name, rule)),
         Event::HttpApi { .. } | Event::Stream(_) | Event::Queue(_) | Event::Schedule(_) => None,
     });
-    rules.enumerate().map(|(place, (function, event, rule))| {
+    rules.map(|(function, event, rule)| {
         let name = rule.rule_name.clone().unwrap_or_else(|| format!("{}-{event}", function.id));
-        Rule { id: format!("rule-{place}"), name, rule, function }
+        Rule { name, rule, function }
     })
 }
 
@@ -107,9 +103,8 @@ mod tests {
         time::{Duration, Instant},
     };
 
-    use aws_sdk_eventbridge::types::PutEventsRequestEntry;
     use aws_sdk_sqs::types::Message;
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     use super::*;
     use crate::{
@@ -164,13 +159,12 @@ Resources:
             let outages = Arc::<Outages>::default();
             let invocations = Arc::new(Invocations {
                 targets: OnceLock::new(),
-                rules: OnceLock::new(),
                 outages: Arc::clone(&outages),
                 sqs: sqs.client.clone(),
                 hops: TraceLog { quiet: true },
                 under_way: Arc::new(AtomicUsize::new(0)),
             });
-            let events = EventBridge::start(Arc::clone(&invocations) as _).await.unwrap();
+            let events = EventBridge::new(Arc::clone(&invocations));
             connect(&template, &[function], &invocations, &sqs, &events).await.unwrap();
             Self { outages, events, sqs, host, _folder: folder }
         }
@@ -181,10 +175,11 @@ Resources:
         }
 
         async fn greet(&self) {
-            let entry = PutEventsRequestEntry::builder().event_bus_name("bus").source("test");
-            let entry = entry.detail_type("Greeted").detail(r#"{"who":"ada"}"#).build();
-            let put = self.events.client.put_events().entries(entry).send().await.unwrap();
-            assert_eq!(put.failed_entry_count(), 0);
+            let entry = json!({
+                "EventBusName": "bus", "Source": "test", "DetailType": "Greeted", "Detail": r#"{"who":"ada"}"#,
+            });
+            let put = self.events.call("PutEvents", &json!({ "Entries": [entry] })).await.unwrap();
+            assert_eq!(put["FailedEntryCount"], 0);
         }
 
         /// Waits for an invocation in place of the function's instance. Returns the id and the
@@ -241,7 +236,7 @@ Resources:
         let (attributes, event) = running.undelivered().await;
         let expected = [
             ("ERROR_CODE", "THROTTLING"),
-            ("ERROR_MESSAGE", "Lambda does not accept the event"),
+            ("ERROR_MESSAGE", "the target does not accept the event"),
             ("EXHAUSTED_RETRY_CONDITION", "MaximumRetryAttempts"),
             ("RETRY_ATTEMPTS", "2"),
             ("RULE_ARN", "arn:aws:events:us-east-1:000000000000:rule/bus/Greeter-Greeted"),
@@ -268,6 +263,52 @@ Resources:
         assert_eq!(attributes["EXHAUSTED_RETRY_CONDITION"], "MaximumEventAgeInSeconds");
         assert_eq!(attributes["ERROR_CODE"], "ERROR_FROM_TARGET");
         assert!((1..10).contains(&attributes["RETRY_ATTEMPTS"].parse().unwrap()), "{attributes:?}");
+    }
+
+    /// A developer adds a queue as a tap. Events reach it and the function, also while one of them
+    /// refuses events, and `PutEvents` succeeds.
+    #[tokio::test]
+    async fn a_rule_of_a_developer_stops_no_other_rule_and_no_event() {
+        let running = Running::start(TEMPLATE).await;
+        let rule = json!({ "Name": "tap", "EventBusName": "bus", "EventPattern": "{\"source\":[\"test\"]}" });
+        running.events.call("PutRule", &rule).await.unwrap();
+        let arn = |queue: &str| format!("arn:aws:sqs:us-east-1:000000000000:{queue}");
+        let tap = json!({ "Id": "1", "Arn": arn("ledgerline-Failed") });
+        let put = async |targets: Value| {
+            let put = json!({ "Rule": "tap", "EventBusName": "bus", "Targets": targets });
+            running.events.call("PutTargets", &put).await.unwrap()
+        };
+        // Given targets of which the stack can deliver to one, then the others are refused.
+        let put = put(json!([
+            tap,
+            { "Id": "2", "Arn": arn("missing") },
+            { "Id": "3", "Arn": "arn:aws:sns:us-east-1:000000000000:topic" },
+            { "Id": "4", "Arn": tap["Arn"], "InputPath": "$.detail" },
+            { "Id": "5", "Arn": tap["Arn"], "DeadLetterConfig": { "Arn": arn("missing") } },
+        ]))
+        .await;
+        let failed: Vec<_> = put["FailedEntries"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|entry| &entry["TargetId"])
+            .collect();
+        assert_eq!(failed, ["2", "3", "4", "5"]);
+        // When the function accepts no event, then the queue gets the event.
+        running.refuse(1, Failing::Failed);
+        running.greet().await;
+        let tapped = running.receive("Failed", 20).await.expect("an event");
+        let tapped: Value = serde_json::from_str(&tapped.body.unwrap()).unwrap();
+        assert_eq!(tapped["detail"], json!({ "who": "ada" }));
+        let (id, _) = running.invoked().await;
+        respond(&running.host, 1, &id, "null").await;
+        // When the queue accepts no message, then the function gets the event.
+        let outage =
+            Outage { of: "ledgerline-Failed".into(), seconds: 600, answer: Failing::Failed };
+        running.outages.begin(outage);
+        running.greet().await;
+        let (id, _) = running.invoked().await;
+        respond(&running.host, 1, &id, "null").await;
     }
 
     /// For EventBridge, an event is delivered as soon as Lambda accepts it. Lambda retries an event

@@ -13,11 +13,12 @@ use tokio::sync::{Notify, watch};
 use ledgerline_sam::template::{self, Event, QueueSource, StreamSource, Template};
 
 use crate::{
+    bus::EventBridge,
     bus_rules,
     host::Function,
     iam::Iam,
     pattern::Filters,
-    services::{DynamoDb, EventBridge, Sqs},
+    services::{DynamoDb, Sqs},
     shard_checkpoint::Checkpoint,
     sources::{invocation::Invocations, queue, stream},
     stream_records::{self, Stream},
@@ -61,13 +62,12 @@ impl Services {
         sqs.create_queues(&template.queues).await?;
         let invocations = Arc::new(Invocations {
             targets: OnceLock::new(),
-            rules: OnceLock::new(),
             outages: Arc::clone(&iam.outages),
             sqs: sqs.client.clone(),
             hops,
             under_way: Arc::default(),
         });
-        let events = EventBridge::start(Arc::clone(&invocations) as _).await?;
+        let events = EventBridge::new(Arc::clone(&invocations));
         Ok(Self { dynamodb, sqs: Arc::new(sqs), events, invocations, iam, hops })
     }
 }
@@ -165,7 +165,7 @@ impl Connections<'_> {
         delivered: watch::Receiver<String>,
         data: &Path,
     ) -> Result<watch::Receiver<String>> {
-        let Services { sqs, events, invocations, .. } = self.services;
+        let Services { sqs, invocations, .. } = self.services;
         // The name of the file contains the consumer, because another consumer of the same stream
         // has another position.
         let file = format!("delivered-{}-{}", mapping.stream.table, mapping.function.name());
@@ -186,7 +186,6 @@ impl Connections<'_> {
             polling: Arc::clone(&mapping.polling),
             sqs: Arc::clone(sqs),
             queues,
-            events: Arc::clone(&events.provider),
             under_way: Arc::clone(&invocations.under_way),
         };
         tokio::spawn(checkpoint.run());

@@ -20,13 +20,14 @@ use ledgerline_sam::template::{Queue, Resource};
 
 use crate::{
     access_log::AccessLog,
+    bus::EventBridge,
     host::Function,
     iam::Iam,
     limits,
     mailbox::{Mailbox, SendEmail},
     operations::{self, Logs},
     outages::Outage,
-    services::{EventBridge, Sqs},
+    services::Sqs,
     sources::invocation::Invocations,
     trace_log::TraceLog,
 };
@@ -134,7 +135,7 @@ async fn handle_operation(
         );
     }
     if service == "AWSEvents" {
-        return gateway.events.answer(&headers, body).await;
+        return gateway.events.answer(&headers, &body).await;
     }
     gateway.sqs.answer(&headers, body).await
 }
@@ -315,7 +316,7 @@ fn refuse(status: StatusCode, refusal: serde_json::Value) -> Response<Body> {
     refused
 }
 
-fn answer(status: StatusCode, body: serde_json::Value) -> Response<Body> {
+pub(crate) fn answer(status: StatusCode, body: serde_json::Value) -> Response<Body> {
     let mut response = Response::new(Body::from(body.to_string()));
     *response.status_mut() = status;
     response

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod access_log;
+mod bus;
 mod bus_rules;
 mod cli;
 mod connections;

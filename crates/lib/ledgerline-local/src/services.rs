@@ -1,5 +1,4 @@
-//! The emulated services: DynamoDB with its streams, SQS and EventBridge, each on a port of its
-//! own.
+//! The emulated services with a port of their own: DynamoDB with its streams, and SQS.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,10 +16,6 @@ use axum::{
     http::{HeaderMap, Response},
 };
 use dynoxide::Database;
-use rustack_events_core::{
-    config::EventsConfig, delivery::TargetDelivery, handler::RustackEventsHandler,
-    provider::RustackEvents,
-};
 use rustack_sqs_core::{config::SqsConfig, handler::RustackSqsHandler, provider::RustackSqs};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -294,63 +289,6 @@ impl Sqs {
     /// When the ARN has another region or account.
     pub fn queue_url(&self, arn: &str) -> Result<String> {
         self.provider.queue_url_for_arn(arn).map_err(|error| anyhow!("{arn}: {error}"))
-    }
-}
-
-/// The emulated EventBridge on a port of its own.
-#[derive(Debug, Clone)]
-pub struct EventBridge {
-    /// The provider, which counts the deliveries in progress.
-    pub provider: Arc<RustackEvents>,
-    handler: Arc<RustackEventsHandler>,
-    /// The URL at which the service listens.
-    pub url: String,
-    /// A client of the service.
-    pub client: aws_sdk_eventbridge::Client,
-}
-
-impl EventBridge {
-    /// Starts the service without buses. Events that match a rule go to `delivery`.
-    ///
-    /// # Errors
-    /// When no port is free.
-    pub async fn start(delivery: Arc<dyn TargetDelivery>) -> Result<Self> {
-        let (listener, address) = listen().await?;
-        let config = EventsConfig {
-            skip_signature_validation: true,
-            default_region: REGION.into(),
-            account_id: ACCOUNT.into(),
-            host: address.ip().to_string(),
-            port: address.port(),
-        };
-        let provider = Arc::new(RustackEvents::new(config, delivery));
-        let handler = Arc::new(RustackEventsHandler::new(Arc::clone(&provider)));
-        let url = format!("http://{address}");
-        let client = aws_sdk_eventbridge::Client::new(&ledgerline_dynamodb::sdk_config(&url));
-        let bus = Self { provider, handler, url, client };
-        let served = bus.clone();
-        let answer =
-            async move |headers: HeaderMap, body: Bytes| served.answer(&headers, body).await;
-        let router = Router::new().fallback(answer).layer(DefaultBodyLimit::disable());
-        door::serve(listener, router, Pages::None)?;
-        Ok(bus)
-    }
-
-    /// Answers a request as the service's port does.
-    pub(crate) async fn answer(&self, headers: &HeaderMap, body: Bytes) -> Response<Body> {
-        use rustack_events_http::{dispatch, response, router};
-        let answered = async {
-            dispatch::dispatch_operation(
-                self.handler.as_ref(),
-                router::resolve_operation(headers)?,
-                body,
-            )
-            .await
-        };
-        answered
-            .await
-            .unwrap_or_else(|error| response::error_to_response(&error, REQUEST))
-            .map(Body::new)
     }
 }
 

@@ -28,7 +28,6 @@ pub(crate) struct Checkpoint {
     pub(crate) polling: Arc<Mutex<()>>,
     pub(crate) sqs: Arc<Sqs>,
     pub(crate) queues: Vec<String>,
-    pub(crate) events: Arc<rustack_events_core::provider::RustackEvents>,
     pub(crate) under_way: Arc<AtomicUsize>,
 }
 
@@ -90,10 +89,7 @@ impl Checkpoint {
     }
 
     async fn all_done(&self) -> Result<bool> {
-        let stats = self.events.delivery_stats();
-        if stats.accepted != stats.delivered + stats.failed
-            || self.under_way.load(Ordering::SeqCst) > 0
-        {
+        if self.under_way.load(Ordering::SeqCst) > 0 {
             return Ok(false);
         }
         for url in &self.queues {

@@ -14,13 +14,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use async_trait::async_trait;
 use aws_sdk_sqs::types::MessageAttributeValue;
 use backon::{BackoffBuilder, ExponentialBuilder};
-use rustack_events_core::delivery::{DeliveryError, Target, TargetDelivery};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use ledgerline_sam::template::{InvokeConfig, RetryPolicy};
+use ledgerline_sam::template::{ACCOUNT, DeadLetterConfig, InvokeConfig, REGION, RetryPolicy};
 
 use crate::{
     host::Function,
@@ -47,23 +46,34 @@ const FIRST_DELAY: Duration = Duration::from_millis(100);
 /// The longest delay before a retry of a rule's delivery.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
-/// The failure handling of a rule, for events that Lambda does not accept.
-#[derive(Debug)]
+/// A target of a rule: a function or a standard queue. The stack cannot deliver to a target with
+/// other fields.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub(crate) struct RuleTarget {
+    /// The id, which no other target of the rule has.
+    pub(crate) id: String,
+    pub(crate) arn: String,
+    #[serde(default)]
+    pub(crate) retry_policy: RetryPolicy,
+    #[serde(default)]
+    pub(crate) dead_letter_config: DeadLetterConfig,
+}
+
+/// An event for a target of a rule.
+#[derive(Debug)]
+pub(crate) struct Delivery {
     /// The ARN of the rule.
     pub(crate) rule: String,
-    pub(crate) retries: RetryPolicy,
-    /// The URL of the queue for dead-lettered events.
-    pub(crate) dead_letters: Option<String>,
+    pub(crate) target: RuleTarget,
+    pub(crate) event: String,
 }
 
 /// Invokes functions asynchronously: no caller waits for the answer.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Invocations {
     /// The targets by the ARN of the function, which are set once the functions are known.
     pub(crate) targets: OnceLock<BTreeMap<String, Arc<AsyncTarget>>>,
-    /// The rules by the id of their target, set with the targets.
-    pub(crate) rules: OnceLock<BTreeMap<String, Arc<RuleTarget>>>,
     /// The outages. Lambda accepts no event for a function that has one.
     pub(crate) outages: Arc<Outages>,
     pub(crate) sqs: aws_sdk_sqs::Client,
@@ -73,15 +83,6 @@ pub(crate) struct Invocations {
 }
 
 impl Invocations {
-    /// Returns the error with which Lambda refuses an event for the function with this ARN; `None`
-    /// if Lambda accepts the event.
-    fn refusal(&self, arn: &str) -> Option<&'static str> {
-        self.outages.failure(arn).map(|answer| match answer {
-            Failing::Failed => "ERROR_FROM_TARGET",
-            Failing::Throttled => "THROTTLING",
-        })
-    }
-
     /// Invokes the function with this ARN, and returns whether the function exists.
     pub(crate) fn begin(&self, arn: &str, event: &str) -> bool {
         let targets = self.targets.get().and_then(|targets| targets.get(arn));
@@ -98,11 +99,60 @@ impl Invocations {
         true
     }
 
-    /// Retries a delivery whose first attempt failed, until Lambda accepts the event or the rule
-    /// gives it up.
-    async fn retry(&self, arn: &str, id: &str, event: &str) {
-        let Some(rule) = self.rules.get().and_then(|rules| rules.get(id)) else { return };
-        let RetryPolicy { maximum_retry_attempts, maximum_event_age_in_seconds } = rule.retries;
+    /// Delivers an event in the background. As with EventBridge, a delivery that fails is retried
+    /// by the policy of its target.
+    pub(crate) fn deliver(self: &Arc<Self>, delivery: Delivery) {
+        let this = Arc::clone(self);
+        self.under_way.fetch_add(1, Ordering::SeqCst);
+        tokio::spawn(async move {
+            this.deliver_or_give_up(&delivery).await;
+            this.under_way.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+
+    /// Returns the reason why the stack cannot deliver to a target; `None` if it can.
+    pub(crate) async fn reject(&self, target: &RuleTarget) -> Option<String> {
+        let is_function = self.targets.get()?.contains_key(&target.arn);
+        if !is_function && self.queue_url(&target.arn).await.is_none() {
+            let arn = &target.arn;
+            return Some(format!(
+                "`{arn}` is neither a function nor a standard queue of this stack"
+            ));
+        }
+        let queue = target.dead_letter_config.arn.as_ref()?;
+        let url = self.queue_url(queue).await;
+        url.is_none().then(|| format!("`{queue}` is no standard queue of this stack"))
+    }
+
+    /// Returns the URL of the standard queue with this ARN, if the stack has it.
+    async fn queue_url(&self, arn: &str) -> Option<String> {
+        let name = arn.strip_prefix(&format!("arn:aws:sqs:{REGION}:{ACCOUNT}:"))?;
+        if name.ends_with(".fifo") {
+            return None;
+        }
+        self.sqs.get_queue_url().queue_name(name).send().await.ok()?.queue_url
+    }
+
+    /// Makes one attempt at a delivery.
+    ///
+    /// # Errors
+    /// EventBridge's code of the error.
+    async fn attempt(&self, target: &RuleTarget, event: &str) -> Result<(), &'static str> {
+        match self.outages.failure(&target.arn) {
+            Some(Failing::Failed) => return Err("ERROR_FROM_TARGET"),
+            Some(Failing::Throttled) => return Err("THROTTLING"),
+            None if self.begin(&target.arn, event) => return Ok(()),
+            None => {}
+        }
+        let url = self.queue_url(&target.arn).await.ok_or("NO_RESOURCE")?;
+        let sent = self.sqs.send_message().queue_url(url).message_body(event).send().await;
+        sent.map(|_| ()).map_err(|_| "SDK_CLIENT_ERROR")
+    }
+
+    async fn deliver_or_give_up(&self, delivery: &Delivery) {
+        let Delivery { target, event, .. } = delivery;
+        let RetryPolicy { maximum_retry_attempts, maximum_event_age_in_seconds } =
+            target.retry_policy;
         let first = tokio::time::Instant::now();
         let delays = ExponentialBuilder::default()
             .with_min_delay(FIRST_DELAY)
@@ -110,36 +160,39 @@ impl Invocations {
             .without_max_times()
             .build();
         for (retries, delay) in (0..).zip(delays) {
-            let Some(error) = self.refusal(arn) else {
-                self.begin(arn, event);
-                return;
-            };
-            self.hops.line("rule", &format!("Lambda accepts no event for {arn}: {error}"));
+            let Err(error) = self.attempt(target, event).await else { return };
+            self.hops.line("rule", &format!("{} accepts no event: {error}", target.arn));
             // An event that would be too old at its retry is not retried.
             let is_old =
                 first.elapsed() + delay > Duration::from_secs(maximum_event_age_in_seconds);
             if is_old || retries >= maximum_retry_attempts {
                 let exhausted =
                     if is_old { "MaximumEventAgeInSeconds" } else { "MaximumRetryAttempts" };
-                self.give_up(rule, arn, event, &GivenUp { error, exhausted, retries }).await;
+                self.give_up(delivery, &GivenUp { error, exhausted, retries }).await;
                 return;
             }
             tokio::time::sleep(delay).await;
         }
     }
 
-    /// Sends the event to the rule's dead-letter queue. As with EventBridge, the attributes of the
-    /// message contain the reason.
-    async fn give_up(&self, rule: &RuleTarget, arn: &str, event: &str, why: &GivenUp) {
+    /// Sends the event to the target's dead-letter queue. As with EventBridge, the attributes of
+    /// the message contain the reason. Without a queue, the event is lost.
+    async fn give_up(&self, delivery: &Delivery, why: &GivenUp) {
         let GivenUp { error, exhausted, retries } = why;
-        self.hops.line("rule", &format!("gave up an event for {arn} after {retries} retries"));
-        let Some(queue) = &rule.dead_letters else { return };
+        let Delivery { rule, target, event } = delivery;
+        let RuleTarget { arn, .. } = target;
+        self.hops.always(
+            "rule",
+            &format!("{rule} gave up an event for {arn} after {retries} retries: {error}"),
+        );
+        let Some(queue) = &target.dead_letter_config.arn else { return };
+        let Some(queue) = self.queue_url(queue).await else { return };
         let mut send = self.sqs.send_message().queue_url(queue).message_body(event);
         for (name, value) in [
-            ("RULE_ARN", rule.rule.as_str()),
+            ("RULE_ARN", rule.as_str()),
             ("TARGET_ARN", arn),
             ("ERROR_CODE", error),
-            ("ERROR_MESSAGE", "Lambda does not accept the event"),
+            ("ERROR_MESSAGE", "the target does not accept the event"),
             ("EXHAUSTED_RETRY_CONDITION", exhausted),
             ("RETRY_ATTEMPTS", &retries.to_string()),
         ] {
@@ -151,34 +204,6 @@ impl Invocations {
         if let Err(error) = send.send().await {
             self.hops.line("rule", &format!("the queue did not accept the dead letter: {error}"));
         }
-    }
-}
-
-#[async_trait]
-impl TargetDelivery for Invocations {
-    fn validate(&self, target: &Target) -> Result<(), DeliveryError> {
-        match self.targets.get().is_some_and(|targets| targets.contains_key(&target.arn)) {
-            true => Ok(()),
-            false => Err(DeliveryError::InvalidArn(target.arn.clone())),
-        }
-    }
-
-    async fn deliver(&self, target: &Target, event: &str) -> Result<(), DeliveryError> {
-        self.validate(target)?;
-        if self.refusal(&target.arn).is_none() {
-            self.begin(&target.arn, event);
-            return Ok(());
-        }
-        // The bus delivers its next event after this answer, so the answer does not wait for the
-        // retries.
-        let (this, arn, id, event) =
-            (self.clone(), target.arn.clone(), target.id.clone(), event.to_owned());
-        self.under_way.fetch_add(1, Ordering::SeqCst);
-        tokio::spawn(async move {
-            this.retry(&arn, &id, &event).await;
-            this.under_way.fetch_sub(1, Ordering::SeqCst);
-        });
-        Ok(())
     }
 }
 
