@@ -95,9 +95,15 @@ impl Door {
     /// Returns the answer that refuses a request; `None` for a request that the server answers.
     fn refusal(&self, request: &Request) -> Option<Response> {
         let headers = request.headers();
-        let hosts = texts(headers, "host");
-        let hosts: Vec<_> = hosts.chain(request.uri().authority().map(Authority::as_str)).collect();
-        if hosts.is_empty() || !hosts.iter().all(|host| self.has_name(host)) {
+        let mut hosts: Vec<_> = texts(headers, "host").collect();
+        if hosts.len() > 1 {
+            return Some(problem(StatusCode::BAD_REQUEST, "the request has two `Host` headers"));
+        }
+        hosts.extend(request.uri().authority().map(Authority::as_str));
+        if hosts.is_empty() {
+            return Some(problem(StatusCode::BAD_REQUEST, "the request has no `Host` header"));
+        }
+        if !hosts.iter().all(|host| self.has_name(host)) {
             let detail = format!("`{}` is not a name of this server: {REBOUND}", hosts.join(", "));
             return Some(problem(StatusCode::MISDIRECTED_REQUEST, &detail));
         }
@@ -240,11 +246,14 @@ mod tests {
             assert_eq!(refused, expected, "{host} at {address}");
         }
         let other = ("host", "evil.example");
-        for (path, hosts) in
-            [("/", &[][..]), ("/", &[HOST, other]), ("http://evil.example/", &[HOST])]
-        {
+        for (path, hosts, expected) in [
+            ("/", &[][..], 400),
+            ("/", &[HOST, other], 400),
+            ("/", &[HOST, HOST], 400),
+            ("http://evil.example/", &[HOST], 421),
+        ] {
             let refused = status("127.0.0.1", allowed_pages(), Method::GET, path, hosts);
-            assert_eq!(refused, Some(421), "{path} {hosts:?}");
+            assert_eq!(refused, Some(expected), "{path} {hosts:?}");
         }
     }
 

@@ -16,14 +16,14 @@ use axum::{
 use serde_json::json;
 
 use ledgerline::url_text::decode_query;
-use ledgerline_sam::template::{Queue, Resource};
+use ledgerline_sam::template::{ACCOUNT, Queue, REGION, Resource};
 
 use crate::{
     access_log::AccessLog,
     bus::EventBridge,
-    host::Function,
+    host::{Function, LIVE},
     iam::Iam,
-    limits,
+    limits::{self, DividedBatch},
     mailbox::{Mailbox, SendEmail},
     operations::{self, Logs},
     outages::Outage,
@@ -137,6 +137,11 @@ async fn handle_operation(
     if service == "AWSEvents" {
         return gateway.events.answer(&headers, &body).await;
     }
+    if target == "AmazonSQS.SendMessageBatch"
+        && let Some(batch) = DividedBatch::from_request(&body)
+    {
+        return batch.send(&gateway.sqs, &headers).await;
+    }
     gateway.sqs.answer(&headers, body).await
 }
 
@@ -230,27 +235,31 @@ async fn functions(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> R
     answer(StatusCode::OK, json!({ "Functions": functions }))
 }
 
-/// Answers `Invoke` of Lambda. A request names a function by its logical id, as in `sam local
-/// start-lambda`, by its physical name, or by its binary. CloudFormation returns the physical name.
+/// Answers `Invoke` of Lambda. A request names a function by its ARN, whole or without the region,
+/// by its logical id, as in `sam local start-lambda`, by its physical name, or by its binary.
+/// CloudFormation returns the physical name.
 async fn invoke(
     State(gateway): State<Arc<Gateway>>,
     Path(name): Path<String>,
+    RawQuery(query): RawQuery,
     headers: HeaderMap,
     payload: Bytes,
 ) -> Response<Body> {
+    let partial = name.strip_prefix(&format!("arn:aws:lambda:{REGION}:")).unwrap_or(&name);
+    let short = partial.strip_prefix(&format!("{ACCOUNT}:function:")).unwrap_or(partial);
     // The name may end with an alias of the function, such as `:live`.
-    let (plain, alias) = name.split_once(':').unwrap_or((&name, ""));
+    let (plain, alias) = short.split_once(':').unwrap_or((short, ""));
+    let query = decode_query(&query.unwrap_or_default()).unwrap_or_default();
+    let qualifier = query.into_iter().find(|(key, _)| key == "Qualifier");
+    let alias = qualifier.map_or_else(|| alias.to_owned(), |(_, qualifier)| qualifier);
     let named = |(ids, function): &&(Vec<String>, Arc<Function>)| {
         function.name() == plain || ids.iter().any(|id| id == plain)
     };
-    let Some((_, function)) = gateway.functions.iter().find(named) else {
-        let message = format!("there is no function {name}");
-        let mut answer =
-            answer(StatusCode::NOT_FOUND, json!({ "Type": "User", "Message": message }));
-        answer
-            .headers_mut()
-            .insert("x-amzn-errortype", HeaderValue::from_static("ResourceNotFoundException"));
-        return answer;
+    let found = gateway.functions.iter().find(named);
+    let found = found.filter(|_| ["", "$LATEST", LIVE].contains(&alias.as_str()));
+    let Some((_, function)) = found else {
+        let message = format!("there is no function {name} with the qualifier `{alias}`");
+        return invoke_error(StatusCode::NOT_FOUND, "ResourceNotFoundException", &message);
     };
     let qualified = if alias.is_empty() { String::new() } else { format!(":{alias}") };
     let arn = format!("{}{qualified}", function.arn());
@@ -264,7 +273,10 @@ async fn invoke(
     let limit =
         if kind == Some(b"Event") { limits::MAX_BYTES } else { limits::MAX_SYNCHRONOUS_BYTES };
     if payload.len() > limit {
-        return too_large(limit);
+        let message =
+            format!("Request must be smaller than {limit} bytes for the InvokeFunction operation");
+        let kind = "RequestTooLargeException";
+        return invoke_error(StatusCode::PAYLOAD_TOO_LARGE, kind, &message);
     }
     match kind {
         Some(b"Event") => {
@@ -272,7 +284,12 @@ async fn invoke(
             return answer(StatusCode::ACCEPTED, serde_json::Value::Null);
         }
         Some(b"DryRun") => return answer(StatusCode::NO_CONTENT, serde_json::Value::Null),
-        Some(_) | None => {}
+        Some(b"RequestResponse") | None => {}
+        Some(_) => {
+            let message = "X-Amz-Invocation-Type is Event, RequestResponse or DryRun";
+            let kind = "InvalidParameterValueException";
+            return invoke_error(StatusCode::BAD_REQUEST, kind, message);
+        }
     }
     match function.invoke_as(arn, None, payload.to_vec()).await {
         Ok(body) => Response::new(Body::from(body)),
@@ -289,15 +306,10 @@ async fn invoke(
     }
 }
 
-/// Returns Lambda's answer to a payload over the limit.
-fn too_large(limit: usize) -> Response<Body> {
-    let message =
-        format!("Request must be smaller than {limit} bytes for the InvokeFunction operation");
-    let mut answer =
-        answer(StatusCode::PAYLOAD_TOO_LARGE, json!({ "Type": "User", "message": message }));
-    answer
-        .headers_mut()
-        .insert("x-amzn-errortype", HeaderValue::from_static("RequestTooLargeException"));
+/// Returns an error of Lambda's `Invoke`.
+fn invoke_error(status: StatusCode, kind: &'static str, message: &str) -> Response<Body> {
+    let mut answer = answer(status, json!({ "Type": "User", "Message": message }));
+    answer.headers_mut().insert("x-amzn-errortype", HeaderValue::from_static(kind));
     answer
 }
 

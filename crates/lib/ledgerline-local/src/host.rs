@@ -42,7 +42,7 @@ use crate::{
 
 /// The alias under which event sources invoke a function, because SAM publishes it under this name
 /// (`AutoPublishAlias`).
-const LIVE: &str = "live";
+pub(crate) const LIVE: &str = "live";
 /// The maximum number of instances of one function: enough for races between instances to happen.
 const MAX_INSTANCES: usize = 4;
 

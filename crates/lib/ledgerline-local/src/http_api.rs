@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeMap,
+    error::Error,
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -17,6 +18,7 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
+use http_body_util::LengthLimitError;
 use jiff::{Timestamp, tz::TimeZone};
 use ledgerline::url_text::{NoText, decode_path, decode_query};
 use ledgerline_sam::template::Cors;
@@ -185,8 +187,12 @@ async fn answer(
         return message(StatusCode::NOT_FOUND, "Not Found");
     };
     seen.route = route.key();
-    let Ok(body) = axum::body::to_bytes(body, MAX_BODY_BYTES).await else {
-        return message(StatusCode::PAYLOAD_TOO_LARGE, "Request Entity Too Large");
+    let body = match axum::body::to_bytes(body, MAX_BODY_BYTES).await {
+        Ok(body) => body,
+        Err(error) if error.source().is_some_and(|cause| cause.is::<LengthLimitError>()) => {
+            return message(StatusCode::PAYLOAD_TOO_LARGE, "Request Entity Too Large");
+        }
+        Err(_) => return message(StatusCode::BAD_REQUEST, "Bad Request"),
     };
     let operators = route.function.environment().get(OPERATORS_CLAIM).map(String::as_str);
     let authorizer = match &api.authorizer {
@@ -312,6 +318,8 @@ fn gateway_event(
     event
 }
 
+/// Returns the response for a function's answer. An answer without `statusCode` is the body of a
+/// 200.
 fn response(answer: &[u8]) -> Response<Body> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -320,12 +328,18 @@ fn response(answer: &[u8]) -> Response<Body> {
         #[serde(default)]
         headers: BTreeMap<String, Value>,
         #[serde(default)]
+        cookies: Vec<String>,
+        #[serde(default)]
         body: Option<String>,
         #[serde(default)]
         is_base64_encoded: bool,
     }
     let build = || -> Option<Response<Body>> {
-        let answer: Answer = serde_json::from_slice(answer).ok()?;
+        let answer: Value = serde_json::from_slice(answer).ok()?;
+        if answer.get("statusCode").is_none() {
+            return Some(json_answer(StatusCode::OK, &answer));
+        }
+        let answer: Answer = serde_json::from_value(answer).ok()?;
         let body = answer.body.unwrap_or_default();
         let body = if answer.is_base64_encoded {
             BASE64_STANDARD.decode(body).ok()?
@@ -338,6 +352,9 @@ fn response(answer: &[u8]) -> Response<Body> {
             let value = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
             let name = HeaderName::try_from(name.as_str()).ok()?;
             response.headers_mut().insert(name, HeaderValue::try_from(value).ok()?);
+        }
+        for cookie in answer.cookies {
+            response.headers_mut().append("set-cookie", HeaderValue::try_from(cookie).ok()?);
         }
         Some(response)
     };
@@ -390,6 +407,25 @@ mod tests {
         assert_eq!(target("/acc%6Funts/a%2Db?x=%2D").path, "/accounts/a-b");
         assert_eq!(target("/accounts/a%2Fb").path, "/accounts/a/b");
         assert!(Target::from_uri(&Uri::from_static("/accounts/%FF")).is_err());
+    }
+
+    #[tokio::test]
+    async fn an_answer_has_cookies_or_is_the_body_of_a_200() {
+        let read = async |answer: &str| {
+            let (parts, body) = response(answer.as_bytes()).into_parts();
+            let cookies: Vec<_> = parts.headers.get_all("set-cookie").iter().cloned().collect();
+            let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+            (parts.status.as_u16(), cookies, String::from_utf8(body.to_vec()).unwrap())
+        };
+        let error = r#"{"message":"Internal Server Error"}"#.to_owned();
+        let cookies = ["a=1", "b=2; Secure"].map(HeaderValue::from_static).to_vec();
+        assert_eq!(
+            read(r#"{"statusCode":201,"cookies":["a=1","b=2; Secure"],"body":"x"}"#).await,
+            (201, cookies, "x".to_owned())
+        );
+        assert_eq!(read(r#"{"a":[1]}"#).await, (200, vec![], r#"{"a":[1]}"#.to_owned()));
+        assert_eq!(read(r#"{"statusCode":"x"}"#).await, (500, vec![], error.clone()));
+        assert_eq!(read("no JSON").await, (500, vec![], error));
     }
 
     #[test]

@@ -19,6 +19,83 @@ async fn call(stack: &LocalStack, target: &str, body: &Value) -> (StatusCode, St
     (status, body["__type"].as_str().unwrap_or_default().to_owned())
 }
 
+#[tokio::test]
+async fn a_function_is_invoked_by_each_name_that_aws_takes_and_by_no_other() {
+    let stack = LocalStack::start(None).await;
+    let arn = "arn:aws:lambda:us-east-1:000000000000:function:tanks-FanoutFunction";
+    let qualified = format!("{arn}:live");
+    for (name, query, kind, expected) in [
+        (arn, "", "RequestResponse", (200, "")),
+        (&qualified, "", "RequestResponse", (200, "")),
+        ("000000000000:function:tanks-FanoutFunction", "", "DryRun", (204, "")),
+        ("tanks-FanoutFunction", "?Qualifier=live", "RequestResponse", (200, "")),
+        ("tanks-FanoutFunction", "?Qualifier=nope", "DryRun", (404, "ResourceNotFoundException")),
+        ("tanks-FanoutFunction:nope", "", "DryRun", (404, "ResourceNotFoundException")),
+        (&arn.replace("us-east-1", "eu-west-1"), "", "DryRun", (404, "ResourceNotFoundException")),
+        ("tanks-FanoutFunction", "", "Foo", (400, "InvalidParameterValueException")),
+    ] {
+        let url = format!("{}/2015-03-31/functions/{name}/invocations{query}", stack.aws_url());
+        let request =
+            ledgerline_local::http_client().post(url).header("x-amz-invocation-type", kind);
+        let answer = request.body(r#"{"Records":[]}"#).send().await.unwrap();
+        let error = answer.headers().get("x-amzn-errortype").map(|kind| kind.to_str().unwrap());
+        let error = error.unwrap_or_default();
+        assert_eq!((answer.status().as_u16(), error), expected, "{name}{query} {kind}");
+    }
+}
+
+/// Messages that SQS refuses, with the code.
+fn refused_messages() -> [(Value, &'static str); 4] {
+    let id = |id: &str, group: &str| json!({ "MessageBody": "x", "MessageGroupId": group, "MessageDeduplicationId": id });
+    [
+        (id("1", "a b"), "InvalidParameterValue"),
+        (id(&"x".repeat(129), "a"), "InvalidParameterValue"),
+        (id("", "a"), "InvalidParameterValue"),
+        (json!({ "MessageBody": "a\0b", "MessageGroupId": "a" }), "InvalidMessageContents"),
+    ]
+}
+
+#[tokio::test]
+async fn queues_and_the_bus_refuse_single_entries_as_aws_does() {
+    let stack = LocalStack::start(None).await;
+    let post = async |target: &str, body: Value| {
+        let request =
+            ledgerline_local::http_client().post(stack.aws_url()).header("x-amz-target", target);
+        request.json(&body).send().await.unwrap().json::<Value>().await.unwrap()
+    };
+    let queue = format!("{}/000000000000/tanks-FillsQueue.fifo", stack.aws_url());
+    for (mut message, code) in refused_messages() {
+        message["Id"] = json!("bad");
+        let good = json!({ "Id": "good", "MessageBody": "x", "MessageGroupId": "a", "MessageDeduplicationId": message.to_string().len().to_string() });
+        for (entries, successful) in [(json!([message, good]), 1), (json!([message]), 0)] {
+            let batch = json!({ "QueueUrl": queue, "Entries": entries });
+            let answer = post("AmazonSQS.SendMessageBatch", batch).await;
+            assert_eq!(answer["Failed"][0]["Id"], "bad", "{answer}");
+            assert_eq!(answer["Failed"][0]["Code"], code);
+            assert_eq!(answer["Successful"].as_array().unwrap().len(), successful, "{answer}");
+        }
+        message["QueueUrl"] = json!(queue);
+        let answer = post("AmazonSQS.SendMessage", message).await;
+        assert_eq!(answer["__type"], format!("com.amazonaws.sqs#{code}"));
+    }
+    let entry =
+        json!({ "Source": "t", "DetailType": "T", "Detail": "{}", "EventBusName": "tanks-events" });
+    for (field, value, code) in [
+        ("Source", json!(null), "InvalidArgument"),
+        ("DetailType", json!(""), "InvalidArgument"),
+        ("Source", json!("aws.x"), "NotAuthorizedForSourceException"),
+        ("Detail", json!("[1]"), "MalformedDetail"),
+        ("Detail", json!("{"), "MalformedDetail"),
+    ] {
+        let mut refused = entry.clone();
+        refused[field] = value;
+        let answer = post("AWSEvents.PutEvents", json!({ "Entries": [refused, entry] })).await;
+        assert_eq!(answer["FailedEntryCount"], 1);
+        assert_eq!(answer["Entries"][0]["ErrorCode"], code);
+        assert!(answer["Entries"][1]["EventId"].is_string(), "{answer}");
+    }
+}
+
 /// Invokes the fanout with a payload of this many bytes and without records. Returns the status and
 /// the type of the error.
 async fn invoke(stack: &LocalStack, kind: &str, bytes: usize) -> (StatusCode, String) {
