@@ -17,7 +17,7 @@ use ledgerline_tank::views::{
     FILLS, FILLS_VIEW, LEVELS, Level, READINGS, READINGS_VIEW, fill as fill_row, level, readings_of,
 };
 use ledgerline_testing::{
-    LocalStack, Tool, table,
+    LocalStack, Tool, eventually, table,
     tank::{draw, fill, install, log, settled, state},
 };
 use serde_json::{Value, json};
@@ -216,7 +216,11 @@ async fn rows_of_each_wrong_projector_are_named_and_no_others() {
     // A deletion is forgotten.
     let scrapped = install(&stack, 0).await;
     stack.post(&format!("/tanks/{scrapped}/scrap"), json!({})).await;
-    Tool::at(&stack).run(&["reconcile", "--younger", "0"]);
+    let path = format!("/tanks/{scrapped}");
+    eventually("the level is forgotten", async || {
+        (stack.get(&path).await.status == 404).then_some(())
+    })
+    .await;
     show(&stack, &client, &scrapped, Some).await;
     expected[2].insert((format!("tank-{scrapped}"), scrapped.clone(), String::new()));
 
