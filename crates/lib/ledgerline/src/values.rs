@@ -284,7 +284,7 @@ fn one_line() -> String {
 }
 
 /// Returns a text in its one spelling: Unicode's normalization form C. Programs write `é` as one
-/// character or as two, and people see one name. A text that becomes too long has none: a few
+/// character or as two, and people see one name. A text that is too long in it has none: a few
 /// characters become up to three.
 fn compose<const MAX: usize>(text: String) -> Option<String> {
     let normalizer = const { ComposingNormalizerBorrowed::new_nfc() };
