@@ -34,10 +34,10 @@ pub(super) fn simplify(document: &mut Value) {
 }
 
 fn simplify_schema(schema: &mut Value) {
-    match schema {
-        Value::Bool(true) => *schema = json!({}),
-        Value::Bool(false) => *schema = json!({ "not": {} }),
-        other => simplify(other),
+    match schema.as_bool() {
+        Some(true) => *schema = json!({}),
+        Some(false) => *schema = json!({ "not": {} }),
+        None => simplify(schema),
     }
 }
 
