@@ -871,7 +871,8 @@ async fn an_outage_of_any_length_quarantines_no_record() {
     let all = |taken: &mut Taken| {
         taken.refuse.insert(String::new(), usize::MAX);
     };
-    let outages: [(&str, &dyn Fn(&mut Taken)); 3] = [
+    type Outage<'a> = &'a dyn Fn(&mut Taken);
+    let outages: [(&str, Outage<'_>); 3] = [
         ("a bus that fails", &|taken| taken.refuse_calls = Some("PutEvents")),
         ("a queue that fails", &|taken| taken.refuse_calls = Some("SendMessageBatch")),
         ("targets that refuse each entry", &all),

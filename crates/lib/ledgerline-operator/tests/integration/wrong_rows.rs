@@ -83,20 +83,18 @@ fn change_fills(
 }
 
 fn constant(commit: &Commit) -> Result<Changes, ChangesError> {
-    change_fills(commit, |event| match event {
-        Event::TankFilled { level, note, on, .. } => {
-            Some(Event::TankFilled { amount: 1, level, note, on })
+    change_fills(commit, |mut event| {
+        if let Event::TankFilled { amount, .. } = &mut event {
+            *amount = 1;
         }
-        other => Some(other),
+        Some(event)
     })
 }
 
 fn sign(commit: &Commit) -> Result<Changes, ChangesError> {
-    change_fills(commit, |event| match event {
-        Event::TankDrawn { amount, level, note, on } => {
-            Some(Event::TankFilled { amount, level, note, on })
-        }
-        other => Some(other),
+    change_fills(commit, |event| {
+        let Event::TankDrawn { amount, level, note, on } = event else { return Some(event) };
+        Some(Event::TankFilled { amount, level, note, on })
     })
 }
 
@@ -144,14 +142,17 @@ fn wrong_version(commit: &Commit) -> Result<Changes, ChangesError> {
     Ok(changes)
 }
 
+/// The row that a wrong projector of states writes in place of this one.
+type WrongRow = fn(Level) -> Option<Level>;
+
 /// Writes the row of a tank by a wrong projector of states. Without a row, the view forgets it.
-async fn show(stack: &LocalStack, client: &Client, id: &str, row: fn(Level) -> Option<Level>) {
+async fn show(stack: &LocalStack, client: &Client, id: &str, row: WrongRow) {
     let key = AttributeValue::S(id.to_owned());
     client.delete_item().table_name(table("LevelsTable")).key("tankId", key).send().await.unwrap();
     let (version, state) = state(stack, id).await;
     let installed = match state {
         State::Scrapped(tank) => State::Installed(tank),
-        other => other,
+        State::Absent | State::Installed(_) => state,
     };
     let rows = StateRows::new(client.clone(), table("LevelsTable"), LEVELS);
     match row(level(id, version, installed).unwrap()) {
@@ -193,7 +194,7 @@ async fn rows_of_each_wrong_projector_are_named_and_no_others() {
         (readings(swapped_fields), [&amounts("amount")[1..], &amounts("level")[1..]].concat()),
         (readings(wrong_version), amounts("version")),
     ];
-    let of_states: [(fn(Level) -> Option<Level>, &str); 4] = [
+    let of_states: [(WrongRow, &str); 4] = [
         (|row| Some(Level { level: -row.level, ..row }), "level"),
         (|row| Some(Level { installed_by: None, ..row }), "installedBy"),
         // The key is wrong, or the row is forgotten: there is none.
