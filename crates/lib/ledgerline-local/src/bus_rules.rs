@@ -8,7 +8,7 @@ use serde_json::json;
 use ledgerline_sam::template::{self, Event, RetryPolicy, RuleSource, Template};
 
 use crate::{
-    bus::EventBridge,
+    event_bus::EventBridge,
     host::Function,
     services::Sqs,
     sources::invocation::{AsyncTarget, Invocations},

@@ -13,8 +13,8 @@ use tokio::sync::{Notify, watch};
 use ledgerline_sam::template::{self, Event, QueueSource, StreamSource, Template};
 
 use crate::{
-    bus::EventBridge,
     bus_rules,
+    event_bus::EventBridge,
     host::Function,
     iam::Iam,
     pattern::Filters,

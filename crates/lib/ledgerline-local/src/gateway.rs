@@ -20,7 +20,8 @@ use ledgerline_sam::template::{ACCOUNT, Queue, REGION, Resource};
 
 use crate::{
     access_log::AccessLog,
-    bus::EventBridge,
+    aws_answer::answer,
+    event_bus::EventBridge,
     host::{Function, LIVE},
     iam::Iam,
     limits::{self, DividedBatch},
@@ -326,13 +327,4 @@ fn refuse(status: StatusCode, refusal: serde_json::Value) -> Response<Body> {
     let mut refused = answer(status, refusal);
     refused.headers_mut().insert("x-amzn-errortype", HeaderValue::from_static(kind));
     refused
-}
-
-pub(crate) fn answer(status: StatusCode, body: serde_json::Value) -> Response<Body> {
-    let mut response = Response::new(Body::from(body.to_string()));
-    *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert("content-type", HeaderValue::from_static("application/x-amz-json-1.0"));
-    response
 }

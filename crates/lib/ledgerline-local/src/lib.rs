@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod access_log;
-mod bus;
+mod aws_answer;
 mod bus_rules;
 mod cli;
 mod connections;
@@ -10,6 +10,7 @@ mod cors;
 mod descriptors;
 mod door;
 mod dynamodb;
+mod event_bus;
 mod gateway;
 pub mod host;
 mod http_api;

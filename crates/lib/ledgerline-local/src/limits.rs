@@ -8,7 +8,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use crate::{gateway, services::Sqs};
+use crate::{aws_answer::answer, services::Sqs};
 
 /// The bytes of the entries of one `PutEvents`, of the messages of one `SendMessageBatch`, and of
 /// the payload of one asynchronous invocation. Source: "More room to build", AWS Compute Blog,
@@ -104,6 +104,6 @@ impl DividedBatch {
         }
         let failed = results["Failed"].as_array().cloned().unwrap_or_default();
         results["Failed"] = [failed, self.failed].concat().into();
-        gateway::answer(StatusCode::OK, results)
+        answer(StatusCode::OK, results)
     }
 }

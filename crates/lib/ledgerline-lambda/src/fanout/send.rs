@@ -75,7 +75,7 @@ pub(crate) fn fail_call<E: ProvideErrorMetadata>(
 }
 
 /// The entry that a target accepted last. While the target refuses other entries with unknown
-/// codes, the fanout sends this entry again: targets accept duplicates, unless there is an outage.
+/// codes, the fanout resends this entry: targets accept duplicates, unless there is an outage.
 #[derive(Debug)]
 pub(crate) struct LastAccepted<T>(Mutex<Option<T>>);
 

@@ -20,7 +20,7 @@ use uuid::Uuid;
 use ledgerline_sam::template::{ACCOUNT, REGION};
 
 use crate::{
-    gateway,
+    aws_answer::answer,
     pattern::Pattern,
     sources::invocation::{Delivery, Invocations, RuleTarget},
 };
@@ -111,11 +111,10 @@ impl EventBridge {
             Err(error) => Err(refusal("SerializationException", error.to_string())),
         };
         match answered {
-            Ok(answer) => gateway::answer(StatusCode::OK, answer),
-            Err(Refusal { kind, message }) => gateway::answer(
-                StatusCode::BAD_REQUEST,
-                json!({ "__type": kind, "message": message }),
-            ),
+            Ok(body) => answer(StatusCode::OK, body),
+            Err(Refusal { kind, message }) => {
+                answer(StatusCode::BAD_REQUEST, json!({ "__type": kind, "message": message }))
+            }
         }
     }
 
