@@ -131,7 +131,7 @@ impl Request {
             503 => waits,
             500.. => false,
             // The API itself refuses a path that is no text.
-            400 => !answer.problem().is_empty() || answer.body["message"] == "Bad Request",
+            400 => answer.body["message"] == "Bad Request" || !answer.problem().is_empty(),
             _ if is_elsewhere => true,
             // A route must not ignore a part of the query.
             _ => !has_unknown && !is_repeated,

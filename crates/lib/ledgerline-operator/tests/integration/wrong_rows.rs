@@ -216,12 +216,13 @@ async fn rows_of_each_wrong_projector_are_named_and_no_others() {
     }
     // A deletion is forgotten.
     let scrapped = install(&stack, 0).await;
-    stack.post(&format!("/tanks/{scrapped}/scrap"), json!({})).await;
     let path = format!("/tanks/{scrapped}");
-    eventually("the level is forgotten", async || {
-        (stack.get(&path).await.status == 404).then_some(())
-    })
-    .await;
+    let shown = async |what: &str, status: u16| {
+        eventually(what, async || (stack.get(&path).await.status == status).then_some(())).await;
+    };
+    shown("the level is there", 200).await;
+    stack.post(&format!("{path}/scrap"), json!({})).await;
+    shown("the level is forgotten", 404).await;
     show(&stack, &client, &scrapped, Some).await;
     expected[2].insert((format!("tank-{scrapped}"), scrapped.clone(), String::new()));
 
