@@ -12,6 +12,7 @@ mod bus;
 mod poison_pill;
 mod queues;
 mod send;
+mod send_report;
 mod state_resolver;
 mod state_views;
 
@@ -43,6 +44,7 @@ use crate::{
         poison_pill::{Plan, PoisonPillGuard, is_refused_for_good},
         queues::Queues,
         send::LastAccepted,
+        send_report::{FirstFailure, SendReport, UnknownRefusal},
         state_resolver::{StateResolver, Unavailable},
         state_views::{State, Views},
     },
@@ -318,8 +320,8 @@ impl Fanout {
         report.failure.first
     }
 
-    /// Decides about each entry that its target refused with an unknown code while it accepted
-    /// others: the record fails, and is refused for good after a number of attempts.
+    /// Fails the record of each entry that its target refused with an unknown code while it accepted
+    /// others. After a number of attempts, the record is refused for good.
     async fn judge_unknown_codes(&self, records: &[Record], report: &mut SendReport) {
         // A commit has an entry for each of its events.
         report
@@ -335,7 +337,8 @@ impl Fanout {
             {
                 report.failure.note(index);
             } else {
-                let reason = format!("`{target}` refused it with {code}, and accepted others");
+                let reason =
+                    format!("`{target}` refused the entry with `{code}`, and accepted others");
                 report.refused.push((index, reason));
             }
         }
@@ -439,78 +442,6 @@ fn log_batch(commits: &[(usize, &Commit)], failure: FirstFailure, quarantined: &
         failed = failed.as_field(),
         "fanout"
     );
-}
-
-/// The result of a batch for one kind of target: the views, the bus or the queues.
-#[derive(Debug, Default)]
-struct SendReport {
-    failure: FirstFailure,
-    /// The records that this kind of target will never accept, each with the reason.
-    refused: Vec<(usize, String)>,
-    unknown: Vec<UnknownRefusal>,
-}
-
-/// An entry that its target refused with an unknown code, while it accepted others.
-#[derive(Debug)]
-struct UnknownRefusal {
-    /// The index of the record.
-    index: usize,
-    target: String,
-    code: String,
-}
-
-impl SendReport {
-    /// Adds the entries that a call left unsent, each with the index of its record.
-    fn add_unsent(
-        &mut self,
-        target: &str,
-        unsent: impl IntoIterator<Item = (usize, send::EntryFailure)>,
-    ) {
-        for (index, failure) in unsent {
-            match failure {
-                send::EntryFailure::Transient => self.failure.note(index),
-                send::EntryFailure::Unknown(code) => {
-                    self.unknown.push(UnknownRefusal { index, target: target.to_owned(), code })
-                }
-                send::EntryFailure::Permanent(code) => {
-                    self.refused.push((index, format!("it was refused: {code}")))
-                }
-            }
-        }
-    }
-
-    /// Whether a record fails, unless its target refuses it for good.
-    fn is_blocked(&self) -> bool {
-        self.failure.first.is_some() || !self.unknown.is_empty()
-    }
-
-    fn merge(&mut self, other: Self) {
-        self.failure.merge(other.failure);
-        self.refused.extend(other.refused);
-        self.unknown.extend(other.unknown);
-    }
-}
-
-/// The index of the first record that failed. Lambda delivers that record and all after it again.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct FirstFailure {
-    first: Option<usize>,
-}
-
-impl FirstFailure {
-    fn note(&mut self, index: usize) {
-        self.first = Some(self.first.map_or(index, |first| first.min(index)));
-    }
-
-    fn merge(&mut self, other: Self) {
-        if let Some(index) = other.first {
-            self.note(index);
-        }
-    }
-
-    fn covers(self, index: usize) -> bool {
-        self.first.is_some_and(|first| first <= index)
-    }
 }
 
 #[cfg(test)]

@@ -139,7 +139,7 @@ impl Query {
         self.parameter::<Limit>("limit").parameter::<String>("cursor")
     }
 
-    /// Says in a few words what the route is for, as the contract shows it: "Credit an account".
+    /// Sets the summary of the route in the contract, such as "List the accounts".
     #[must_use]
     pub fn summary(self, text: &'static str) -> Self {
         Self { described: self.described.summary(text), ..self }

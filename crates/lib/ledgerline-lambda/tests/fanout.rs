@@ -968,8 +968,8 @@ async fn assert_quarantined(target: &Target, ids: std::ops::Range<usize>) {
     }
 }
 
-/// The fanout cannot know whether another call would be accepted. So a process that has sent
-/// nothing before waits.
+/// The fanout cannot know whether another call would be accepted. So it quarantines nothing until
+/// the target has accepted an entry.
 #[tokio::test]
 async fn without_an_accepted_entry_an_unknown_code_counts_as_an_outage() {
     let world = World::new().await;

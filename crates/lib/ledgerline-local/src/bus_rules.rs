@@ -67,7 +67,7 @@ pub(crate) async fn connect(
         let put = json!({ "Rule": name, "EventBusName": bus, "Targets": [target] });
         let put = events.call("PutTargets", &put).await?;
         if put["FailedEntryCount"] != 0 {
-            bail!("the target of rule {name}: {}", put["FailedEntries"][0]["ErrorMessage"]);
+            bail!("the target of rule `{name}`: {}", put["FailedEntries"][0]["ErrorMessage"]);
         }
     }
     Ok(())

@@ -47,11 +47,11 @@ struct Rule {
     /// The rule as `DescribeRule` returns it.
     description: Value,
     pattern: Pattern,
-    targets: BTreeMap<String, Target>,
+    targets: BTreeMap<String, StoredTarget>,
 }
 
 #[derive(Debug)]
-struct Target {
+struct StoredTarget {
     /// The target as `PutTargets` got it.
     description: Value,
     target: RuleTarget,
@@ -65,7 +65,7 @@ pub(crate) struct Refusal {
     message: String,
 }
 
-type Answered = Result<Value, Refusal>;
+type CallResult = Result<Value, Refusal>;
 
 fn refusal(kind: &'static str, message: impl Into<String>) -> Refusal {
     Refusal { kind, message: message.into() }
@@ -106,11 +106,11 @@ impl EventBridge {
         let target = headers.get("x-amz-target").and_then(|target| target.to_str().ok());
         let operation = target.and_then(|target| target.split_once('.'));
         let (_, operation) = operation.unwrap_or_default();
-        let answered = match serde_json::from_slice(body) {
+        let result = match serde_json::from_slice(body) {
             Ok(request) => self.call(operation, &request).await,
             Err(error) => Err(refusal("SerializationException", error.to_string())),
         };
-        match answered {
+        match result {
             Ok(body) => answer(StatusCode::OK, body),
             Err(Refusal { kind, message }) => {
                 answer(StatusCode::BAD_REQUEST, json!({ "__type": kind, "message": message }))
@@ -122,7 +122,7 @@ impl EventBridge {
     ///
     /// # Errors
     /// When AWS would refuse the request, or the operation is not emulated.
-    pub(crate) async fn call(&self, operation: &str, request: &Value) -> Answered {
+    pub(crate) async fn call(&self, operation: &str, request: &Value) -> CallResult {
         match operation {
             "CreateEventBus" => self.create_bus(request),
             "ListEventBuses" => {
@@ -168,7 +168,7 @@ impl EventBridge {
         self.buses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn create_bus(&self, request: &Value) -> Answered {
+    fn create_bus(&self, request: &Value) -> CallResult {
         let name = text(request, "Name")?;
         let mut buses = self.buses();
         if buses.contains_key(name) {
@@ -184,14 +184,14 @@ impl EventBridge {
         request: &Value,
         field: &str,
         run: impl FnOnce(&mut Rule) -> Value,
-    ) -> Answered {
+    ) -> CallResult {
         let (bus, name) = (bus_name(request), text(request, field)?);
         let mut buses = self.buses();
         let rule = buses.get_mut(bus).and_then(|rules| rules.get_mut(name));
         rule.map(run).ok_or_else(|| missing("Rule", name))
     }
 
-    fn put_rule(&self, request: &Value) -> Answered {
+    fn put_rule(&self, request: &Value) -> CallResult {
         let (bus, name) = (bus_name(request), text(request, "Name")?);
         if request["EventPattern"].is_null() {
             return Err(invalid(
@@ -218,7 +218,7 @@ impl EventBridge {
         Ok(json!({ "RuleArn": arn }))
     }
 
-    fn list_rules(&self, request: &Value) -> Answered {
+    fn list_rules(&self, request: &Value) -> CallResult {
         let (bus, prefix) = (bus_name(request), request["NamePrefix"].as_str().unwrap_or_default());
         let buses = self.buses();
         let rules = buses.get(bus).ok_or_else(|| missing("Event bus", bus))?;
@@ -226,14 +226,14 @@ impl EventBridge {
         Ok(json!({ "Rules": listed.map(|(_, rule)| &rule.description).collect::<Vec<_>>() }))
     }
 
-    fn set_state(&self, request: &Value, state: &str) -> Answered {
+    fn set_state(&self, request: &Value, state: &str) -> CallResult {
         self.with_rule(request, "Name", |rule| {
             rule.description["State"] = state.into();
             json!({})
         })
     }
 
-    fn delete_rule(&self, request: &Value) -> Answered {
+    fn delete_rule(&self, request: &Value) -> CallResult {
         let (bus, name) = (bus_name(request), text(request, "Name")?);
         let mut buses = self.buses();
         // AWS deletes a rule that does not exist.
@@ -245,7 +245,7 @@ impl EventBridge {
         Ok(json!({}))
     }
 
-    async fn put_targets(&self, request: &Value) -> Answered {
+    async fn put_targets(&self, request: &Value) -> CallResult {
         let mut failed = Vec::new();
         for description in request["Targets"].as_array().into_iter().flatten() {
             let target = match serde_json::from_value::<RuleTarget>(description.clone()) {
@@ -253,7 +253,9 @@ impl EventBridge {
                     None => Ok(target),
                     Some(reason) => Err(reason),
                 },
-                Err(error) => Err(format!("the local stack cannot deliver so: {error}")),
+                Err(error) => {
+                    Err(format!("the local stack cannot deliver to such a target: {error}"))
+                }
             };
             let put = self.with_rule(request, "Rule", |rule| match target {
                 Ok(target)
@@ -261,7 +263,7 @@ impl EventBridge {
                         || rule.targets.contains_key(&target.id) =>
                 {
                     let description = description.clone();
-                    rule.targets.insert(target.id.clone(), Target { description, target });
+                    rule.targets.insert(target.id.clone(), StoredTarget { description, target });
                     Value::Null
                 }
                 Ok(_) => json!(format!("a rule has at most {MAX_TARGETS} targets")),
@@ -278,7 +280,7 @@ impl EventBridge {
         Ok(json!({ "FailedEntryCount": failed.len(), "FailedEntries": failed }))
     }
 
-    fn put_events(&self, request: &Value) -> Answered {
+    fn put_events(&self, request: &Value) -> CallResult {
         let entries = request["Entries"].as_array().map(Vec::as_slice).unwrap_or_default();
         if !(1..=MAX_ENTRIES).contains(&entries.len()) {
             return Err(invalid(format!("`Entries` has 1 to {MAX_ENTRIES} entries")));
@@ -300,7 +302,7 @@ impl EventBridge {
             for rule in rules.filter(|rule| {
                 rule.description["State"] == "ENABLED" && rule.pattern.matches(&event)
             }) {
-                for Target { target, .. } in rule.targets.values() {
+                for StoredTarget { target, .. } in rule.targets.values() {
                     self.invocations.deliver(Delivery {
                         rule: rule.description["Arn"].as_str().unwrap_or_default().to_owned(),
                         target: target.clone(),
@@ -321,7 +323,7 @@ fn parse_pattern(pattern: &str) -> Result<Pattern, Refusal> {
 }
 
 /// Returns the event of an entry. Source: the API reference of `PutEventsResultEntry`.
-fn event(entry: &Value) -> Answered {
+fn event(entry: &Value) -> CallResult {
     let field = |name: &str| {
         let value = entry[name].as_str().filter(|value| !value.is_empty());
         value.ok_or_else(|| {

@@ -188,8 +188,8 @@ async fn mails(
     RawQuery(query): RawQuery,
 ) -> Result<Json<serde_json::Value>, StatusCode> {
     let query = decode_query(&query.unwrap_or_default()).map_err(|_| StatusCode::BAD_REQUEST)?;
-    let to = query.into_iter().find(|(name, _)| name == "to");
-    Ok(gateway.mailbox.mails(to.as_ref().map(|(_, to)| to.as_str())))
+    let recipient = query.into_iter().find(|(name, _)| name == "to");
+    Ok(gateway.mailbox.mails(recipient.as_ref().map(|(_, recipient)| recipient.as_str())))
 }
 
 /// Makes a resource fail for a while: `{"of": "BalancesTable", "seconds": 60}`. A request with
@@ -259,7 +259,7 @@ async fn invoke(
     let found = gateway.functions.iter().find(named);
     let found = found.filter(|_| ["", "$LATEST", LIVE].contains(&alias.as_str()));
     let Some((_, function)) = found else {
-        let message = format!("there is no function {name} with the qualifier `{alias}`");
+        let message = format!("there is no function `{name}` with the qualifier `{alias}`");
         return invoke_error(StatusCode::NOT_FOUND, "ResourceNotFoundException", &message);
     };
     let qualified = if alias.is_empty() { String::new() } else { format!(":{alias}") };

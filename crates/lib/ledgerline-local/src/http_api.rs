@@ -85,7 +85,7 @@ const WAIT: &str = "wait";
 /// The target of a request, decoded as its function decodes it. Otherwise a request could be a long
 /// poll for the function, and none for the gateway.
 #[derive(Debug)]
-struct Target {
+struct RequestTarget {
     /// The path. HTTP APIs decode it before they look for a route.
     path: String,
     raw_query: String,
@@ -93,7 +93,7 @@ struct Target {
     query: Vec<(String, String)>,
 }
 
-impl Target {
+impl RequestTarget {
     fn from_uri(uri: &Uri) -> Result<Self, NoText> {
         let raw_query = uri.query().unwrap_or_default().to_owned();
         let query = decode_query(&raw_query).unwrap_or_default();
@@ -176,7 +176,7 @@ async fn answer(
     seen: &mut access_log::Request,
 ) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    let Ok(mut target) = Target::from_uri(&parts.uri) else {
+    let Ok(mut target) = RequestTarget::from_uri(&parts.uri) else {
         return message(StatusCode::BAD_REQUEST, "Bad Request");
     };
     let found = api
@@ -258,7 +258,7 @@ fn gateway_event(
     route: &Route,
     parameters: &BTreeMap<String, String>,
     method: &Method,
-    target: &Target,
+    target: &RequestTarget,
     headers: &HeaderMap,
     body: &Bytes,
     client: SocketAddr,
@@ -381,8 +381,8 @@ fn json_answer(status: StatusCode, body: &Value) -> Response<Body> {
 mod tests {
     use super::*;
 
-    fn target(uri: &str) -> Target {
-        Target::from_uri(&uri.parse().unwrap()).unwrap()
+    fn target(uri: &str) -> RequestTarget {
+        RequestTarget::from_uri(&uri.parse().unwrap()).unwrap()
     }
 
     #[test]
@@ -406,7 +406,7 @@ mod tests {
     fn a_path_is_decoded_before_its_route_is_found() {
         assert_eq!(target("/acc%6Funts/a%2Db?x=%2D").path, "/accounts/a-b");
         assert_eq!(target("/accounts/a%2Fb").path, "/accounts/a/b");
-        assert!(Target::from_uri(&Uri::from_static("/accounts/%FF")).is_err());
+        assert!(RequestTarget::from_uri(&Uri::from_static("/accounts/%FF")).is_err());
     }
 
     #[tokio::test]

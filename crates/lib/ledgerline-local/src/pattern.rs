@@ -121,7 +121,7 @@ fn join(path: &str, name: &str) -> String {
 }
 
 /// Whether each field has a leaf that meets one of its conditions, and all these leaves are in the
-/// same elements of the arrays around them. `chosen` has the elements of the fields before.
+/// same elements of the arrays around them. `chosen` has the elements of the preceding fields.
 fn choose(fields: &[Field], leaves: &[Leaf<'_>], chosen: &[Element]) -> bool {
     let Some((field, rest)) = fields.split_first() else { return true };
     let mut at_path = leaves.iter().filter(|leaf| leaf.path == field.path).peekable();

@@ -451,8 +451,8 @@ fn check(client: &Client, request: &AuthorizeRequest) -> Result<(), &'static str
     requested_scope(client, &request.scope).map(|_| ()).ok_or("invalid_scope")
 }
 
-/// Whether a text may be a verifier: 43 to 128 unreserved characters (RFC 7636, 4.1). A client with
-/// another one would work here, and fail elsewhere.
+/// Whether a text may be a verifier: 43 to 128 unreserved characters (RFC 7636, 4.1). Without
+/// this check, a client with another one would work here, and fail on AWS.
 fn is_verifier(text: &str) -> bool {
     let is_unreserved = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
     (43..=128).contains(&text.len()) && text.bytes().all(is_unreserved)

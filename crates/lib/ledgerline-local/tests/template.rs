@@ -31,13 +31,13 @@ fn an_error_in_a_template_names_its_line() {
             &format!(
                 "Parameters:\n  Site: {{ Type: String, Default: a/, AllowedPattern: '[a-z]*' }}\n{FUNCTION}"
             ),
-            "2: parameter Site does not allow `a/`: expected a text that matches `[a-z]*`",
+            "2: parameter `Site` does not allow `a/`: expected a text that matches `[a-z]*`",
         ),
         (
             &format!(
                 "Parameters:\n  Site: {{ Type: String, Default: c, AllowedValues: [a, b] }}\n{FUNCTION}"
             ),
-            "2: parameter Site does not allow `c`: choose one of: a, b",
+            "2: parameter `Site` does not allow `c`: choose one of: a, b",
         ),
         (
             "Resources:\n  Bus: { Type: AWS::Events::EventBus, Properties: {} }\n",

@@ -310,10 +310,10 @@ impl Deployment {
 
 /// Returns the name of the user of this computer. A container may set no variable with it.
 fn local_user() -> String {
-    let named = std::env::var("USER").ok().filter(|user| !user.is_empty());
-    let asked = || Command::new("id").arg("-un").output().ok();
-    let asked = || Some(String::from_utf8(asked()?.stdout).ok()?.trim().to_owned());
-    named.or_else(asked).unwrap_or_default()
+    let variable = std::env::var("USER").ok().filter(|user| !user.is_empty());
+    let command = || Command::new("id").arg("-un").output().ok();
+    let answer = || Some(String::from_utf8(command()?.stdout).ok()?.trim().to_owned());
+    variable.or_else(answer).unwrap_or_default()
 }
 
 fn variables(environment: Option<EnvironmentResponse>) -> BTreeMap<String, String> {

@@ -1,14 +1,15 @@
 //! The examination of the deployed stack: changes by hand that CloudFormation does not see as
 //! drift, and commits and manifests that do not fit this workspace.
 
+mod rules;
+
 use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 use aws_sdk_cloudformation::types::{StackDriftDetectionStatus, StackResourceDriftStatus};
-use aws_sdk_eventbridge::types::{Rule, RuleState};
 use backon::{ConstantBuilder, Retryable};
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
@@ -19,7 +20,7 @@ use ledgerline::{
     shapes::unreadable,
 };
 use ledgerline_dynamodb::{Phase, Standby};
-use ledgerline_sam::lookup::{list, resources};
+use ledgerline_sam::lookup::resources;
 use serde_json::{Value, json};
 
 use crate::{
@@ -77,9 +78,9 @@ pub(crate) async fn run<L: Aggregates>(
         findings.add("manifest", &function, "it is deployed differently");
     }
     check_functions(deployment, &template, &manifests, &mut findings).await?;
-    check_bus(deployment, &mut findings).await;
+    rules::check_bus(deployment, &mut findings).await;
     if !deployment.is_local {
-        check_rules(deployment, &mut findings).await;
+        rules::check_rules(deployment, &mut findings).await;
     }
     check_views(deployment, stack, &mut findings).await?;
     if options.drift {
@@ -223,84 +224,6 @@ async fn check_views(
 
 // --- Rules and drift -----------------------------------------------------------------------------
 
-/// Checks that the rules are enabled: those of schedules, which start functions, and those that
-/// route states to views.
-async fn check_rules(deployment: &Deployment, findings: &mut Findings) {
-    let mut buses = BTreeMap::new();
-    let mut examined = 0;
-    for (id, rule) in deployment.resources_of_type("AWS::Events::Rule") {
-        examined += 1;
-        // The id begins with the name of the bus, also of another stack's, but not of the default one.
-        let (bus, name) =
-            rule.split_once('|').map_or((None, rule), |(bus, name)| (Some(bus), name));
-        let rules = match buses.entry(bus) {
-            Entry::Occupied(rules) => rules.into_mut(),
-            Entry::Vacant(place) => place.insert(list_rules(deployment, bus).await),
-        };
-        let wrong = match rules {
-            Ok(rules) => state_problem(rules, name),
-            Err(error) => Some(format!("{error:#}")),
-        };
-        if let Some(wrong) = wrong {
-            findings.add("rule", id, wrong);
-        }
-    }
-    findings.examined.push(("rules", examined));
-}
-
-/// Returns the problem of a rule that its bus does not have, or that is not enabled.
-fn state_problem(rules: &[Rule], name: &str) -> Option<String> {
-    match rules.iter().find(|rule| rule.name() == Some(name)).map(Rule::state) {
-        Some(Some(RuleState::Enabled)) => None,
-        Some(state) => Some(format!("it is {state:?}")),
-        None => Some("its bus does not have it: it was deleted by hand".to_owned()),
-    }
-}
-
-/// Finds rules on the bus, also those of other stacks, that match event types which the fanout does
-/// not send.
-async fn check_bus(deployment: &Deployment, findings: &mut Findings) {
-    // Without the variable, the fanout sends all types.
-    let fanout = deployment.function("FanoutFunction").ok();
-    let sent =
-        fanout.and_then(|fanout| fanout.variables.get("BUS_EVENTS")).map_or("*", String::as_str);
-    let sent: BTreeSet<_> = sent.split_whitespace().collect();
-    let mut examined = 0;
-    for (id, name) in deployment.resources_of_type("AWS::Events::EventBus") {
-        let found = match list_rules(deployment, Some(name)).await {
-            Ok(found) => found,
-            Err(error) => {
-                findings.add("bus", id, format!("{error:#}"));
-                continue;
-            }
-        };
-        // A service manages the rules for an archive of the bus.
-        for rule in found.iter().filter(|rule| rule.managed_by().is_none()) {
-            let pattern =
-                rule.event_pattern().and_then(|pattern| serde_json::from_str(pattern).ok());
-            if let Some(wrong) = unsent_types(&pattern.unwrap_or_default(), &sent) {
-                findings.add("rule", rule.name().unwrap_or_default(), wrong);
-            }
-            examined += 1;
-        }
-    }
-    findings.examined.push(("rules on the bus", examined));
-}
-
-/// Returns the rules on a bus, or on the default one.
-async fn list_rules(deployment: &Deployment, bus: Option<&str>) -> Result<Vec<Rule>> {
-    let (mut rules, mut after) = (Vec::new(), None);
-    loop {
-        let list = deployment.events.list_rules().set_event_bus_name(bus.map(ToOwned::to_owned));
-        let page = list.set_next_token(after).send().await?;
-        rules.extend(page.rules.unwrap_or_default());
-        after = page.next_token;
-        if after.is_none() {
-            return Ok(rules);
-        }
-    }
-}
-
 /// Returns the problem of a function whose code needs variables that were taken away.
 fn missing_variables(
     manifest: Option<&Manifest>,
@@ -310,22 +233,6 @@ fn missing_variables(
     let missing = declared.map(|name| &**name).filter(|name| !variables.contains_key(*name));
     let missing = missing.collect::<Vec<_>>().join(", ");
     (!missing.is_empty()).then(|| format!("it lacks the variables {missing}, which its code needs"))
-}
-
-/// Returns the problem of a rule that matches event types which the fanout does not send.
-fn unsent_types(pattern: &Value, sent: &BTreeSet<&str>) -> Option<String> {
-    const OPEN: &str = "deploy with BusEvents=*, or add the types to BusEvents";
-    if sent.contains("*") {
-        return None;
-    }
-    let types = list(&pattern["detail-type"]);
-    // A pattern may match a prefix or something else, instead of naming types.
-    let named: Option<Vec<_>> = types.iter().map(|name| name.as_str()).collect();
-    let Some(named) = named.filter(|named| !named.is_empty()) else {
-        return Some(format!("it names no detail-type, and not all events are on the bus: {OPEN}"));
-    };
-    let missing: Vec<_> = named.into_iter().filter(|name| !sent.contains(name)).collect();
-    (!missing.is_empty()).then(|| format!("{} is not put on the bus: {OPEN}", missing.join(", ")))
 }
 
 /// Makes CloudFormation compare the resources with their deployed form, and waits for the result.
@@ -472,29 +379,5 @@ mod tests {
         assert_eq!(deployed(&["COMMITS_TABLE", "LEVELS_TABLE", "OTHER"]), None);
         let wrong = deployed(&["COMMITS_TABLE"]).unwrap();
         assert_eq!(wrong, "it lacks the variables LEVELS_TABLE, which its code needs");
-    }
-
-    #[test]
-    fn a_rule_that_is_off_or_that_its_bus_does_not_have_is_found() {
-        let rule = |name, state| Rule::builder().name(name).state(state).build();
-        let rules = [rule("on", RuleState::Enabled), rule("off", RuleState::Disabled)];
-        assert_eq!(state_problem(&rules, "on"), None);
-        assert!(state_problem(&rules, "off").unwrap().contains("Disabled"));
-        assert!(state_problem(&rules, "gone").unwrap().contains("deleted by hand"));
-    }
-
-    #[test]
-    fn a_rule_with_types_that_the_bus_does_not_carry_is_found() {
-        let sent = BTreeSet::from(["Filled", "Drained"]);
-        let pattern = |types: Value| json!({ "source": ["tanks.tank"], "detail-type": types });
-        assert_eq!(unsent_types(&pattern(json!(["Filled"])), &sent), None);
-        for (wants, says) in [
-            (pattern(json!(["Filled", "Opened"])), "Opened is not put on the bus"),
-            (pattern(json!([{ "prefix": "Fill" }])), "it names no detail-type"),
-            (json!({ "source": ["tanks.tank"] }), "it names no detail-type"),
-        ] {
-            assert!(unsent_types(&wants, &sent).unwrap().contains(says), "{wants}");
-            assert_eq!(unsent_types(&wants, &BTreeSet::from(["*"])), None, "{wants}");
-        }
     }
 }

@@ -27,20 +27,20 @@ use crate::{
 
 /// The number of streams that are compared together.
 const STREAMS: usize = 50;
-/// The number of comparisons after the first, each of rows whose streams have moved on.
+/// The number of comparisons after the first, each of rows whose streams have changed.
 const RETRIES: usize = 5;
 /// The pause before each of them.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The reason for a row of a sample that differs from the fold of one stream.
-const OTHERS: &str = "other streams may write these rows: --all compares them";
+const OTHERS: &str = "other streams may write these rows; add --all to compare them";
 /// The reason for a row that several streams write in another way than by adding.
 const UNORDERED: &str =
     "the order of the streams that write these rows matters, and the log has none";
 /// The reason for a row to which a stream may add that cannot be folded.
 const INCOMPLETE: &str = "a stream that cannot be folded may write these rows";
 /// The reason for a stream without a row.
-const YOUNG: &str = "the view has no row yet, and the commits are too young";
+const YOUNG: &str = "the view has no row, and its commits may be in transit";
 
 /// The options of a comparison of values.
 #[derive(Debug, Args)]
@@ -68,7 +68,7 @@ struct Report {
 }
 
 impl Report {
-    fn skip(&mut self, reason: &str) {
+    fn count_not_compared(&mut self, reason: &str) {
         *self.not_compared.entry(reason.to_owned()).or_default() += 1;
     }
 }
@@ -88,7 +88,7 @@ pub(crate) async fn run(
     let until =
         Timestamp::now() - SignedDuration::from_secs(i64::try_from(younger.unwrap_or(YOUNGER))?);
     let busy = out.busy("comparing the rows with the log");
-    let before = deployment.units.total();
+    let initial_units = deployment.units.total();
     let mut heads = deployment.log()?.heads(deployment.parts()).await?;
     heads.retain(|stream, _| subscriber.compared.takes(stream));
     if !options.all {
@@ -113,7 +113,7 @@ pub(crate) async fn run(
             reads += comparison.view.reads.get();
         }
     }
-    reads += deployment.units.total() - before;
+    reads += deployment.units.total() - initial_units;
     drop(busy);
     print(&subscriber.compared.id, heads.len(), &report, reads, out);
     Ok(report.differences.is_empty())
@@ -158,7 +158,7 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Compares the rows of these streams, and again those whose streams have moved on meanwhile.
+    /// Compares the rows of these streams, and again those whose streams change meanwhile.
     async fn compare(&self, mut folds: Folds, report: &mut Report) -> Result<()> {
         let mut open = None::<BTreeSet<Key>>;
         let mut is_complete = true;
@@ -166,19 +166,19 @@ impl Comparison<'_> {
             if attempt > 0 {
                 tokio::time::sleep(PAUSE).await;
             }
-            let before = self.view.versions(folds.keys()).await?;
-            let goals = self.goals(&before, attempt, report);
+            let shown = self.view.versions(folds.keys()).await?;
+            let goals = self.goals(&shown, attempt, report);
             for (stream, reason) in self.view.advance(&mut folds, &goals).await? {
                 is_complete = false;
                 folds.remove(&stream);
-                report.skip(&reason);
+                report.count_not_compared(&reason);
             }
             let writers = writers(&folds, open.as_ref());
             let different = self.find_differences(&writers, report).await?;
             let moved = if different.is_empty() {
                 BTreeSet::new()
             } else {
-                self.find_moved_streams(&mut folds, &before).await?
+                self.find_moved_streams(&mut folds, &shown).await?
             };
             let mut left = BTreeSet::new();
             for RowDifference { key, streams, fields } in different {
@@ -198,7 +198,7 @@ impl Comparison<'_> {
                     report.rows += 1;
                     report.differences.extend(fields);
                 } else {
-                    report.skip(if self.all { INCOMPLETE } else { OTHERS });
+                    report.count_not_compared(if self.all { INCOMPLETE } else { OTHERS });
                 }
             }
             if left.is_empty() {
@@ -217,7 +217,7 @@ impl Comparison<'_> {
             let head = self.heads.get(stream).filter(|_| self.view.is_state_view());
             match head {
                 Some(Head { version, at: Some(at), .. }) if *at <= self.until => *goal = *version,
-                Some(_) if attempt == 0 => report.skip(YOUNG),
+                Some(_) if attempt == 0 => report.count_not_compared(YOUNG),
                 Some(_) | None => {}
             }
         }
@@ -233,45 +233,46 @@ impl Comparison<'_> {
         let keys = writers.keys().map(|key| (*key).clone()).collect();
         let mut stored = self.view.read_rows(&keys).await?;
         let mut different = Vec::new();
-        for (key, by) in writers {
-            let changes: Vec<_> = by.iter().map(|(_, change)| *change).collect();
+        for (key, changes_by_stream) in writers {
+            let changes: Vec<_> = changes_by_stream.iter().map(|(_, change)| *change).collect();
             let Some(expected) = fold_row(self.view.keys, key, &changes) else {
-                report.skip(UNORDERED);
+                report.count_not_compared(UNORDERED);
                 continue;
             };
             let stored = stored.remove(*key).and_then(|row| row.fields);
-            let place = json!({ "what": "difference", "stream": by[0].0, "row": row_name(key) });
+            let place = json!({ "what": "difference", "stream": changes_by_stream[0].0, "row": row_name(key) });
             let fields = differences(&self.view.keys, &place, expected.as_ref(), stored.as_ref());
             if fields.is_empty() {
                 report.rows += 1;
             } else {
-                let streams = by.iter().map(|(stream, _)| (*stream).clone()).collect();
+                let streams =
+                    changes_by_stream.iter().map(|(stream, _)| (*stream).clone()).collect();
                 different.push(RowDifference { key: (*key).clone(), streams, fields });
             }
         }
         Ok(different)
     }
 
-    /// Returns the streams that the view has moved on since it showed these versions: all of them
-    /// if reads use another generation. Rows that several streams write may be written by new
+    /// Returns the streams whose version in the view differs from these versions: all of them if
+    /// reads use another generation. Rows that several streams write may be written by new
     /// streams as well, which are added to the folds.
     async fn find_moved_streams(
         &self,
         folds: &mut Folds,
-        before: &Versions,
+        shown: &Versions,
     ) -> Result<BTreeSet<StreamId>> {
         if self.view.is_switched().await? {
             return Ok(folds.keys().cloned().collect());
         }
-        let after = self.view.versions(folds.keys()).await?;
-        let is_moved = |(stream, version): &(StreamId, u64)| before.get(stream) != Some(version);
+        let latest = self.view.versions(folds.keys()).await?;
+        let is_moved = |(stream, version): &(StreamId, u64)| shown.get(stream) != Some(version);
         let mut moved: BTreeSet<_> =
-            after.into_iter().filter(is_moved).map(|(stream, _)| stream).collect();
+            latest.into_iter().filter(is_moved).map(|(stream, _)| stream).collect();
         if self.all && !self.view.has_own_rows() {
             let heads = self.deployment.log()?.heads(self.deployment.parts()).await?.into_keys();
             let is_new = |stream: &StreamId| {
                 !self.heads.contains_key(stream)
-                    && !before.contains_key(stream)
+                    && !shown.contains_key(stream)
                     && self.view.subscriber.compared.takes(stream)
             };
             let new: Vec<_> = heads.filter(is_new).collect();
@@ -296,7 +297,8 @@ fn writers<'f>(folds: &'f Folds, open: Option<&BTreeSet<Key>>) -> Writers<'f> {
 }
 
 /// Returns the name of a row: its keys.
-pub(crate) fn row_name((partition, sort): &Key) -> String {
+pub(crate) fn row_name(key: &Key) -> String {
+    let (partition, sort) = key;
     format!("{partition} {sort}").trim_end().to_owned()
 }
 
@@ -378,11 +380,11 @@ fn print(who: &str, streams: usize, report: &Report, reads: f64, out: Output) {
     listed(&["what", "count", "reason"], &not_compared.iter().map(reason).collect::<Vec<_>>());
     out.note(&format!("\nthe rows took {reads:.0} read units, {:.4} US$", reads * READS / 1e6));
     if !busy.is_empty() {
-        out.note("busy: the streams of these rows moved on at each attempt; run the command again");
+        out.note("busy: the streams of these rows changed at each attempt; run the command again");
     }
     if !differences.is_empty() {
         out.note(
-            "expected: the deployed function would write this; `ledger rebuild switch` writes it",
+            "expected: the value that the deployed function would write; `ledger rebuild switch` writes it",
         );
     }
 }

@@ -23,10 +23,10 @@ pub(crate) async fn show(
     out: Output,
 ) -> Result<bool> {
     let subscribers = subscribers(deployment, stack).await?;
-    let takers = subscribers.iter().filter(|subscriber| subscriber.compared.takes(stream));
+    let readers = subscribers.iter().filter(|subscriber| subscriber.compared.takes(stream));
     let mut rows = Vec::new();
     let mut is_known = true;
-    for subscriber in takers {
+    for subscriber in readers {
         let view = match ViewFolds::new(deployment, subscriber) {
             Ok(view) => view,
             Err(reason) => {

@@ -23,7 +23,7 @@ pub(crate) struct Subscriber {
     pub(crate) timeout: u64,
     /// Whether its view can be rebuilt from the log.
     pub(crate) is_rebuildable: bool,
-    /// Whether its view inserts rows, each of one commit alone.
+    /// Whether the subscriber only inserts rows, each from one commit.
     pub(crate) inserts: bool,
 }
 

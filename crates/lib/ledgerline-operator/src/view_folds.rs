@@ -57,7 +57,7 @@ impl<'a> ViewFolds<'a> {
     ) -> Result<Self, &'static str> {
         match subscriber.compared.kind {
             SubscriberKind::Subscription => {
-                return Err("the view follows `$all`, and reads its own rows");
+                return Err("a subscription to `$all` writes the view, and reads its own rows");
             }
             SubscriberKind::StateProjector | SubscriberKind::LogProjector
                 if subscriber.is_rebuildable => {}
@@ -88,7 +88,7 @@ impl<'a> ViewFolds<'a> {
         self.is_state_view() || self.subscriber.inserts
     }
 
-    /// Returns folds of nothing.
+    /// Returns an empty fold for each stream.
     pub(crate) fn begin(&self, streams: impl IntoIterator<Item = StreamId>) -> Folds {
         streams.into_iter().map(|stream| (stream, self.empty_fold())).collect()
     }
@@ -122,7 +122,7 @@ impl<'a> ViewFolds<'a> {
         Ok(self.table.stored_rows(keys).await?)
     }
 
-    /// Whether reads use another generation by now.
+    /// Whether reads use another generation than this one.
     pub(crate) async fn is_switched(&self) -> Result<bool> {
         let generations = self.table.generations().await?;
         Ok(generations.active_generation(Timestamp::now()) != self.table.generation())

@@ -77,8 +77,8 @@ pub(crate) struct Part {
     /// it.
     #[arg(long = "in", value_name = "APPLICATION")]
     application: Option<String>,
-    /// The category of a new aggregate, in one word. Without the option, this is the name, unless it
-    /// has dashes. All streams have the category in their names, for ever.
+    /// The category of a new aggregate, in one word. Without the option, this is the name, unless
+    /// it has dashes. All streams have the category in their names, for ever.
     #[arg(long, value_name = "WORD")]
     category: Option<String>,
     /// The aggregate of a projector, subscription, query or process manager, by its category.

@@ -6,6 +6,7 @@
 //! * `rows/<name>.json` is the JSON Schema of a row.
 //! * `released/` is a copy of all of them, with which every later version is compared.
 
+mod api_errors;
 mod asyncapi;
 mod compatibility;
 mod http_operations;

@@ -266,8 +266,8 @@ impl Changes {
         self.rows.values().map(of_row).sum()
     }
 
-    /// Applies the changes to rows in memory, as the read tables do: for comparisons of a table with
-    /// the fold of the log.
+    /// Applies the changes to rows in memory, as the read tables do: for comparisons of a table
+    /// with the fold of the log.
     pub fn fold(&self, rows: &mut BTreeMap<Key, Fields>) {
         for (key, change) in &self.rows {
             match change {

@@ -71,7 +71,7 @@ fn check_events<A: Aggregate>(shapes: &[Event]) -> Result<(), String> {
         for name in known.names() {
             if !shapes.iter().any(|shape| shape.event_type == name) {
                 return Err(format!(
-                    "the event type {name} is not in its file of shapes: a new type gets a line \
+                    "the event type `{name}` is not in its file of shapes: a new type gets a line \
                     there, and a renamed type keeps its old name as well (docs/recipes.md, \"Rename \
                     an event type\")"
                 ));

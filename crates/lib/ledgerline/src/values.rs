@@ -284,8 +284,8 @@ fn one_line() -> String {
 }
 
 /// Returns a text in its one spelling: Unicode's normalization form C. Programs write `é` as one
-/// character or as two, and people see one name. A text that is too long in it has none: a few
-/// characters become up to three.
+/// character or as two, and people see one name. Returns `None` if the composed text is too long: a
+/// few characters become up to three.
 fn compose<const MAX: usize>(text: String) -> Option<String> {
     let normalizer = const { ComposingNormalizerBorrowed::new_nfc() };
     let Cow::Owned(composed) = normalizer.normalize(&text) else { return Some(text) };

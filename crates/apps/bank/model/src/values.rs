@@ -30,19 +30,19 @@ ledgerline::value_object! {
     pub struct ListedCurrency(String),
     |code: String| is_listed(&code).then_some(code),
     "the currency of a new account is a current code of ISO 4217, such as EUR",
-    { "enum": listed(), "examples": ["EUR"] }
+    { "enum": current_codes(), "examples": ["EUR"] }
 }
 
-/// The codes that only accounts of the past may have: currencies that ISO 4217 withdrew and
-/// `iso_currency` still has, and the codes for tests and for no currency.
-const WITHDRAWN: [&str; 7] = ["BGN", "CUC", "HRK", "SLL", "XTS", "XXX", "ZWL"];
+/// The codes of `iso_currency` that a new account may not have: currencies that ISO 4217 withdrew,
+/// and the codes for tests and for no currency.
+const REFUSED_CODES: [&str; 7] = ["BGN", "CUC", "HRK", "SLL", "XTS", "XXX", "ZWL"];
 
 fn is_listed(code: &str) -> bool {
-    iso_currency::Currency::from_code(code).is_some() && !WITHDRAWN.contains(&code)
+    iso_currency::Currency::from_code(code).is_some() && !REFUSED_CODES.contains(&code)
 }
 
 /// Returns the codes that a new account may have.
-fn listed() -> Vec<String> {
+fn current_codes() -> Vec<String> {
     let letters = || 'A'..='Z';
     let pairs = letters().flat_map(|first| letters().map(move |second| (first, second)));
     let codes = pairs

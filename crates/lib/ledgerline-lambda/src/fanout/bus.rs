@@ -7,8 +7,8 @@ use ledgerline::{Causes, Commit};
 
 use crate::{
     fanout::{
-        SendReport,
         send::{EntryFailure, LastAccepted, chunks, fail_call, send_all},
+        send_report::SendReport,
     },
     messages::published_events,
 };

@@ -74,16 +74,14 @@ fn is_late(record: &Record, now: i64) -> bool {
     record.created.is_some_and(|created| now.saturating_sub(created) >= LATE_SECONDS)
 }
 
-/// Counts an attempt, and returns the number of those counted before.
+/// Counts an attempt, and returns the number of the earlier ones.
 async fn record_attempt(store: &DynamoDbStore, key: &str, now: i64) -> Option<u64> {
     let id = Uuid::now_v7().to_string();
     let counted = store.record_attempt(key, &id, now + RETENTION_SECONDS).await;
-    // The fanout passes the records on uncounted. The outage of the table is certain; a poison pill
-    // is only suspected.
+    // The fanout passes the records on uncounted. The outage of the table is certain; whether
+    // a record is a poison pill is not.
     counted
-        .inspect_err(
-            |error| tracing::warn!(error = %Causes(error), "the attempt at this batch is not counted"),
-        )
+        .inspect_err(|error| tracing::warn!(error = %Causes(error), "the attempt is not counted"))
         .ok()
 }
 

@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     fanout::{
-        SendReport,
         send::{EntryFailure, LastAccepted, chunks, fail_all, fail_call, send_all},
+        send_report::SendReport,
     },
     messages::{Message, Reference},
 };

@@ -150,7 +150,7 @@ pub(crate) async fn send_all<T: Clone>(
     }
 }
 
-/// The result of calls that were made at once.
+/// The result of concurrent calls.
 struct Round<T> {
     failed: Vec<(T, EntryFailure)>,
     /// One of the accepted entries.

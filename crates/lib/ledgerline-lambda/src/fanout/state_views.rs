@@ -17,8 +17,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::fanout::{
-    SendReport,
     send::{EntryFailure, LastAccepted, chunks, fail_all, fail_call, send_all},
+    send_report::SendReport,
 };
 
 /// The number of bytes around the states in an invocation.

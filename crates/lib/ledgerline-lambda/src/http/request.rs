@@ -138,7 +138,7 @@ impl HttpRequest {
     pub fn query(&self, name: &str) -> Result<Option<String>, Problem> {
         let mut values = self.parameters()?.iter().filter(|(key, _)| key == name);
         match (values.next(), values.next()) {
-            (_, Some(_)) => Err(Problem::field(name, format!("{name} is given twice"))),
+            (_, Some(_)) => Err(Problem::field(name, format!("`{name}` is given twice"))),
             (value, None) => Ok(value.map(|(_, value)| value.clone())),
         }
     }
@@ -164,7 +164,7 @@ impl HttpRequest {
                 return Err(Problem::field(name, detail));
             }
             if !found.insert(name) {
-                return Err(Problem::field(name, format!("{name} is given twice")));
+                return Err(Problem::field(name, format!("`{name}` is given twice")));
             }
         }
         Ok(())

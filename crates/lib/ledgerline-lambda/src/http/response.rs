@@ -84,8 +84,8 @@ impl Response {
     pub(super) fn into_lambda(self) -> ApiGatewayV2httpResponse {
         let mut response = ApiGatewayV2httpResponse::default();
         response.status_code = i64::from(self.status.as_u16());
-        // An answer is for one caller. Where the API adds the caller's origin, the answer differs by
-        // origin.
+        // An answer is for one caller. Where the API adds the caller's origin, the answer differs
+        // by origin.
         for (name, value) in [(header::CACHE_CONTROL, "no-store"), (header::VARY, "Origin")] {
             response.headers.insert(name, HeaderValue::from_static(value));
         }

@@ -136,22 +136,22 @@ impl Cidr {
 /// Whether a wildcard matches a text. After a mismatch, the last [`Glyph::Any`] gets one character
 /// more.
 fn matches_wildcard(glyphs: &[Glyph], text: &[char]) -> bool {
-    let (mut glyph, mut at) = (0, 0);
+    let (mut glyph, mut index) = (0, 0);
     let mut last_any: Option<(usize, usize)> = None;
-    while at < text.len() {
+    while index < text.len() {
         match glyphs.get(glyph) {
             Some(Glyph::Any) => {
-                last_any = Some((glyph, at));
+                last_any = Some((glyph, index));
                 glyph += 1;
             }
-            Some(Glyph::One(one)) if *one == text[at] => {
+            Some(Glyph::One(one)) if *one == text[index] => {
                 glyph += 1;
-                at += 1;
+                index += 1;
             }
             Some(Glyph::One(_)) | None => {
-                let Some((any, from)) = last_any else { return false };
-                last_any = Some((any, from + 1));
-                (glyph, at) = (any + 1, from + 1);
+                let Some((any, start)) = last_any else { return false };
+                last_any = Some((any, start + 1));
+                (glyph, index) = (any + 1, start + 1);
             }
         }
     }

@@ -10,7 +10,7 @@ use super::{
     join,
 };
 
-type Parsed<T> = Result<T, String>;
+type ParseResult<T> = Result<T, String>;
 
 /// The largest number of alternatives that `$or` may make. Source: the user guide, "Or matching".
 const MAX_ALTERNATIVES: usize = 1_000;
@@ -18,7 +18,7 @@ const MAX_ALTERNATIVES: usize = 1_000;
 /// wildcard that is too complex: it refused five in a recorded case.
 const MAX_REPEATED_WILDCARDS: usize = 4;
 
-pub(super) fn parse(pattern: &str) -> Parsed<Pattern> {
+pub(super) fn parse(pattern: &str) -> ParseResult<Pattern> {
     let pattern: Value = serde_json::from_str(pattern).map_err(|error| error.to_string())?;
     let fields = pattern.as_object().ok_or("the pattern is no JSON object")?;
     let mut alternatives = vec![Vec::new()];
@@ -30,7 +30,7 @@ fn parse_object(
     path: &str,
     fields: &Map<String, Value>,
     alternatives: &mut Vec<Vec<Field>>,
-) -> Parsed<()> {
+) -> ParseResult<()> {
     if fields.is_empty() {
         return Err(format!("an object at `{path}` is empty"));
     }
@@ -38,11 +38,11 @@ fn parse_object(
         if name == "$or"
             && let Some(branches) = or_branches(value)
         {
-            let before = std::mem::take(alternatives);
+            let base = std::mem::take(alternatives);
             for branch in branches {
-                let mut with_branch = before.clone();
-                parse_object(path, branch, &mut with_branch)?;
-                alternatives.extend(with_branch);
+                let mut extended = base.clone();
+                parse_object(path, branch, &mut extended)?;
+                alternatives.extend(extended);
             }
             if alternatives.len() > MAX_ALTERNATIVES {
                 return Err(format!("`$or` makes more than {MAX_ALTERNATIVES} alternatives"));
@@ -57,7 +57,7 @@ fn parse_object(
         let conditions = value.as_array().filter(|conditions| !conditions.is_empty());
         let conditions = conditions
             .ok_or_else(|| format!("`{path}` is neither an object nor an array with a value"))?;
-        let conditions = conditions.iter().map(parse_condition).collect::<Parsed<Vec<_>>>()?;
+        let conditions = conditions.iter().map(parse_condition).collect::<ParseResult<Vec<_>>>()?;
         for fields in &mut *alternatives {
             fields.push(Field { path: path.clone(), conditions: conditions.clone() });
         }
@@ -74,7 +74,7 @@ fn or_branches(value: &Value) -> Option<Vec<&Map<String, Value>>> {
     branches.filter(|branches| branches.len() > 1 && branches.iter().all(is_branch))
 }
 
-fn parse_condition(condition: &Value) -> Parsed<Condition> {
+fn parse_condition(condition: &Value) -> ParseResult<Condition> {
     if condition.is_array() {
         return Err("an array is in an array".into());
     }
@@ -91,7 +91,7 @@ fn parse_condition(condition: &Value) -> Parsed<Condition> {
     }
 }
 
-fn parse_test(operator: &str, operand: &Value) -> Parsed<Test> {
+fn parse_test(operator: &str, operand: &Value) -> ParseResult<Test> {
     let text = || operand.as_str().ok_or(format!("`{operator}` is no text"));
     let ignoring_case = operand.as_object().filter(|operand| operand.len() == 1);
     let ignoring_case = ignoring_case.and_then(|operand| operand.get("equals-ignore-case"));
@@ -109,7 +109,7 @@ fn parse_test(operator: &str, operand: &Value) -> Parsed<Test> {
     })
 }
 
-fn parse_anything_but(operand: &Value) -> Parsed<Vec<Test>> {
+fn parse_anything_but(operand: &Value) -> ParseResult<Vec<Test>> {
     let list =
         |operand: &Value| operand.as_array().cloned().unwrap_or_else(|| vec![operand.clone()]);
     if let Some(operator) = operand.as_object() {
@@ -123,19 +123,19 @@ fn parse_anything_but(operand: &Value) -> Parsed<Vec<Test>> {
             _ => false,
         };
         if texts.is_empty() || !texts.iter().all(is_allowed) {
-            return Err(format!("`anything-but` does not take {operand} of `{name}`"));
+            return Err(format!("`anything-but` does not accept {operand} for `{name}`"));
         }
         return texts.iter().map(|text| parse_test(name, text)).collect();
     }
     let values = list(operand);
     let is_one_kind = values.iter().all(Value::is_string) || values.iter().all(Value::is_number);
     if values.is_empty() || !is_one_kind {
-        return Err("`anything-but` takes texts or numbers, and not both".into());
+        return Err("`anything-but` accepts texts or numbers, and not both".into());
     }
     Ok(values.into_iter().map(Test::Equal).collect())
 }
 
-fn parse_wildcard(text: &str) -> Parsed<Vec<Glyph>> {
+fn parse_wildcard(text: &str) -> ParseResult<Vec<Glyph>> {
     let mut glyphs = Vec::new();
     let mut characters = text.chars();
     while let Some(character) = characters.next() {
@@ -160,8 +160,9 @@ fn parse_wildcard(text: &str) -> Parsed<Vec<Glyph>> {
     Ok(glyphs)
 }
 
-fn parse_numeric(operand: &Value) -> Parsed<Vec<Bound>> {
-    const FORM: &str = "`numeric` takes [\"=\", number], or one or two bounds, the lower one first";
+fn parse_numeric(operand: &Value) -> ParseResult<Vec<Bound>> {
+    const FORM: &str =
+        "`numeric` accepts [\"=\", number], or one or two bounds, the lower one first";
     let parts = operand.as_array().ok_or(FORM)?;
     let bounds = parts.chunks(2).map(|pair| {
         let operator = match pair[0].as_str()? {
@@ -184,7 +185,7 @@ fn parse_numeric(operand: &Value) -> Parsed<Vec<Bound>> {
     }
 }
 
-fn parse_cidr(text: &str) -> Parsed<Cidr> {
+fn parse_cidr(text: &str) -> ParseResult<Cidr> {
     let parsed = || {
         let (address, bits) = text.split_once('/')?;
         let (address, bits): (IpAddr, u32) = (address.parse().ok()?, bits.parse().ok()?);

@@ -102,11 +102,11 @@ impl Invocations {
     /// Delivers an event in the background. As with EventBridge, a delivery that fails is retried
     /// by the policy of its target.
     pub(crate) fn deliver(self: &Arc<Self>, delivery: Delivery) {
-        let this = Arc::clone(self);
+        let invocations = Arc::clone(self);
         self.under_way.fetch_add(1, Ordering::SeqCst);
         tokio::spawn(async move {
-            this.deliver_or_give_up(&delivery).await;
-            this.under_way.fetch_sub(1, Ordering::SeqCst);
+            invocations.deliver_or_give_up(&delivery).await;
+            invocations.under_way.fetch_sub(1, Ordering::SeqCst);
         });
     }
 

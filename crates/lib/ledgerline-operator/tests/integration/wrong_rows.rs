@@ -23,7 +23,7 @@ use ledgerline_testing::{
 use serde_json::{Value, json};
 
 /// Streams, their rows, and the fields that differ; a whole row has no field.
-type Named = BTreeSet<(String, String, String)>;
+type RowFields = BTreeSet<(String, String, String)>;
 
 /// Runs the tool as an operator who may invoke functions.
 async fn run(stack: &LocalStack, arguments: &[&str]) -> (i32, Vec<Value>) {
@@ -39,7 +39,7 @@ fn only<'p>(printed: &'p [Value], what: &str) -> &'p Value {
     printed.iter().find(|line| line["what"] == what).unwrap_or_else(|| panic!("{printed:?}"))
 }
 
-fn differences(printed: &[Value]) -> Named {
+fn differences(printed: &[Value]) -> RowFields {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let found = printed.iter().filter(|line| line["what"] == "difference");
     let named = |line: &Value| (text(&line["stream"]), text(&line["row"]), text(&line["field"]));
@@ -47,7 +47,7 @@ fn differences(printed: &[Value]) -> Named {
 }
 
 /// Deletes everything that a table has of a tank.
-async fn forget(client: &Client, table: &str, id: &str) {
+async fn delete_rows(client: &Client, table: &str, id: &str) {
     for partition in [id.to_owned(), format!("tank-{id}")] {
         let query = client.query().table_name(table).key_condition_expression("tankId = :id");
         let query = query.expression_attribute_values(":id", AttributeValue::S(partition));
@@ -61,14 +61,14 @@ async fn forget(client: &Client, table: &str, id: &str) {
 /// Writes the rows of a tank by a wrong projector.
 async fn project(stack: &LocalStack, client: &Client, id: &str, view: LogView) {
     let name = if view.table == FILLS { "FillsTable" } else { "ReadingsTable" };
-    forget(client, &table(name), id).await;
+    delete_rows(client, &table(name), id).await;
     let projector = LogProjector::new(client.clone(), table(name), view);
     for commit in log(stack, id).await {
         projector.apply(&commit).await.unwrap();
     }
 }
 
-/// Returns the changes of the fills, each event changed before.
+/// Returns the changes of the fills, with each event edited by `change`.
 fn change_fills(
     commit: &Commit,
     change: impl Fn(Event) -> Option<Event>,
@@ -146,7 +146,7 @@ fn wrong_version(commit: &Commit) -> Result<Changes, ChangesError> {
 type WrongRow = fn(Level) -> Option<Level>;
 
 /// Writes the row of a tank by a wrong projector of states. Without a row, the view forgets it.
-async fn show(stack: &LocalStack, client: &Client, id: &str, row: WrongRow) {
+async fn put_wrong_row(stack: &LocalStack, client: &Client, id: &str, row: WrongRow) {
     let key = AttributeValue::S(id.to_owned());
     client.delete_item().table_name(table("LevelsTable")).key("tankId", key).send().await.unwrap();
     let (version, state) = state(stack, id).await;
@@ -184,7 +184,7 @@ async fn rows_of_each_wrong_projector_are_named_and_no_others() {
     let readings = |changes| LogView { changes, ..READINGS_VIEW };
     let sum = |field: &str| ("sum".to_owned(), field.to_owned());
     let all_rows = [amounts(""), vec![sum("")]].concat();
-    let of_log: [(LogView, Vec<(String, String)>); 8] = [
+    let log_cases: [(LogView, Vec<(String, String)>); 8] = [
         (fills(constant), [amounts("amount")[..2].to_vec(), vec![sum("filled")]].concat()),
         (fills(sign), vec![amounts("amount")[2].clone(), sum("filled")]),
         (fills(missing_event), amounts("")[2..].to_vec()),
@@ -194,24 +194,24 @@ async fn rows_of_each_wrong_projector_are_named_and_no_others() {
         (readings(swapped_fields), [&amounts("amount")[1..], &amounts("level")[1..]].concat()),
         (readings(wrong_version), amounts("version")),
     ];
-    let of_states: [(WrongRow, &str); 4] = [
+    let state_cases: [(WrongRow, &str); 4] = [
         (|row| Some(Level { level: -row.level, ..row }), "level"),
         (|row| Some(Level { installed_by: None, ..row }), "installedBy"),
         // The key is wrong, or the row is forgotten: there is none.
         (|row| Some(Level { tank_id: row.tank_id.replace('-', ""), ..row }), ""),
         (|_| None, ""),
     ];
-    let mut expected = [Named::new(), Named::new(), Named::new()];
-    let ids = join_all((0..of_log.len() + of_states.len()).map(|_| use_tank(&stack))).await;
-    for (id, (view, rows)) in ids.iter().zip(&of_log) {
+    let mut expected = [RowFields::new(), RowFields::new(), RowFields::new()];
+    let ids = join_all((0..log_cases.len() + state_cases.len()).map(|_| use_tank(&stack))).await;
+    for (id, (view, rows)) in ids.iter().zip(&log_cases) {
         project(&stack, &client, id, *view).await;
         let named = rows
             .iter()
             .map(|(row, field)| (format!("tank-{id}"), format!("{id} {row}"), field.clone()));
         expected[usize::from(view.table == READINGS)].extend(named);
     }
-    for (id, (row, field)) in ids[of_log.len()..].iter().zip(of_states) {
-        show(&stack, &client, id, row).await;
+    for (id, (row, field)) in ids[log_cases.len()..].iter().zip(state_cases) {
+        put_wrong_row(&stack, &client, id, row).await;
         expected[2].insert((format!("tank-{id}"), id.clone(), field.to_owned()));
     }
     // A deletion is forgotten.
@@ -223,7 +223,7 @@ async fn rows_of_each_wrong_projector_are_named_and_no_others() {
     shown("the level is there", 200).await;
     stack.post(&format!("{path}/scrap"), json!({})).await;
     shown("the level is forgotten", 404).await;
-    show(&stack, &client, &scrapped, Some).await;
+    put_wrong_row(&stack, &client, &scrapped, Some).await;
     expected[2].insert((format!("tank-{scrapped}"), scrapped.clone(), String::new()));
 
     for (view, expected) in ["Fills", "Readings", "Levels"].iter().zip(&expected) {
@@ -239,29 +239,36 @@ async fn rows_of_each_wrong_projector_are_named_and_no_others() {
     let doubled = doubled.unwrap();
     assert_eq!((&doubled["expected"], &doubled["stored"]), (&json!(105), &json!(210)));
 
-    // A sample does not know whether other streams write a row that is no insertion.
-    let printed = run(&stack, &["reconcile", "--values", "Fills", "--sample", "1000"]).await.1;
-    assert_eq!(differences(&printed), Named::new());
-    let skipped = only(&printed, "notCompared");
-    assert_eq!(skipped["count"], expected[0].len(), "{skipped}");
-    assert!(skipped["reason"].as_str().unwrap().contains("--all"), "{skipped}");
-    let printed = run(&stack, &["reconcile", "--values", "Stock"]).await.1;
-    assert_eq!(only(&printed, "notCompared")["count"], ids.len() + 1);
+    check_sample(&stack, &ids, expected[0].len()).await;
+    check_rows_of_stream(&stack, &ids[4]).await;
+}
 
-    // The rows of one tank are those of the wrong projector.
-    let (code, rows) = run(&stack, &["show", "--rows", &format!("tank-{}", ids[4])]).await;
-    let filled = rows.iter().find(|row| row["row"] == format!("{} sum", ids[4])).unwrap();
+/// A sample does not know whether other streams write a row that is no insertion.
+async fn check_sample(stack: &LocalStack, ids: &[String], wrong: usize) {
+    let printed = run(stack, &["reconcile", "--values", "Fills", "--sample", "1000"]).await.1;
+    assert_eq!(differences(&printed), RowFields::new());
+    let skipped = only(&printed, "notCompared");
+    assert_eq!(skipped["count"], wrong, "{skipped}");
+    assert!(skipped["reason"].as_str().unwrap().contains("--all"), "{skipped}");
+    let printed = run(stack, &["reconcile", "--values", "Stock"]).await.1;
+    assert_eq!(only(&printed, "notCompared")["count"], ids.len() + 1);
+}
+
+/// The rows of one tank are those of the wrong projector. An operator who may only read gets the
+/// rest of the report.
+async fn check_rows_of_stream(stack: &LocalStack, id: &str) {
+    let show = ["show", "--rows", &format!("tank-{id}")];
+    let (code, rows) = run(stack, &show).await;
+    let filled = rows.iter().find(|row| row["row"] == format!("{id} sum")).unwrap();
     assert_eq!((code, &filled["fields"]["filled"]), (0, &json!(210)), "{rows:?}");
     assert_eq!(rows.iter().filter(|row| !row["row"].is_null()).count(), 8, "{rows:?}");
 
-    // An operator who may only read gets the rest of the report.
-    let (code, printed) = Tool::at(&stack).run(&["reconcile", "--values", "Levels"]);
-    assert_eq!(
-        (code, &only(&printed, "unknown")["reason"]),
-        (2, &json!("unknown: needs OperatorPolicy"))
-    );
+    let reader = Tool::at(stack);
+    let (code, printed) = reader.run(&["reconcile", "--values", "Levels"]);
+    let reason = &only(&printed, "unknown")["reason"];
+    assert_eq!((code, reason), (2, &json!("unknown: needs OperatorPolicy")));
     assert!(printed.iter().filter(|line| line["what"] == "compared").count() > 4);
-    let (code, rows) = Tool::at(&stack).run(&["show", "--rows", &format!("tank-{}", ids[4])]);
+    let (code, rows) = reader.run(&show);
     let unknown = rows.iter().filter(|row| row["reason"] == "unknown: needs OperatorPolicy");
     assert_eq!((code, unknown.count()), (2, 3), "{rows:?}");
 }

@@ -68,10 +68,10 @@ impl<'a> Scope<'a> {
                 .or_else(|| parameter.get("Default").and_then(Node::text))
                 .ok_or((
                     parameter.line,
-                    format!("parameter {name} has no default: give it a value"),
+                    format!("parameter `{name}` has no default: give it a value"),
                 ))?;
             if let Some(problem) = misfit(parameter, &value) {
-                let message = format!("parameter {name} does not allow `{value}`: {problem}");
+                let message = format!("parameter `{name}` does not allow `{value}`: {problem}");
                 return Err((parameter.line, message));
             }
             let kind = parameter.get("Type").and_then(Node::as_str);

@@ -300,8 +300,8 @@ pub(super) fn commanding(change: &mut Change, facts: &Facts) -> Result<()> {
     reacts(change, COMMANDS, facts)
 }
 
-/// Lets the new process manager of commands send none, because its aggregate has no longer the
-/// command with which the starter begins.
+/// Makes the new process manager send no command, because its aggregate lacks the command of the
+/// starter.
 fn send_nothing_yet(change: &mut Change) {
     let module = format!("{FUNCTIONS}/src/process_managers/stock_labels.rs");
     for (old, new) in [

@@ -113,7 +113,7 @@ fn message_problems(old: &Value, new: &Value) -> Vec<String> {
     }
     for (name, released) in old["components"]["schemas"].as_object().into_iter().flatten() {
         let current = &new["components"]["schemas"][name];
-        // A state of another number has another name: a listener has to know its shape.
+        // A state of another number has another name: a client must know its shape.
         if current.is_null() {
             continue;
         }

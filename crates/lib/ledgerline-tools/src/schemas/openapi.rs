@@ -14,6 +14,8 @@ use ledgerline_sam::{
 };
 use serde_json::{Map, Value, json};
 
+use super::api_errors;
+
 /// The statuses that API Gateway answers by itself, with `{"message": …}`.
 const OF_THE_GATEWAY: [u16; 6] = [401, 403, 413, 429, 500, 503];
 
@@ -47,8 +49,8 @@ pub(super) fn document(
     }
     let tags: BTreeSet<_> = paths.keys().map(|path| tag(path)).collect();
     let tags: Vec<_> = tags.into_iter().map(|tag| json!({ "name": tag })).collect();
-    schemas.insert("Problem".into(), problem());
-    schemas.insert("GatewayMessage".into(), message());
+    schemas.insert("Problem".into(), api_errors::problem());
+    schemas.insert("GatewayMessage".into(), api_errors::gateway_message());
     Ok(json!({
         "openapi": "3.1.0",
         "info": {
@@ -101,8 +103,8 @@ fn description(operation: &Operation, schemas: &BTreeMap<String, Value>) -> Stri
         let schema = name.and_then(|name| schemas.get(name)).unwrap_or(schema);
         schema["description"].as_str().map(|text| text.replace('\n', " "))
     };
-    let of_body = operation.body.as_ref().and_then(described);
-    of_body.or_else(|| described(&operation.answer)).unwrap_or_default()
+    let body_text = operation.body.as_ref().and_then(described);
+    body_text.or_else(|| described(&operation.answer)).unwrap_or_default()
 }
 
 /// Returns the text that lists of operations show. Generators of clients make comments of it.
@@ -414,34 +416,6 @@ fn parameters() -> Value {
     })
 }
 
-fn problem() -> Value {
-    json!({
-        "type": "object",
-        "description": "An error (RFC 9457).",
-        "properties": {
-            "type": { "type": "string", "description": "The kind of problem. It is stable." },
-            "title": { "type": "string" },
-            "status": { "type": "integer" },
-            "detail": { "type": "string", "description": "This occurrence, for people." },
-            "field": { "type": "string", "description": "The wrong field, parameter or header." },
-            "version": {
-                "type": "integer",
-                "description": "The version of the aggregate, if the request expected another one.",
-            },
-        },
-        "required": ["type", "title", "status", "detail"],
-    })
-}
-
-fn message() -> Value {
-    json!({
-        "type": "object",
-        "description": "An error of API Gateway itself.",
-        "properties": { "message": { "type": ["string", "null"] } },
-        "required": ["message"],
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use ledgerline::{api::ProblemKind, manifest::Scope};
@@ -468,8 +442,8 @@ mod tests {
     fn an_operation_has_its_scope_its_conditions_and_its_problems() {
         let writer =
             Writer { scopes: "water".into(), problems: "urn:water:".into(), samples: Vec::new() };
-        let (_, of) = operations("tank-commands", json!({}));
-        let written = writer.operation(&of.operations[0], "POST", "/tanks/{id}/fills");
+        let (_, tank) = operations("tank-commands", json!({}));
+        let written = writer.operation(&tank.operations[0], "POST", "/tanks/{id}/fills");
         assert_eq!(written["operationId"], "postTanksByIdFills");
         assert_eq!(written["security"], json!([{ "token": ["water/write"] }]));
         let refusal = &written["responses"]["422"]["content"]["application/problem+json"]["schema"];
@@ -481,9 +455,10 @@ mod tests {
 
     #[test]
     fn a_summary_is_the_text_of_the_route_or_the_first_sentence_of_its_description() {
-        let (_, of) = operations("tank-commands", json!({ "description": "Fills\na tank. Once." }));
-        let mut operation = of.operations[0].clone();
-        let text = description(&operation, &of.schemas);
+        let (_, tank) =
+            operations("tank-commands", json!({ "description": "Fills\na tank. Once." }));
+        let mut operation = tank.operations[0].clone();
+        let text = description(&operation, &tank.schemas);
         assert_eq!(summary(&operation, &text), "Fills a tank");
         assert_eq!(summary(&operation, ""), operation.route);
         operation.summary = Some("Fill a tank".into());

@@ -1,13 +1,13 @@
-//! The contract in the words that other people's validators and generators of clients know.
+//! The contract in the words that validators and generators of clients know.
 
 use serde_json::{Map, Value, json};
 
 /// The keywords whose values are data, and not schemas.
 const DATA: [&str; 5] = ["const", "default", "enum", "example", "examples"];
 /// The fields whose own fields are names of schemas.
-const NAMED: [&str; 4] = ["$defs", "patternProperties", "properties", "schemas"];
+const SCHEMA_MAPS: [&str; 4] = ["$defs", "patternProperties", "properties", "schemas"];
 /// The fields with one schema. `additionalProperties` is left out: every tool reads `false` there.
-const SINGLE: [&str; 9] =
+const SCHEMA_FIELDS: [&str; 9] =
     ["contains", "else", "if", "items", "not", "payload", "propertyNames", "schema", "then"];
 
 /// Writes the schemas in a document with fewer words:
@@ -20,9 +20,9 @@ pub(super) fn simplify(document: &mut Value) {
         Value::Array(values) => values.iter_mut().for_each(simplify_schema),
         Value::Object(fields) => {
             for (name, value) in fields.iter_mut() {
-                match value.as_object_mut().filter(|_| NAMED.contains(&name.as_str())) {
+                match value.as_object_mut().filter(|_| SCHEMA_MAPS.contains(&name.as_str())) {
                     Some(named) => named.values_mut().for_each(simplify_schema),
-                    None if SINGLE.contains(&name.as_str()) => simplify_schema(value),
+                    None if SCHEMA_FIELDS.contains(&name.as_str()) => simplify_schema(value),
                     None if DATA.contains(&name.as_str()) => {}
                     None => simplify(value),
                 }

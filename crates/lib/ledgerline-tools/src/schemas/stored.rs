@@ -60,7 +60,7 @@ fn lost_name(path: &Path, names: &BTreeMap<&str, BTreeSet<&str>>) -> Option<Stri
     let is_lost = names.get(category).is_some_and(|names| !names.contains(name));
     is_lost.then(|| {
         format!(
-            "{FOLDER}/{} has the event type {name}, which the code does not read: stored events \
+            "{FOLDER}/{} has the event type `{name}`, which the code does not read: stored events \
             keep their name for ever (docs/recipes.md of ledgerline, \"Rename an event type\"). If \
             no log has such an event, delete the file",
             path.display()
@@ -208,7 +208,8 @@ mod tests {
             collect::<Tanks>(root.path(), &Documents::from(known.clone())).unwrap();
         // The application of boats was deleted.
         let [problem] = &problems[..] else { panic!("{problems:?}") };
-        let expected = "docs/schemas/events/tank/TankPainted.1.json has the event type TankPainted";
+        let expected =
+            "docs/schemas/events/tank/TankPainted.1.json has the event type `TankPainted`";
         assert!(problem.starts_with(expected), "{problem}");
         assert!(problem.contains("\"Rename an event type\""), "{problem}");
         assert_eq!(collect::<Tanks>(root.path(), &documents).unwrap().problems, [""; 0]);

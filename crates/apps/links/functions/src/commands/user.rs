@@ -40,14 +40,14 @@ pub fn routes() -> Vec<Route<User>> {
             .starts_stream("/users/{id}/ratings")
             .summary("Register the caller"),
         Route::new("POST /users/{id}/email", update_email, answer)
-            .summary("Change the address for mails")
+            .summary("Change an email address")
             .path_parameter::<UserId>("id"),
         Route::without_body("PUT /users/{id}/follows/{otherId}", follow, answer)
             .summary("Follow another user")
             .path_parameter::<UserId>("id")
             .path_parameter::<UserId>("otherId"),
         Route::without_body("DELETE /users/{id}/follows/{otherId}", unfollow, answer)
-            .summary("Follow a user no longer")
+            .summary("Unfollow a user")
             .path_parameter::<UserId>("id")
             .path_parameter::<UserId>("otherId"),
     ]

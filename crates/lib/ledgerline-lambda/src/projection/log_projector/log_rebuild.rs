@@ -17,7 +17,7 @@ use crate::projection::{
     },
 };
 
-/// About the bytes of a row's keys in a response.
+/// The estimated bytes of a row's keys in a response.
 const KEY_BYTES: usize = 200;
 /// The number of retries of a stream after another writer moved the position (rule 11).
 const MAX_RETRIES: usize = 5;

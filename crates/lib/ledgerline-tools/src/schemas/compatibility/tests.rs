@@ -139,7 +139,7 @@ fn a_change_that_invalidates_requests_is_a_problem() {
 fn a_change_that_clients_cannot_read_is_a_problem() {
     let tank = "/components/schemas/Tank";
     let answer = "/paths/~1tanks~1{id}~1fills/post/responses";
-    let answer_of_422 = api().pointer(&format!("{answer}/422")).unwrap().clone();
+    let refusal_422 = api().pointer(&format!("{answer}/422")).unwrap().clone();
     for (pointer, value, found) in [
         (format!("{tank}/properties/level/type"), json!("number"), "level: number is new"),
         (
@@ -163,7 +163,7 @@ fn a_change_that_clients_cannot_read_is_a_problem() {
         (format!("{answer}/200"), Value::Null, "the status 200 is no longer answered"),
         (
             format!("{answer}/409"),
-            answer_of_422,
+            refusal_422,
             "the kind of problem `urn:water:too-much` has the status 409 and 422, and had 422",
         ),
         (format!("{answer}/200/headers/ETag"), Value::Null, "the header `ETag` of 200 is removed"),
