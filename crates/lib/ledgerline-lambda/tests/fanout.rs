@@ -101,7 +101,7 @@ async fn aws(
         refused if taken.refuse_calls == Some(refused) => {
             return Err((
                 axum::http::StatusCode::BAD_REQUEST,
-                json!({ "__type": "AccessDenied" }).to_string(),
+                json!({ "__type": taken.code.unwrap_or("AccessDenied") }).to_string(),
             ));
         }
         "PutEvents" => {
@@ -872,17 +872,22 @@ async fn an_outage_of_any_length_quarantines_no_record() {
         taken.refuse.insert(String::new(), usize::MAX);
     };
     type Outage<'a> = &'a dyn Fn(&mut Taken);
-    let outages: [(&str, Outage<'_>); 3] = [
-        ("a bus that fails", &|taken| taken.refuse_calls = Some("PutEvents")),
-        ("a queue that fails", &|taken| taken.refuse_calls = Some("SendMessageBatch")),
-        ("targets that refuse each entry", &all),
+    let bus: Outage<'_> = &|taken| taken.refuse_calls = Some("PutEvents");
+    let queue: Outage<'_> = &|taken| taken.refuse_calls = Some("SendMessageBatch");
+    let outages: [(&str, &str, Outage<'_>); 6] = [
+        ("a bus that fails", "NewException", bus),
+        ("a bus that is set up wrongly", "InvalidArgument", bus),
+        ("a queue that fails", "NewException", queue),
+        ("a queue that is set up wrongly", "InvalidParameterValue", queue),
+        ("a queue without its key", "KMS.ThrottlingException", queue),
+        ("targets that refuse each entry", "NewException", &all),
     ];
-    let cases = outages.map(|(outage, begin)| async move {
+    let cases = outages.map(|(outage, code, begin)| async move {
         let world = World::with_views(256 * 1024, &["levels"]).await;
         let earlier = late([history(&stream(0), 1, true).remove(0)], 3_600);
         assert_eq!(world.fanout.handle(&earlier).await, None);
         let records = late((1..4).map(|id| history(&stream(id), 1, true).remove(0)), 3_600);
-        world.requests().code = Some("NewException");
+        world.requests().code = Some(code);
         begin(&mut world.requests());
         for _ in 0..12 {
             assert_eq!(world.fanout.handle(&records).await, Some(0), "{outage}");

@@ -2,6 +2,7 @@
 //! drift, and commits and manifests that do not fit this workspace.
 
 mod rules;
+mod targets;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

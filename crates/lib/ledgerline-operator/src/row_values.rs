@@ -65,6 +65,8 @@ struct Report {
     busy: Vec<Value>,
     /// The numbers of rows or streams that were not compared, by reason.
     not_compared: BTreeMap<String, usize>,
+    /// Whether there is a stream that the function cannot fold.
+    has_unfolded: bool,
 }
 
 impl Report {
@@ -74,7 +76,7 @@ impl Report {
 }
 
 /// Compares the rows of the requested view, prints the differences, and returns whether there is
-/// none.
+/// none, and the function can fold each stream.
 pub(crate) async fn run(
     deployment: &Deployment,
     stack: &Stack,
@@ -116,7 +118,7 @@ pub(crate) async fn run(
     reads += deployment.units.total() - initial_units;
     drop(busy);
     print(&subscriber.compared.id, heads.len(), &report, reads, out);
-    Ok(report.differences.is_empty())
+    Ok(report.differences.is_empty() && !report.has_unfolded)
 }
 
 /// Chooses this many streams by chance.
@@ -170,6 +172,7 @@ impl Comparison<'_> {
             let goals = self.goals(&shown, attempt, report);
             for (stream, reason) in self.view.advance(&mut folds, &goals).await? {
                 is_complete = false;
+                report.has_unfolded = true;
                 folds.remove(&stream);
                 report.count_not_compared(&reason);
             }

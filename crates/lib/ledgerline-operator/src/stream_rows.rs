@@ -40,7 +40,11 @@ pub(crate) async fn show(
                 is_known = false;
                 rows.push(json!({ "who": subscriber.compared.id, "reason": UNKNOWN }));
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                is_known = false;
+                let reason = format!("{error:#}");
+                rows.push(json!({ "who": subscriber.compared.id, "reason": reason }));
+            }
         }
     }
     out.rows(&["who", "version", "row", "fields", "reason"], &rows);
@@ -52,7 +56,7 @@ async fn read(view: &ViewFolds<'_>, stream: &StreamId) -> Result<Vec<Value>> {
     let mut folds = view.begin([stream.clone()]);
     let who = &view.subscriber.compared.id;
     if let Some(reason) = view.advance(&mut folds, &versions).await?.into_values().next() {
-        bail!("`{who}` cannot fold `{stream}`: {reason}");
+        bail!("the function cannot fold the stream: {reason}");
     }
     let keys = folds.values().flat_map(|fold| fold.changes.iter());
     let keys: BTreeSet<_> = keys.map(|(key, _)| key.clone()).collect();

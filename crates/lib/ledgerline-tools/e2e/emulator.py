@@ -128,6 +128,21 @@ def action(service, *request):
 
 iam_actions.extract_iam_action = action
 
+# --- The targets of a rule are listed by the right on the rule (service authorization reference, EventBridge).
+
+_resource = iam_actions.extract_resource_arn
+
+
+def resource(service, method, path, headers, body, query, region, account):
+    data = json.loads(body) if service == "events" and body else {}
+    if "Rule" in data and "Targets" not in data:
+        bus = data.get("EventBusName", "default")
+        return f"arn:aws:events:{region}:{account}:rule/" + (data["Rule"] if bus == "default" else f"{bus}/{data['Rule']}")
+    return _resource(service, method, path, headers, body, query, region, account)
+
+
+iam_actions.extract_resource_arn = resource
+
 # --- A table's own policy is evaluated, as a queue's is.
 
 

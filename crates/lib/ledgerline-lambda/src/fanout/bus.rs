@@ -131,7 +131,8 @@ impl Bus {
             }
             Err(error) => {
                 tracing::warn!(error = %Causes(&error), "the bus did not accept a call");
-                fail_call(entries.len(), &error, &PERMANENT)
+                // EventBridge reports what is wrong with an entry in the result of the entry.
+                fail_call(entries.len(), &error, &[])
             }
         }
     }

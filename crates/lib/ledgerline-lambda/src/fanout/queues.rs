@@ -20,8 +20,10 @@ const MAX_ID_LENGTH: usize = 128;
 
 /// The codes of messages that SQS will never accept. The field `SenderFault` does not show this,
 /// because throttling counts as a fault of the sender too.
-const PERMANENT: [&str; 4] =
-    ["BatchRequestTooLong", "InvalidMessageContents", "InvalidParameterValue", "MessageTooLong"];
+const PERMANENT: [&str; 4] = ["InvalidParameterValue", CONTENT[0], CONTENT[1], CONTENT[2]];
+/// Those of them that SQS may answer to a whole call. `InvalidParameterValue` may then be about the
+/// queue.
+const CONTENT: [&str; 3] = ["BatchRequestTooLong", "InvalidMessageContents", "MessageTooLong"];
 
 /// The queues of the log projectors and process managers.
 #[derive(Debug)]
@@ -184,7 +186,7 @@ impl Queues {
             }
             Err(error) => {
                 tracing::warn!(error = %Causes(&error), "the queue did not accept a call");
-                fail_call(messages.len(), &error, &PERMANENT)
+                fail_call(messages.len(), &error, &CONTENT)
             }
         }
     }

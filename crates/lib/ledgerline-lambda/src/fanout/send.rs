@@ -15,15 +15,20 @@ use crate::metrics;
 /// The number of resends of failed entries, before their records are reported as failed (rule 11).
 const MAX_RESENDS: usize = 4;
 
-/// The codes with which EventBridge, SQS and Lambda report an outage or a limit that is exceeded.
-const TRANSIENT: [&str; 8] = [
+/// The codes with which EventBridge, SQS and Lambda report an outage or a limit that is exceeded,
+/// beside those that name throttling. Source: the SDK's retry classifiers.
+const TRANSIENT: [&str; 12] = [
     "",
+    "BandwidthLimitExceeded",
     "InternalError",
     "InternalException",
     "InternalFailure",
-    "RequestThrottled",
+    "LimitExceededException",
+    "OverLimit",
+    "RequestLimitExceeded",
+    "RequestTimeout",
+    "RequestTimeoutException",
     "ServiceUnavailable",
-    "ThrottlingException",
     "TooManyRequestsException",
 ];
 
@@ -40,11 +45,13 @@ pub(crate) enum EntryFailure {
 
 impl EntryFailure {
     /// Classifies the code of an entry. `permanent` has the codes of entries that the service will
-    /// never accept.
+    /// never accept. A code may name a service, as in `AWS.SimpleQueueService.BatchRequestTooLong`
+    /// and `KMS.ThrottlingException`.
     pub(crate) fn from_code(code: &str, permanent: &[&str]) -> Self {
-        if permanent.contains(&code) {
+        let kind = code.rsplit('.').next().unwrap_or_default();
+        if permanent.contains(&kind) {
             Self::Permanent(code.to_owned())
-        } else if TRANSIENT.contains(&code) {
+        } else if TRANSIENT.contains(&kind) || kind.contains("Throttl") {
             Self::Transient
         } else {
             Self::Unknown(code.to_owned())
@@ -59,7 +66,8 @@ pub(crate) fn fail_all(entries: usize) -> Vec<(usize, EntryFailure)> {
 }
 
 /// The result of a call that the service refused as a whole. One of several entries may be the
-/// cause, so a permanent code counts only against an entry by itself.
+/// cause, so a permanent code counts only against an entry by itself. `permanent` may have no code
+/// that a service also answers when it is set up wrongly: that would be an outage.
 pub(crate) fn fail_call<E: ProvideErrorMetadata>(
     entries: usize,
     error: &SdkError<E>,
@@ -296,6 +304,25 @@ mod tests {
             let sent = send_all(entries.clone(), &last_accepted, refuse_x_and_calls_with_y);
             assert_eq!(block_on(sent), expected, "{entries:?} after {last:?}");
         }
+    }
+
+    #[test]
+    fn throttling_is_an_outage_in_each_service_and_a_content_that_is_too_long_is_none() {
+        for code in [
+            "RequestThrottled",
+            "ThrottlingException",
+            "KMS.ThrottlingException",
+            "KMSThrottlingException",
+            "EC2ThrottledException",
+            "OverLimit",
+            "",
+        ] {
+            assert_eq!(EntryFailure::from_code(code, &[]), EntryFailure::Transient, "{code}");
+        }
+        let code = "AWS.SimpleQueueService.BatchRequestTooLong";
+        let failure = EntryFailure::from_code(code, &["BatchRequestTooLong"]);
+        assert_eq!(failure, EntryFailure::Permanent(code.into()));
+        assert_eq!(EntryFailure::from_code("New", &[]), EntryFailure::Unknown("New".into()));
     }
 
     proptest! {

@@ -415,13 +415,13 @@ fn due_pause(written: f64, units_per_second: f64, began: Instant) -> Duration {
     due.saturating_sub(began.elapsed())
 }
 
-/// Adds the streams that could not be rebuilt to a response, and logs them.
+/// Adds the streams that could not be folded to a response, and logs them.
 fn with_failures(
     response: RebuildResponse,
     failed: Vec<(StreamId, RebuildError)>,
 ) -> RebuildResponse {
     for (stream, error) in &failed {
-        tracing::error!(%stream, error = %Causes(error), "not rebuilt");
+        tracing::error!(%stream, error = %Causes(error), "not folded");
     }
     let named = failed.into_iter().take(MAX_NAMED_FAILURES);
     let named =

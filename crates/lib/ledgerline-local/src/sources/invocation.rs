@@ -46,6 +46,9 @@ const FIRST_DELAY: Duration = Duration::from_millis(100);
 /// The longest delay before a retry of a rule's delivery.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
+/// EventBridge's code of an error: there is no such target.
+const NO_RESOURCE: &str = "NO_RESOURCE";
+
 /// A target of a rule: a function or a standard queue. The stack cannot deliver to a target with
 /// other fields.
 #[derive(Debug, Clone, Deserialize)]
@@ -144,7 +147,7 @@ impl Invocations {
             None if self.begin(&target.arn, event) => return Ok(()),
             None => {}
         }
-        let url = self.queue_url(&target.arn).await.ok_or("NO_RESOURCE")?;
+        let url = self.queue_url(&target.arn).await.ok_or(NO_RESOURCE)?;
         let sent = self.sqs.send_message().queue_url(url).message_body(event).send().await;
         sent.map(|_| ()).map_err(|_| "SDK_CLIENT_ERROR")
     }
@@ -162,10 +165,11 @@ impl Invocations {
         for (retries, delay) in (0..).zip(delays) {
             let Err(error) = self.attempt(target, event).await else { return };
             self.hops.line("rule", &format!("{} accepts no event: {error}", target.arn));
-            // An event that would be too old at its retry is not retried.
+            // An event that would be too old at its retry is not retried, and none is retried for
+            // a target that does not exist any more.
             let is_old =
                 first.elapsed() + delay > Duration::from_secs(maximum_event_age_in_seconds);
-            if is_old || retries >= maximum_retry_attempts {
+            if is_old || error == NO_RESOURCE || retries >= maximum_retry_attempts {
                 let exhausted =
                     if is_old { "MaximumEventAgeInSeconds" } else { "MaximumRetryAttempts" };
                 self.give_up(delivery, &GivenUp { error, exhausted, retries }).await;

@@ -8,7 +8,7 @@ use aws_sdk_eventbridge::types::{Rule, RuleState};
 use ledgerline_sam::lookup::list;
 use serde_json::Value;
 
-use super::Findings;
+use super::{Findings, targets::check_targets};
 use crate::deployment::Deployment;
 
 /// Checks that the rules are enabled: those of schedules, which start functions, and those that
@@ -57,7 +57,7 @@ fn state_problem<'a>(
 }
 
 /// Finds rules on the bus, also those of other stacks, that match event types which the fanout does
-/// not send.
+/// not send, or that have targets which do not exist.
 pub(super) async fn check_bus(deployment: &Deployment, findings: &mut Findings) {
     // Without the variable, the fanout sends all types.
     let fanout = deployment.function("FanoutFunction").ok();
@@ -74,7 +74,11 @@ pub(super) async fn check_bus(deployment: &Deployment, findings: &mut Findings) 
             }
         };
         // A service manages the rules for an archive of the bus.
-        for rule in found.iter().filter(|rule| rule.managed_by().is_none()) {
+        let rules = found.iter().filter(|rule| rule.managed_by().is_none());
+        if let Err(error) = check_targets(deployment, name, rules.clone(), findings).await {
+            findings.add("bus", id, format!("the targets of its rules cannot be read: {error:#}"));
+        }
+        for rule in rules {
             let pattern =
                 rule.event_pattern().and_then(|pattern| serde_json::from_str(pattern).ok());
             if let Some(wrong) = unsent_types(&pattern.unwrap_or_default(), &sent) {

@@ -219,6 +219,14 @@ async fn doctor_finds_manifests_variables_rules_and_commits_that_do_not_fit() {
     let rule =
         events.put_rule().name("theirs").event_bus_name("tanks-events").event_pattern(pattern);
     rule.send().await.unwrap();
+    // Its queue is deleted.
+    let sqs = aws_sdk_sqs::Client::new(&sdk);
+    let queue = sqs.create_queue().queue_name("tap").send().await.unwrap().queue_url.unwrap();
+    let arn = "arn:aws:sqs:us-east-1:000000000000:tap";
+    let target = aws_sdk_eventbridge::types::Target::builder().id("tap").arn(arn).build().unwrap();
+    let put = events.put_targets().rule("theirs").event_bus_name("tanks-events").targets(target);
+    assert_eq!(put.send().await.unwrap().failed_entry_count, 0);
+    sqs.delete_queue().queue_url(queue).send().await.unwrap();
     // An operator began a rebuild two days ago, and forgot it.
     let client = aws_sdk_dynamodb::Client::new(&sdk);
     let levels = ViewTable::new(client, table("LevelsTable"), KeyNames::from(&LEVELS));
@@ -255,9 +263,10 @@ async fn doctor_finds_manifests_variables_rules_and_commits_that_do_not_fit() {
         "theirs",
         "Filled is not put on the bus: deploy with BusEvents=*, or add the types to BusEvents",
     );
+    has(&found, "theirs", "its target arn:aws:sqs:us-east-1:000000000000:tap does not exist");
     has(&found, "tank-damaged 1", "");
     has(&found, "LevelsProjectorFunction", "US$ a month; run `ledger rebuild drop`");
-    assert_eq!(found.len(), 4, "{found:#?}");
+    assert_eq!(found.len(), 5, "{found:#?}");
 }
 
 #[tokio::test]

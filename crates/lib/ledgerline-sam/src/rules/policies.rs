@@ -26,7 +26,7 @@ const HARMLESS: &str = "dynamodb:BatchGetItem dynamodb:DescribeTable dynamodb:Ge
 const WITHOUT_RESOURCE: &str = "ec2:AssignPrivateIpAddresses ec2:CreateNetworkInterface \
     ec2:DeleteNetworkInterface ec2:DescribeNetworkInterfaces ec2:DescribeSubnets \
     ec2:UnassignPrivateIpAddresses events:ListRules lambda:GetAccountSettings \
-    lambda:ListEventSourceMappings lambda:ListFunctions xray:PutTelemetryRecords \
+    lambda:ListEventSourceMappings lambda:ListFunctions sqs:ListQueues xray:PutTelemetryRecords \
     xray:PutTraceSegments";
 /// The policies of resources: types, and the properties that have the document.
 const OF_RESOURCES: [[&str; 2]; 7] = [

@@ -221,6 +221,9 @@ fn the_template_allows_only_origins_that_a_page_can_have() {
         ("https://a.example.com,https://*.b.example.com", false),
         ("https://a.example.com, https://b.example.com", false),
         ("https://a.example.com,", false),
+        (",https://a.example.com", false),
+        ("https://A.example.com", false),
+        ("https://a.example.com?page=1", false),
         ("a.example.com", false),
     ] {
         let overrides = BTreeMap::from([("AllowedOrigins".to_owned(), origins.to_owned())]);
