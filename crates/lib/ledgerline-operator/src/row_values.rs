@@ -359,7 +359,7 @@ fn is_same(one: &Value, other: &Value) -> bool {
 }
 
 fn print(who: &str, streams: usize, report: &Report, reads: f64, out: Output) {
-    let Report { rows, differences, busy, not_compared } = report;
+    let Report { rows, differences, busy, not_compared, has_unfolded: _ } = report;
     let counts = json!({
         "what": "values", "who": who, "streams": streams, "rows": rows,
         "differences": differences.len(), "busy": busy.len(), "notCompared": not_compared.values().sum::<usize>(), "reads": reads,
