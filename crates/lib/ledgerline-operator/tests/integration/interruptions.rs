@@ -32,7 +32,7 @@ async fn every_verb_that_writes_succeeds_when_it_is_killed_and_run_again() {
     // Given a tank, and an entry of `$all` without a commit,
     let stack = LocalStack::start(None).await;
     let client = Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
-    hasten(&client, ("LevelsTable", None)).await;
+    hasten(&client, &["LevelsTable"]).await;
     let id = install(&stack, 1_000).await;
     settled(&stack, &id).await;
     let stream = format!("tank-{id}");
