@@ -202,9 +202,9 @@ mod tests {
         for (query, refused) in [
             ("limit=1&cursor=x", None),
             ("type=a&type=b&limit=1", None),
-            ("limit=1&limit=1", Some("limit is given twice")),
-            ("cursor=&type=a&cursor=", Some("cursor is given twice")),
-            ("%6Cimit=1&limit=1", Some("limit is given twice")),
+            ("limit=1&limit=1", Some("`limit` is given twice")),
+            ("cursor=&type=a&cursor=", Some("`cursor` is given twice")),
+            ("%6Cimit=1&limit=1", Some("`limit` is given twice")),
             ("limit=1&type=%FF", Some("`type=%FF` is not UTF-8 after its percent-encoding")),
             ("%FF=1", Some("`%FF=1` is not UTF-8 after its percent-encoding")),
             ("Limit=1", Some("there is no such parameter; there are: limit, cursor, type")),

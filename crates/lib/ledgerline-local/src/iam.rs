@@ -534,8 +534,9 @@ fn sqs(operation: &str, request: &Value) -> Vec<Act> {
         // Functions use no other operation, and are denied each one that no role names.
         other => &format!("sqs:{other}"),
     };
-    let queue =
-        request["QueueUrl"].as_str().and_then(|url| url.rsplit('/').next()).unwrap_or_default();
+    // A list names no queue.
+    let queue = request["QueueUrl"].as_str().or_else(|| request["QueueName"].as_str());
+    let queue = queue.and_then(|url| url.rsplit('/').next()).unwrap_or("*");
     vec![act(action, format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{queue}"))]
 }
 

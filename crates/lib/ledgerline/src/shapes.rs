@@ -268,7 +268,7 @@ mod tests {
             (
                 r#""type": "TankMoved""#,
                 r#""type": "TankPushed""#,
-                "TankMoved is not in its file of shapes: a new type gets a line there, and a renamed type keeps its old name as well (docs/recipes.md, \"Rename an event type\")",
+                "`TankMoved` is not in its file of shapes: a new type gets a line there, and a renamed type keeps its old name as well (docs/recipes.md, \"Rename an event type\")",
             ),
             (
                 r#""schema": 2, "data": {"site""#,
