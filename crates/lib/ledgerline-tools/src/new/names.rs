@@ -128,15 +128,18 @@ pub(super) fn check(name: &str) -> Result<()> {
 
 /// The words of the starter, and their replacements. A name of the starter has two words, so that
 /// each form of it differs from the others: `stock-item`, `stock_item`, `StockItem`, `STOCK_ITEM`,
-/// `stock item`.
+/// `stock item`, `stockItem`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Names(Vec<(String, String)>);
 
 /// Returns the forms of a name that need no English grammar.
-fn forms(name: &str) -> [String; 6] {
+fn forms(name: &str) -> [String; 7] {
     let words = name.replace('-', " ");
     let snake = snake(name);
-    [name.to_owned(), snake.to_uppercase(), snake, upper_camel(name), capital(&words), words]
+    let (first, rest) = name.split_once('-').unwrap_or((name, ""));
+    let lower_camel = format!("{first}{}", upper_camel(rest));
+    let (constant, title) = (snake.to_uppercase(), capital(&words));
+    [name.to_owned(), constant, snake, upper_camel(name), title, words, lower_camel]
 }
 
 impl Names {
@@ -268,7 +271,10 @@ mod tests {
                 "an appointment, appointment::Appointment, APPOINTMENT",
             ),
             ("fn a_stock_item_is()", "fn an_appointment_is()"),
-            ("StockCardsTable, Stock cards, stock-cards", "OpenDaysTable, Open days, open-days"),
+            (
+                "StockCardsTable, Stock cards, stock-cards, stockCards",
+                "OpenDaysTable, Open days, open-days, openDays",
+            ),
             ("stockings, a stocking, restock-items", "stockings, a stocking, restock-items"),
         ] {
             assert_eq!(names.rename(text), expected);

@@ -25,9 +25,14 @@ pub fn routes() -> Vec<Query> {
             VisibleTo::All,
             |row| row,
         ),
-        page::<Row, Row>("GET /stock-owners", "rows", TABLE, BY_CREATED_BY, by_created_by, |row| {
-            row
-        })
+        page::<Row, Row>(
+            "GET /stock-owners",
+            "stockOwners",
+            TABLE,
+            BY_CREATED_BY,
+            by_created_by,
+            |row| row,
+        )
         .required_parameter::<String>("createdBy"),
     ]
 }
