@@ -1,7 +1,7 @@
 //! The examination of the deployed stack: changes by hand that CloudFormation does not see as
 //! drift, and commits and manifests that do not fit this workspace.
 
-mod rules;
+mod event_rules;
 mod targets;
 
 use std::{
@@ -79,9 +79,9 @@ pub(crate) async fn run<L: Aggregates>(
         findings.add("manifest", &function, "it is deployed differently");
     }
     check_functions(deployment, &template, &manifests, &mut findings).await?;
-    rules::check_bus(deployment, &mut findings).await;
+    event_rules::check_bus(deployment, &mut findings).await;
     if !deployment.is_local {
-        rules::check_rules(deployment, &mut findings).await;
+        event_rules::check_rules(deployment, &mut findings).await;
     }
     check_views(deployment, stack, &mut findings).await?;
     if options.drift {
