@@ -304,6 +304,12 @@ impl Iam {
                 let arn = |bus: &str| format!("arn:aws:events:{REGION}:{ACCOUNT}:event-bus/{bus}");
                 buses.into_iter().map(|bus| act("events:PutEvents", arn(bus))).collect()
             }
+            Some(("AWSEvents", "ListTargetsByRule")) => {
+                let text = |name: &str| request[name].as_str().unwrap_or_default();
+                let rule = format!("{}/{}", text("EventBusName"), text("Rule"));
+                let arn = format!("arn:aws:events:{REGION}:{ACCOUNT}:rule/{rule}");
+                vec![act("events:ListTargetsByRule", arn)]
+            }
             Some(("Lambda", "Invoke")) => {
                 vec![act(
                     "lambda:InvokeFunction",

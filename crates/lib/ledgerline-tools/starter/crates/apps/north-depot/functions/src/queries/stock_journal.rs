@@ -11,5 +11,7 @@ use north_depot::{
 /// as if there were no rows.
 #[must_use]
 pub fn routes() -> Vec<Query> {
-    vec![history::<StockItem, Row, Row>("GET /stock-journal/{id}", "stockJournal", TABLE, |row| row)]
+    vec![history::<StockItem, Row, Row>("GET /stock-journal/{id}", "stockJournal", TABLE, |row| {
+        row
+    })]
 }
