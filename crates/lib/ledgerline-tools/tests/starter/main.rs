@@ -58,6 +58,28 @@ fn the_manifests_of_the_starter_are_those_that_its_functions_print() {
     assert_eq!(manifests::changed_functions(&known, &printed), [""; 0]);
 }
 
+/// Two workspaces have packages with the same names and relative paths, in one build folder. In each
+/// of them, a test prints the name of its workspace.
+#[test]
+#[ignore = "it builds a workspace: cargo test -p ledgerline-tools --test starter -- --ignored"]
+fn workspaces_that_share_a_build_folder_share_no_code() {
+    let workspaces = ["try-one", "try-two"].map(|name| {
+        let workspace = Workspace::new(name);
+        let model = workspace.root.join("crates/apps/shop/model/src/lib.rs");
+        let text = fs::read_to_string(&model).unwrap();
+        let test = format!("#[test]\nfn name_is_printed() {{ println!(\"code of {name}\") }}\n");
+        fs::write(model, format!("{text}\n{test}")).unwrap();
+        (workspace, format!("code of {name}"))
+    });
+    // The first one is built once more after the second one.
+    for place in [0, 1, 0] {
+        let (workspace, expected) = &workspaces[place];
+        let test = ["test", "-p", "shop", "name_is_printed", "--", "--nocapture"];
+        let printed = workspace.cargo(&test);
+        assert!(printed.contains(expected), "{expected}: {printed}");
+    }
+}
+
 #[test]
 #[ignore = "it builds a workspace: cargo test -p ledgerline-tools --test starter -- --ignored"]
 fn a_new_workspace_builds_passes_and_grows() {
