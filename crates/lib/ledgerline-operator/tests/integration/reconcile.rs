@@ -61,7 +61,7 @@ fn copy(data: &Path, streams: usize) {
 /// them.
 async fn lost_last_commits_are_found_and_repaired(streams: usize, lost: usize) {
     let data = tempfile::tempdir().unwrap();
-    let stack = LocalStack::start_busy(Some(data.path())).await;
+    let stack = LocalStack::start(Some(data.path())).await;
     for amount in [100, 200] {
         let id = install(&stack, amount).await;
         settled(&stack, &id).await;
@@ -70,7 +70,7 @@ async fn lost_last_commits_are_found_and_repaired(streams: usize, lost: usize) {
     copy(data.path(), streams);
     let began = Instant::now();
     let took = |what: &str| eprintln!("{what} after {:.1} s", began.elapsed().as_secs_f64());
-    let stack = LocalStack::start_busy(Some(data.path())).await;
+    let stack = LocalStack::start(Some(data.path())).await;
     took("the stack has started");
     let client = Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let before = [rows(&client, VIEWS[0]).await, rows(&client, VIEWS[1]).await];

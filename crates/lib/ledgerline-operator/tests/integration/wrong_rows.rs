@@ -317,7 +317,7 @@ async fn no_row_differs_under_load(time: Duration) {
 
 #[tokio::test]
 async fn no_row_differs_while_commits_are_applied_and_redelivered() {
-    no_row_differs_under_load(Duration::from_secs(10)).await;
+    no_row_differs_under_load(Duration::from_secs(5)).await;
 }
 
 /// The same test for an hour: `cargo test --profile fast -p ledgerline-operator --test integration
