@@ -52,7 +52,7 @@ mod behind_the_wire {
 
 /// The adapter understands the answers that the emulator never gives, in the words of AWS. The test
 /// of a real endpoint below shows whether AWS answers in this way, because its races are real.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_store_understands_every_injected_fault() {
     let stream = StreamId::new("injected", "1").unwrap();
     let request = ledgerline::IdempotencyRecord {
