@@ -176,3 +176,63 @@ async fn a_killed_stack_resumes_with_its_data() {
     assert_eq!(stack.post(&path, json!({ "amount": 1 })).await.version(), 24);
     settled(&stack, &id).await;
 }
+
+/// Sends a request of the AWS CLI, and returns the answer.
+async fn aws(stack: &LocalStack, target: &str, body: Value) -> Value {
+    let request =
+        ledgerline_local::http_client().post(stack.aws_url()).header("x-amz-target", target);
+    request.json(&body).send().await.unwrap().json().await.unwrap()
+}
+
+/// Returns the first message of a queue, which stays there.
+async fn first_message(stack: &LocalStack, queue: &str) -> Value {
+    eventually(&format!("{queue} has a message"), async || {
+        let url = format!("{}/000000000000/{queue}", stack.aws_url());
+        let receive =
+            json!({ "QueueUrl": url, "VisibilityTimeout": 0, "MessageAttributeNames": ["All"] });
+        let answer = aws(stack, "AmazonSQS.ReceiveMessage", receive).await;
+        answer["Messages"].get(0).cloned()
+    })
+    .await
+}
+
+/// A developer adds a queue to the bus, and deletes the queue. Commits still reach all views.
+#[tokio::test]
+async fn a_target_that_a_developer_adds_gets_events_and_stops_no_view_when_it_is_gone() {
+    let stack = LocalStack::start_as(&["--parameter-overrides", "BusEvents=*"]).await;
+    let rule = json!({ "Name": "tap", "EventBusName": "tanks-events", "EventPattern": r#"{"source":["tanks.tank"]}"# });
+    assert!(aws(&stack, "AWSEvents.PutRule", rule).await["RuleArn"].is_string());
+    let arn = |queue: &str| format!("arn:aws:sqs:us-east-1:000000000000:{queue}");
+    let put = async |target: Value| {
+        let put = json!({ "Rule": "tap", "EventBusName": "tanks-events", "Targets": [target] });
+        aws(&stack, "AWSEvents.PutTargets", put).await
+    };
+    // PutTargets refuses what the stack cannot deliver to.
+    for target in [
+        json!({ "Id": "1", "Arn": arn("nothing") }),
+        json!({ "Id": "1", "Arn": arn("tanks-FillsQueue.fifo") }),
+        json!({ "Id": "1", "Arn": arn("tap"), "InputPath": "$.detail" }),
+    ] {
+        let answer = put(target.clone()).await;
+        assert_eq!(answer["FailedEntryCount"], 1, "{target}: {answer}");
+    }
+    for queue in ["tap", "lost"] {
+        aws(&stack, "AmazonSQS.CreateQueue", json!({ "QueueName": queue })).await;
+    }
+    let target =
+        json!({ "Id": "1", "Arn": arn("tap"), "DeadLetterConfig": { "Arn": arn("lost") } });
+    assert_eq!(put(target).await["FailedEntryCount"], 0);
+    let id = install(&stack, 0).await;
+    let message = first_message(&stack, "tap").await;
+    let event: Value = serde_json::from_str(message["Body"].as_str().unwrap()).unwrap();
+    assert_eq!(event["detail-type"], "TankInstalled", "{event}");
+
+    let url = format!("{}/000000000000/tap", stack.aws_url());
+    aws(&stack, "AmazonSQS.DeleteQueue", json!({ "QueueUrl": url })).await;
+    install(&stack, 5).await;
+    settled(&stack, &id).await;
+    // EventBridge does not retry for a target that does not exist.
+    let attributes = &first_message(&stack, "lost").await["MessageAttributes"];
+    assert_eq!(attributes["ERROR_CODE"]["StringValue"], "NO_RESOURCE", "{attributes}");
+    assert_eq!(attributes["RETRY_ATTEMPTS"]["StringValue"], "0", "{attributes}");
+}
