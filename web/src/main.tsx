@@ -4,6 +4,7 @@ import { App } from "./app";
 import type { Application } from "./application";
 import { limitConnections, readConfig, type Config } from "./config";
 import { resume, signIn } from "./session";
+import "@picocss/pico/css/pico.classless.min.css";
 import "./styles.css";
 
 const root = document.getElementById("app");
