@@ -9,7 +9,7 @@ export default defineConfig({
     modulePreload: { polyfill: false },
     // A file in the page as a `data:` address is forbidden by the Content-Security-Policy.
     assetsInlineLimit: 0,
-    // The licences of the libraries in the app, which want to be copied with them.
+    // The licences of the libraries in the app, which must be copied with them.
     license: { fileName: "licenses.md" },
   },
 });

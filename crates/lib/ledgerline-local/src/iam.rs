@@ -306,7 +306,10 @@ impl Iam {
             }
             Some(("AWSEvents", "ListTargetsByRule")) => {
                 let text = |name: &str| request[name].as_str().unwrap_or_default();
-                let rule = format!("{}/{}", text("EventBusName"), text("Rule"));
+                let rule = match text("EventBusName") {
+                    "" | "default" => text("Rule").to_owned(),
+                    bus => format!("{bus}/{}", text("Rule")),
+                };
                 let arn = format!("arn:aws:events:{REGION}:{ACCOUNT}:rule/{rule}");
                 vec![act("events:ListTargetsByRule", arn)]
             }

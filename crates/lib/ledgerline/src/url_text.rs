@@ -1,5 +1,5 @@
 //! The text of paths and query strings. The local stack, functions and tools read a request by
-//! these functions only: a part that two of them read differently passes the check of one of them.
+//! these functions only. A part that two of them read differently passes the check of one of them.
 
 use percent_encoding::percent_decode_str;
 

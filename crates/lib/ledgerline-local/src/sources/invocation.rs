@@ -165,8 +165,8 @@ impl Invocations {
         for (retries, delay) in (0..).zip(delays) {
             let Err(error) = self.attempt(target, event).await else { return };
             self.hops.line("rule", &format!("{} accepts no event: {error}", target.arn));
-            // An event that would be too old at its retry is not retried, and none is retried for
-            // a target that does not exist any more.
+            // An event that would be too old at its retry is not retried. Nor is an event for a
+            // target that does not exist.
             let is_old =
                 first.elapsed() + delay > Duration::from_secs(maximum_event_age_in_seconds);
             if is_old || error == NO_RESOURCE || retries >= maximum_retry_attempts {

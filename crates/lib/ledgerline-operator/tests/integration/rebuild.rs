@@ -25,7 +25,7 @@ pub(crate) fn text(text: &str) -> AttributeValue {
 }
 
 /// Makes processes use their copies of the generations of these tables for a second, and not for
-/// ten: the tool waits as much shorter for the copies to expire. No function has run yet.
+/// ten. So the tool waits nine seconds less for the copies to expire. No function has run yet.
 pub(crate) async fn hasten(client: &Client, tables: &[&str]) {
     for id in tables {
         let partition = if *id == "StockTable" { "book" } else { "tankId" };

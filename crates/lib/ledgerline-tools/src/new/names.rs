@@ -73,12 +73,14 @@ const TYPES: [&str; 56] = [
 ];
 
 /// Names that no part may have. Some are packages of a workspace, or packages that an application
-/// depends on. With the others, resources of `$all` or of operators would exist twice.
-const PACKAGES: [&str; 28] = [
+/// depends on. With others, resources of `$all` or of operators would exist twice. `cursor` and
+/// `unreadable` are fields of a page, beside the list with the name of the view.
+const PACKAGES: [&str; 30] = [
     "alloc",
     "anyhow",
     "applications",
     "core",
+    "cursor",
     "events",
     "fanout",
     "fastrand",
@@ -101,6 +103,7 @@ const PACKAGES: [&str; 28] = [
     "thiserror",
     "tokio",
     "tracing",
+    "unreadable",
     "uuid",
     "xtask",
 ];

@@ -221,6 +221,7 @@ fn a_new_workspace_builds_passes_and_grows() {
         &["aggregate", "it-em", "--in", "shop", "--category", "item"],
         &["process-manager", "items", "--of", "item"],
         &["projector", "fanout", "--of", "item"],
+        &["projector", "cursor", "--of", "item"],
         &["aggregate", "type", "--in", "shop"],
         &["aggregate", "value", "--in", "shop"],
         &["aggregate", "views", "--in", "other"],
