@@ -32,7 +32,11 @@ fn wire() -> Wire {
 mod behind_the_wire {
     use super::*;
 
-    ledgerline::contract_tests!(async { World::store_at(&wire()) });
+    ledgerline::contract_tests!(async {
+        // The wire takes time for each call.
+        tokio::time::pause();
+        World::store_at(&wire())
+    });
 
     #[tokio::test]
     async fn the_queue_preserves_order_and_drops_duplicates() {
@@ -93,7 +97,7 @@ async fn the_store_understands_every_injected_fault() {
 }
 
 /// A lagging replica returns a prefix of the stream, but only to eventually consistent reads.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stale_page_is_a_prefix_of_the_stream() {
     let wire = wire();
     let store = World::store_at(&wire);
