@@ -509,7 +509,8 @@ fn idempotency_key(request: &HttpRequest) -> Result<Option<&str>, Problem> {
 /// parameters of the path, and the body without null fields. An empty object equals a missing body.
 ///
 /// The hash uses the id of the stream in its one spelling. It uses other texts as they are sent,
-/// because any text may look like an id: two references of payments that differ in capitals are two commands.
+/// because any text may look like an id: two references of payments that differ in capitals are
+/// two commands.
 fn fingerprint(request: &HttpRequest, stream: &StreamId) -> Result<String, Problem> {
     let body = request.body()?;
     let command = match serde_json::from_slice::<Value>(body).map(drop_null_fields) {

@@ -1,5 +1,5 @@
-//! Views are rebuilt under load. The name puts the test before all others, which run beside its quiet
-//! end.
+//! Views are rebuilt under load. The name puts the test before all others, which run beside its
+//! quiet end.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -62,8 +62,8 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
                 _ => {
                     // One of nine hauls goes to a tank that does not exist, and is returned. One of
                     // nine is refused.
-                    let nobody = uuid::Uuid::new_v4().to_string();
-                    let to = if turn % 9 == 0 || from == to { &nobody } else { to };
+                    let absent = uuid::Uuid::new_v4().to_string();
+                    let to = if turn % 9 == 0 || from == to { &absent } else { to };
                     let amount = if turn % 9 == 1 { 1_000_000_000 } else { 5 };
                     let asked = json!({ "fromTankId": from, "toTankId": to, "amount": amount });
                     stack.post("/hauls", asked).await
