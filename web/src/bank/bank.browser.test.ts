@@ -32,7 +32,7 @@ async function expectBalance(page: Page, text: string) {
   await expect.poll(() => page.locator(".pending").count()).toBe(0);
 }
 
-/** Waits until a form explains why the command was refused. */
+/** Waits until an alert explains what became of the command. */
 const explained = (page: Page, text: string) => page.getByRole("alert").getByText(text).waitFor();
 
 test("a user of another origin opens an account, pays in, and is still signed in after a reload", async () => {
@@ -368,7 +368,7 @@ test("the end of a session loses no command", async () => {
   );
   await page.clock.fastForward("59:30");
   await send(page, "Pay in", { Amount: "2" });
-  await page.getByRole("alert").getByText("Your session has ended.").waitFor();
+  await explained(page, "Your session has ended. The app keeps commands");
   await expectSound(page);
   await page.unrouteAll();
   await page.getByRole("button", { name: "Sign in again" }).click();
@@ -403,7 +403,7 @@ test("a refused token is replaced, and a session ends whose new token is refused
   refusals = Number.POSITIVE_INFINITY;
   requests.length = 0;
   await send(page, "Pay in", { Amount: "2" });
-  await page.getByRole("alert").getByText("Your session has ended.").waitFor();
+  await explained(page, "Your session has ended. The app keeps commands");
   expect(requests).toHaveLength(2);
   expect(await page.getByText("It is unknown").count()).toBe(0);
 });
