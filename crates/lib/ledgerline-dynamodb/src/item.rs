@@ -16,7 +16,7 @@ use ledgerline::{
 };
 use serde::Deserialize;
 
-use crate::error;
+use crate::{error, payload};
 
 pub(crate) type Item = HashMap<String, AttributeValue>;
 /// An item to write. The order of its fields is always the same, so that the statement that writes
@@ -59,6 +59,8 @@ pub struct InvalidItem {
 /// A value of an item, as the SDK has it, or `serde_dynamo` in the images of stream records.
 trait Attribute: Sized {
     fn text(self) -> Option<String>;
+    /// Returns the JSON text of a payload in either stored form.
+    fn payload(self) -> Option<String>;
     fn number(self) -> Option<String>;
     fn list(self) -> Option<Vec<Self>>;
     fn map(self) -> Option<HashMap<String, Self>>;
@@ -69,6 +71,13 @@ macro_rules! attribute {
         impl Attribute for $value {
             fn text(self) -> Option<String> {
                 if let Self::S(text) = self { Some(text) } else { None }
+            }
+
+            fn payload(self) -> Option<String> {
+                if let Self::B(gzip) = self {
+                    return payload::decompress(gzip.as_ref());
+                }
+                self.text()
             }
 
             fn number(self) -> Option<String> {
@@ -144,7 +153,7 @@ fn event<V: Attribute>(value: V) -> Option<RecordedEvent> {
         match name.as_str() {
             TYPE => event_type = value.text(),
             SCHEMA => schema = number(value),
-            DATA => data = value.text(),
+            DATA => data = value.payload(),
             _ => {}
         }
     }
@@ -156,7 +165,7 @@ fn recorded_state<V: Attribute>(value: V) -> Option<RecordedState> {
     for (name, value) in value.map()? {
         match name.as_str() {
             SCHEMA => schema = number(value),
-            DATA => data = value.text(),
+            DATA => data = value.payload(),
             _ => {}
         }
     }
@@ -177,6 +186,11 @@ fn origin<V: Attribute>(fields: HashMap<String, V>) -> Option<Meta> {
         *field = Some(value.text()?);
     }
     Some(meta)
+}
+
+/// Reads the version and the state of a snapshot.
+pub(crate) fn snapshot(mut item: Item) -> Option<(u64, RecordedState)> {
+    Some((recorded_version(item.remove(VERSION)?)?, recorded_state(item.remove(STATE)?)?))
 }
 
 /// Reads a commit of this stream.
@@ -232,13 +246,15 @@ fn meta_fields(meta: &Meta) -> [(&'static str, &Option<String>); 5] {
     ]
 }
 
-pub(crate) fn commit_to_item(commit: &Commit) -> Fields {
+/// Returns the item of a commit. Payloads with more bytes than `compress_over` are compressed.
+pub(crate) fn commit_to_item(commit: &Commit, compress_over: usize) -> Fields {
+    let payload = |json: &str| payload::to_attribute(json, compress_over);
     let number = |number: &dyn ToString| AttributeValue::N(number.to_string());
     let event = |event: &RecordedEvent| {
         map([
             (TYPE, text(&event.event_type)),
             (SCHEMA, number(&event.schema)),
-            (DATA, text(&event.data)),
+            (DATA, payload(&event.data)),
         ])
     };
     let meta = meta_fields(&commit.meta).into_iter();
@@ -251,10 +267,17 @@ pub(crate) fn commit_to_item(commit: &Commit) -> Fields {
         (AT, text(commit.at.to_string())),
         (META, AttributeValue::M(meta.collect())),
     ];
-    if let Some(RecordedState { schema, data }) = &commit.state {
-        item.push((STATE, map([(SCHEMA, number(schema)), (DATA, text(data))])));
-    }
+    let state = commit.state.as_ref();
+    item.extend(state.map(|state| (STATE, state_to_attribute(state, compress_over))));
     item
+}
+
+pub(crate) fn state_to_attribute(
+    RecordedState { schema, data }: &RecordedState,
+    compress_over: usize,
+) -> AttributeValue {
+    let data = payload::to_attribute(data, compress_over);
+    map([(SCHEMA, AttributeValue::N(schema.to_string())), (DATA, data)])
 }
 
 pub(crate) fn request_to_item(request: &IdempotencyRecord) -> Fields {
@@ -295,18 +318,19 @@ pub(crate) fn bytes<'a>(fields: impl IntoIterator<Item = (&'a str, &'a Attribute
 
 /// Returns the size of a commit's item, without making the item: each command measures its commit
 /// twice.
-pub(crate) fn commit_bytes(commit: &Commit) -> usize {
+pub(crate) fn commit_bytes(commit: &Commit, compress_over: usize) -> usize {
+    let payload = |json: &str| payload::stored_bytes(json, compress_over);
     let number =
         |number: u64| (number.checked_ilog10().unwrap_or_default() as usize + 1).div_ceil(2) + 1;
     let field = |name: &str, bytes: usize| 1 + name.len() + bytes;
     let Commit { stream, version, events, state, command, at, meta } = commit;
     let event = |RecordedEvent { event_type, schema, data }: &RecordedEvent| {
         let fields =
-            [(TYPE, event_type.len()), (SCHEMA, number((*schema).into())), (DATA, data.len())];
+            [(TYPE, event_type.len()), (SCHEMA, number((*schema).into())), (DATA, payload(data))];
         4 + fields.map(|(name, bytes)| field(name, bytes)).iter().sum::<usize>()
     };
     let state = state.as_ref().map_or(0, |RecordedState { schema, data }| {
-        STATE.len() + 3 + field(SCHEMA, number((*schema).into())) + field(DATA, data.len())
+        STATE.len() + 3 + field(SCHEMA, number((*schema).into())) + field(DATA, payload(data))
     });
     let meta = meta_fields(meta)
         .map(|(name, value)| value.as_ref().map_or(0, |value| field(name, value.len())));
@@ -384,7 +408,10 @@ mod tests {
     }
 
     fn item(commit: &Commit) -> Item {
-        commit_to_item(commit).into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+        commit_to_item(commit, usize::MAX)
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
     }
 
     /// The item is the storage format. A change that fails this test makes every stored commit
@@ -445,8 +472,16 @@ mod tests {
         #[test]
         fn a_commit_is_stored_and_read_as_serde_has_it(commit in any_commit()) {
             let item = item(&commit);
-            prop_assert_eq!(commit_bytes(&commit), bytes_of(&commit_to_item(&commit)));
             prop_assert_eq!(&item, &serde_dynamo::to_item::<_, Item>(&commit).unwrap());
+            prop_assert_eq!(commit_from_image(item.into()).unwrap(), commit);
+        }
+
+        #[test]
+        fn a_commit_is_read_from_text_and_from_gzip(commit in any_commit(), compress_over in prop_oneof![0..40_usize, Just(usize::MAX)]) {
+            let fields = commit_to_item(&commit, compress_over);
+            prop_assert_eq!(commit_bytes(&commit, compress_over), bytes_of(&fields));
+            let item: Item =
+                fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
             prop_assert_eq!(&commit_from_image(item.clone().into()).unwrap(), &commit);
             prop_assert_eq!(&super::commit(&commit.stream, item.clone()).unwrap(), &commit);
             prop_assert_eq!(step(&commit.stream, item).unwrap(), FoldedCommit::from(commit));

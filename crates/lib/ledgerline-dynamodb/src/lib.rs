@@ -4,6 +4,7 @@ mod attempts;
 mod endpoint;
 mod error;
 mod item;
+mod payload;
 pub mod reconcile;
 mod scan;
 mod snapshots;

@@ -9,6 +9,7 @@ use aws_sdk_dynamodb::{
     operation::scan::ScanOutput,
     types::{AttributeValue, ReturnConsumedCapacity},
 };
+use base64::{Engine, prelude::BASE64_STANDARD};
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use ledgerline::{Commit, StoreError, StreamId};
@@ -352,12 +353,13 @@ fn end(heads: &mut BTreeMap<StreamId, Head>, run: Option<(StreamId, Head, Item)>
     }
 }
 
-/// Returns a value in DynamoDB's JSON. Commits have no sets and no binary values.
+/// Returns a value in DynamoDB's JSON. Commits have no sets.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the SDK may know more kinds tomorrow")]
 fn image_of_record(value: &AttributeValue) -> Value {
     match value {
         AttributeValue::S(text) => json!({ "S": text }),
         AttributeValue::N(number) => json!({ "N": number }),
+        AttributeValue::B(bytes) => json!({ "B": BASE64_STANDARD.encode(bytes) }),
         AttributeValue::Bool(is) => json!({ "BOOL": is }),
         AttributeValue::L(values) => {
             json!({ "L": values.iter().map(image_of_record).collect::<Vec<_>>() })

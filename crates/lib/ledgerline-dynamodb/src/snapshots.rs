@@ -8,7 +8,6 @@ use std::{
 
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnConsumedCapacity};
 use ledgerline::{RecordedState, StoreError, StreamId};
-use serde::Deserialize;
 
 use crate::{
     DynamoDbStore, error,
@@ -29,16 +28,10 @@ impl DynamoDbStore {
         stream: &StreamId,
         schema: u32,
     ) -> Result<Option<(u64, RecordedState)>, StoreError> {
-        #[derive(Deserialize)]
-        struct Stored {
-            version: u64,
-            state: RecordedState,
-        }
         let Some(table) = self.requests.as_deref() else { return Ok(None) };
         let found = self.item(table, [(item::REQUEST, key(stream, schema))]).await?;
         // A snapshot that cannot be read is ignored, because it is a cache (rule 5).
-        let stored: Option<Stored> = found.and_then(|item| serde_dynamo::from_item(item).ok());
-        Ok(stored.map(|Stored { version, state }| (version, state)))
+        Ok(found.and_then(item::snapshot))
     }
 
     pub(crate) async fn write_snapshot(
@@ -50,12 +43,10 @@ impl DynamoDbStore {
         let Some(table) = self.requests.as_deref() else { return Ok(()) };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let expires = (now + SNAPSHOT_LIFETIME).as_secs();
-        let state_item: AttributeValue = serde_dynamo::to_attribute_value(state)
-            .map_err(|error| StoreError::Unavailable(error.into()))?;
         let stored: Item = HashMap::from([
             (item::REQUEST.to_owned(), key(stream, state.schema)),
-            ("version".to_owned(), AttributeValue::N(version.to_string())),
-            ("state".to_owned(), state_item),
+            (item::VERSION.to_owned(), AttributeValue::N(version.to_string())),
+            (item::STATE.to_owned(), item::state_to_attribute(state, self.compress_over)),
             (item::EXPIRES.to_owned(), AttributeValue::N(expires.to_string())),
         ]);
         if item::bytes(stored.iter().map(|(name, value)| (name.as_str(), value))) > MAX_ITEM_BYTES {

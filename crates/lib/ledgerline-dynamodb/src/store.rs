@@ -19,6 +19,7 @@ use ledgerline::{
 use crate::{
     Units, error,
     item::{self, MAX_ITEM_BYTES},
+    payload,
     views::batch::get_items,
 };
 
@@ -54,8 +55,13 @@ fn key(stream: &StreamId, version: u64) -> [(&'static str, AttributeValue); 2] {
 }
 
 /// Returns the commit as an item, if it fits in one.
-fn item_within_limit(commit: &Commit) -> Result<item::Fields, AppendError> {
-    let item = item::commit_to_item(commit);
+fn item_within_limit(commit: &Commit, compress_over: usize) -> Result<item::Fields, AppendError> {
+    let payloads = commit.events.iter().map(|event| event.data.len());
+    let largest = payloads.chain(commit.state.iter().map(|state| state.data.len())).max();
+    if let Some(bytes) = largest.filter(|bytes| *bytes > payload::MAX_BYTES) {
+        return Err(AppendError::TooLarge { bytes, limit: payload::MAX_BYTES });
+    }
+    let item = item::commit_to_item(commit, compress_over);
     let bytes = item::bytes_of(&item);
     if bytes > MAX_ITEM_BYTES {
         return Err(AppendError::TooLarge { bytes, limit: MAX_ITEM_BYTES });
@@ -82,19 +88,16 @@ pub struct DynamoDbStore {
     pub(crate) client: Client,
     pub(crate) commits: String,
     pub(crate) requests: Option<String>,
+    pub(crate) compress_over: usize,
 }
 
 impl DynamoDbStore {
-    /// The host of commands on DynamoDB. It waits by the clock of tokio, and measures a commit as
-    /// DynamoDB charges it.
-    pub const HOST: Host = Host {
-        pause: |duration| Box::pin(tokio::time::sleep(duration)),
-        stored_bytes: item::commit_bytes,
-    };
+    /// The host of commands on DynamoDB. It waits by the clock of tokio.
+    pub const HOST: Host = Host { pause: |duration| Box::pin(tokio::time::sleep(duration)) };
 
     /// Returns a store on the Commits table of this name, for functions that only read the log.
     pub fn new(client: Client, commits: impl Into<String>) -> Self {
-        Self { client, commits: commits.into(), requests: None }
+        Self { client, commits: commits.into(), requests: None, compress_over: usize::MAX }
     }
 
     /// Returns the same store, whose calls add their units to this sum.
@@ -107,6 +110,13 @@ impl DynamoDbStore {
     #[must_use]
     pub fn with_requests(self, requests: impl Into<String>) -> Self {
         Self { requests: Some(requests.into()), ..self }
+    }
+
+    /// Returns the same store, which writes the gzip of payloads with more than this number of
+    /// bytes. Every store reads both forms.
+    #[must_use]
+    pub fn with_compression(self, over: usize) -> Self {
+        Self { compress_over: over, ..self }
     }
 
     pub(crate) fn requests(&self) -> Result<&str, StoreError> {
@@ -395,6 +405,11 @@ impl EventLog for DynamoDbStore {
         Ok(names.iter().map(commit).collect())
     }
 
+    /// Measures a commit as DynamoDB charges it.
+    fn stored_bytes(&self, commit: &Commit) -> usize {
+        item::commit_bytes(commit, self.compress_over)
+    }
+
     async fn append(
         &self,
         commit: &Commit,
@@ -403,7 +418,12 @@ impl EventLog for DynamoDbStore {
         if request.is_some() {
             return self.append_all(std::slice::from_ref(commit), request).await;
         }
-        self.insert(&self.commits, item_within_limit(commit)?, AppendError::VersionTaken).await
+        self.insert(
+            &self.commits,
+            item_within_limit(commit, self.compress_over)?,
+            AppendError::VersionTaken,
+        )
+        .await
     }
 
     async fn append_all(
@@ -425,7 +445,10 @@ impl EventLog for DynamoDbStore {
         if keys.len() < commits.len() {
             return Err(AppendError::VersionTaken);
         }
-        let items = commits.iter().map(item_within_limit).collect::<Result<Vec<_>, _>>()?;
+        let items = commits
+            .iter()
+            .map(|commit| item_within_limit(commit, self.compress_over))
+            .collect::<Result<Vec<_>, _>>()?;
         let bytes = items.iter().map(item::bytes_of).sum();
         if bytes > MAX_TRANSACTION_BYTES {
             return Err(AppendError::TooLarge { bytes, limit: MAX_TRANSACTION_BYTES });

@@ -202,15 +202,10 @@ async fn the_measured_size_of_a_commit_equals_the_size_that_the_database_charges
     {
         let mut commit = commit(&stream(), version);
         commit.events[0].data = format!("\"{}\"", "x".repeat(length));
-        let expected = (DynamoDbStore::HOST.stored_bytes)(&commit).div_ceil(1024);
+        let expected = store.stored_bytes(&commit).div_ceil(1024);
         store.append(&commit, None).await.unwrap();
         let [write] = wire.take().try_into().unwrap();
-        assert_eq!(
-            write.units,
-            expected as f64,
-            "{} bytes",
-            (DynamoDbStore::HOST.stored_bytes)(&commit)
-        );
+        assert_eq!(write.units, expected as f64, "{} bytes", store.stored_bytes(&commit));
     }
 }
 
@@ -218,7 +213,7 @@ async fn the_measured_size_of_a_commit_equals_the_size_that_the_database_charges
 async fn a_commit_over_the_limit_is_refused_before_the_write() {
     let (store, wire) = store_and_wire().await;
     let mut large = commit(&stream(), 1);
-    let room = MAX_ITEM_BYTES - (DynamoDbStore::HOST.stored_bytes)(&large);
+    let room = MAX_ITEM_BYTES - store.stored_bytes(&large);
     large.events[0].data.push_str(&" ".repeat(room));
     let over = Commit {
         events: vec![ledgerline::RecordedEvent {
@@ -260,7 +255,7 @@ async fn a_transaction_has_as_many_commits_and_bytes_as_the_database_accepts() {
     let large = |name: &str, bytes: usize| {
         let mut commits = commits(name, 10);
         for commit in &mut commits {
-            let room = bytes / 10 - (DynamoDbStore::HOST.stored_bytes)(commit);
+            let room = bytes / 10 - store.stored_bytes(commit);
             commit.events[0].data.push_str(&" ".repeat(room));
         }
         commits[9].events[0].data.push_str(&" ".repeat(bytes % 10));

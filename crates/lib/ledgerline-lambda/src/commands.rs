@@ -35,7 +35,7 @@ use crate::{
     metrics,
     route_descriptions::Described,
     snapshot_warmup,
-    start::{dynamodb, store},
+    start::{COMPRESS_OVER, dynamodb, store, writable},
     table_grants::{self, REQUESTS},
 };
 
@@ -302,7 +302,7 @@ struct Republication {
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, `REQUESTS_TABLE`, `REQUEST_RETENTION_SECONDS`,
-/// the optional `SOURCE_ADDRESSES`, or a variable of [`http::run`](crate::http::run).
+/// the optional `SOURCE_ADDRESSES` and `COMPRESS_OVER`, or a variable of [`http::run`](crate::http::run).
 pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
     #[cfg(feature = "schema")]
     if crate::start::operations_requested() {
@@ -319,7 +319,7 @@ pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
     crate::http::run(manifest(&routes), async || {
         let requests = config::text(REQUESTS.variable)?;
         let retention = config::parse(RETENTION)?;
-        let store = store(dynamodb().await).await?.with_requests(requests);
+        let store = writable(store(dynamodb().await).await?, requests)?;
         let source_addresses = config::parse_or(SOURCE_ADDRESSES, false)?;
         let cache = Cache::new(CACHED_STREAMS);
         Ok(Commands::<A, DynamoDbStore> { store, cache, retention, source_addresses, routes })
@@ -334,7 +334,7 @@ pub fn manifest<A: Aggregate>(routes: &[Route<A>]) -> Manifest {
     // The key of an idempotency record has a space before the caller.
     let tables = table_grants::commands(&[A::CATEGORY], &BTreeSet::from(["* *".into()]));
     let manifest = tables.into_iter().fold(Manifest::new(source), Manifest::table);
-    manifest.variable(RETENTION).optional(SOURCE_ADDRESSES)
+    manifest.variable(RETENTION).optional(SOURCE_ADDRESSES).optional(COMPRESS_OVER)
 }
 
 /// The parts of a command function.

@@ -19,7 +19,7 @@ use crate::{
     failure::Error,
     projection::bus_consumer,
     projection::queue_runner::{self, ApplyError, Consumer},
-    start,
+    start::{self, COMPRESS_OVER},
     table_grants::{self, REQUESTS},
 };
 
@@ -130,7 +130,7 @@ async fn build_manager<R: Reaction>(
     let positions = LogRows::new(client.clone(), config::text(POSITIONS.variable)?, POSITIONS);
     let mut store = start::store(client).await?;
     if !R::COMMANDS.is_empty() {
-        store = store.with_requests(config::text(REQUESTS.variable)?);
+        store = start::writable(store, config::text(REQUESTS.variable)?)?;
     }
     Ok(ProcessManager { positions, reaction: build(sdk, store).await? })
 }
@@ -155,7 +155,8 @@ fn manifest_with_source<R: Reaction>(source: Source) -> Manifest {
     // manager reacts to.
     let records = table_grants::streams(R::OF.iter().copied());
     let commands = (!R::COMMANDS.is_empty()).then(|| table_grants::commands(R::COMMANDS, &records));
-    R::manifest(commands.into_iter().flatten().fold(manifest, Manifest::table))
+    let manifest = commands.into_iter().flatten().fold(manifest, Manifest::table);
+    R::manifest(if R::COMMANDS.is_empty() { manifest } else { manifest.optional(COMPRESS_OVER) })
 }
 
 /// The parts of a process manager.

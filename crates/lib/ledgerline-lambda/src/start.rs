@@ -26,7 +26,14 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use crate::{config, failure::Error, metrics};
+use crate::{
+    config::{self, ConfigError},
+    failure::Error,
+    metrics,
+};
+
+/// The optional variable with the number of bytes beyond which payloads are compressed.
+pub(crate) const COMPRESS_OVER: &str = "COMPRESS_OVER";
 
 /// The handler of a function, from an event and the context of its invocation to its response.
 pub(crate) type Handle<Event, Answer> =
@@ -215,6 +222,19 @@ pub async fn dynamodb() -> aws_sdk_dynamodb::Client {
 /// When the variable is missing, or the table does not exist or may not be read.
 pub async fn store(client: aws_sdk_dynamodb::Client) -> Result<DynamoDbStore, Error> {
     connect(DynamoDbStore::new(client, config::text("COMMITS_TABLE")?)).await
+}
+
+/// Returns the store with this Requests table, for functions that append commits. It compresses
+/// payloads by `COMPRESS_OVER`.
+///
+/// # Errors
+/// When the variable is no number.
+pub(crate) fn writable(
+    store: DynamoDbStore,
+    requests: String,
+) -> Result<DynamoDbStore, ConfigError> {
+    let over = config::parse_or(COMPRESS_OVER, usize::MAX)?;
+    Ok(store.with_requests(requests).with_compression(over))
 }
 
 /// Opens the store's connection, if the table can be read.

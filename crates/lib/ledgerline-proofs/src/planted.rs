@@ -155,6 +155,10 @@ impl EventLog for Planted {
         }
     }
 
+    fn stored_bytes(&self, commit: &Commit) -> usize {
+        self.store.stored_bytes(commit)
+    }
+
     async fn append(
         &self,
         commit: &Commit,

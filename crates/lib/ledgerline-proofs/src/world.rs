@@ -44,6 +44,8 @@ impl World {
     pub fn store_at(wire: &Wire) -> DynamoDbStore {
         DynamoDbStore::new(wire.dynamodb(), ledgerline_testing::table("CommitsTable"))
             .with_requests(ledgerline_testing::table("RequestsTable"))
+            // Commits have payloads in both stored forms.
+            .with_compression(30)
     }
 }
 

@@ -5,8 +5,7 @@
 use std::num::NonZeroUsize;
 
 use ledgerline::{
-    Aggregate, Cache, Commit, Context, Execution, Host, MemoryStore, Meta, Outcome, Refusal,
-    execute,
+    Aggregate, Cache, Context, Execution, Host, MemoryStore, Meta, Outcome, Refusal, execute,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -48,8 +47,7 @@ impl Aggregate for Counter {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (store, cache) = (MemoryStore::default(), Cache::<Counter>::new(NonZeroUsize::MIN));
-    let host =
-        Host { pause: |pause| Box::pin(tokio::time::sleep(pause)), stored_bytes: Commit::bytes };
+    let host = Host { pause: |pause| Box::pin(tokio::time::sleep(pause)) };
     let (stream, context) =
         (Counter::stream("clicks")?, Context { at: "2026-11-22T09:30:00Z".parse()?, actor: None });
     for (id, by) in [("first", 4), ("second", 5), ("third", 2)] {

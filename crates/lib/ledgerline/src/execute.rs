@@ -83,7 +83,7 @@ pub async fn execute<A: Aggregate, S: EventStore>(
                 (no_append, _) => return conclude(store, execution, loaded, no_append).await,
             },
         };
-        let may_contend = match append(store, host, execution, &loaded, &events).await? {
+        let may_contend = match append(store, execution, &loaded, &events).await? {
             Appended::Stored(after) => {
                 cache.put(stream, &after);
                 return Ok(Outcome::Committed(after));
@@ -289,12 +289,11 @@ impl<A: Aggregate> Attempt<A> {
 
 async fn append<A: Aggregate>(
     store: &impl EventLog,
-    host: &Host,
     execution: &Execution<'_, A>,
     loaded: &Loaded<A>,
     events: &[A::Event],
 ) -> Result<Appended<A>, ExecuteError> {
-    let mut attempt = prepare(host, execution, loaded, events)?;
+    let mut attempt = prepare(store, execution, loaded, events)?;
     let record = execution.idempotency.as_ref().map(|idempotency| {
         idempotency.record(execution.arrival(), Ok((&attempt.after.state, attempt.after.version)))
     });
@@ -328,7 +327,7 @@ async fn append<A: Aggregate>(
 }
 
 fn prepare<A: Aggregate>(
-    host: &Host,
+    store: &impl EventLog,
     execution: &Execution<'_, A>,
     loaded: &Loaded<A>,
     events: &[A::Event],
@@ -349,10 +348,10 @@ fn prepare<A: Aggregate>(
     // The snapshot policy. The state is embedded if it costs no further write unit. It is embedded
     // at the latest when a cold load would otherwise have to read more commits than fit in its
     // first page.
-    let bytes = (host.stored_bytes)(&commit);
+    let bytes = store.stored_bytes(&commit);
     commit.state = Some(encode_state::<A>(&state)?);
     let free =
-        (host.stored_bytes)(&commit).div_ceil(WRITE_UNIT_BYTES) <= bytes.div_ceil(WRITE_UNIT_BYTES);
+        store.stored_bytes(&commit).div_ceil(WRITE_UNIT_BYTES) <= bytes.div_ceil(WRITE_UNIT_BYTES);
     let due = commit.version - loaded.embedded >= A::SNAPSHOT_EVERY;
     // Subscribers to states need the state, and such a commit has nothing else.
     if !free && !due && execution.command.is_some() {

@@ -37,8 +37,7 @@ const PAGE: usize = 100;
 impl MemoryStore {
     /// The host of a store in memory. It does not wait: no other writer finishes anything
     /// meanwhile.
-    pub const HOST: Host =
-        Host { pause: |_| Box::pin(std::future::ready(())), stored_bytes: Commit::bytes };
+    pub const HOST: Host = Host { pause: |_| Box::pin(std::future::ready(())) };
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -112,6 +112,11 @@ pub trait EventLog: Send + Sync {
         version: u64,
     ) -> impl Future<Output = Result<Option<Commit>, StoreError>> + Send;
 
+    /// Returns the size of a commit in the store, in bytes. The snapshot policy measures with it.
+    fn stored_bytes(&self, commit: &Commit) -> usize {
+        commit.bytes()
+    }
+
     /// Stores the commit, and the idempotency record if there is one: both or neither.
     ///
     /// Refuses a version that is taken. Callers append only at the version after the last one that

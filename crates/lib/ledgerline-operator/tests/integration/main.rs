@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "in a test a panic is the report")]
 
 mod busy_rebuild;
+mod compressed;
 mod dead_letters;
 mod interruptions;
 mod ledger;

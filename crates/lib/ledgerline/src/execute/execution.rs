@@ -4,20 +4,17 @@ use std::{pin::Pin, time::Duration};
 
 use super::MAX_REPAIRS;
 use crate::{
-    Aggregate, Commit, Context, EncodeError, IdempotencyRecord, LoadError, Loaded, Meta, Refusal,
+    Aggregate, Context, EncodeError, IdempotencyRecord, LoadError, Loaded, Meta, Refusal,
     StoreError, StreamId,
 };
 
-/// The functions that a command needs from the program that runs it. The core has no clock (rule
-/// 12), and the database determines the size of a commit.
+/// What a command needs from the program that runs it. The core has no clock (rule 12).
 #[expect(missing_debug_implementations, reason = "holds functions")]
 #[derive(Clone, Copy)]
 pub struct Host {
     /// Waits before the next attempt, by the clock of the runtime. The proofs stop that clock, so
     /// that a history of hung requests takes no time and can be repeated.
     pub pause: Pause,
-    /// The size of a commit in the store, in bytes. The snapshot policy measures with it.
-    pub stored_bytes: fn(&Commit) -> usize,
 }
 
 pub(crate) type Pause = fn(Duration) -> Pin<Box<dyn Future<Output = ()> + Send>>;

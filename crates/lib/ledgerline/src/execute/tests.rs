@@ -34,7 +34,6 @@ const HOST: Host = Host {
         note("pause");
         Box::pin(std::future::ready(()))
     },
-    stored_bytes: Commit::bytes,
 };
 
 /// A store that records its calls and fails on demand.

@@ -1,0 +1,55 @@
+//! Functions that compress each payload, and the tool that reads them.
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use ledgerline_testing::{
+    LocalStack, Tool, eventually, table,
+    tank::{draw, fill, haul, install, litres_moved_once, settled, stock_adds_up},
+    workspace,
+};
+
+#[tokio::test]
+async fn every_subscriber_and_the_tool_read_compressed_payloads() {
+    // Given functions that compress each payload,
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("template.yaml");
+    let template = std::fs::read_to_string(workspace().join("template.yaml")).unwrap();
+    let (before, after) = template.split_once("        PROBLEM_TYPES:").unwrap();
+    let variable = "        COMPRESS_OVER: \"0\"\n        PROBLEM_TYPES:";
+    std::fs::write(&path, format!("{before}{variable}{after}")).unwrap();
+    let name = "samconfig.toml";
+    std::fs::copy(workspace().join(name), folder.path().join(name)).unwrap();
+    let stack = LocalStack::start_as(&["--template", path.to_str().unwrap()]).await;
+
+    // when commands and a process manager append commits,
+    let [from, to] = [install(&stack, 100).await, install(&stack, 1).await];
+    fill(&stack, &from, 5).await;
+    draw(&stack, &from, 3).await;
+    haul(&stack, &from, &to, 10).await;
+    litres_moved_once(&stack).await;
+
+    // then the log has gzip, and all subscribers have applied it.
+    let client = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
+    let items =
+        client.scan().table_name(table("CommitsTable")).send().await.unwrap().items.unwrap();
+    for item in &items {
+        for event in item["events"].as_l().unwrap() {
+            assert!(matches!(event.as_m().unwrap()["data"], AttributeValue::B(_)), "{item:?}");
+        }
+    }
+    for id in [&from, &to] {
+        settled(&stack, id).await;
+    }
+    stock_adds_up(&stack).await;
+    let ledger = Tool::at(&stack);
+    let stream = format!("tank-{from}");
+    let (_, shown) = ledger.run(&["show", &stream, "--at", "2", "--payloads"]);
+    assert_eq!(shown[2]["state"]["level"], 100, "{shown:?}");
+    // A redelivery sends whole commits.
+    let redelivery = ["redeliver", &stream, "--write", "--yes", "--why", "a test"];
+    assert_eq!(ledger.run(&redelivery).0, 0);
+    eventually("nothing is missing", async || {
+        (ledger.run(&["reconcile", "--younger", "0"]).0 == 0).then_some(())
+    })
+    .await;
+    assert_eq!(ledger.run(&["dead-letters"]).0, 0);
+}
