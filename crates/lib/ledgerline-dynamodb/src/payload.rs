@@ -4,10 +4,10 @@
 use std::io::{Read, Write};
 
 use aws_sdk_dynamodb::{primitives::Blob, types::AttributeValue};
-use flate2::{Compression, read::GzDecoder, write::GzEncoder};
+use flate2::{Compression, read::MultiGzDecoder, write::GzEncoder};
 
-/// The most bytes of a payload. A small item can hold the gzip of far more, which would take the
-/// memory of the function.
+/// The most bytes of the payloads of an item. A small item can hold the gzip of far more, which
+/// would take the memory of the function.
 pub(crate) const MAX_BYTES: usize = 4 * 1024 * 1024;
 
 /// Returns the stored form of a payload of JSON text: the gzip if the text has more bytes than
@@ -33,11 +33,13 @@ fn compress(json: &str, compress_over: usize) -> Option<Vec<u8>> {
     encoder.finish().ok()
 }
 
-/// Returns the JSON text of a gzip, if it is one, and not larger than [`MAX_BYTES`].
-pub(crate) fn decompress(gzip: &[u8]) -> Option<String> {
+/// Returns the JSON text of a gzip, if it is one and has at most `left` bytes of text, and reduces
+/// `left` by them.
+pub(crate) fn decompress(gzip: &[u8], left: &mut usize) -> Option<String> {
     let mut json = String::new();
-    let mut decoder = GzDecoder::new(gzip);
-    decoder.by_ref().take(MAX_BYTES as u64).read_to_string(&mut json).ok()?;
+    let mut decoder = MultiGzDecoder::new(gzip);
+    decoder.by_ref().take(*left as u64).read_to_string(&mut json).ok()?;
+    *left -= json.len();
     // At the end, the decoder checks the length and the checksum of the whole text.
     (decoder.read(&mut [0]).ok()? == 0).then_some(json)
 }
@@ -59,7 +61,7 @@ mod tests {
         fn every_payload_is_read_as_it_was_written(json in "[a-c\\u{0}-\\u{10ffff}]{0,300}", over in 0..400_usize) {
             let stored = to_attribute(&json, over);
             let (text, bytes) = match stored.as_b() {
-                Ok(gzip) => (decompress(gzip.as_ref()), gzip.as_ref().len()),
+                Ok(gzip) => (decompress(gzip.as_ref(), &mut { MAX_BYTES }), gzip.as_ref().len()),
                 Err(_) => (stored.as_s().ok().cloned(), json.len()),
             };
             prop_assert_eq!(text.as_ref(), Some(&json));
@@ -73,7 +75,7 @@ mod tests {
     #[test]
     fn a_stored_gzip_is_read() {
         let stored = b"\x1f\x8b\x08\0\0\0\0\0\x02\xff\xabVJ\xcc\xcd/\xcd+Q\xb22\xd43\xa8\x05\0\x19\xa0\xa4\xe2\x0e\0\0\0";
-        assert_eq!(decompress(stored).unwrap(), r#"{"amount":1.0}"#);
+        assert_eq!(decompress(stored, &mut { MAX_BYTES }).unwrap(), r#"{"amount":1.0}"#);
     }
 
     #[test]
@@ -81,17 +83,18 @@ mod tests {
         let whole = gzip(br#"{"amount":30}"#);
         let mut changed = whole.clone();
         changed[12] ^= 1;
-        let most = decompress(&gzip(&[b' '; MAX_BYTES]));
+        let most = decompress(&gzip(&[b' '; MAX_BYTES]), &mut { MAX_BYTES });
         assert_eq!(most.map(|json| json.len()), Some(MAX_BYTES));
         for (what, damaged) in [
             ("cut off", whole[..whole.len() - 1].to_vec()),
             ("changed", changed),
+            ("with more behind it", [&whole[..], b"x"].concat()),
             ("no gzip", b"{}".to_vec()),
             ("empty", Vec::new()),
             ("no text", gzip(&[0xff, 0xfe])),
             ("a bomb", gzip(&[b' '; MAX_BYTES + 1])),
         ] {
-            assert_eq!(decompress(&damaged), None, "{what}");
+            assert_eq!(decompress(&damaged, &mut { MAX_BYTES }), None, "{what}");
         }
     }
 }

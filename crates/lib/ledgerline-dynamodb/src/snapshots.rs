@@ -12,6 +12,7 @@ use ledgerline::{RecordedState, StoreError, StreamId};
 use crate::{
     DynamoDbStore, error,
     item::{self, Item, MAX_ITEM_BYTES},
+    payload,
 };
 
 /// The lifetime of a snapshot: a deployment of the new schema is complete by its end.
@@ -41,6 +42,9 @@ impl DynamoDbStore {
         state: &RecordedState,
     ) -> Result<(), StoreError> {
         let Some(table) = self.requests.as_deref() else { return Ok(()) };
+        if state.data.len() > payload::MAX_BYTES {
+            return Ok(());
+        }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let expires = (now + SNAPSHOT_LIFETIME).as_secs();
         let stored: Item = HashMap::from([

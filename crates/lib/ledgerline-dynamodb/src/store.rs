@@ -56,10 +56,12 @@ fn key(stream: &StreamId, version: u64) -> [(&'static str, AttributeValue); 2] {
 
 /// Returns the commit as an item, if it fits in one.
 fn item_within_limit(commit: &Commit, compress_over: usize) -> Result<item::Fields, AppendError> {
-    let payloads = commit.events.iter().map(|event| event.data.len());
-    let largest = payloads.chain(commit.state.iter().map(|state| state.data.len())).max();
-    if let Some(bytes) = largest.filter(|bytes| *bytes > payload::MAX_BYTES) {
-        return Err(AppendError::TooLarge { bytes, limit: payload::MAX_BYTES });
+    if compress_over < usize::MAX {
+        let events = commit.events.iter().map(|event| event.data.len());
+        let bytes = events.chain(commit.state.iter().map(|state| state.data.len())).sum();
+        if bytes > payload::MAX_BYTES {
+            return Err(AppendError::TooLarge { bytes, limit: payload::MAX_BYTES });
+        }
     }
     let item = item::commit_to_item(commit, compress_over);
     let bytes = item::bytes_of(&item);

@@ -30,7 +30,7 @@ fn full(version: u64) -> Commit {
     full
 }
 
-/// A stream whose commits have text and gzip by turns, with a store that writes text.
+/// A stream whose commits have text and gzip alternately, with a store that writes text.
 async fn mixed() -> (DynamoDbStore, Vec<Commit>) {
     let (text, _) = store_and_wire().await;
     let gzip = text.clone().with_compression(1_024);
@@ -112,14 +112,26 @@ async fn a_payload_at_the_limit_stays_text() {
     }
 }
 
-/// Beyond 4 MB a payload could not be read, so it is refused before the write.
+/// Beyond 4 MB the payloads of a commit could not be read, so they are refused before the write.
 #[tokio::test]
-async fn a_payload_beyond_the_limit_of_readers_is_refused() {
+async fn payloads_beyond_the_limit_of_readers_are_refused() {
+    const LIMIT: usize = 4 * 1024 * 1024;
     let store = store().await;
     let mut large = full(1);
-    large.events[0].data = " ".repeat(4 * 1024 * 1024 + 1);
+    large.events[0].data = " ".repeat(LIMIT / 2);
+    large.state.as_mut().unwrap().data = " ".repeat(LIMIT / 2 + 1);
     let refused = store.append(&large, None).await;
-    assert!(matches!(refused, Err(AppendError::TooLarge { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(AppendError::TooLarge { bytes, limit: LIMIT }) if bytes == LIMIT + 1),
+        "{refused:?}"
+    );
+    large.state.as_mut().unwrap().data.pop();
+    store.append(&large, None).await.unwrap();
+    assert_eq!(store.get(&stream(), 1).await.unwrap(), Some(large.clone()));
+    // A snapshot beyond the limit is not written: no reader could use it.
+    let state = RecordedState { schema: 1, data: " ".repeat(LIMIT + 1) };
+    store.save_snapshot(&stream(), 7, &state).await.unwrap();
+    assert_eq!(store.load_snapshot(&stream(), 1).await.unwrap(), None);
 }
 
 #[tokio::test]

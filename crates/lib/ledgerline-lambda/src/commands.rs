@@ -313,7 +313,7 @@ pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
         }));
     }
     if let Some(streams) = snapshot_warmup::requested_streams(std::env::args()) {
-        let store = store(dynamodb().await).await?.with_requests(config::text(REQUESTS.variable)?);
+        let store = writable(store(dynamodb().await).await?, config::text(REQUESTS.variable)?)?;
         return snapshot_warmup::build::<A>(&store, streams).await;
     }
     crate::http::run(manifest(&routes), async || {

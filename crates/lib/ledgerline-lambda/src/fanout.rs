@@ -166,7 +166,8 @@ pub async fn run<L: Aggregates>() -> Result<(), Error> {
         .call("sqs:SendMessage", "DEAD_LETTER_QUEUE")
         .variable("EVENT_SOURCE")
         .optional("BUS_EVENTS")
-        .optional("MAX_MESSAGE_BYTES");
+        .optional("MAX_MESSAGE_BYTES")
+        .optional(start::COMPRESS_OVER);
     stream_records::run(manifest, Fanout::from_env::<L>).await
 }
 
@@ -212,7 +213,7 @@ impl Fanout {
         let wiring = Wiring::from_env()?;
         let sdk = crate::start::sdk_config().await;
         let store = crate::start::store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
-        let store = store.with_requests(config::text("REQUESTS_TABLE")?);
+        let store = start::writable(store, config::text("REQUESTS_TABLE")?)?;
         let (events, lambda, sqs) = (EventBridge::new(&sdk), Lambda::new(&sdk), Sqs::new(&sdk));
         let fanout = Self::new::<L>(store, events, lambda, sqs, wiring);
         tokio::join!(fanout.bus.connect(), fanout.views.connect(), fanout.queues.connect());

@@ -348,13 +348,13 @@ fn prepare<A: Aggregate>(
     // The snapshot policy. The state is embedded if it costs no further write unit. It is embedded
     // at the latest when a cold load would otherwise have to read more commits than fit in its
     // first page.
-    let bytes = store.stored_bytes(&commit);
-    commit.state = Some(encode_state::<A>(&state)?);
-    let free =
-        store.stored_bytes(&commit).div_ceil(WRITE_UNIT_BYTES) <= bytes.div_ceil(WRITE_UNIT_BYTES);
     let due = commit.version - loaded.embedded >= A::SNAPSHOT_EVERY;
-    // Subscribers to states need the state, and such a commit has nothing else.
-    if !free && !due && execution.command.is_some() {
+    // Subscribers to states need the state of a republication, which has nothing else.
+    let must = due || execution.command.is_none();
+    let bytes = if must { 0 } else { store.stored_bytes(&commit) };
+    commit.state = Some(encode_state::<A>(&state)?);
+    let units = |bytes: usize| bytes.div_ceil(WRITE_UNIT_BYTES);
+    if !must && units(store.stored_bytes(&commit)) > units(bytes) {
         commit.state = None;
     }
     let embedded = if commit.state.is_some() { commit.version } else { loaded.embedded };
