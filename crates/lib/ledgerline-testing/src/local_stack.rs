@@ -10,6 +10,7 @@ use std::{
 };
 
 use aws_sdk_dynamodb::types::AttributeValue;
+use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::{Timestamp, civil};
 use ledgerline_dynamodb::DynamoDbStore;
 use serde_json::{Value, json};
@@ -441,6 +442,7 @@ fn wire_format(value: &AttributeValue) -> Value {
     match value {
         AttributeValue::S(text) => json!({ "S": text }),
         AttributeValue::N(number) => json!({ "N": number }),
+        AttributeValue::B(bytes) => json!({ "B": BASE64_STANDARD.encode(bytes) }),
         AttributeValue::L(values) => {
             json!({ "L": values.iter().map(wire_format).collect::<Vec<_>>() })
         }
