@@ -49,7 +49,7 @@ use crate::{
         state_views::{State, Views},
     },
     messages::details,
-    metrics,
+    metrics, start,
     stream_records::{self, Handler, Record, Unreadable},
     table_grants,
 };
@@ -211,8 +211,8 @@ impl Fanout {
     /// opens its connections.
     async fn from_env<L: Aggregates>() -> Result<Self, Error> {
         let wiring = Wiring::from_env()?;
-        let sdk = crate::start::sdk_config().await;
-        let store = crate::start::store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
+        let sdk = start::sdk_config().await;
+        let store = start::store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
         let store = start::writable(store, config::text("REQUESTS_TABLE")?)?;
         let (events, lambda, sqs) = (EventBridge::new(&sdk), Lambda::new(&sdk), Sqs::new(&sdk));
         let fanout = Self::new::<L>(store, events, lambda, sqs, wiring);

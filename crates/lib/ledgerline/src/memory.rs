@@ -87,6 +87,10 @@ impl EventLog for MemoryStore {
         Ok(self.tables().commits.get(&(stream.clone(), version)).cloned())
     }
 
+    fn stored_bytes(&self, commit: &Commit) -> usize {
+        commit.bytes()
+    }
+
     async fn append(
         &self,
         commit: &Commit,

@@ -113,9 +113,7 @@ pub trait EventLog: Send + Sync {
     ) -> impl Future<Output = Result<Option<Commit>, StoreError>> + Send;
 
     /// Returns the size of a commit in the store, in bytes. The snapshot policy measures with it.
-    fn stored_bytes(&self, commit: &Commit) -> usize {
-        commit.bytes()
-    }
+    fn stored_bytes(&self, commit: &Commit) -> usize;
 
     /// Stores the commit, and the idempotency record if there is one: both or neither.
     ///
@@ -313,8 +311,8 @@ pub enum AppendError {
     /// wrote nothing.
     #[error("another writer is busy with this stream")]
     Busy,
-    /// A commit does not fit in one item, or all commits together do not fit in one transaction.
-    /// Nothing was written.
+    /// A commit does not fit in one item, its payloads have more bytes than a reader accepts, or all
+    /// commits together do not fit in one transaction. Nothing was written.
     #[error("the append has {bytes} bytes, the limit is {limit}")]
     TooLarge {
         /// Its size in bytes.

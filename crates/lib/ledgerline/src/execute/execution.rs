@@ -175,7 +175,7 @@ pub enum ExecuteError {
     /// The Idempotency-Key, or the command id, belongs to another command.
     #[error("the command id belongs to another command")]
     CommandIdReused,
-    /// The commit does not fit in one item.
+    /// The commit does not fit in one item, or its payloads have more bytes than a reader accepts.
     #[error("the commit has {bytes} bytes, the limit is {limit}")]
     TooLarge {
         /// Its size in bytes.

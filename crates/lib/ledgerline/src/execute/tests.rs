@@ -144,6 +144,10 @@ impl EventLog for Spy {
         self.inner.get(stream, version).await
     }
 
+    fn stored_bytes(&self, commit: &Commit) -> usize {
+        self.inner.stored_bytes(commit)
+    }
+
     async fn append(
         &self,
         commit: &Commit,

@@ -106,6 +106,10 @@ impl EventLog for Long {
         self.inner.get(stream, version).await
     }
 
+    fn stored_bytes(&self, commit: &Commit) -> usize {
+        self.inner.stored_bytes(commit)
+    }
+
     async fn append(
         &self,
         commit: &Commit,
