@@ -30,13 +30,19 @@ impl Tool {
         ledger
     }
 
-    /// Starts the tool with these arguments, at the stack.
+    /// Starts the tool with these arguments, at the stack, with the rights that they need.
     #[must_use]
     pub fn start(&self, arguments: &[&str]) -> Child {
-        let mut ledger = self.command();
-        ledger.args([&format!("--local={}", self.url), "--json"]).args(arguments);
         let policy =
             if arguments.contains(&"--write") { "OperatorPolicy" } else { "OperatorReadPolicy" };
+        self.start_as(policy, arguments)
+    }
+
+    /// Starts the tool with these arguments, at the stack, with the rights of this policy.
+    #[must_use]
+    pub fn start_as(&self, policy: &str, arguments: &[&str]) -> Child {
+        let mut ledger = self.command();
+        ledger.args([&format!("--local={}", self.url), "--json"]).args(arguments);
         ledger.env("AWS_ACCESS_KEY_ID", ledgerline_local::iam::access_key(policy));
         ledger.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }

@@ -27,11 +27,7 @@ type RowFields = BTreeSet<(String, String, String)>;
 
 /// Runs the tool as an operator who may invoke functions.
 async fn run(stack: &LocalStack, arguments: &[&str]) -> (i32, Vec<Value>) {
-    let mut ledger = Tool::at(stack).command();
-    ledger.args([&format!("--local={}", stack.aws_url()), "--json"]).args(arguments);
-    ledger.env("AWS_ACCESS_KEY_ID", ledgerline_local::iam::access_key("OperatorPolicy"));
-    ledger.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    Tool::end(ledger.spawn().unwrap()).await
+    Tool::end(Tool::at(stack).start_as("OperatorPolicy", arguments)).await
 }
 
 /// Returns the printed value of this kind.
