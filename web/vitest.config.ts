@@ -1,10 +1,25 @@
+import { relative } from "node:path";
 import { defineConfig } from "vitest/config";
+import type { Reporter } from "vitest/reporters";
 
 /** The first start of a stack builds the functions. */
 const hookTimeout = 600_000;
 
+/** Prints the command that repeats each failed test. */
+const again: Reporter = {
+  onTestRunEnd(modules) {
+    for (const module of modules) {
+      for (const { name, project } of module.children.allTests("failed")) {
+        const file = relative(import.meta.dirname, module.moduleId);
+        console.log(`Again, in web: npx vitest run --project ${project.name} ${file} -t ${JSON.stringify(name)}`);
+      }
+    }
+  },
+};
+
 export default defineConfig({
   test: {
+    reporters: ["default", again],
     // Each test has the stack and the processor to itself.
     fileParallelism: false,
     teardownTimeout: 10_000,
