@@ -6,7 +6,7 @@ import type { Reporter } from "vitest/reporters";
 const hookTimeout = 600_000;
 
 /** Prints the command that repeats each failed test. */
-const again: Reporter = {
+const repeatCommands: Reporter = {
   onTestRunEnd(modules) {
     for (const module of modules) {
       for (const { name, project } of module.children.allTests("failed")) {
@@ -19,7 +19,7 @@ const again: Reporter = {
 
 export default defineConfig({
   test: {
-    reporters: ["default", again],
+    reporters: ["default", repeatCommands],
     // Each test has the stack and the processor to itself.
     fileParallelism: false,
     teardownTimeout: 10_000,

@@ -59,9 +59,9 @@ pub struct InvalidItem {
 /// A value of an item, as the SDK has it, or `serde_dynamo` in the images of stream records.
 trait Attribute: Sized {
     fn text(self) -> Option<String>;
-    /// Returns the JSON text of a payload in either stored form. `left` has the bytes of text that
+    /// Returns the JSON text of a payload in either stored form. `room` has the bytes of text that
     /// the payloads of the item may still have.
-    fn payload(self, left: &mut usize) -> Option<String>;
+    fn payload(self, room: &mut usize) -> Option<String>;
     fn number(self) -> Option<String>;
     fn list(self) -> Option<Vec<Self>>;
     fn map(self) -> Option<HashMap<String, Self>>;
@@ -74,9 +74,9 @@ macro_rules! attribute {
                 if let Self::S(text) = self { Some(text) } else { None }
             }
 
-            fn payload(self, left: &mut usize) -> Option<String> {
+            fn payload(self, room: &mut usize) -> Option<String> {
                 if let Self::B(gzip) = self {
-                    return payload::decompress(gzip.as_ref(), left);
+                    return payload::decompress(gzip.as_ref(), room);
                 }
                 self.text()
             }
@@ -110,13 +110,13 @@ fn read<V: Attribute>(item: HashMap<String, V>) -> Result<Commit, InvalidItem> {
     let (mut stream, mut version, mut events, mut command, mut at, mut meta) =
         (None, None, None, None, None, None);
     let mut state = None;
-    let left = &mut { payload::MAX_BYTES };
+    let room = &mut { payload::MAX_BYTES };
     for (name, value) in item {
         match name.as_str() {
             STREAM => stream = value.text().and_then(|name| StreamId::try_from(name).ok()),
             VERSION => version = recorded_version(value),
-            EVENTS => events = recorded_events(value, left),
-            STATE => state = Some(recorded_state(value, left)),
+            EVENTS => events = recorded_events(value, room),
+            STATE => state = Some(recorded_state(value, room)),
             COMMAND => command = value.text(),
             AT => at = value.text().and_then(|at| at.parse().ok()),
             META => meta = value.map().and_then(origin),
@@ -145,29 +145,29 @@ fn recorded_version<V: Attribute>(value: V) -> Option<u64> {
 }
 
 /// Reads the events of a commit. A commit that republishes state has none.
-fn recorded_events<V: Attribute>(value: V, left: &mut usize) -> Option<Vec<RecordedEvent>> {
-    value.list()?.into_iter().map(|value| event(value, left)).collect()
+fn recorded_events<V: Attribute>(value: V, room: &mut usize) -> Option<Vec<RecordedEvent>> {
+    value.list()?.into_iter().map(|value| event(value, room)).collect()
 }
 
-fn event<V: Attribute>(value: V, left: &mut usize) -> Option<RecordedEvent> {
+fn event<V: Attribute>(value: V, room: &mut usize) -> Option<RecordedEvent> {
     let (mut event_type, mut schema, mut data) = (None, None, None);
     for (name, value) in value.map()? {
         match name.as_str() {
             TYPE => event_type = value.text(),
             SCHEMA => schema = number(value),
-            DATA => data = value.payload(left),
+            DATA => data = value.payload(room),
             _ => {}
         }
     }
     Some(RecordedEvent { event_type: event_type?, schema: schema?, data: data? })
 }
 
-fn recorded_state<V: Attribute>(value: V, left: &mut usize) -> Option<RecordedState> {
+fn recorded_state<V: Attribute>(value: V, room: &mut usize) -> Option<RecordedState> {
     let (mut schema, mut data) = (None, None);
     for (name, value) in value.map()? {
         match name.as_str() {
             SCHEMA => schema = number(value),
-            DATA => data = value.payload(left),
+            DATA => data = value.payload(room),
             _ => {}
         }
     }
@@ -213,12 +213,12 @@ fn corrupt(stream: &StreamId, error: &InvalidItem) -> StoreError {
 /// these.
 pub(crate) fn step(stream: &StreamId, item: Item) -> Result<FoldedCommit, StoreError> {
     let (mut version, mut events, mut state) = (None, None, None);
-    let left = &mut { payload::MAX_BYTES };
+    let room = &mut { payload::MAX_BYTES };
     for (name, value) in item {
         match name.as_str() {
             VERSION => version = recorded_version(value),
-            EVENTS => events = recorded_events(value, left),
-            STATE => state = Some(recorded_state(value, left)),
+            EVENTS => events = recorded_events(value, room),
+            STATE => state = Some(recorded_state(value, room)),
             _ => {}
         }
     }

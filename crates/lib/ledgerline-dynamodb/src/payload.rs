@@ -33,13 +33,13 @@ fn compress(json: &str, compress_over: usize) -> Option<Vec<u8>> {
     encoder.finish().ok()
 }
 
-/// Returns the JSON text of a gzip, if it is one and has at most `left` bytes of text, and reduces
-/// `left` by them.
-pub(crate) fn decompress(gzip: &[u8], left: &mut usize) -> Option<String> {
+/// Returns the JSON text of a gzip, if it is one and has at most `room` bytes of text, and reduces
+/// `room` by them.
+pub(crate) fn decompress(gzip: &[u8], room: &mut usize) -> Option<String> {
     let mut json = String::new();
     let mut decoder = MultiGzDecoder::new(gzip);
-    decoder.by_ref().take(*left as u64).read_to_string(&mut json).ok()?;
-    *left -= json.len();
+    decoder.by_ref().take(*room as u64).read_to_string(&mut json).ok()?;
+    *room -= json.len();
     // At the end, the decoder checks the length and the checksum of the whole text.
     (decoder.read(&mut [0]).ok()? == 0).then_some(json)
 }

@@ -31,7 +31,7 @@ fn full(version: u64) -> Commit {
 }
 
 /// A stream whose commits have text and gzip alternately, with a store that writes text.
-async fn mixed() -> (DynamoDbStore, Vec<Commit>) {
+async fn two_forms() -> (DynamoDbStore, Vec<Commit>) {
     let (text, _) = store_and_wire().await;
     let gzip = text.clone().with_compression(1_024);
     let commits: Vec<_> = (1..=4).map(full).collect();
@@ -44,7 +44,7 @@ async fn mixed() -> (DynamoDbStore, Vec<Commit>) {
 
 #[tokio::test]
 async fn each_reader_reads_text_and_gzip_of_one_stream() {
-    let (store, commits) = mixed().await;
+    let (store, commits) = two_forms().await;
     let stream = stream();
     let all = Range { after: 0, up_to: u64::MAX, limit: None };
     let mut newest_first = commits.clone();

@@ -35,7 +35,7 @@ use crate::{
     metrics,
     route_descriptions::Described,
     snapshot_warmup,
-    start::{COMPRESS_OVER, dynamodb, store, writable},
+    start::{COMPRESS_OVER, configure_writes, dynamodb, store},
     table_grants::{self, REQUESTS},
 };
 
@@ -302,7 +302,8 @@ struct Republication {
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, `REQUESTS_TABLE`, `REQUEST_RETENTION_SECONDS`,
-/// the optional `SOURCE_ADDRESSES` and `COMPRESS_OVER`, or a variable of [`http::run`](crate::http::run).
+/// the optional `SOURCE_ADDRESSES` and `COMPRESS_OVER`, or a variable of
+/// [`http::run`](crate::http::run).
 pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
     #[cfg(feature = "schema")]
     if crate::start::operations_requested() {
@@ -313,13 +314,14 @@ pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
         }));
     }
     if let Some(streams) = snapshot_warmup::requested_streams(std::env::args()) {
-        let store = writable(store(dynamodb().await).await?, config::text(REQUESTS.variable)?)?;
+        let store =
+            configure_writes(store(dynamodb().await).await?, config::text(REQUESTS.variable)?)?;
         return snapshot_warmup::build::<A>(&store, streams).await;
     }
     crate::http::run(manifest(&routes), async || {
         let requests = config::text(REQUESTS.variable)?;
         let retention = config::parse(RETENTION)?;
-        let store = writable(store(dynamodb().await).await?, requests)?;
+        let store = configure_writes(store(dynamodb().await).await?, requests)?;
         let source_addresses = config::parse_or(SOURCE_ADDRESSES, false)?;
         let cache = Cache::new(CACHED_STREAMS);
         Ok(Commands::<A, DynamoDbStore> { store, cache, retention, source_addresses, routes })

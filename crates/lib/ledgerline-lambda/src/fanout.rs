@@ -213,7 +213,7 @@ impl Fanout {
         let wiring = Wiring::from_env()?;
         let sdk = start::sdk_config().await;
         let store = start::store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
-        let store = start::writable(store, config::text("REQUESTS_TABLE")?)?;
+        let store = start::configure_writes(store, config::text("REQUESTS_TABLE")?)?;
         let (events, lambda, sqs) = (EventBridge::new(&sdk), Lambda::new(&sdk), Sqs::new(&sdk));
         let fanout = Self::new::<L>(store, events, lambda, sqs, wiring);
         tokio::join!(fanout.bus.connect(), fanout.views.connect(), fanout.queues.connect());

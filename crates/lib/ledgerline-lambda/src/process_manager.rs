@@ -130,7 +130,7 @@ async fn build_manager<R: Reaction>(
     let positions = LogRows::new(client.clone(), config::text(POSITIONS.variable)?, POSITIONS);
     let mut store = start::store(client).await?;
     if !R::COMMANDS.is_empty() {
-        store = start::writable(store, config::text(REQUESTS.variable)?)?;
+        store = start::configure_writes(store, config::text(REQUESTS.variable)?)?;
     }
     Ok(ProcessManager { positions, reaction: build(sdk, store).await? })
 }

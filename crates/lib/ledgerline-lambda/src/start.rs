@@ -228,8 +228,8 @@ pub async fn store(client: aws_sdk_dynamodb::Client) -> Result<DynamoDbStore, Er
 /// payloads by `COMPRESS_OVER`.
 ///
 /// # Errors
-/// When the variable is no number.
-pub(crate) fn writable(
+/// When the variable is not a number. The error names the variable.
+pub(crate) fn configure_writes(
     store: DynamoDbStore,
     requests: String,
 ) -> Result<DynamoDbStore, ConfigError> {

@@ -62,7 +62,10 @@ pub fn copy_streams(
         let copy = Uuid::new_v4().to_string();
         for (table, text) in items {
             // The id is also in payloads, where a gzip hides it.
-            ensure!(!text.contains(r#""B":"#), "`{table}` has compressed payloads");
+            ensure!(
+                !text.contains(r#""B":"#),
+                "`{table}` has compressed payloads: write them without COMPRESS_OVER"
+            );
             commits += usize::from(*table == log);
             let batch = batches.entry(*table).or_default();
             batch.push(serde_json::from_str(&text.replace(id, &copy))?);
@@ -133,6 +136,17 @@ mod tests {
             );
         }
         assert_eq!(items(&database, &levels).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn compressed_payloads_are_not_copied() {
+        let database = crate::database(&["CommitsTable"]);
+        let log = table("CommitsTable");
+        let item = json!({ "stream": { "S": "tank-163082d2-b005-75d7-8eb6-aa1f83efd55d" }, "version": { "N": "1" }, "data": { "B": "H4s=" } });
+        let items = vec![serde_json::from_value(item).unwrap()];
+        database.import_items(&log, items, ImportOptions::default()).unwrap();
+        let refused = copy_streams(&database, "tank", &[&log], 5).unwrap_err();
+        assert!(refused.to_string().contains("COMPRESS_OVER"), "{refused}");
     }
 
     #[test]

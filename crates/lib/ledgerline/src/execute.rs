@@ -350,11 +350,11 @@ fn prepare<A: Aggregate>(
     // first page.
     let due = commit.version - loaded.embedded >= A::SNAPSHOT_EVERY;
     // Subscribers to states need the state of a republication, which has nothing else.
-    let must = due || execution.command.is_none();
-    let bytes = if must { 0 } else { store.stored_bytes(&commit) };
+    let needs_state = due || execution.command.is_none();
+    let bytes = if needs_state { 0 } else { store.stored_bytes(&commit) };
     commit.state = Some(encode_state::<A>(&state)?);
     let units = |bytes: usize| bytes.div_ceil(WRITE_UNIT_BYTES);
-    if !must && units(store.stored_bytes(&commit)) > units(bytes) {
+    if !needs_state && units(store.stored_bytes(&commit)) > units(bytes) {
         commit.state = None;
     }
     let embedded = if commit.state.is_some() { commit.version } else { loaded.embedded };

@@ -40,6 +40,8 @@ async fn every_subscriber_and_the_tool_read_compressed_payloads() {
             assert!(matches!(event.as_m().unwrap()["data"], AttributeValue::B(_)), "{item:?}");
         }
     }
+    let is_gzip = |state: &AttributeValue| state.as_m().unwrap()["data"].is_b();
+    assert!(items.iter().filter_map(|item| item.get("state")).any(is_gzip), "{items:?}");
     for id in [&from, &to] {
         settled(&stack, id).await;
     }
