@@ -1,7 +1,8 @@
 //! Third-party programs. Each one has its own folder under target/tools, with its dependencies.
 
 use std::{
-    env, fs,
+    env,
+    fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -53,6 +54,11 @@ fn python(name: &str, packages: &[&str]) -> Result<PathBuf> {
     // The installed programs contain the path of their folder, so a moved folder needs a new
     // installation.
     let wanted = format!("{}\n{}", packages.join("\n"), root.display());
+    // CI runs commands beside each other: one that finds the folder half installed would fail.
+    let installation = root.with_extension("lock");
+    let installation =
+        File::create(&installation).with_context(|| installation.display().to_string())?;
+    installation.lock()?;
     if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&root))?;
         let mut pip = Command::new(bin.join("pip"));
