@@ -16,7 +16,7 @@ use ledgerline::{
 };
 use serde::Deserialize;
 
-use crate::{error, payload};
+use crate::{body_object::BodyName, error, payload};
 
 pub(crate) type Item = HashMap<String, AttributeValue>;
 /// An item to write. The order of its fields is always the same, so that the statement that writes
@@ -30,9 +30,11 @@ const TYPE: &str = "type";
 const SCHEMA: &str = "schema";
 const DATA: &str = "data";
 pub(crate) const STATE: &str = "state";
-const COMMAND: &str = "command";
+pub(crate) const COMMAND: &str = "command";
 pub(crate) const AT: &str = "at";
 pub(crate) const META: &str = "meta";
+/// The name of the object that has the payloads of the commit.
+pub(crate) const BODY: &str = "body";
 const ACTOR: &str = "actor";
 const CORRELATION_ID: &str = "correlationId";
 const CAUSATION_ID: &str = "causationId";
@@ -98,15 +100,30 @@ macro_rules! attribute {
 attribute!(AttributeValue);
 attribute!(serde_dynamo::AttributeValue);
 
+/// A commit in the new image of a stream record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitImage {
+    /// The commit.
+    pub commit: Commit,
+    /// Whether its payloads are in an object. Then they are `null` here, and it has no state.
+    pub has_body: bool,
+}
+
 /// Reads a commit from the new image of a stream record.
 ///
 /// # Errors
 /// When this program did not write the image.
-pub fn commit_from_image(mut image: serde_dynamo::Item) -> Result<Commit, InvalidItem> {
-    read(std::mem::take(image.inner_mut()))
+pub fn commit_from_image(mut image: serde_dynamo::Item) -> Result<CommitImage, InvalidItem> {
+    let item = std::mem::take(image.inner_mut());
+    let has_body = item.contains_key(BODY);
+    Ok(CommitImage { commit: read(item, has_body.then_some("null"))?, has_body })
 }
 
-fn read<V: Attribute>(item: HashMap<String, V>) -> Result<Commit, InvalidItem> {
+/// Reads a commit. A payload that the item lacks is `missing`.
+fn read<V: Attribute>(
+    item: HashMap<String, V>,
+    missing: Option<&str>,
+) -> Result<Commit, InvalidItem> {
     let (mut stream, mut version, mut events, mut command, mut at, mut meta) =
         (None, None, None, None, None, None);
     let mut state = None;
@@ -115,7 +132,7 @@ fn read<V: Attribute>(item: HashMap<String, V>) -> Result<Commit, InvalidItem> {
         match name.as_str() {
             STREAM => stream = value.text().and_then(|name| StreamId::try_from(name).ok()),
             VERSION => version = recorded_version(value),
-            EVENTS => events = recorded_events(value, room),
+            EVENTS => events = recorded_events(value, room, missing),
             STATE => state = Some(recorded_state(value, room)),
             COMMAND => command = value.text(),
             AT => at = value.text().and_then(|at| at.parse().ok()),
@@ -145,11 +162,15 @@ fn recorded_version<V: Attribute>(value: V) -> Option<u64> {
 }
 
 /// Reads the events of a commit. A commit that republishes state has none.
-fn recorded_events<V: Attribute>(value: V, room: &mut usize) -> Option<Vec<RecordedEvent>> {
-    value.list()?.into_iter().map(|value| event(value, room)).collect()
+fn recorded_events<V: Attribute>(
+    value: V,
+    room: &mut usize,
+    missing: Option<&str>,
+) -> Option<Vec<RecordedEvent>> {
+    value.list()?.into_iter().map(|value| event(value, room, missing)).collect()
 }
 
-fn event<V: Attribute>(value: V, room: &mut usize) -> Option<RecordedEvent> {
+fn event<V: Attribute>(value: V, room: &mut usize, missing: Option<&str>) -> Option<RecordedEvent> {
     let (mut event_type, mut schema, mut data) = (None, None, None);
     for (name, value) in value.map()? {
         match name.as_str() {
@@ -159,7 +180,8 @@ fn event<V: Attribute>(value: V, room: &mut usize) -> Option<RecordedEvent> {
             _ => {}
         }
     }
-    Some(RecordedEvent { event_type: event_type?, schema: schema?, data: data? })
+    let data = data.or_else(|| missing.map(ToOwned::to_owned))?;
+    Some(RecordedEvent { event_type: event_type?, schema: schema?, data })
 }
 
 fn recorded_state<V: Attribute>(value: V, room: &mut usize) -> Option<RecordedState> {
@@ -196,9 +218,19 @@ pub(crate) fn snapshot(mut item: Item) -> Option<(u64, RecordedState)> {
     Some((recorded_version(item.remove(VERSION)?)?, state))
 }
 
+/// Returns the stream and the version of an item.
+pub(crate) fn keys(item: &Item) -> Option<(StreamId, u64)> {
+    let stream = StreamId::try_from(item.get(STREAM)?.as_s().ok()?.clone()).ok()?;
+    Some((stream, version(item)?))
+}
+
+pub(crate) fn version(item: &Item) -> Option<u64> {
+    item.get(VERSION)?.as_n().ok()?.parse().ok()
+}
+
 /// Reads a commit of this stream.
 pub(crate) fn commit(stream: &StreamId, item: Item) -> Result<Commit, StoreError> {
-    read(item).map_err(|error| corrupt(stream, &error))
+    read(item, None).map_err(|error| corrupt(stream, &error))
 }
 
 fn corrupt(stream: &StreamId, error: &InvalidItem) -> StoreError {
@@ -217,7 +249,7 @@ pub(crate) fn step(stream: &StreamId, item: Item) -> Result<FoldedCommit, StoreE
     for (name, value) in item {
         match name.as_str() {
             VERSION => version = recorded_version(value),
-            EVENTS => events = recorded_events(value, room),
+            EVENTS => events = recorded_events(value, room, None),
             STATE => state = Some(recorded_state(value, room)),
             _ => {}
         }
@@ -252,28 +284,38 @@ fn meta_fields(meta: &Meta) -> [(&'static str, &Option<String>); 5] {
 
 /// Returns the item of a commit. Payloads with more bytes than `compress_over` are compressed.
 pub(crate) fn commit_to_item(commit: &Commit, compress_over: usize) -> Fields {
-    let payload = |json: &str| payload::to_attribute(json, compress_over);
-    let number = |number: &dyn ToString| AttributeValue::N(number.to_string());
-    let event = |event: &RecordedEvent| {
+    let mut item = fields(commit, |RecordedEvent { event_type, schema, data }| {
         map([
-            (TYPE, text(&event.event_type)),
-            (SCHEMA, number(&event.schema)),
-            (DATA, payload(&event.data)),
+            (TYPE, text(event_type)),
+            (SCHEMA, AttributeValue::N(schema.to_string())),
+            (DATA, payload::to_attribute(data, compress_over)),
         ])
-    };
+    });
+    let state = commit.state.as_ref();
+    item.extend(state.map(|state| (STATE, state_to_attribute(state, compress_over))));
+    item
+}
+
+/// Returns the item of a commit whose payloads are in the object with this name.
+pub(crate) fn item_with_body(commit: &Commit, body: &BodyName) -> Fields {
+    let mut item = fields(commit, |RecordedEvent { event_type, schema, .. }| {
+        map([(TYPE, text(event_type)), (SCHEMA, AttributeValue::N(schema.to_string()))])
+    });
+    item.push((BODY, text(body.to_string())));
+    item
+}
+
+fn fields(commit: &Commit, event: impl Fn(&RecordedEvent) -> AttributeValue) -> Fields {
     let meta = meta_fields(&commit.meta).into_iter();
     let meta = meta.filter_map(|(name, value)| Some((name.to_owned(), text(value.as_ref()?))));
-    let mut item = vec![
+    vec![
         (STREAM, text(commit.stream.as_str())),
-        (VERSION, number(&commit.version)),
+        (VERSION, AttributeValue::N(commit.version.to_string())),
         (EVENTS, AttributeValue::L(commit.events.iter().map(event).collect())),
         (COMMAND, text(&commit.command)),
         (AT, text(commit.at.to_string())),
         (META, AttributeValue::M(meta.collect())),
-    ];
-    let state = commit.state.as_ref();
-    item.extend(state.map(|state| (STATE, state_to_attribute(state, compress_over))));
-    item
+    ]
 }
 
 pub(crate) fn state_to_attribute(
@@ -477,7 +519,19 @@ mod tests {
         fn a_commit_is_stored_and_read_as_serde_has_it(commit in any_commit()) {
             let item = item(&commit);
             prop_assert_eq!(&item, &serde_dynamo::to_item::<_, Item>(&commit).unwrap());
-            prop_assert_eq!(commit_from_image(item.into()).unwrap(), commit);
+            prop_assert_eq!(commit_from_image(item.into()).unwrap().commit, commit);
+        }
+
+        #[test]
+        fn an_image_with_a_body_has_all_but_payloads_and_state(commit in any_commit()) {
+            let (name, _) = crate::body_object::encode(std::slice::from_ref(&commit)).unwrap();
+            let fields = item_with_body(&commit, &name).into_iter();
+            let item: Item = fields.map(|(name, value)| (name.to_owned(), value)).collect();
+            prop_assert!(super::commit(&commit.stream, item.clone()).is_err() || commit.events.is_empty());
+            let mut expected = Commit { state: None, ..commit };
+            expected.events.iter_mut().for_each(|event| event.data = "null".to_owned());
+            let image = commit_from_image(item.into()).unwrap();
+            prop_assert_eq!(image, CommitImage { commit: expected, has_body: true });
         }
 
         #[test]
@@ -486,7 +540,7 @@ mod tests {
             prop_assert_eq!(commit_bytes(&commit, compress_over), bytes_of(&fields));
             let item: Item =
                 fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-            prop_assert_eq!(&commit_from_image(item.clone().into()).unwrap(), &commit);
+            prop_assert_eq!(&commit_from_image(item.clone().into()).unwrap().commit, &commit);
             prop_assert_eq!(&super::commit(&commit.stream, item.clone()).unwrap(), &commit);
             prop_assert_eq!(step(&commit.stream, item).unwrap(), FoldedCommit::from(commit));
         }

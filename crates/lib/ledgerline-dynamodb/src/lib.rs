@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 
 mod attempts;
+mod bodies;
+mod body_object;
 mod endpoint;
 mod error;
 mod item;
@@ -11,8 +13,9 @@ mod snapshots;
 mod store;
 mod views;
 
+pub use bodies::Bodies;
 pub use endpoint::{Units, capacity_units, sdk_config};
-pub use item::{InvalidItem, MAX_ITEM_BYTES, commit_from_image};
+pub use item::{CommitImage, InvalidItem, MAX_ITEM_BYTES, commit_from_image};
 pub use scan::{Head, ScanPart, Scanned};
 pub use store::DynamoDbStore;
 pub use views::{

@@ -25,12 +25,14 @@ pub(crate) fn stored_bytes(json: &str, compress_over: usize) -> usize {
 }
 
 fn compress(json: &str, compress_over: usize) -> Option<Vec<u8>> {
-    if json.len() <= compress_over {
-        return None;
-    }
+    (json.len() > compress_over).then(|| gzip(json))
+}
+
+pub(crate) fn gzip(text: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    encoder.write_all(json.as_bytes()).ok()?;
-    encoder.finish().ok()
+    // Writes into memory have no error.
+    let _ = encoder.write_all(text.as_bytes());
+    encoder.finish().unwrap_or_default()
 }
 
 /// Returns the JSON text of a gzip, if it is one and has at most `room` bytes of text, and reduces

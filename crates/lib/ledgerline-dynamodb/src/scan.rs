@@ -15,7 +15,10 @@ use jiff::Timestamp;
 use ledgerline::{Commit, StoreError, StreamId};
 use serde_json::{Map, Value, json};
 
-use crate::{DynamoDbStore, error, item};
+use crate::{
+    DynamoDbStore, error,
+    item::{self, keys, version},
+};
 
 /// The most commits of a page. DynamoDB ends a page after 1 MB in any case. The emulated database
 /// reads the whole rest of the table for a page without a limit.
@@ -95,8 +98,10 @@ impl DynamoDbStore {
             let page = self.page_of_scan(part, after, of, limit).await?;
             scanned.units +=
                 page.consumed_capacity().and_then(|used| used.capacity_units()).unwrap_or(0.0);
-            for item in page.items.unwrap_or_default() {
-                match keys(&item).and_then(|(stream, _)| item::commit(&stream, item).ok()) {
+            for item in self.with_payloads(page.items.unwrap_or_default()).await? {
+                let commit =
+                    |item| keys(&item).and_then(|(stream, _)| item::commit(&stream, item).ok());
+                match item.ok().and_then(commit) {
                     Some(commit) => scanned.commits.push(commit),
                     None => scanned.damaged += 1,
                 }
@@ -314,9 +319,11 @@ impl DynamoDbStore {
         let get = self.client.get_item().table_name(&self.commits).consistent_read(true);
         let get = get.key(item::STREAM, AttributeValue::S(stream.to_string()));
         let get = get.key(item::VERSION, AttributeValue::N(version.to_string()));
-        let Some(found) = get.send().await.map_err(error::store_error)?.item else {
+        let found = get.send().await.map_err(error::store_error)?.item;
+        let Some(found) = self.with_payloads(found.into_iter().collect()).await?.pop() else {
             return Ok(None);
         };
+        let found = found?;
         let key =
             |name: &str| (name.to_owned(), found.get(name).map_or(Value::Null, image_of_record));
         let keys: Map<_, _> = [item::STREAM, item::VERSION].map(key).into_iter().collect();
@@ -329,15 +336,6 @@ impl DynamoDbStore {
 /// Returns the time of a commit, if it has one.
 fn time(found: &Item) -> Option<Timestamp> {
     found.get(item::AT).and_then(|at| at.as_s().ok()?.parse().ok())
-}
-
-fn keys(item: &Item) -> Option<(StreamId, u64)> {
-    let stream = StreamId::try_from(item.get(item::STREAM)?.as_s().ok()?.clone()).ok()?;
-    Some((stream, version(item)?))
-}
-
-fn version(item: &Item) -> Option<u64> {
-    item.get(item::VERSION)?.as_n().ok()?.parse().ok()
 }
 
 fn is_of(item: &Item, stream: &StreamId) -> bool {

@@ -2,7 +2,10 @@
 //! `item` know the attribute names of commits and requests, in items and in the images of the
 //! table's stream.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use aws_sdk_dynamodb::{
     Client,
@@ -17,7 +20,7 @@ use ledgerline::{
 };
 
 use crate::{
-    Units, error,
+    Bodies, Units, bodies, error,
     item::{self, MAX_ITEM_BYTES},
     payload,
     views::batch::get_items,
@@ -44,7 +47,8 @@ type Part<C> = (&'static [&'static str], fn(&StreamId, item::Item) -> Result<C, 
 const COMMIT: Part<Commit> = (&[], item::commit);
 /// The price is the same, because the database counts whole items. This part saves two thirds of
 /// the instructions that read an item (docs/sizes.md).
-const STEP: Part<FoldedCommit> = (&[item::VERSION, item::EVENTS, item::STATE], item::step);
+const STEP: Part<FoldedCommit> =
+    (&[item::VERSION, item::EVENTS, item::STATE, item::BODY, item::COMMAND], item::step);
 
 /// Returns the key of a commit.
 fn key(stream: &StreamId, version: u64) -> [(&'static str, AttributeValue); 2] {
@@ -91,6 +95,8 @@ pub struct DynamoDbStore {
     pub(crate) commits: String,
     pub(crate) requests: Option<String>,
     pub(crate) compress_over: usize,
+    pub(crate) bodies: Option<Arc<dyn Bodies>>,
+    body_over: usize,
 }
 
 impl DynamoDbStore {
@@ -99,7 +105,14 @@ impl DynamoDbStore {
 
     /// Returns a store on the Commits table of this name, for functions that only read the log.
     pub fn new(client: Client, commits: impl Into<String>) -> Self {
-        Self { client, commits: commits.into(), requests: None, compress_over: usize::MAX }
+        Self {
+            client,
+            commits: commits.into(),
+            requests: None,
+            compress_over: usize::MAX,
+            bodies: None,
+            body_over: usize::MAX,
+        }
     }
 
     /// Returns the same store, whose calls add their units to this sum.
@@ -119,6 +132,29 @@ impl DynamoDbStore {
     #[must_use]
     pub fn with_compression(self, over: usize) -> Self {
         Self { compress_over: over, ..self }
+    }
+
+    /// Returns the same store, which reads the payloads of commits from these objects, too. It
+    /// writes them there if their item would have more than `over` bytes, or does not fit.
+    #[must_use]
+    pub fn with_bodies(self, bodies: Arc<dyn Bodies>, over: usize) -> Self {
+        Self { bodies: Some(bodies), body_over: over, ..self }
+    }
+
+    /// Returns the item of a commit, and stores its body object first if it needs one.
+    async fn item_of_commit(&self, commit: &Commit) -> Result<item::Fields, AppendError> {
+        let whole = item_within_limit(commit, self.compress_over);
+        let fits = match &whole {
+            Ok(item) => item::bytes_of(item) <= self.body_over,
+            Err(error) => !matches!(error, AppendError::TooLarge { .. }),
+        };
+        let Some(bodies) = self.bodies.as_ref().filter(|_| !fits) else { return whole };
+        let item = item::item_with_body(commit, &bodies::put(&**bodies, commit).await?);
+        let bytes = item::bytes_of(&item);
+        if bytes > MAX_ITEM_BYTES {
+            return Err(AppendError::TooLarge { bytes, limit: MAX_ITEM_BYTES });
+        }
+        Ok(item)
     }
 
     pub(crate) fn requests(&self) -> Result<&str, StoreError> {
@@ -198,11 +234,19 @@ impl DynamoDbStore {
             .send()
             .await
             .map_err(error::store_error)?;
-        let items = output.items.unwrap_or_default();
+        let mut items = output.items.unwrap_or_default();
         // A page that ends at its limit has a key to continue from, even if nothing follows. So the
         // page is also complete if its last commit is the end of the range.
         let last = items.last().and_then(|item| item.get(item::VERSION)?.as_n().ok()?.parse().ok());
         let complete = output.last_evaluated_key.is_none() || last == Some(end);
+        let found = items.len();
+        if items.iter().any(|item| item.contains_key(item::BODY)) {
+            // A load asks for more than a few commits only if the first page was not enough.
+            let few = range.limit.is_some_and(|limit| limit < FORWARD);
+            let up_to_state = few && !attributes.is_empty() && !oldest_first;
+            items = self.page_with_payloads(stream, items, up_to_state).await?;
+        }
+        let complete = complete && items.len() == found;
         let commits =
             items.into_iter().map(|item| read(stream, item)).collect::<Result<Vec<_>, _>>()?;
         Ok(Page { commits, complete })
@@ -377,6 +421,7 @@ impl EventLog for DynamoDbStore {
 
     async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {
         let item = self.item(&self.commits, key(stream, version)).await?;
+        let item = self.with_payloads(item.into_iter().collect()).await?.pop().transpose()?;
         item.map(|item| item::commit(stream, item)).transpose()
     }
 
@@ -394,15 +439,13 @@ impl EventLog for DynamoDbStore {
             .map(|keys| get_items(&self.client, &self.commits, keys, true));
         let calls = calls.buffered(CALLS).try_collect::<Vec<_>>().await;
         let found = calls.map_err(error::to_store_error)?.into_iter().flatten();
-        let named = |item: item::Item| {
-            let stream = item.get(item::STREAM)?.as_s().ok()?.clone();
-            let version = item.get(item::VERSION)?.as_n().ok()?.parse().ok()?;
-            Some(((stream, version), item))
-        };
-        let mut found: HashMap<(String, u64), _> = found.filter_map(named).collect();
+        let (keys, items): (Vec<_>, Vec<_>) =
+            found.filter_map(|item| Some((item::keys(&item)?, item))).unzip();
+        let mut found: HashMap<_, _> =
+            keys.into_iter().zip(self.with_payloads(items).await?).collect();
         let commit = |&(stream, version): &(&StreamId, u64)| {
-            let item = found.remove(&(stream.to_string(), version));
-            item.map(|item| item::commit(stream, item)).transpose()
+            let item = found.remove(&(stream.clone(), version));
+            item.map(|item| item::commit(stream, item?)).transpose()
         };
         Ok(names.iter().map(commit).collect())
     }
@@ -420,12 +463,8 @@ impl EventLog for DynamoDbStore {
         if request.is_some() {
             return self.append_all(std::slice::from_ref(commit), request).await;
         }
-        self.insert(
-            &self.commits,
-            item_within_limit(commit, self.compress_over)?,
-            AppendError::VersionTaken,
-        )
-        .await
+        self.insert(&self.commits, self.item_of_commit(commit).await?, AppendError::VersionTaken)
+            .await
     }
 
     async fn append_all(
@@ -447,10 +486,8 @@ impl EventLog for DynamoDbStore {
         if keys.len() < commits.len() {
             return Err(AppendError::VersionTaken);
         }
-        let items = commits
-            .iter()
-            .map(|commit| item_within_limit(commit, self.compress_over))
-            .collect::<Result<Vec<_>, _>>()?;
+        let items = futures::stream::iter(commits).map(|commit| self.item_of_commit(commit));
+        let items: Vec<_> = items.buffered(CALLS).try_collect().await?;
         let bytes = items.iter().map(item::bytes_of).sum();
         if bytes > MAX_TRANSACTION_BYTES {
             return Err(AppendError::TooLarge { bytes, limit: MAX_TRANSACTION_BYTES });

@@ -375,7 +375,7 @@ fn store_problem(error: &StoreError) -> Problem {
             tracing::error!(error = %Causes(error), "events");
             Problem::unavailable()
         }
-        StoreError::Corrupt { .. } => {
+        StoreError::Corrupt { .. } | StoreError::PayloadElsewhere { .. } => {
             tracing::error!(error = %Causes(error), "events");
             Problem::internal()
         }

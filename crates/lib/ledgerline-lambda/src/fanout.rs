@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use aws_sdk_eventbridge::Client as EventBridge;
+use aws_sdk_eventbridge::{Client as EventBridge, types::PutEventsRequestEntry};
 use aws_sdk_lambda::Client as Lambda;
 use aws_sdk_sqs::Client as Sqs;
 use jiff::Timestamp;
@@ -48,7 +48,7 @@ use crate::{
         state_resolver::{StateResolver, Unavailable},
         state_views::{State, Views},
     },
-    messages::details,
+    messages::{PayloadPlace, details, unknown_state},
     metrics, start,
     stream_records::{self, Handler, Record, Unreadable},
     table_grants,
@@ -237,6 +237,16 @@ impl Fanout {
     }
 }
 
+/// A commit of a batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BatchCommit<'a> {
+    /// The index of its record.
+    pub(crate) index: usize,
+    pub(crate) commit: &'a Commit,
+    /// Whether its payloads are in an object, and `null` in the commit.
+    pub(crate) has_body: bool,
+}
+
 /// A record or commit that always fails, with the fields by which an operator finds it in the log.
 #[derive(Debug, serde::Serialize)]
 #[serde(untagged, rename_all_fields = "camelCase")]
@@ -302,11 +312,13 @@ impl Fanout {
 
     /// Passes the records on. Returns the index of the first record that failed.
     async fn pass_on(&self, records: &[Record]) -> Option<usize> {
-        let mut commits: Vec<(usize, &Commit)> = Vec::new();
+        let mut commits: Vec<BatchCommit<'_>> = Vec::new();
         let mut report = SendReport::default();
         for (index, record) in records.iter().enumerate() {
             match &record.commit {
-                Ok(commit) => commits.push((index, commit)),
+                Ok(commit) => {
+                    commits.push(BatchCommit { index, commit, has_body: record.has_body })
+                }
                 Err(unreadable) => report.refused.push((index, unreadable.reason.clone())),
             }
         }
@@ -368,32 +380,50 @@ impl Fanout {
         quarantined
     }
 
+    /// Returns the entries of a commit for the bus, and its last detail for the views. An entry or a
+    /// detail that would be too large has neither payload nor state: receivers read the log.
+    fn entries(
+        &self,
+        &BatchCommit { commit, has_body, .. }: &BatchCommit<'_>,
+        state: &RecordedState,
+    ) -> Result<(Vec<PutEventsRequestEntry>, Option<String>), String> {
+        let mut whole = details(commit, state, has_body.then_some(PayloadPlace::Log))?;
+        let without = || details(commit, &unknown_state(), Some(PayloadPlace::Log));
+        let entries = match self.bus.entries(commit, &whole) {
+            Ok(entries) => entries,
+            Err(_) => self.bus.entries(commit, &without()?)?,
+        };
+        let last = match whole.pop().filter(|detail| self.views.accept(detail)) {
+            None => without()?.pop(),
+            some => some,
+        };
+        Ok((entries, last))
+    }
+
     /// Sends the newest state of each stream to the views, and puts one entry on the bus for each
     /// event that the bus wants.
-    async fn send_entries(&self, commits: &[(usize, &Commit)]) -> SendReport {
+    async fn send_entries(&self, commits: &[BatchCommit<'_>]) -> SendReport {
         let mut sent = SendReport::default();
         let until = Instant::now() + FOLD_TIME;
         let (mut entries, mut newest) = (Vec::new(), Vec::new());
-        let mut streams: BTreeMap<&StreamId, Vec<(usize, &Commit)>> = BTreeMap::new();
-        for (index, commit) in commits {
-            streams.entry(&commit.stream).or_default().push((*index, commit));
+        let mut streams: BTreeMap<&StreamId, Vec<BatchCommit<'_>>> = BTreeMap::new();
+        for commit in commits {
+            streams.entry(&commit.commit.stream).or_default().push(*commit);
         }
         for (stream, mut commits) in streams {
             let shown = self.views.wants(stream.category());
-            if !shown && !commits.iter().any(|(_, commit)| self.bus.wants(commit)) {
+            if !shown && !commits.iter().any(|commit| self.bus.wants(commit.commit)) {
                 continue;
             }
             // The records of a stream may arrive out of order (rule 7), and a record may arrive
             // twice.
-            commits.sort_by_key(|(_, commit)| commit.version);
+            commits.sort_by_key(|commit| commit.commit.version);
             let states = self.states.resolve(&self.store, &commits, until).await;
             let mut state_of_stream = None;
-            for ((index, commit), state) in commits.into_iter().zip(states) {
+            for (commit, state) in commits.into_iter().zip(states) {
+                let index = commit.index;
                 let built = state.and_then(|state| {
-                    let mut details = details(commit, &state).map_err(Unavailable::Permanent)?;
-                    let entries =
-                        self.bus.entries(commit, &details).map_err(Unavailable::Permanent)?;
-                    Ok((entries, details.pop()))
+                    self.entries(&commit, &state).map_err(Unavailable::Permanent)
                 });
                 match built {
                     Ok((built, detail)) => {
@@ -420,14 +450,14 @@ impl Fanout {
 }
 
 /// Logs the commits of a batch in one line, and measures those that were passed on.
-fn log_batch(commits: &[(usize, &Commit)], failure: FirstFailure, quarantined: &BTreeSet<usize>) {
+fn log_batch(commits: &[BatchCommit<'_>], failure: FirstFailure, quarantined: &BTreeSet<usize>) {
     if commits.is_empty() {
         return;
     }
     let mut passed_on = CommitList::default();
     let mut refused = CommitList::default();
     let mut failed = CommitList::default();
-    for (index, commit) in commits {
+    for BatchCommit { index, commit, .. } in commits {
         if failure.covers(*index) {
             failed.add(commit);
         } else if quarantined.contains(index) {

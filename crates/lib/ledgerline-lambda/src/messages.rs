@@ -48,10 +48,21 @@ pub struct Event {
     pub event_type: String,
     /// The number of the payload's shape.
     pub schema: u32,
-    /// The payload, byte for byte in its stored form.
+    /// The payload, byte for byte in its stored form; `null` if it is elsewhere.
     pub payload: Box<RawValue>,
+    /// The place of the payload, if it is not here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload_in: Option<PayloadPlace>,
     /// The time of the event's commit.
     pub at: Timestamp,
+}
+
+/// The place of a payload that is too large for a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PayloadPlace {
+    /// The commit in the log.
+    Log,
 }
 
 /// The schema number of an entry without a state; no aggregate has the number 0. The fanout
@@ -67,13 +78,18 @@ pub fn unknown_state() -> RecordedState {
 }
 
 /// Builds the `detail` of each entry of a commit: one event, and the state. A state projector folds
-/// the [unknown one](unknown_state) from the log.
-pub fn details(commit: &Commit, state: &RecordedState) -> Result<Vec<String>, String> {
+/// the [unknown one](unknown_state) from the log. Payloads have a place if they are not in the
+/// entry.
+pub fn details(
+    commit: &Commit,
+    state: &RecordedState,
+    payload_in: Option<PayloadPlace>,
+) -> Result<Vec<String>, String> {
     let detail = |(index, event): (usize, &RecordedEvent)| {
         let fields =
             serde_json::from_str(&state.data).map_err(|_| "the state is not a JSON object")?;
-        let payload =
-            RawValue::from_string(event.data.clone()).map_err(|_| "the payload is not JSON")?;
+        let data = if payload_in.is_none() { event.data.clone() } else { "null".to_owned() };
+        let payload = RawValue::from_string(data).map_err(|_| "the payload is not JSON")?;
         let entry = BusEntry {
             stream: commit.stream.clone(),
             aggregate: Aggregate { last_known_version: commit.version, state: fields },
@@ -85,6 +101,7 @@ pub fn details(commit: &Commit, state: &RecordedState) -> Result<Vec<String>, St
                 event_type: event.event_type.clone(),
                 schema: event.schema,
                 payload,
+                payload_in,
                 at: commit.at,
             },
             meta: commit.meta.clone(),
@@ -230,7 +247,7 @@ mod tests {
             let body = serde_json::to_string(&message).unwrap();
             assert_eq!(Message::read(&later(&body)).unwrap(), message);
         }
-        let detail = details(&commit, &unknown_state()).unwrap().remove(0);
+        let detail = details(&commit, &unknown_state(), None).unwrap().remove(0);
         let entry: BusEntry = serde_json::from_str(&later(&detail)).unwrap();
         assert_eq!((entry.last_event.version, entry.meta), (3, commit.meta));
     }

@@ -6,7 +6,7 @@ use aws_lambda_events::streams::{DynamoDbBatchItemFailure, DynamoDbEventResponse
 use futures::FutureExt;
 use lambda_runtime::LambdaEvent;
 use ledgerline::{Commit, manifest::Manifest};
-use ledgerline_dynamodb::commit_from_image;
+use ledgerline_dynamodb::{CommitImage, commit_from_image};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
@@ -38,6 +38,8 @@ pub struct Record {
     /// The name of the redelivery that the record belongs to; `None` if it is from the stream. A
     /// redelivered record has `redelivery/` and the name in place of the stream's ARN.
     pub run: Option<String>,
+    /// Whether the payloads of the commit are in an object, and are `null` here.
+    pub has_body: bool,
     /// The commit, or the readable fields if the record cannot be read as a commit.
     pub commit: Result<Commit, Unreadable>,
 }
@@ -145,10 +147,11 @@ fn read_record(raw: &str) -> Option<Record> {
     }
     let Change { approximate_creation_date_time, sequence_number, new_image } = record.dynamodb;
     match commit_from_image(new_image.unwrap_or_default()) {
-        Ok(commit) => Some(Record {
+        Ok(CommitImage { commit, has_body }) => Some(Record {
             sequence_number: sequence_number.unwrap_or_default(),
             created: approximate_creation_date_time.and_then(whole_seconds),
             run: redelivery(record.event_source_arn.as_deref()),
+            has_body,
             commit: Ok(commit),
         }),
         Err(error) => unreadable_record(raw, error.to_string()),
@@ -177,7 +180,7 @@ fn unreadable_record(raw: &str, reason: String) -> Option<Record> {
         sequence_number: sequence_number.clone(),
         event_source_arn,
     });
-    Some(Record { sequence_number, created, run, commit })
+    Some(Record { sequence_number, created, run, has_body: false, commit })
 }
 
 /// The time of a record, cut to whole seconds. A redelivered record has a 0 here.

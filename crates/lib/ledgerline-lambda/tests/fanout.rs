@@ -29,7 +29,7 @@ use ledgerline_lambda::{
     fanout::{Fanout, Wiring},
     stream_records::{Handler, Record, records, response},
 };
-use ledgerline_testing::Wire;
+use ledgerline_testing::{MemoryBodies, Wire};
 use serde_json::{Value, json};
 
 /// A fake of EventBridge, SQS and Lambda at one port. It accepts every call and entry except those
@@ -314,6 +314,7 @@ fn batch(commits: impl IntoIterator<Item = Commit>) -> Vec<Record> {
         sequence_number: format!("{index:021}"),
         created: None,
         run: None,
+        has_body: false,
         commit: Ok(commit),
     };
     commits.into_iter().enumerate().map(record).collect()
@@ -741,6 +742,45 @@ async fn a_commit_that_is_too_large_for_a_message_is_sent_as_a_reference() {
     assert_eq!(taken.dead_letters[0]["version"], 1);
 }
 
+/// The payloads of the first commit are in an object, which the fanout does not read. The second
+/// one has no state, and its fold would need the first.
+#[tokio::test]
+async fn a_commit_in_a_body_object_is_sent_as_its_place_in_the_log() {
+    let world = World::with_views(256 * 1024, &["levels"]).await;
+    let commits = history(&stream(1), 2, false);
+    let bodies = Arc::<MemoryBodies>::default();
+    world.store.clone().with_bodies(bodies, 0).append(&commits[0], None).await.unwrap();
+    world.store.append(&commits[1], None).await.unwrap();
+    let mut batch = batch(commits);
+    batch[0].has_body = true;
+    assert_eq!(world.fanout.handle(&batch).await, None);
+    let taken = world.requests();
+    assert_eq!(taken.dead_letters.len(), 0);
+    let body = taken.messages[0]["MessageBody"].as_str().unwrap();
+    let reference: Value = serde_json::from_str(body).unwrap();
+    assert_eq!(reference, json!({ "stream": "tank-0001", "version": 1 }));
+    let details = taken.entries.iter().map(|entry| entry["Detail"].as_str().unwrap());
+    let details: Vec<Value> = details.map(|detail| serde_json::from_str(detail).unwrap()).collect();
+    let (first, second) = (&details[0]["lastEvent"], &details[1]["lastEvent"]);
+    assert_eq!((&first["payload"], &first["payloadIn"]), (&Value::Null, &json!("log")));
+    assert!(second["payload"].is_object() && second["payloadIn"].is_null(), "{second}");
+    assert!(details.iter().all(|detail| detail["aggregateSchema"] == 0), "{details:?}");
+    assert_eq!(taken.invocations[0].1["states"][0]["aggregateSchema"], 0);
+}
+
+/// A view gets the place of a state that no invocation can carry.
+#[tokio::test]
+async fn a_state_that_is_too_large_for_an_invocation_is_sent_as_its_place_in_the_log() {
+    let world = World::with_views(1_000, &["levels"]).await;
+    let mut commit = history(&stream(1), 1, true).remove(0);
+    let data = json!({ "text": "x".repeat(1_000) }).to_string();
+    commit.state = Some(ledgerline::RecordedState { schema: 99, data });
+    assert_eq!(world.fanout.handle(&batch([commit])).await, None);
+    let taken = world.requests();
+    assert_eq!((taken.dead_letters.len(), taken.entries.len()), (0, 1));
+    assert_eq!(taken.invocations[0].1["states"][0]["aggregateSchema"], 0);
+}
+
 /// EventBridge counts the source, the type and the detail of an entry; a queue counts the body.
 #[tokio::test]
 async fn an_entry_and_a_message_are_sent_up_to_the_exact_limit() {
@@ -755,7 +795,10 @@ async fn an_entry_and_a_message_are_sent_up_to_the_exact_limit() {
     let counted = ["Source", "DetailType", "Detail"].map(|name| entries[0][name].as_str().unwrap());
     let bytes = counted.concat().len();
     assert_eq!(accepted(bytes).await.0.len(), 1);
-    assert_eq!(accepted(bytes - 1).await.0.len(), 0);
+    let without = accepted(bytes - 1).await.0.remove(0);
+    let detail: Value = serde_json::from_str(without["Detail"].as_str().unwrap()).unwrap();
+    let event = &detail["lastEvent"];
+    assert_eq!((&event["payload"], &event["payloadIn"]), (&Value::Null, &json!("log")));
     assert_eq!(accepted(whole.len()).await.1, whole);
     assert!(accepted(whole.len() - 1).await.1.len() < whole.len(), "it is a reference");
 }

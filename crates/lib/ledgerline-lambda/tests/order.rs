@@ -122,7 +122,7 @@ fn commit(id: &str, version: u64) -> Commit {
 }
 
 fn record(commit: Result<Commit, Unreadable>) -> Record {
-    Record { sequence_number: "4421".into(), created: None, run: None, commit }
+    Record { sequence_number: "4421".into(), created: None, run: None, has_body: false, commit }
 }
 
 fn request(query: &str) -> HttpRequest {

@@ -214,9 +214,7 @@ pub(crate) async fn trace(
             Err(StoreError::Corrupt { reason, .. }) => {
                 rows.push(json!({ "stream": stream, "version": version, "events": format!("cannot be read: {reason}") }));
             }
-            Err(error @ (StoreError::Throttled(_) | StoreError::Unavailable(_))) => {
-                return Err(error.into());
-            }
+            Err(error) => return Err(error.into()),
         }
     }
     if commits.is_empty() && rows.is_empty() {

@@ -340,9 +340,7 @@ async fn check_newest_commits<L: Aggregates>(
                 Ok(None) if voids.contains(*entry) => {}
                 Ok(None) => findings.add("log", &name, "it is missing, and $all names it"),
                 Err(StoreError::Corrupt { reason, .. }) => findings.add("log", &name, reason),
-                Err(error @ (StoreError::Throttled(_) | StoreError::Unavailable(_))) => {
-                    return Err(error.into());
-                }
+                Err(error) => return Err(error.into()),
             }
         }
     }

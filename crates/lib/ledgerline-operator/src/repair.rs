@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, anyhow, bail};
 use aws_sdk_lambda::{primitives::Blob, types::InvocationType};
 use futures::{StreamExt, stream};
-use ledgerline::{Commit, EventLog, RecordedEvent, manifest::SubscriberKind};
+use ledgerline::{Commit, EventLog, manifest::SubscriberKind};
 use ledgerline_dynamodb::reconcile::{Difference, Found};
-use ledgerline_lambda::messages::{Reference, details, unknown_state};
+use ledgerline_lambda::messages::{PayloadPlace, Reference, details, unknown_state};
 use serde_json::{Value, json};
 
 use crate::{
@@ -180,10 +180,8 @@ async fn send_head(deployment: &Deployment, queue: &str, missing: &Difference) -
 /// Returns an event that makes a state projector fold a stream from the log: the stream's newest
 /// commit, without payloads and without a state.
 fn state_event(commit: &Commit) -> Result<Value> {
-    let without =
-        |event: &RecordedEvent| RecordedEvent { data: "null".to_owned(), ..event.clone() };
-    let commit = Commit { events: commit.events.iter().map(without).collect(), ..commit.clone() };
-    let details = details(&commit, &unknown_state()).map_err(|error| anyhow!(error))?;
+    let details = details(commit, &unknown_state(), Some(PayloadPlace::Log));
+    let details = details.map_err(|error| anyhow!(error))?;
     let last: Value = serde_json::from_str(details.last().context("a commit has a detail")?)?;
     Ok(json!({ "states": [last] }))
 }

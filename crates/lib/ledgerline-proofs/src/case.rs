@@ -148,7 +148,8 @@ impl Case {
         for stream in &streams {
             let is_whole = stream.len() == 2;
             let named = stream.iter().rev().filter(|commit| is_whole || commit.version != 2);
-            let texts = named.filter_map(|commit| details(commit, &unknown_state()).ok()).flatten();
+            let texts =
+                named.filter_map(|commit| details(commit, &unknown_state(), None).ok()).flatten();
             entries.extend(texts.filter_map(|detail| serde_json::from_str::<Value>(&detail).ok()));
         }
         let entries = Rc::new(entries);

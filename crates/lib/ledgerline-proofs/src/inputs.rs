@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use fastrand::Rng;
 use ledgerline::{Commit, MemoryStore, RecordedState, position::Delivery};
-use ledgerline_dynamodb::commit_from_image;
+use ledgerline_dynamodb::{CommitImage, commit_from_image};
 use ledgerline_lambda::{
     http::HttpRequest,
     queue::{ApplyError, Consumer, QueueRunner},
@@ -267,7 +267,7 @@ impl Feed<'_> {
             let place = self.pick(&self.samples.commits);
             let value = serde_json::to_value(&self.samples.commits[place])?;
             let Ok(item) = serde_dynamo::to_item(mutate(self.rng, &value)) else { continue };
-            if let Ok(commit) = commit_from_image(item) {
+            if let Ok(CommitImage { commit, .. }) = commit_from_image(item) {
                 self.accepted += 1;
                 (self.application.read_commit)(&commit);
             }

@@ -12,6 +12,7 @@ mod api_client;
 mod copies;
 mod local_stack;
 mod log;
+mod memory_bodies;
 mod requests;
 mod samples;
 mod seed;
@@ -55,6 +56,7 @@ pub use self::{
     copies::copy_streams,
     local_stack::LocalStack,
     log::{category_commits, client_and_wire, cold, commits, event_types, send, store_and_wire},
+    memory_bodies::{BodyFailure, MemoryBodies},
     requests::any_request_is_answered,
     samples::samples_are_answered,
     seed::{SEED, repeat_command, seed},

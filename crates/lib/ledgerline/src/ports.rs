@@ -139,7 +139,8 @@ pub trait EventLog: Send + Sync {
     ) -> impl Future<Output = Result<(), AppendError>> + Send;
 
     /// Reads the same page as [`read`](Self::read), with only the parts of commits that a fold
-    /// needs. A store that can leave the rest in the database has its own implementation.
+    /// needs. The page may be shorter, if it has a state. A store that can leave the rest in the
+    /// database has its own implementation.
     fn read_for_fold(
         &self,
         stream: &StreamId,
@@ -286,6 +287,16 @@ pub enum StoreError {
     /// The database could not be reached or failed.
     #[error("the store is unavailable")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The payloads of a commit are in an object, and this program reads no objects.
+    #[error(
+        "the payloads of version {version} of {stream} are in a bucket, and this program has none: BODIES_BUCKET"
+    )]
+    PayloadElsewhere {
+        /// The stream.
+        stream: String,
+        /// The version.
+        version: u64,
+    },
     /// The log has an item that this program cannot have written, or lacks a commit.
     #[error("commit {version} of {stream} is corrupt: {reason}")]
     Corrupt {

@@ -111,7 +111,7 @@ impl World {
 
 /// Returns the entries of a commit on the bus.
 fn entries(version: u64) -> Vec<Value> {
-    let details = details(&commit(version), &unknown_state()).unwrap();
+    let details = details(&commit(version), &unknown_state(), None).unwrap();
     details.iter().map(|detail| serde_json::from_str(detail).unwrap()).collect()
 }
 

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     fanout::{
+        BatchCommit,
         send::{EntryFailure, LastAccepted, chunks, fail_all, fail_call, send_all},
         send_report::SendReport,
     },
@@ -74,13 +75,13 @@ impl Queues {
 
     /// Sends the commits to every queue that wants their category. `run` is the name of the
     /// redelivery from which the commits come, if there is one.
-    pub(crate) async fn send(&self, commits: &[(usize, &Commit)], run: Option<&str>) -> SendReport {
+    pub(crate) async fn send(&self, commits: &[BatchCommit<'_>], run: Option<&str>) -> SendReport {
         let queues = futures::future::join_all(self.queues.iter().map(|(url, queue)| {
             let wanted = |commit: &Commit| {
                 queue.categories.iter().any(|category| category == commit.stream.category())
             };
             let commits: Vec<_> =
-                commits.iter().filter(|(_, commit)| wanted(commit)).copied().collect();
+                commits.iter().filter(|commit| wanted(commit.commit)).copied().collect();
             self.send_to(url, &queue.last_accepted, commits, run)
         }));
         let mut sent = SendReport::default();
@@ -92,7 +93,7 @@ impl Queues {
         &self,
         url: &str,
         last_accepted: &LastAccepted<Outgoing>,
-        commits: Vec<(usize, &Commit)>,
+        commits: Vec<BatchCommit<'_>>,
         run: Option<&str>,
     ) -> SendReport {
         let mut sent = SendReport::default();
@@ -100,11 +101,10 @@ impl Queues {
             if sent.is_blocked() {
                 // No commit may overtake another one in its group (rule 10). So the later turns
                 // wait, and are delivered again with the failed commits.
-                turn.iter().for_each(|(index, _)| sent.failure.note(*index));
+                turn.iter().for_each(|commit| sent.failure.note(commit.index));
                 continue;
             }
-            let messages: Vec<_> =
-                turn.iter().map(|(index, commit)| self.message(*index, commit, run)).collect();
+            let messages: Vec<_> = turn.iter().map(|commit| self.message(commit, run)).collect();
             for call in chunks(&messages, self.max_bytes, |message| message.body.len()) {
                 if sent.is_blocked() {
                     // An earlier call failed, so Lambda delivers all of these records again. A call
@@ -121,11 +121,15 @@ impl Queues {
         sent
     }
 
-    fn message(&self, index: usize, commit: &Commit, run: Option<&str>) -> Outgoing {
+    fn message(
+        &self,
+        &BatchCommit { index, commit, has_body }: &BatchCommit<'_>,
+        run: Option<&str>,
+    ) -> Outgoing {
         let whole = Message::Commit(Box::new(Commit { state: None, ..commit.clone() }));
         let mut body =
             serde_json::to_string(&whole).map(|body| escape_for_sqs(&body)).unwrap_or_default();
-        if body.is_empty() || body.len() > self.max_bytes {
+        if has_body || body.is_empty() || body.len() > self.max_bytes {
             let reference = Reference { stream: commit.stream.clone(), version: commit.version };
             body = serde_json::to_string(&reference).unwrap_or_default();
         }
@@ -197,17 +201,17 @@ impl Queues {
 /// the call fails, the same call cannot have sent a later commit of the same group (rule 10).
 /// Consumers would survive that (rule 7), but each time they would read the log, and most often
 /// for the busiest stream.
-fn split_into_turns(commits: Vec<(usize, &Commit)>) -> Vec<Vec<(usize, &Commit)>> {
+fn split_into_turns(commits: Vec<BatchCommit<'_>>) -> Vec<Vec<BatchCommit<'_>>> {
     let mut sorted = commits;
-    sorted.sort_by_key(|(_, commit)| commit.version);
+    sorted.sort_by_key(|commit| commit.commit.version);
     let mut turns_used: HashMap<&StreamId, usize> = HashMap::new();
     let mut turns: Vec<Vec<_>> = Vec::new();
-    for (index, commit) in sorted {
-        let turn = turns_used.entry(&commit.stream).or_default();
+    for commit in sorted {
+        let turn = turns_used.entry(&commit.commit.stream).or_default();
         if turns.len() == *turn {
             turns.push(Vec::new());
         }
-        turns[*turn].push((index, commit));
+        turns[*turn].push(commit);
         *turn += 1;
     }
     turns

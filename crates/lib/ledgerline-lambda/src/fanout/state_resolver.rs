@@ -10,7 +10,7 @@ use ledgerline::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use crate::messages::unknown_state;
+use crate::{fanout::BatchCommit, messages::unknown_state};
 
 /// The fold of every aggregate, by its category.
 pub(crate) struct StateResolver<S>(BTreeMap<&'static str, FoldStates<S>>);
@@ -51,13 +51,30 @@ impl<S: EventStore> StateResolver<S> {
     pub(crate) async fn resolve(
         &self,
         store: &S,
-        commits: &[(usize, &Commit)],
+        batch: &[BatchCommit<'_>],
         until: Instant,
     ) -> Vec<Result<RecordedState, Unavailable>> {
-        let commits: Vec<_> = commits.iter().map(|(_, commit)| *commit).collect();
+        // The fanout reads no objects: receivers fold these states.
+        let commits: Vec<_> =
+            batch.iter().filter(|commit| !commit.has_body).map(|commit| commit.commit).collect();
+        let mut states = self.states(store, &commits, until).await.into_iter();
+        let mut next = || states.next().unwrap_or(Err(Unavailable::Transient));
+        let state = |commit: &BatchCommit<'_>| {
+            if commit.has_body { Ok(unknown_state()) } else { next() }
+        };
+        batch.iter().map(state).collect()
+    }
+
+    async fn states(
+        &self,
+        store: &S,
+        commits: &[&Commit],
+        until: Instant,
+    ) -> Vec<Result<RecordedState, Unavailable>> {
         let category = commits.first().map(|commit| commit.stream.category()).unwrap_or_default();
         match self.0.get(category) {
-            Some(states) => states(store, &commits, until).await,
+            _ if commits.is_empty() => Vec::new(),
+            Some(states) => states(store, commits, until).await,
             None => {
                 let stream = &commits[0].stream;
                 let version = commits[0].version;
@@ -93,7 +110,10 @@ async fn recorded_states<A: Aggregate>(
     };
     let mut folded = match folded {
         Ok(states) => states.into_iter(),
-        Err(error @ LoadError::Decode { .. }) => {
+        Err(
+            error @ (LoadError::Decode { .. }
+            | LoadError::Store(StoreError::PayloadElsewhere { .. })),
+        ) => {
             let stream = &commits[0].stream;
             let version = commits[0].version;
             let error = Causes(&error).to_string();

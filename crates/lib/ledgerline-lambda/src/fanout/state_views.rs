@@ -76,6 +76,11 @@ impl Views {
         }
     }
 
+    /// Whether a state with this detail fits into an invocation.
+    pub(crate) fn accept(&self, detail: &str) -> bool {
+        detail.len() + BYTES_AROUND <= self.max_bytes
+    }
+
     /// Whether a function wants the states of this category.
     pub(crate) fn wants(&self, category: &str) -> bool {
         self.functions.values().flat_map(|view| &view.categories).any(|wanted| wanted == category)

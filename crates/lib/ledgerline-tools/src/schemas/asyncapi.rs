@@ -126,13 +126,16 @@ impl Messages<'_> {
         let category = &aggregate.category;
         self.schemas.insert(state_name(aggregate), aggregate.state.clone());
         for (event, current) in &aggregate.events {
-            let payloads = (1..=*current).map(|schema| {
+            let shapes = (1..=*current).map(|schema| {
                 let document = self.documents.get(&path(category, event, schema));
                 let mut payload = document.cloned().unwrap_or(Value::Bool(true));
                 payload.as_object_mut().map(|fields| fields.remove("$schema"));
                 json!({ "properties": { "schema": { "const": schema }, "payload": payload } })
             });
-            self.message(aggregate, event, payloads.collect());
+            let elsewhere =
+                json!({ "payload": { "type": "null" }, "payloadIn": { "const": "log" } });
+            let elsewhere = json!({ "properties": elsewhere, "required": ["payloadIn"] });
+            self.message(aggregate, event, shapes.chain([elsewhere]).collect());
         }
         // An operator republishes a state by a commit without events.
         let payload = json!({ "schema": { "const": 1 }, "payload": { "type": "null" } });
@@ -207,6 +210,9 @@ fn detail(name: &str, aggregate: &AggregateType, payloads: Vec<Value>) -> Value 
                     "eventType": { "const": name },
                     "schema": { "type": "integer" },
                     "at": { "type": "string", "format": "date-time" },
+                    "payloadIn": {
+                        "description": "`log` if the payload is null, because it is too large for an entry.",
+                    },
                 },
                 "required": ["stream", "version", "index", "eventType", "schema", "payload", "at"],
                 "anyOf": payloads,
@@ -312,10 +318,16 @@ mod tests {
             schema
         };
         let entry = |commit: &Commit, event: &str, state: &RecordedState| {
-            let detail = messages::details(commit, state).unwrap().remove(0);
+            let detail = messages::details(commit, state, None).unwrap().remove(0);
             let detail: Value = serde_json::from_str(&detail).unwrap();
             json!({ "source": "water.tank", "detail-type": event, "detail": detail })
         };
+        let elsewhere = Some(messages::PayloadPlace::Log);
+        let without = messages::details(&commit, &messages::unknown_state(), elsewhere);
+        let without: Value = serde_json::from_str(&without.unwrap()[0]).unwrap();
+        let without =
+            json!({ "source": "water.tank", "detail-type": "TankMoved", "detail": without });
+        assert_eq!(misfit(&schema_of("TankMoved"), &without), None, "{without}");
         for state in [encode_state::<Tank>(&state).unwrap(), messages::unknown_state()] {
             for (commit, event) in [(&commit, "TankMoved"), (&republished, "StateRepublished")] {
                 let entry = entry(commit, event, &state);

@@ -145,11 +145,15 @@ pub(super) async fn a_page_for_a_fold_has_what_the_commits_of_the_page_have(stor
         for consistency in [Consistency::Eventual, Consistency::Strong] {
             let whole = store.read(&stream, range, consistency).await.unwrap();
             let page = store.read_for_fold(&stream, range, consistency).await.unwrap();
-            assert_eq!(page.complete, whole.complete);
-            assert_eq!(
-                page.commits,
-                whole.commits.into_iter().map(FoldedCommit::from).collect::<Vec<_>>()
-            );
+            let mut expected: Vec<_> = whole.commits.into_iter().map(FoldedCommit::from).collect();
+            if page.commits.len() < expected.len() {
+                assert!(page.commits.iter().any(|commit| commit.state.is_some()));
+                assert!(!page.complete);
+                expected.truncate(page.commits.len());
+            } else {
+                assert_eq!(page.complete, whole.complete);
+            }
+            assert_eq!(page.commits, expected);
         }
         let whole = store.read_forwards(&stream, range.after, range.up_to).await.unwrap();
         let page = store.read_forwards_for_fold(&stream, range.after, range.up_to).await.unwrap();

@@ -1,0 +1,184 @@
+//! Commits whose payloads are in body objects: the port to the objects, and the items that have the
+//! name of one.
+
+use std::{collections::HashMap, fmt};
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use futures::{StreamExt, TryStreamExt, future::BoxFuture};
+use ledgerline::{AppendError, Commit, StoreError, StreamId};
+
+use crate::{
+    DynamoDbStore,
+    body_object::{self, BodyName},
+    item::{self, Item},
+};
+
+/// The most objects of a page that are read at the same time. Each has up to 4 MB of text.
+const AT_ONCE: usize = 4;
+
+/// Holds body objects, next to the log. An object is written once, and never changes.
+pub trait Bodies: fmt::Debug + Send + Sync {
+    /// Stores an object under a new key. Returns false, and changes nothing, if the key is taken.
+    ///
+    /// # Errors
+    /// When it is unknown whether the object is stored.
+    fn put_new<'a>(
+        &'a self,
+        key: &'a str,
+        object: Vec<u8>,
+    ) -> BoxFuture<'a, Result<bool, StoreError>>;
+
+    /// Reads an object; `None` if there is none.
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>>;
+}
+
+/// Stores the object of a commit, and returns its name.
+///
+/// # Errors
+/// When the commit is too large for it, or it is unknown whether it is stored. An object that no
+/// item names harms nothing.
+pub(crate) async fn put(bodies: &dyn Bodies, commit: &Commit) -> Result<BodyName, AppendError> {
+    let (name, object) = body_object::encode(std::slice::from_ref(commit))?;
+    let key = name.key(&commit.stream);
+    if bodies.put_new(&key, object.clone()).await? || bodies.get(&key).await? == Some(object) {
+        // The key has the hash of the object: an earlier attempt stored it (rule 4).
+        return Ok(name);
+    }
+    Err(corrupt(&commit.stream, commit.version, &key, "another object has its key").into())
+}
+
+fn corrupt(stream: &StreamId, version: u64, key: &str, damage: &str) -> StoreError {
+    StoreError::Corrupt {
+        stream: stream.to_string(),
+        version,
+        reason: format!("its payloads are in `{key}`: {damage}"),
+    }
+}
+
+/// A commit whose payloads are in an object.
+struct Outside {
+    stream: StreamId,
+    version: u64,
+    command: Option<String>,
+    /// The name of the object, unless the attribute is damaged.
+    name: Option<BodyName>,
+}
+
+impl Outside {
+    /// Reads an item that has a body.
+    fn read(item: &Item) -> Option<Self> {
+        let name = item.get(item::BODY)?;
+        let (stream, version) = item::keys(item)?;
+        let name = name.as_s().ok().and_then(|name| BodyName::parse(name, version));
+        let command = item.get(item::COMMAND).and_then(|command| command.as_s().ok().cloned());
+        Some(Self { stream, version, command, name })
+    }
+
+    fn key(&self) -> Option<String> {
+        Some(self.name.as_ref()?.key(&self.stream))
+    }
+
+    /// Returns the whole item of the commit, from the commits of its object.
+    fn item(
+        &self,
+        objects: &HashMap<String, Result<Vec<Commit>, &str>>,
+    ) -> Result<Item, StoreError> {
+        let corrupt = |key: &str, damage| corrupt(&self.stream, self.version, key, damage);
+        let (Some(name), Some(key)) = (&self.name, self.key()) else {
+            return Err(corrupt("bodies", "`body` names no object of this version"));
+        };
+        let commits = match objects.get(&key) {
+            Some(Ok(commits)) => commits,
+            Some(Err(damage)) => return Err(corrupt(&key, damage)),
+            None => return Err(corrupt(&key, "it was not read")),
+        };
+        let place = usize::try_from(self.version - name.first).unwrap_or(usize::MAX);
+        match commits.get(place) {
+            Some(commit) if Some(&commit.command) == self.command.as_ref() => {
+                let fields = item::commit_to_item(commit, usize::MAX);
+                Ok(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+            }
+            Some(_) | None => Err(corrupt(&key, "it has another command")),
+        }
+    }
+}
+
+impl DynamoDbStore {
+    /// Returns the items with their payloads. A damaged object is an error at the places of its
+    /// commits.
+    ///
+    /// # Errors
+    /// When an object cannot be read now.
+    pub(crate) async fn with_payloads(
+        &self,
+        items: Vec<Item>,
+    ) -> Result<Vec<Result<Item, StoreError>>, StoreError> {
+        let mut objects = HashMap::new();
+        for outside in items.iter().filter_map(Outside::read) {
+            if let Some(key) = outside.key() {
+                objects.entry(key).or_insert(outside);
+            }
+        }
+        let objects = futures::stream::iter(objects)
+            .map(|(key, outside)| async move {
+                let commits = self.commits_of_object(&key, &outside).await?;
+                Ok::<_, StoreError>((key, commits))
+            })
+            .buffer_unordered(AT_ONCE)
+            .try_collect::<HashMap<_, _>>()
+            .await?;
+        let whole = |item: Item| match Outside::read(&item) {
+            Some(outside) => outside.item(&objects),
+            None => Ok(item),
+        };
+        Ok(items.into_iter().map(whole).collect())
+    }
+
+    async fn commits_of_object(
+        &self,
+        key: &str,
+        outside: &Outside,
+    ) -> Result<Result<Vec<Commit>, &'static str>, StoreError> {
+        let Some(bodies) = &self.bodies else {
+            let (stream, version) = (outside.stream.to_string(), outside.version);
+            return Err(StoreError::PayloadElsewhere { stream, version });
+        };
+        let Some(object) = bodies.get(key).await? else { return Ok(Err("there is none")) };
+        Ok(match &outside.name {
+            Some(name) => body_object::decode(&outside.stream, name, &object),
+            None => Err("it was not read"),
+        })
+    }
+
+    /// Returns the items of a page of a stream with their payloads. If `up_to_state`, the newest item
+    /// is the first, and the page ends where an item after a state has a body: a load seldom needs
+    /// that object.
+    pub(crate) async fn page_with_payloads(
+        &self,
+        stream: &StreamId,
+        mut items: Vec<Item>,
+        up_to_state: bool,
+    ) -> Result<Vec<Item>, StoreError> {
+        for item in &mut items {
+            item.insert(item::STREAM.to_owned(), AttributeValue::S(stream.to_string()));
+        }
+        if up_to_state {
+            items.truncate(end(&items));
+            // The commit of the newest body may have a state, too.
+            if let Some(newest) = items.iter_mut().find(|item| item.contains_key(item::BODY)) {
+                for item in self.with_payloads(vec![newest.clone()]).await? {
+                    *newest = item?;
+                }
+                items.truncate(end(&items));
+            }
+        }
+        self.with_payloads(items).await?.into_iter().collect()
+    }
+}
+
+/// Returns the place of the first body after a state, or the end.
+fn end(items: &[Item]) -> usize {
+    let place = |from: usize, name| items[from..].iter().position(|item| item.contains_key(name));
+    let body = place(0, item::STATE).and_then(|state| Some(state + place(state, item::BODY)?));
+    body.unwrap_or(items.len())
+}

@@ -1,0 +1,191 @@
+//! A body object: consecutive commits of one stream, as the gzip of JSON lines. The attribute `body`
+//! of their items has its name.
+
+use std::fmt;
+
+use ledgerline::{AppendError, Commit, StreamId};
+use sha2::{Digest, Sha256};
+
+use crate::payload;
+
+/// The most commits of a body object.
+const MAX_COMMITS: u64 = 1_000;
+/// The number of hexadecimal digits of the hash.
+const HASH_DIGITS: usize = 32;
+
+/// The name of a body object in its stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BodyName {
+    /// The version of its first commit.
+    pub(crate) first: u64,
+    last: u64,
+    hash: String,
+}
+
+impl fmt::Display for BodyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { first, last, hash } = self;
+        write!(f, "{first}-{last}-{hash}")
+    }
+}
+
+impl BodyName {
+    /// Reads the name of an object that has this version.
+    pub(crate) fn parse(name: &str, version: u64) -> Option<Self> {
+        let mut parts = name.splitn(3, '-');
+        let (first, last) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let name = Self { first, last, hash: parts.next()?.to_owned() };
+        (first..=last).contains(&version).then_some(name)
+    }
+
+    /// Returns the key of the object.
+    pub(crate) fn key(&self, stream: &StreamId) -> String {
+        format!("bodies/{stream}/{self}.jsonl.gz")
+    }
+}
+
+/// Returns the first digits of the SHA-256 of an object.
+fn hash(object: &[u8]) -> String {
+    let mut digits: String =
+        Sha256::digest(object).iter().map(|byte| format!("{byte:02x}")).collect();
+    digits.truncate(HASH_DIGITS);
+    digits
+}
+
+/// Returns the object of these commits, which follow each other in their stream, and its name.
+///
+/// # Errors
+/// When the commits have more bytes than a reader accepts.
+pub(crate) fn encode(commits: &[Commit]) -> Result<(BodyName, Vec<u8>), AppendError> {
+    let mut lines = String::new();
+    for commit in commits {
+        // Names, numbers and texts have no error.
+        lines.push_str(&serde_json::to_string(commit).unwrap_or_default());
+        lines.push('\n');
+    }
+    let (bytes, limit) = (lines.len(), payload::MAX_BYTES);
+    if bytes > limit {
+        return Err(AppendError::TooLarge { bytes, limit });
+    }
+    let object = payload::gzip(&lines);
+    let version = |commit: Option<&Commit>| commit.map_or(0, |commit| commit.version);
+    let (first, last) = (version(commits.first()), version(commits.last()));
+    Ok((BodyName { first, last, hash: hash(&object) }, object))
+}
+
+/// Reads the commits of the object with this name.
+///
+/// # Errors
+/// The damage, without the content of the object (rule 14).
+pub(crate) fn decode(
+    stream: &StreamId,
+    name: &BodyName,
+    object: &[u8],
+) -> Result<Vec<Commit>, &'static str> {
+    if hash(object) != name.hash {
+        return Err("it has another hash");
+    }
+    if name.last - name.first >= MAX_COMMITS {
+        return Err("it has too many commits");
+    }
+    let lines = payload::decompress(object, &mut { payload::MAX_BYTES });
+    let lines = lines.ok_or("it is no gzip of a text of at most 4 MB")?;
+    let commits = lines.lines().map(serde_json::from_str).collect::<Result<Vec<Commit>, _>>();
+    let commits = commits.map_err(|_| "a line is no commit")?;
+    let versions = commits.iter().map(|commit| commit.version);
+    if !versions.eq(name.first..=name.last) {
+        return Err("it has other versions");
+    }
+    if commits.iter().any(|commit| commit.stream != *stream) {
+        return Err("it has a commit of another stream");
+    }
+    Ok(commits)
+}
+
+#[cfg(test)]
+mod tests {
+    use ledgerline::{RecordedState, contract::commit};
+
+    use super::*;
+
+    fn stream() -> StreamId {
+        StreamId::new("tank", "north").unwrap()
+    }
+
+    fn commits() -> Vec<Commit> {
+        let commits = (3..=5).map(|version| {
+            let mut commit = commit(&stream(), version);
+            commit.events[0].data = r#"{"amount":1.0,"note":"\n"}"#.into();
+            commit.state = Some(RecordedState { schema: 1, data: r#"{"level":1.0}"#.into() });
+            commit
+        });
+        commits.collect()
+    }
+
+    #[test]
+    fn an_object_is_read_as_it_was_written() {
+        let (name, object) = encode(&commits()).unwrap();
+        assert_eq!(decode(&stream(), &name, &object).unwrap(), commits());
+        let text = name.to_string();
+        assert!(text.starts_with("3-5-") && text.len() == 4 + HASH_DIGITS, "{text}");
+        assert_eq!(name.key(&stream()), format!("bodies/tank-north/{text}.jsonl.gz"));
+        for (version, read) in [(2, None), (3, Some(name.clone())), (5, Some(name)), (6, None)] {
+            assert_eq!(BodyName::parse(&text, version), read);
+        }
+        assert!(["", "3", "3-5", "x-5-abc"].iter().all(|name| BodyName::parse(name, 3).is_none()));
+    }
+
+    /// The object is a storage format. A change that fails this test makes stored commits
+    /// unreadable.
+    #[test]
+    fn a_line_is_a_commit_in_the_format_of_the_queues_with_its_state() {
+        let (_, object) = encode(&commits()[..1]).unwrap();
+        let line = payload::decompress(&object, &mut { payload::MAX_BYTES }).unwrap();
+        assert_eq!(
+            line,
+            concat!(
+                r#"{"stream":"tank-north","version":3,"events":[{"type":"Stored","schema":1,"data":"{\"amount\":1.0,\"note\":\"\\n\"}"}],"#,
+                r#""state":{"schema":1,"data":"{\"level\":1.0}"},"command":"command-3","at":"2026-11-22T09:30:00Z","meta":{}}"#,
+                "\n",
+            )
+        );
+    }
+
+    #[test]
+    fn a_damaged_object_is_refused_with_the_damage() {
+        let (name, object) = encode(&commits()).unwrap();
+        let named = |lines: &str, last| {
+            let object = payload::gzip(lines);
+            (BodyName { first: 3, last, hash: hash(&object) }, object)
+        };
+        let lines = payload::decompress(&object, &mut { payload::MAX_BYTES }).unwrap();
+        let other = |from: &str, to: &str| named(&lines.replace(from, to), 5);
+        let mut forged = name.clone();
+        forged.hash = hash(b"{}");
+        for ((name, object), damage) in [
+            ((name.clone(), object[..object.len() - 1].to_vec()), "it has another hash"),
+            ((forged, b"{}".to_vec()), "it is no gzip of a text of at most 4 MB"),
+            (
+                named(&" ".repeat(payload::MAX_BYTES + 1), 5),
+                "it is no gzip of a text of at most 4 MB",
+            ),
+            (named("{}\n", 5), "a line is no commit"),
+            (named(&lines, 4), "it has other versions"),
+            (named(&lines, 3 + MAX_COMMITS), "it has too many commits"),
+            (other("tank-north", "tank-south"), "it has a commit of another stream"),
+        ] {
+            assert_eq!(decode(&stream(), &name, &object).unwrap_err(), damage);
+        }
+    }
+
+    #[test]
+    fn commits_beyond_the_limit_of_readers_are_refused() {
+        let mut large = commits();
+        large[0].events[0].data = " ".repeat(payload::MAX_BYTES);
+        let refused = encode(&large);
+        let limit = payload::MAX_BYTES;
+        assert!(
+            matches!(refused, Err(AppendError::TooLarge { bytes, limit: l }) if bytes > limit && l == limit)
+        );
+    }
+}
