@@ -486,8 +486,10 @@ impl EventLog for DynamoDbStore {
         if keys.len() < commits.len() {
             return Err(AppendError::VersionTaken);
         }
-        let items = futures::stream::iter(commits).map(|commit| self.item_of_commit(commit));
-        let items: Vec<_> = items.buffered(CALLS).try_collect().await?;
+        let mut items = Vec::with_capacity(commits.len());
+        for commit in commits {
+            items.push(self.item_of_commit(commit).await?);
+        }
         let bytes = items.iter().map(item::bytes_of).sum();
         if bytes > MAX_TRANSACTION_BYTES {
             return Err(AppendError::TooLarge { bytes, limit: MAX_TRANSACTION_BYTES });

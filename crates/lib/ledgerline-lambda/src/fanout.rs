@@ -28,7 +28,7 @@ use aws_sdk_lambda::Client as Lambda;
 use aws_sdk_sqs::Client as Sqs;
 use jiff::Timestamp;
 use ledgerline::{
-    Aggregates, Causes, Commit, StreamId,
+    Aggregates, Causes, Commit, RecordedState, StreamId,
     manifest::{Manifest, Source},
 };
 use ledgerline_dynamodb::DynamoDbStore;

@@ -161,6 +161,23 @@ impl Iam {
         self.denial_of_acts(key, self.required_permissions(target, request))
     }
 
+    /// Returns the reason why the caller of these headers may not perform an action on a bucket or an
+    /// object; `None` if the caller may. `if_none_match` is the condition of a PUT.
+    pub(crate) fn denial_of_object(
+        &self,
+        headers: &HeaderMap,
+        action: &str,
+        resource: &str,
+        if_none_match: Option<&str>,
+    ) -> Option<String> {
+        let condition = if_none_match.map(|value| ("s3:if-none-match", vec![value.to_owned()]));
+        let act =
+            Act { context: condition.into_iter().collect(), ..act(action, resource.to_owned()) };
+        let message = self.denial_of_acts(caller(headers)?, vec![act])?;
+        self.hops.always("denied", &message);
+        Some(message)
+    }
+
     fn denial_of_acts(&self, key: &str, acts: Vec<Act>) -> Option<String> {
         // Every other client has the credentials of an administrator.
         let caller = self.callers.get(key);

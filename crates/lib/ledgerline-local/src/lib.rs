@@ -2,6 +2,7 @@
 
 mod access_log;
 mod aws_answer;
+pub mod buckets;
 mod bus_rules;
 mod cli;
 mod connections;

@@ -266,6 +266,7 @@ fn fanout(application: &Application, streams: Vec<Vec<Commit>>) -> Case {
                 sequence_number: "last".into(),
                 created: None,
                 run: None,
+                has_body: false,
                 commit: Err(unreadable),
             });
             let failed = pipeline.fanout.handle(&records).await;

@@ -317,6 +317,7 @@ pub(crate) fn record(place: usize, commit: &Commit) -> Record {
         sequence_number: format!("{place:021}"),
         created: None,
         run: None,
+        has_body: false,
         commit: Ok(commit.clone()),
     }
 }

@@ -545,7 +545,9 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
                 error @ (ExecuteError::CommandIdReused
                 | ExecuteError::TooLarge { .. }
                 | ExecuteError::Encode(_)
-                | ExecuteError::Store(StoreError::Corrupt { .. })
+                | ExecuteError::Store(
+                    StoreError::Corrupt { .. } | StoreError::PayloadElsewhere { .. },
+                )
                 | ExecuteError::Load(_)),
             ) => refused(format!("never: {error}")),
         }
