@@ -1,11 +1,12 @@
 //! Emulated services at the other end of the wire.
 
 use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{Mutex, MutexGuard, PoisonError},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use dynoxide::{Database, DynoxideError};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -19,8 +20,8 @@ pub(crate) const DEDUPLICATION: Duration = Duration::from_secs(300);
 pub(crate) struct Answer {
     /// The HTTP status.
     pub(crate) status: u16,
-    /// The body, as JSON.
-    pub(crate) body: String,
+    /// The body: JSON, or an object.
+    pub(crate) body: Vec<u8>,
 }
 
 /// A message that a queue accepted.
@@ -48,16 +49,29 @@ struct Messages {
     mails: u64,
 }
 
-/// The services: DynamoDB, a bus, queues, functions of views, and a mail provider.
+/// The services: DynamoDB, S3, a bus, queues, functions of views, and a mail provider.
 #[expect(missing_debug_implementations, reason = "the database has none")]
 pub struct Services {
     database: Database,
+    objects: Objects,
     messages: Mutex<Messages>,
 }
 
+/// The objects of S3, by their addresses.
+type Objects = Arc<Mutex<HashMap<String, Vec<u8>>>>;
+
 impl Services {
-    pub(crate) fn new(database: Database) -> Self {
-        Self { database, messages: Mutex::default() }
+    pub(crate) fn new(database: Database, objects: Objects) -> Self {
+        Self { database, objects, messages: Mutex::default() }
+    }
+
+    /// Other services with the same database and objects.
+    pub(crate) fn apart(&self) -> Self {
+        Self::new(self.database.clone(), Arc::clone(&self.objects))
+    }
+
+    fn objects(&self) -> MutexGuard<'_, HashMap<String, Vec<u8>>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The database.
@@ -107,7 +121,7 @@ impl Services {
             "Invoke" => {
                 let states = body["states"].as_array().cloned().unwrap_or_default();
                 self.messages().states.extend(states);
-                Answer { status: 202, body: String::new() }
+                Answer { status: 202, body: Vec::new() }
             }
             "SendMessage" => {
                 self.queue(body["QueueUrl"].as_str().unwrap_or_default(), body);
@@ -116,6 +130,14 @@ impl Services {
             "SendEmail" => {
                 self.messages().mails += 1;
                 ok(&json!({ "MessageId": "m" }))
+            }
+            "PutObject" => self.put_object(body),
+            "GetObject" => {
+                let object = self.objects().get(&body["key"].to_string()).cloned();
+                object.map_or_else(
+                    || answer::refuse_object(404, "NoSuchKey"),
+                    |body| Answer { status: 200, body },
+                )
             }
             operation => dynamodb(&self.database, operation, body),
         }
@@ -130,7 +152,7 @@ impl Services {
             let mut newest = body.clone();
             newest["Limit"] = 1.into();
             let newest: Value =
-                serde_json::from_str(&self.call(operation, &newest).body).unwrap_or_default();
+                serde_json::from_slice(&self.call(operation, &newest).body).unwrap_or_default();
             let newest =
                 newest["Items"][0]["version"]["N"].as_str().and_then(|n| n.parse::<u64>().ok());
             let seen = newest.unwrap_or(0).saturating_sub(lag).min(highest);
@@ -140,6 +162,18 @@ impl Services {
             body["ExpressionAttributeValues"][":highest"]["N"] = seen.to_string().into();
         }
         self.call(operation, body)
+    }
+
+    /// Stores an object under a new key.
+    fn put_object(&self, body: &Value) -> Answer {
+        let content = body["content"].as_str().map(|content| BASE64_STANDARD.decode(content));
+        match (self.objects().entry(body["key"].to_string()), content) {
+            (Entry::Vacant(place), Some(Ok(content))) => {
+                place.insert(content);
+                ok(&Value::Null)
+            }
+            _ => answer::refuse_object(412, "PreconditionFailed"),
+        }
     }
 
     fn put_events(&self, body: &Value) -> Answer {
@@ -208,7 +242,7 @@ impl Services {
 }
 
 fn ok(body: &Value) -> Answer {
-    Answer { status: 200, body: body.to_string() }
+    Answer { status: 200, body: body.to_string().into_bytes() }
 }
 
 fn dynamodb(database: &Database, operation: &str, body: &Value) -> Answer {
@@ -241,8 +275,8 @@ fn dynamodb(database: &Database, operation: &str, body: &Value) -> Answer {
         other => Err(DynoxideError::ValidationException(format!("{other:?} is not emulated"))),
     };
     match answer {
-        Ok(body) => Answer { status: 200, body },
-        Err(error) => Answer { status: error.status_code(), body: error.to_json() },
+        Ok(body) => Answer { status: 200, body: body.into_bytes() },
+        Err(error) => Answer { status: error.status_code(), body: error.to_json().into_bytes() },
     }
 }
 
@@ -256,7 +290,12 @@ pub(crate) mod answer {
 
     fn error(status: u16, name: &str, mut body: Value) -> Answer {
         body["__type"] = format!("com.amazonaws.dynamodb.v20120810#{name}").into();
-        Answer { status, body: body.to_string() }
+        Answer { status, body: body.to_string().into_bytes() }
+    }
+
+    /// The answer of S3 that refuses a request.
+    pub(crate) fn refuse_object(status: u16, code: &str) -> Answer {
+        Answer { status, body: format!("<Error><Code>{code}</Code></Error>").into_bytes() }
     }
 
     /// The number of items of a transaction; `None` for another operation.
@@ -286,6 +325,9 @@ pub(crate) mod answer {
 
     /// The answer that another transaction is writing the same item.
     pub(crate) fn conflict(operation: &str, body: &Value) -> Answer {
+        if operation == "PutObject" {
+            return refuse_object(409, "ConditionalRequestConflict");
+        }
         let message = "Transaction is ongoing for the item";
         match item_count(operation, body) {
             Some(items) => cancellation(items, "TransactionConflict", message),
@@ -296,6 +338,9 @@ pub(crate) mod answer {
     /// The answer that the table has no capacity left. For a transaction, `for_an_item` puts the
     /// reason into the cancellation of one of its items.
     pub(crate) fn throttle(operation: &str, body: &Value, for_an_item: bool) -> Answer {
+        if ["PutObject", "GetObject"].contains(&operation) {
+            return refuse_object(503, "SlowDown");
+        }
         let message = "The level of configured provisioned throughput for the table was exceeded. Consider increasing \
              your provisioning level with the UpdateTable API.";
         match item_count(operation, body).filter(|_| for_an_item) {

@@ -26,9 +26,10 @@ use aws_smithy_runtime_api::client::{
     result::ConnectorError,
 };
 use aws_smithy_types::body::SdkBody;
+use base64::{Engine, prelude::BASE64_STANDARD};
 use dynoxide::Database;
 use fastrand::Rng;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{sync::Notify, time::sleep};
 
 use crate::{
@@ -139,6 +140,16 @@ impl Wire {
     /// A wire without faults to this database.
     #[must_use]
     pub fn new(database: Database) -> Self {
+        Self::to(Services::new(database, Arc::default()))
+    }
+
+    /// Another wire without faults to the same database and objects.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self::to(self.inner.services.apart())
+    }
+
+    fn to(services: Services) -> Self {
         let state = State {
             plan: Plan::Calm,
             rng: Rng::with_seed(0),
@@ -147,11 +158,7 @@ impl Wire {
             deadly: None,
             denied: Vec::new(),
         };
-        let inner = Inner {
-            services: Services::new(database),
-            state: Mutex::new(state),
-            crashed: Notify::new(),
-        };
+        let inner = Inner { services, state: Mutex::new(state), crashed: Notify::new() };
         Self { inner: Arc::new(inner), role: None }
     }
 
@@ -276,7 +283,13 @@ impl Wire {
                     .then(|| FAULTS[state.rng.usize(0..FAULTS.len())])
             }
         };
-        let writes = ["PutItem", "TransactWriteItems", "ExecuteStatement", "ExecuteTransaction"];
+        let writes = [
+            "PutItem",
+            "TransactWriteItems",
+            "ExecuteStatement",
+            "ExecuteTransaction",
+            "PutObject",
+        ];
         let is_query = operation == "Query";
         let applies = |fault: &Fault| {
             (*fault != Fault::Conflict || writes.contains(&operation))
@@ -431,10 +444,17 @@ impl HttpConnector for Wire {
             // Lambda and the mail provider send no such header: each of their operations has its
             // own address.
             None if request.uri().ends_with("/invocations") => "Invoke".to_owned(),
+            // S3 names an object in the address.
+            None if request.method() == "GET" => "GetObject".to_owned(),
+            None if request.method() == "PUT" => "PutObject".to_owned(),
             None => "SendEmail".to_owned(),
         };
         let body = request.body().bytes().unwrap_or_default();
-        let body = serde_json::from_slice(body).unwrap_or_default();
+        let body = if operation.ends_with("Object") {
+            json!({ "key": request.uri(), "content": BASE64_STANDARD.encode(body) })
+        } else {
+            serde_json::from_slice(body).unwrap_or_default()
+        };
         let is_of_dynamodb = target.starts_with("DynamoDB_");
         HttpConnectorFuture::new(self.clone().carry(operation, is_of_dynamodb, body))
     }

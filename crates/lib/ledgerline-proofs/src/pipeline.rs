@@ -311,14 +311,21 @@ fn state<A: Aggregate>(commits: &[Commit]) -> Option<A::State> {
     Some(ledgerline::fold::<A>(A::initial(), &events))
 }
 
-/// A commit as a record of the Commits table's stream.
+/// A commit as a record of the Commits table's stream. An odd version has its payloads in an object,
+/// as in the log; an even one is as it would be without objects.
 pub(crate) fn record(place: usize, commit: &Commit) -> Record {
+    let has_body = commit.version % 2 == 1;
+    let mut commit = commit.clone();
+    if has_body {
+        commit.state = None;
+        commit.events.iter_mut().for_each(|event| event.data = "null".to_owned());
+    }
     Record {
         sequence_number: format!("{place:021}"),
         created: None,
         run: None,
-        has_body: false,
-        commit: Ok(commit.clone()),
+        has_body,
+        commit: Ok(commit),
     }
 }
 

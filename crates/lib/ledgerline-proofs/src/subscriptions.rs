@@ -99,7 +99,7 @@ pub(crate) fn proof(effort: &Effort, _: &Application) -> Result<Tried> {
     let play = |(): &mut (), seed| {
         // Each run has a world of its own, because the runs of one world would share `$all`.
         let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable"])?;
-        let wire = Wire::new(world.wire.services().database().clone());
+        let wire = world.wire.apart();
         world.runtime.block_on(play(&world.wire, &wire, seed))
     };
     let counts = each_seed(effort, &RUNS, || Ok(()), play)?;
@@ -173,12 +173,12 @@ async fn play(wire: &Wire, quiet: &Wire, seed: u64) -> Result<Counts> {
 fn subscriber(wire: &Wire) -> Subscriber<Last, u64> {
     static ROLE: LazyLock<Arc<Role>> = LazyLock::new(|| Role::new(&subscription::manifest(&DIARY)));
     let own = wire.under(&ROLE);
-    let store = |wire: &Wire| DynamoDbStore::new(wire.dynamodb(), table("CommitsTable"));
     let rows = LogRows::new(own.dynamodb(), table("FillsTable"), KEYS);
     // `$all` is in the Commits table here, because not every workspace has a table for it. No other
     // stream has the names of `$all`. The role is for another table, so the reads of `$all` do not
     // use it.
-    Subscriber::new(DIARY, rows, store(wire), store(&own)).with_lease(SignedDuration::ZERO)
+    Subscriber::new(DIARY, rows, World::store_at(wire), World::store_at(&own))
+        .with_lease(SignedDuration::ZERO)
 }
 
 /// A log, and the entries of `$all` by segment.
@@ -325,7 +325,7 @@ pub(crate) fn case() -> Case {
     Case::new("subscription", log, move |wire: Wire, _: Done| {
         let streams = streams.clone();
         async move {
-            let quiet = World::store_at(&Wire::new(wire.services().database().clone()));
+            let quiet = World::store_at(&wire.apart());
             let ordered = Sequencer::new(DynamoDbStore::HOST.pause)
                 .append(
                     &quiet,
@@ -356,7 +356,7 @@ mod tests {
         // The first call reads the generations. A call has three attempts.
         for (fault, times) in [(Fault::Failed, 3), (Fault::Slow, 60)] {
             let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable"]).unwrap();
-            let quiet = Wire::new(world.wire.services().database().clone());
+            let quiet = world.wire.apart();
             world.runtime.block_on(async {
                 let (log, rows) = (World::store_at(&quiet), |generation| {
                     LogRows::new(quiet.dynamodb(), table("FillsTable"), KEYS).at(generation)

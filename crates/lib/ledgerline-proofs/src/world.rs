@@ -1,12 +1,16 @@
 //! The world in which a proof runs: a runtime with virtual time, and the services behind the wire.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread,
 };
 
 use anyhow::Result;
 use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_s3::S3Bodies;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Builder, Runtime};
 
@@ -46,6 +50,7 @@ impl World {
             .with_requests(ledgerline_testing::table("RequestsTable"))
             // Commits have payloads in both stored forms.
             .with_compression(30)
+            .with_bodies(Arc::new(S3Bodies::new(&wire.sdk_config(), "bodies")), 0)
     }
 }
 

@@ -5,7 +5,10 @@ use std::fmt::Write as _;
 use aws_runtime::auth::{SigV4OperationSigningConfig, sigv4};
 use aws_smithy_runtime::client::{
     orchestrator::operation::{Operation, OperationBuilder},
-    retries::classifiers::{HttpStatusCodeClassifier, TransientErrorClassifier},
+    retries::{
+        RetryPartition, TokenBucket,
+        classifiers::{HttpStatusCodeClassifier, TransientErrorClassifier},
+    },
 };
 use aws_smithy_runtime_api::client::{
     auth::{
@@ -116,6 +119,9 @@ fn base(sdk: &SdkConfig, bucket: &str) -> OperationBuilder {
     let mut layer = Layer::new("signature of S3");
     layer.store_put(AuthSchemeOptionResolverParams::new(()));
     layer.store_put(signature);
+    // A budget of retries for these objects alone: else all clients of a process would share one.
+    let budget = RetryPartition::custom("bodies").token_bucket(TokenBucket::default());
+    layer.store_put(budget.build());
     let mut components = RuntimeComponentsBuilder::new("signature of S3");
     let schemes = StaticAuthSchemeOptionResolver::new(vec![sigv4::SCHEME_ID]);
     components.set_auth_scheme_option_resolver(Some(SharedAuthSchemeOptionResolver::new(schemes)));
