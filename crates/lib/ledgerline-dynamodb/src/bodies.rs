@@ -1,7 +1,7 @@
 //! Commits whose payloads are in body objects: the port to the objects, and the items that have the
 //! name of one.
 
-use std::{collections::HashMap, fmt};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures::{StreamExt, TryStreamExt, future::BoxFuture};
@@ -32,19 +32,89 @@ pub trait Bodies: fmt::Debug + Send + Sync {
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>>;
 }
 
-/// Stores the object of a commit, and returns its name.
-///
-/// # Errors
-/// When the commit is too large for it, or it is unknown whether it is stored. An object that no
-/// item names harms nothing.
-pub(crate) async fn put(bodies: &dyn Bodies, commit: &Commit) -> Result<BodyName, AppendError> {
-    let (name, object) = body_object::encode(std::slice::from_ref(commit))?;
-    let key = name.key(&commit.stream);
-    if bodies.put_new(&key, object.clone()).await? || bodies.get(&key).await? == Some(object) {
-        // The key has the hash of the object: an earlier attempt stored it (rule 4).
-        return Ok(name);
+/// Puts payloads into objects, and returns items with them. It is behind a pointer, so that a
+/// function without objects links none of it.
+pub(crate) trait Payloads: fmt::Debug + Send + Sync {
+    /// Stores the object of a commit, and returns its name.
+    ///
+    /// # Errors
+    /// When the commit is too large for it, or it is unknown whether it is stored. An object that no
+    /// item names harms nothing.
+    fn put<'a>(&'a self, commit: &'a Commit) -> BoxFuture<'a, Result<String, AppendError>>;
+
+    /// Returns the items with their payloads. A damaged object is an error at the places of its
+    /// commits.
+    ///
+    /// # Errors
+    /// When an object cannot be read now.
+    fn add(&self, items: Vec<Item>) -> BoxFuture<'_, Result<Whole, StoreError>>;
+}
+
+/// Items with their payloads.
+pub(crate) type Whole = Vec<Result<Item, StoreError>>;
+
+/// The payloads in these objects.
+pub(crate) fn payloads(bodies: Arc<dyn Bodies>) -> Arc<dyn Payloads> {
+    Arc::new(BodyObjects(bodies))
+}
+
+#[derive(Debug)]
+struct BodyObjects(Arc<dyn Bodies>);
+
+impl Payloads for BodyObjects {
+    fn put<'a>(&'a self, commit: &'a Commit) -> BoxFuture<'a, Result<String, AppendError>> {
+        Box::pin(async move {
+            let Self(bodies) = self;
+            let (name, object) = body_object::encode(std::slice::from_ref(commit))?;
+            let key = name.key(&commit.stream);
+            let is_new = bodies.put_new(&key, object.clone()).await?;
+            if is_new || bodies.get(&key).await? == Some(object) {
+                // The key has the hash of the object: an earlier attempt stored it (rule 4).
+                return Ok(name.to_string());
+            }
+            let damage = "another object has its key";
+            Err(corrupt(&commit.stream, commit.version, &key, damage).into())
+        })
     }
-    Err(corrupt(&commit.stream, commit.version, &key, "another object has its key").into())
+
+    fn add(&self, items: Vec<Item>) -> BoxFuture<'_, Result<Whole, StoreError>> {
+        Box::pin(async move {
+            let mut objects = HashMap::new();
+            for outside in items.iter().filter_map(Outside::read) {
+                if let Some(key) = outside.key() {
+                    objects.entry(key).or_insert(outside);
+                }
+            }
+            let objects = futures::stream::iter(objects)
+                .map(|(key, outside)| async move {
+                    let commits = self.commits(&key, &outside).await?;
+                    Ok::<_, StoreError>((key, commits))
+                })
+                .buffer_unordered(AT_ONCE)
+                .try_collect::<HashMap<_, _>>()
+                .await?;
+            let whole = |item: Item| match Outside::read(&item) {
+                Some(outside) => outside.item(&objects),
+                None => Ok(item),
+            };
+            Ok(items.into_iter().map(whole).collect())
+        })
+    }
+}
+
+impl BodyObjects {
+    /// Reads the commits of an object, or its damage.
+    async fn commits(
+        &self,
+        key: &str,
+        outside: &Outside,
+    ) -> Result<Result<Vec<Commit>, &'static str>, StoreError> {
+        let Some(object) = self.0.get(key).await? else { return Ok(Err("there is none")) };
+        Ok(match &outside.name {
+            Some(name) => body_object::decode(&outside.stream, name, &object),
+            None => Err("it was not read"),
+        })
+    }
 }
 
 fn corrupt(stream: &StreamId, version: u64, key: &str, damage: &str) -> StoreError {
@@ -103,51 +173,23 @@ impl Outside {
     }
 }
 
-impl DynamoDbStore {
-    /// Returns the items with their payloads. A damaged object is an error at the places of its
-    /// commits.
-    ///
-    /// # Errors
-    /// When an object cannot be read now.
-    pub(crate) async fn with_payloads(
-        &self,
-        items: Vec<Item>,
-    ) -> Result<Vec<Result<Item, StoreError>>, StoreError> {
-        let mut objects = HashMap::new();
-        for outside in items.iter().filter_map(Outside::read) {
-            if let Some(key) = outside.key() {
-                objects.entry(key).or_insert(outside);
-            }
-        }
-        let objects = futures::stream::iter(objects)
-            .map(|(key, outside)| async move {
-                let commits = self.commits_of_object(&key, &outside).await?;
-                Ok::<_, StoreError>((key, commits))
-            })
-            .buffer_unordered(AT_ONCE)
-            .try_collect::<HashMap<_, _>>()
-            .await?;
-        let whole = |item: Item| match Outside::read(&item) {
-            Some(outside) => outside.item(&objects),
-            None => Ok(item),
-        };
-        Ok(items.into_iter().map(whole).collect())
-    }
+/// Whether the payloads of an item are in an object.
+pub(crate) fn has_body(item: &Item) -> bool {
+    item.contains_key(item::BODY)
+}
 
-    async fn commits_of_object(
-        &self,
-        key: &str,
-        outside: &Outside,
-    ) -> Result<Result<Vec<Commit>, &'static str>, StoreError> {
+impl DynamoDbStore {
+    /// Returns the items with their payloads, as [`Payloads::add`] does.
+    pub(crate) async fn with_payloads(&self, items: Vec<Item>) -> Result<Whole, StoreError> {
+        let Some(outside) = items.iter().find(|item| has_body(item)) else {
+            return Ok(items.into_iter().map(Ok).collect());
+        };
         let Some(bodies) = &self.bodies else {
-            let (stream, version) = (outside.stream.to_string(), outside.version);
+            let (stream, version) = item::keys(outside)
+                .map_or_else(Default::default, |(stream, version)| (stream.to_string(), version));
             return Err(StoreError::PayloadElsewhere { stream, version });
         };
-        let Some(object) = bodies.get(key).await? else { return Ok(Err("there is none")) };
-        Ok(match &outside.name {
-            Some(name) => body_object::decode(&outside.stream, name, &object),
-            None => Err("it was not read"),
-        })
+        bodies.add(items).await
     }
 
     /// Returns the items of a page of a stream with their payloads. If `up_to_state`, the newest item
@@ -165,7 +207,7 @@ impl DynamoDbStore {
         if up_to_state {
             items.truncate(end(&items));
             // The commit of the newest body may have a state, too.
-            if let Some(newest) = items.iter_mut().find(|item| item.contains_key(item::BODY)) {
+            if let Some(newest) = items.iter_mut().find(|item| has_body(item)) {
                 for item in self.with_payloads(vec![newest.clone()]).await? {
                     *newest = item?;
                 }

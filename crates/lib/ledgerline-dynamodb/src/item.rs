@@ -16,7 +16,7 @@ use ledgerline::{
 };
 use serde::Deserialize;
 
-use crate::{body_object::BodyName, error, payload};
+use crate::{error, payload};
 
 pub(crate) type Item = HashMap<String, AttributeValue>;
 /// An item to write. The order of its fields is always the same, so that the statement that writes
@@ -297,11 +297,11 @@ pub(crate) fn commit_to_item(commit: &Commit, compress_over: usize) -> Fields {
 }
 
 /// Returns the item of a commit whose payloads are in the object with this name.
-pub(crate) fn item_with_body(commit: &Commit, body: &BodyName) -> Fields {
+pub(crate) fn item_with_body(commit: &Commit, body: String) -> Fields {
     let mut item = fields(commit, |RecordedEvent { event_type, schema, .. }| {
         map([(TYPE, text(event_type)), (SCHEMA, AttributeValue::N(schema.to_string()))])
     });
-    item.push((BODY, text(body.to_string())));
+    item.push((BODY, text(body)));
     item
 }
 
@@ -525,7 +525,7 @@ mod tests {
         #[test]
         fn an_image_with_a_body_has_all_but_payloads_and_state(commit in any_commit()) {
             let (name, _) = crate::body_object::encode(std::slice::from_ref(&commit)).unwrap();
-            let fields = item_with_body(&commit, &name).into_iter();
+            let fields = item_with_body(&commit, name.to_string()).into_iter();
             let item: Item = fields.map(|(name, value)| (name.to_owned(), value)).collect();
             prop_assert!(super::commit(&commit.stream, item.clone()).is_err() || commit.events.is_empty());
             let mut expected = Commit { state: None, ..commit };

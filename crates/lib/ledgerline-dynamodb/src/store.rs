@@ -20,7 +20,9 @@ use ledgerline::{
 };
 
 use crate::{
-    Bodies, Units, bodies, error,
+    Bodies, Units,
+    bodies::{self, Payloads, has_body},
+    error,
     item::{self, MAX_ITEM_BYTES},
     payload,
     views::batch::get_items,
@@ -95,7 +97,7 @@ pub struct DynamoDbStore {
     pub(crate) commits: String,
     pub(crate) requests: Option<String>,
     pub(crate) compress_over: usize,
-    pub(crate) bodies: Option<Arc<dyn Bodies>>,
+    pub(crate) bodies: Option<Arc<dyn Payloads>>,
     body_over: usize,
 }
 
@@ -138,18 +140,24 @@ impl DynamoDbStore {
     /// writes them there if their item would have more than `over` bytes, or does not fit.
     #[must_use]
     pub fn with_bodies(self, bodies: Arc<dyn Bodies>, over: usize) -> Self {
-        Self { bodies: Some(bodies), body_over: over, ..self }
+        Self { bodies: Some(bodies::payloads(bodies)), body_over: over, ..self }
     }
 
     /// Returns the item of a commit, and stores its body object first if it needs one.
-    async fn item_of_commit(&self, commit: &Commit) -> Result<item::Fields, AppendError> {
+    async fn item_of_commit(
+        &self,
+        bodies: &dyn Payloads,
+        commit: &Commit,
+    ) -> Result<item::Fields, AppendError> {
         let whole = item_within_limit(commit, self.compress_over);
         let fits = match &whole {
             Ok(item) => item::bytes_of(item) <= self.body_over,
             Err(error) => !matches!(error, AppendError::TooLarge { .. }),
         };
-        let Some(bodies) = self.bodies.as_ref().filter(|_| !fits) else { return whole };
-        let item = item::item_with_body(commit, &bodies::put(&**bodies, commit).await?);
+        if fits {
+            return whole;
+        }
+        let item = item::item_with_body(commit, bodies.put(commit).await?);
         let bytes = item::bytes_of(&item);
         if bytes > MAX_ITEM_BYTES {
             return Err(AppendError::TooLarge { bytes, limit: MAX_ITEM_BYTES });
@@ -240,7 +248,7 @@ impl DynamoDbStore {
         let last = items.last().and_then(|item| item.get(item::VERSION)?.as_n().ok()?.parse().ok());
         let complete = output.last_evaluated_key.is_none() || last == Some(end);
         let found = items.len();
-        if items.iter().any(|item| item.contains_key(item::BODY)) {
+        if items.iter().any(has_body) {
             // A load asks for more than a few commits only if the first page was not enough.
             let few = range.limit.is_some_and(|limit| limit < FORWARD);
             let up_to_state = few && !attributes.is_empty() && !oldest_first;
@@ -420,8 +428,11 @@ impl EventLog for DynamoDbStore {
     }
 
     async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {
-        let item = self.item(&self.commits, key(stream, version)).await?;
-        let item = self.with_payloads(item.into_iter().collect()).await?.pop().transpose()?;
+        let mut item = self.item(&self.commits, key(stream, version)).await?;
+        if item.as_ref().is_some_and(has_body) {
+            let whole = self.with_payloads(item.into_iter().collect()).await?.pop();
+            item = whole.transpose()?;
+        }
         item.map(|item| item::commit(stream, item)).transpose()
     }
 
@@ -463,8 +474,11 @@ impl EventLog for DynamoDbStore {
         if request.is_some() {
             return self.append_all(std::slice::from_ref(commit), request).await;
         }
-        self.insert(&self.commits, self.item_of_commit(commit).await?, AppendError::VersionTaken)
-            .await
+        let item = match &self.bodies {
+            None => item_within_limit(commit, self.compress_over)?,
+            Some(bodies) => Box::pin(self.item_of_commit(&**bodies, commit)).await?,
+        };
+        self.insert(&self.commits, item, AppendError::VersionTaken).await
     }
 
     async fn append_all(
@@ -488,7 +502,10 @@ impl EventLog for DynamoDbStore {
         }
         let mut items = Vec::with_capacity(commits.len());
         for commit in commits {
-            items.push(self.item_of_commit(commit).await?);
+            items.push(match &self.bodies {
+                None => item_within_limit(commit, self.compress_over)?,
+                Some(bodies) => Box::pin(self.item_of_commit(&**bodies, commit)).await?,
+            });
         }
         let bytes = items.iter().map(item::bytes_of).sum();
         if bytes > MAX_TRANSACTION_BYTES {
