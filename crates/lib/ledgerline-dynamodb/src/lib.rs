@@ -5,6 +5,7 @@ mod bodies;
 mod body_object;
 mod endpoint;
 mod error;
+mod inserts;
 mod item;
 mod payload;
 pub mod reconcile;
