@@ -144,8 +144,8 @@ mod tests {
         assert_eq!(
             line,
             concat!(
-                r#"{"stream":"tank-north","version":3,"events":[{"type":"Stored","schema":1,"data":"{\"amount\":1.0,\"note\":\"\\n\"}"}],"#,
-                r#""state":{"schema":1,"data":"{\"level\":1.0}"},"command":"command-3","at":"2026-11-22T09:30:00Z","meta":{}}"#,
+                r#"{"stream":"tank-north","version":3,"events":[{"type":"Happened","schema":1,"data":"{\"amount\":1.0,\"note\":\"\\n\"}"}],"#,
+                r#""state":{"schema":1,"data":"{\"level\":1.0}"},"command":"command-3","at":"2026-11-21T09:30:00.123456789Z","meta":{}}"#,
                 "\n",
             )
         );
