@@ -1,7 +1,11 @@
 //! Commits whose payloads are in body objects: the port to the objects, and the items that have the
 //! name of one.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures::{StreamExt, TryStreamExt, future::BoxFuture};
@@ -11,24 +15,35 @@ use crate::{
     DynamoDbStore,
     body_object::{self, BodyName},
     item::{self, Item},
+    payload,
 };
 
-/// The most objects of a page that are read at the same time. Each has up to 4 MB of text.
+/// The most objects that are read at the same time. Each has up to 4 MB of text.
 const AT_ONCE: usize = 4;
+/// The most objects of a page. Otherwise 1 MB of items might name thousands, which no invocation has
+/// the time to read.
+const MAX_OBJECTS: usize = 32;
+/// A page has no further object after this number of bytes of text, so that it fits into the memory
+/// of a function.
+const PAGE_BYTES: usize = payload::MAX_BYTES;
 
 /// Holds body objects, next to the log. An object is written once, and never changes.
 pub trait Bodies: fmt::Debug + Send + Sync {
     /// Stores an object under a new key. Returns false, and changes nothing, if the key is taken.
     ///
     /// # Errors
-    /// When it is unknown whether the object is stored.
+    /// When the service refuses, throttles or does not answer. Without an answer, the object may be
+    /// stored.
     fn put_new<'a>(
         &'a self,
         key: &'a str,
         object: Vec<u8>,
     ) -> BoxFuture<'a, Result<bool, StoreError>>;
 
-    /// Reads an object; `None` if there is none.
+    /// Reads an object; `None` if there is none, and the caller may know that.
+    ///
+    /// # Errors
+    /// When the service refuses, throttles or does not answer.
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>>;
 }
 
@@ -42,16 +57,19 @@ pub(crate) trait Payloads: fmt::Debug + Send + Sync {
     /// item names harms nothing.
     fn put<'a>(&'a self, commit: &'a Commit) -> BoxFuture<'a, Result<String, AppendError>>;
 
-    /// Returns the items with their payloads. A damaged object is an error at the places of its
-    /// commits.
+    /// Takes the first items, as many as a page may have, at least one, and returns them with their
+    /// payloads. A damaged object is an error at the places of its commits.
     ///
     /// # Errors
     /// When an object cannot be read now.
-    fn add(&self, items: Vec<Item>) -> BoxFuture<'_, Result<Whole, StoreError>>;
+    fn read<'a>(
+        &'a self,
+        items: &'a mut Vec<Item>,
+    ) -> BoxFuture<'a, Result<ItemsWithPayloads, StoreError>>;
 }
 
 /// Items with their payloads.
-pub(crate) type Whole = Vec<Result<Item, StoreError>>;
+pub(crate) type ItemsWithPayloads = Vec<Result<Item, StoreError>>;
 
 /// The payloads in these objects.
 pub(crate) fn payloads(bodies: Arc<dyn Bodies>) -> Arc<dyn Payloads> {
@@ -77,39 +95,53 @@ impl Payloads for BodyObjects {
         })
     }
 
-    fn add(&self, items: Vec<Item>) -> BoxFuture<'_, Result<Whole, StoreError>> {
+    fn read<'a>(
+        &'a self,
+        items: &'a mut Vec<Item>,
+    ) -> BoxFuture<'a, Result<ItemsWithPayloads, StoreError>> {
         Box::pin(async move {
-            let mut objects = HashMap::new();
-            for outside in items.iter().filter_map(Outside::read) {
-                if let Some(key) = outside.key() {
-                    objects.entry(key).or_insert(outside);
-                }
-            }
-            let objects = futures::stream::iter(objects)
+            let mut known = HashSet::new();
+            let outside = items.iter().filter_map(BodyReference::read);
+            let named = outside.filter_map(|outside| Some((outside.key()?, outside)));
+            let named: Vec<_> = named
+                .filter(|(key, _)| known.insert(key.clone()))
+                .take(MAX_OBJECTS)
                 .map(|(key, outside)| async move {
                     let commits = self.commits(&key, &outside).await?;
                     Ok::<_, StoreError>((key, commits))
                 })
-                .buffer_unordered(AT_ONCE)
-                .try_collect::<HashMap<_, _>>()
-                .await?;
-            let whole = |item: Item| match Outside::read(&item) {
+                .collect();
+            let mut read = futures::stream::iter(named).buffered(AT_ONCE);
+            let (mut objects, mut bytes) = (Objects::new(), 0);
+            while bytes < PAGE_BYTES
+                && let Some((key, commits)) = read.try_next().await?
+            {
+                bytes += commits.iter().flatten().map(payload::text_bytes).sum::<usize>();
+                objects.insert(key, commits);
+            }
+            let is_ready =
+                |outside: BodyReference| outside.key().is_none_or(|key| objects.contains_key(&key));
+            let end = items.iter().position(|item| !BodyReference::read(item).is_none_or(is_ready));
+            let whole = |item: Item| match BodyReference::read(&item) {
                 Some(outside) => outside.item(&objects),
                 None => Ok(item),
             };
-            Ok(items.into_iter().map(whole).collect())
+            Ok(items.drain(..end.unwrap_or(items.len())).map(whole).collect())
         })
     }
 }
+
+/// The commits of objects by their keys, or the damage of an object.
+type Objects = HashMap<String, Result<Vec<Commit>, &'static str>>;
 
 impl BodyObjects {
     /// Reads the commits of an object, or its damage.
     async fn commits(
         &self,
         key: &str,
-        outside: &Outside,
+        outside: &BodyReference,
     ) -> Result<Result<Vec<Commit>, &'static str>, StoreError> {
-        let Some(object) = self.0.get(key).await? else { return Ok(Err("there is none")) };
+        let Some(object) = self.0.get(key).await? else { return Ok(Err("it does not exist")) };
         Ok(match &outside.name {
             Some(name) => body_object::decode(&outside.stream, name, &object),
             None => Err("it was not read"),
@@ -121,12 +153,12 @@ fn corrupt(stream: &StreamId, version: u64, key: &str, damage: &str) -> StoreErr
     StoreError::Corrupt {
         stream: stream.to_string(),
         version,
-        reason: format!("its payloads are in `{key}`: {damage}"),
+        reason: format!("its body object `{key}` is damaged: {damage}"),
     }
 }
 
 /// A commit whose payloads are in an object.
-struct Outside {
+struct BodyReference {
     stream: StreamId,
     version: u64,
     command: Option<String>,
@@ -134,7 +166,7 @@ struct Outside {
     name: Option<BodyName>,
 }
 
-impl Outside {
+impl BodyReference {
     /// Reads an item that has a body.
     fn read(item: &Item) -> Option<Self> {
         let name = item.get(item::BODY)?;
@@ -149,13 +181,12 @@ impl Outside {
     }
 
     /// Returns the whole item of the commit, from the commits of its object.
-    fn item(
-        &self,
-        objects: &HashMap<String, Result<Vec<Commit>, &str>>,
-    ) -> Result<Item, StoreError> {
+    fn item(&self, objects: &Objects) -> Result<Item, StoreError> {
         let corrupt = |key: &str, damage| corrupt(&self.stream, self.version, key, damage);
         let (Some(name), Some(key)) = (&self.name, self.key()) else {
-            return Err(corrupt("bodies", "`body` names no object of this version"));
+            let (stream, version) = (self.stream.to_string(), self.version);
+            let reason = "its attribute `body` names no object of this version".to_owned();
+            return Err(StoreError::Corrupt { stream, version, reason });
         };
         let commits = match objects.get(&key) {
             Some(Ok(commits)) => commits,
@@ -168,7 +199,7 @@ impl Outside {
                 let fields = item::commit_to_item(commit, usize::MAX);
                 Ok(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
             }
-            Some(_) | None => Err(corrupt(&key, "it has another command")),
+            Some(_) | None => Err(corrupt(&key, "its line has another command")),
         }
     }
 }
@@ -179,22 +210,31 @@ pub(crate) fn has_body(item: &Item) -> bool {
 }
 
 impl DynamoDbStore {
-    /// Returns the items with their payloads, as [`Payloads::add`] does.
-    pub(crate) async fn with_payloads(&self, items: Vec<Item>) -> Result<Whole, StoreError> {
-        let Some(outside) = items.iter().find(|item| has_body(item)) else {
-            return Ok(items.into_iter().map(Ok).collect());
-        };
-        let Some(bodies) = &self.bodies else {
-            let (stream, version) = item::keys(outside)
+    /// Takes the first items, and returns them with their payloads, as [`Payloads::read`] does.
+    /// Without bodies, it takes all. Without a bucket, an item with a body is an error at its place.
+    pub(crate) async fn read_payloads(
+        &self,
+        items: &mut Vec<Item>,
+    ) -> Result<ItemsWithPayloads, StoreError> {
+        if let Some(bodies) = &self.bodies
+            && items.iter().any(has_body)
+        {
+            return bodies.read(items).await;
+        }
+        let whole = |item: Item| {
+            if !has_body(&item) {
+                return Ok(item);
+            }
+            let (stream, version) = item::keys(&item)
                 .map_or_else(Default::default, |(stream, version)| (stream.to_string(), version));
-            return Err(StoreError::PayloadElsewhere { stream, version });
+            Err(StoreError::PayloadElsewhere { stream, version })
         };
-        bodies.add(items).await
+        Ok(items.drain(..).map(whole).collect())
     }
 
-    /// Returns the items of a page of a stream with their payloads. If `up_to_state`, the newest item
-    /// is the first, and the page ends where an item after a state has a body: a load seldom needs
-    /// that object.
+    /// Returns the items of a page of a stream with their payloads, or as many of the first as a page
+    /// may have. If `up_to_state`, the newest item is the first, and the page ends where an item after
+    /// a state has a body: a load seldom needs that object.
     pub(crate) async fn page_with_payloads(
         &self,
         stream: &StreamId,
@@ -208,13 +248,13 @@ impl DynamoDbStore {
             items.truncate(end(&items));
             // The commit of the newest body may have a state, too.
             if let Some(newest) = items.iter_mut().find(|item| has_body(item)) {
-                for item in self.with_payloads(vec![newest.clone()]).await? {
+                for item in self.read_payloads(&mut vec![newest.clone()]).await? {
                     *newest = item?;
                 }
                 items.truncate(end(&items));
             }
         }
-        self.with_payloads(items).await?.into_iter().collect()
+        self.read_payloads(&mut items).await?.into_iter().collect()
     }
 }
 

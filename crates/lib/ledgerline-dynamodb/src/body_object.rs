@@ -10,7 +10,10 @@ use crate::payload;
 
 /// The most commits of a body object.
 const MAX_COMMITS: u64 = 1_000;
-/// The number of hexadecimal digits of the hash.
+/// The most bytes of its lines. The events of a commit have 4 MB, and so has its state. In a line,
+/// each quote has a backslash.
+const MAX_LINES_BYTES: usize = 5 * payload::MAX_BYTES;
+/// The length of a text of 128 bits: no two objects of a stream share a name.
 const HASH_DIGITS: usize = 32;
 
 /// The name of a body object in its stream.
@@ -55,17 +58,21 @@ fn hash(object: &[u8]) -> String {
 /// Returns the object of these commits, which follow each other in their stream, and its name.
 ///
 /// # Errors
-/// When the commits have more bytes than a reader accepts.
+/// When the events have more bytes than a reader accepts, or the state of a commit.
 pub(crate) fn encode(commits: &[Commit]) -> Result<(BodyName, Vec<u8>), AppendError> {
-    let mut lines = String::new();
-    for commit in commits {
-        // Names, numbers and texts have no error.
-        lines.push_str(&serde_json::to_string(commit).unwrap_or_default());
-        lines.push('\n');
-    }
-    let (bytes, limit) = (lines.len(), payload::MAX_BYTES);
+    let states = commits.iter().filter_map(|commit| commit.state.as_ref());
+    let state = states.map(|state| state.data.len()).max().unwrap_or(0);
+    let events = commits.iter().flat_map(|commit| &commit.events);
+    let (bytes, limit) =
+        (events.map(|event| event.data.len()).sum::<usize>().max(state), payload::MAX_BYTES);
     if bytes > limit {
         return Err(AppendError::TooLarge { bytes, limit });
+    }
+    let mut lines = String::new();
+    for commit in commits {
+        // Names, numbers and texts always serialize.
+        lines.push_str(&serde_json::to_string(commit).unwrap_or_default());
+        lines.push('\n');
     }
     let object = payload::gzip(&lines);
     let version = |commit: Option<&Commit>| commit.map_or(0, |commit| commit.version);
@@ -88,8 +95,8 @@ pub(crate) fn decode(
     if name.last - name.first >= MAX_COMMITS {
         return Err("it has too many commits");
     }
-    let lines = payload::decompress(object, &mut { payload::MAX_BYTES });
-    let lines = lines.ok_or("it is no gzip of a text of at most 4 MB")?;
+    let lines = payload::decompress(object, &mut { MAX_LINES_BYTES });
+    let lines = lines.ok_or("it is no gzip of a text of at most 20 MB")?;
     let commits = lines.lines().map(serde_json::from_str).collect::<Result<Vec<Commit>, _>>();
     let commits = commits.map_err(|_| "a line is no commit")?;
     let versions = commits.iter().map(|commit| commit.version);
@@ -154,25 +161,25 @@ mod tests {
     #[test]
     fn a_damaged_object_is_refused_with_the_damage() {
         let (name, object) = encode(&commits()).unwrap();
-        let named = |lines: &str, last| {
+        let encode_lines = |lines: &str, last| {
             let object = payload::gzip(lines);
             (BodyName { first: 3, last, hash: hash(&object) }, object)
         };
         let lines = payload::decompress(&object, &mut { payload::MAX_BYTES }).unwrap();
-        let other = |from: &str, to: &str| named(&lines.replace(from, to), 5);
+        let replace = |from: &str, to: &str| encode_lines(&lines.replace(from, to), 5);
         let mut forged = name.clone();
         forged.hash = hash(b"{}");
         for ((name, object), damage) in [
             ((name.clone(), object[..object.len() - 1].to_vec()), "it has another hash"),
-            ((forged, b"{}".to_vec()), "it is no gzip of a text of at most 4 MB"),
+            ((forged, b"{}".to_vec()), "it is no gzip of a text of at most 20 MB"),
             (
-                named(&" ".repeat(payload::MAX_BYTES + 1), 5),
-                "it is no gzip of a text of at most 4 MB",
+                encode_lines(&" ".repeat(MAX_LINES_BYTES + 1), 5),
+                "it is no gzip of a text of at most 20 MB",
             ),
-            (named("{}\n", 5), "a line is no commit"),
-            (named(&lines, 4), "it has other versions"),
-            (named(&lines, 3 + MAX_COMMITS), "it has too many commits"),
-            (other("tank-north", "tank-south"), "it has a commit of another stream"),
+            (encode_lines("{}\n", 5), "a line is no commit"),
+            (encode_lines(&lines, 4), "it has other versions"),
+            (encode_lines(&lines, 3 + MAX_COMMITS), "it has too many commits"),
+            (replace("tank-north", "tank-south"), "it has a commit of another stream"),
         ] {
             assert_eq!(decode(&stream(), &name, &object).unwrap_err(), damage);
         }
@@ -181,11 +188,23 @@ mod tests {
     #[test]
     fn commits_beyond_the_limit_of_readers_are_refused() {
         let mut large = commits();
-        large[0].events[0].data = " ".repeat(payload::MAX_BYTES);
-        let refused = encode(&large);
         let limit = payload::MAX_BYTES;
-        assert!(
-            matches!(refused, Err(AppendError::TooLarge { bytes, limit: l }) if bytes > limit && l == limit)
-        );
+        // Each quote is two characters in a line.
+        large.truncate(1);
+        let largest = "\"".repeat(limit);
+        large[0].events[0].data.clone_from(&largest);
+        large[0].state = Some(RecordedState { schema: 1, data: largest });
+        let (name, object) = encode(&large).unwrap();
+        assert_eq!(decode(&stream(), &name, &object).unwrap(), large);
+        for events in [true, false] {
+            let mut larger = large.clone();
+            let state = larger[0].state.as_mut().map(|state| &mut state.data);
+            let data = if events { Some(&mut larger[0].events[0].data) } else { state };
+            data.unwrap().push('x');
+            let refused = encode(&larger);
+            assert!(
+                matches!(refused, Err(AppendError::TooLarge { bytes, limit: l }) if bytes == limit + 1 && l == limit)
+            );
+        }
     }
 }

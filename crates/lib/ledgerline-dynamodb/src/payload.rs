@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 
 use aws_sdk_dynamodb::{primitives::Blob, types::AttributeValue};
 use flate2::{Compression, read::MultiGzDecoder, write::GzEncoder};
+use ledgerline::Commit;
 
 /// The most bytes of the payloads of an item. A small item can hold the gzip of far more, which
 /// would take the memory of the function.
@@ -22,6 +23,12 @@ pub(crate) fn to_attribute(json: &str, compress_over: usize) -> AttributeValue {
 /// Returns the number of bytes of the stored form.
 pub(crate) fn stored_bytes(json: &str, compress_over: usize) -> usize {
     compress(json, compress_over).map_or(json.len(), |gzip| gzip.len())
+}
+
+/// Returns the number of bytes of the JSON text of all payloads of a commit.
+pub(crate) fn text_bytes(commit: &Commit) -> usize {
+    let events = commit.events.iter().map(|event| event.data.len());
+    events.chain(commit.state.iter().map(|state| state.data.len())).sum()
 }
 
 fn compress(json: &str, compress_over: usize) -> Option<Vec<u8>> {

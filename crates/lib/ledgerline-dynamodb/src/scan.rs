@@ -16,7 +16,9 @@ use ledgerline::{Commit, StoreError, StreamId};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    DynamoDbStore, error,
+    DynamoDbStore,
+    bodies::has_body,
+    error,
     item::{self, keys, version},
 };
 
@@ -69,7 +71,8 @@ pub struct Scanned {
     /// Its commits. Those of one stream are in order. Commits that this program cannot read are
     /// left out, so that there is a hole.
     pub commits: Vec<Commit>,
-    /// The number of items that are no commit of this program.
+    /// The number of items that are no commit of this program, or whose body object is damaged or
+    /// missing.
     pub damaged: u64,
     /// The place where the next page begins, if there is one: the last examined commit.
     pub after: Option<(StreamId, u64)>,
@@ -98,12 +101,26 @@ impl DynamoDbStore {
             let page = self.page_of_scan(part, after, of, limit).await?;
             scanned.units +=
                 page.consumed_capacity().and_then(|used| used.capacity_units()).unwrap_or(0.0);
-            for item in self.with_payloads(page.items.unwrap_or_default()).await? {
-                let commit =
-                    |item| keys(&item).and_then(|(stream, _)| item::commit(&stream, item).ok());
-                match item.ok().and_then(commit) {
-                    Some(commit) => scanned.commits.push(commit),
-                    None => scanned.damaged += 1,
+            let mut items = page.items.unwrap_or_default();
+            let has_bodies = items.iter().any(has_body);
+            let places: Vec<_> = items.iter().filter(|_| has_bodies).map(keys).collect();
+            while !items.is_empty() {
+                for item in self.read_payloads(&mut items).await? {
+                    if let Err(error @ StoreError::PayloadElsewhere { .. }) = item {
+                        return Err(error);
+                    }
+                    let commit =
+                        |item| keys(&item).and_then(|(stream, _)| item::commit(&stream, item).ok());
+                    match item.ok().and_then(commit) {
+                        Some(commit) => scanned.commits.push(commit),
+                        None => scanned.damaged += 1,
+                    }
+                }
+                // The page has more bodies than one call reads: the next one begins here.
+                let last = places.get(..places.len() - items.len()).and_then(<[_]>::last);
+                scanned.after = last.filter(|_| !items.is_empty()).cloned().flatten();
+                if scanned.after.is_some() {
+                    return Ok(scanned);
                 }
             }
             let Some(last) = page.last_evaluated_key else { return Ok(scanned) };
@@ -309,8 +326,9 @@ impl DynamoDbStore {
         Ok(found)
     }
 
-    /// Returns a commit in the form of a record of the table's stream, `Keys` and `NewImage`;
-    /// `None` if it does not exist.
+    /// Returns the item of a commit in the form of a record of the table's stream, `Keys` and
+    /// `NewImage`; `None` if it does not exist. The payloads of a body object are not in it, as in the
+    /// stream: an invocation would have no room for some of them.
     pub async fn record(
         &self,
         stream: &StreamId,
@@ -320,10 +338,7 @@ impl DynamoDbStore {
         let get = get.key(item::STREAM, AttributeValue::S(stream.to_string()));
         let get = get.key(item::VERSION, AttributeValue::N(version.to_string()));
         let found = get.send().await.map_err(error::store_error)?.item;
-        let Some(found) = self.with_payloads(found.into_iter().collect()).await?.pop() else {
-            return Ok(None);
-        };
-        let found = found?;
+        let Some(found) = found else { return Ok(None) };
         let key =
             |name: &str| (name.to_owned(), found.get(name).map_or(Value::Null, image_of_record));
         let keys: Map<_, _> = [item::STREAM, item::VERSION].map(key).into_iter().collect();

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline::{
-    AppendError, Commit, Consistency, EventLog, FoldedCommit, Range, RecordedState, StoreError,
-    StreamId, append_all_once, contract::commit,
+    AppendError, Commit, Consistency, EventLog, FoldedCommit, IdempotencyRecord, Range,
+    RecordedState, StoreError, StreamId, append_all_once, contract::commit,
 };
 use ledgerline_dynamodb::{DynamoDbStore, MAX_ITEM_BYTES, ScanPart, commit_from_image};
 use ledgerline_testing::{BodyFailure, MemoryBodies, Wire, client_and_wire, store_and_wire, table};
@@ -69,10 +69,12 @@ async fn each_reader_reads_payloads_in_items_and_in_objects() {
     assert_eq!(read.collect::<Vec<_>>(), commits);
     for commit in &commits {
         assert_eq!(store.get(&stream, commit.version).await.unwrap().as_ref(), Some(commit));
-        // A redelivery sends whole commits.
+        // A redelivery sends what the stream of the table sends.
         let record = store.record(&stream, commit.version).await.unwrap().unwrap();
         let image = serde_json::from_value(record["NewImage"].clone()).unwrap();
-        assert_eq!(commit_from_image(image).unwrap().commit, *commit);
+        let image = commit_from_image(image).unwrap();
+        assert_eq!(image.has_body, commit.version % 2 == 0);
+        assert_eq!(image.commit == *commit, !image.has_body);
         assert_eq!(record["Keys"]["version"], json!({ "N": commit.version.to_string() }));
     }
 }
@@ -111,12 +113,27 @@ async fn only_a_commit_that_does_not_fit_or_is_over_the_limit_has_an_object() {
         let mut commit = commit(&stream(), 1);
         commit.events[0].data = format!("\"{}\"", "x".repeat(text));
         store.append(&commit, None).await.unwrap();
-        assert_eq!(bodies.calls(), calls, "{text} bytes, over {over}");
+        assert_eq!(bodies.take_calls(), calls, "{text} bytes, over {over}");
         let [write] = wire.take().try_into().unwrap();
         let most = if calls.is_empty() { 9.0 } else { 1.0 };
         assert!(write.units <= most, "{text} bytes, over {over}: {write:?}");
         assert_eq!(store.get(&stream(), 1).await.unwrap(), Some(commit));
     }
+}
+
+/// A function may append to a category without objects, too, and has no right to store some for it.
+#[tokio::test]
+async fn only_commits_of_the_categories_of_the_store_have_objects() {
+    let (store, _, bodies) = store_and_bodies(0).await;
+    let store = store.with_body_categories(&["tank"]);
+    let haul = Commit { stream: StreamId::new("haul", "1").unwrap(), ..full(1) };
+    store.append_all(&[haul.clone(), full(1)], None).await.unwrap();
+    assert_eq!(bodies.take_calls(), ["put"]);
+    assert_eq!(store.get(&haul.stream, 1).await.unwrap().as_ref(), Some(&haul));
+    let mut large = Commit { version: 2, ..haul };
+    large.events[0].data = format!("\"{}\"", "x".repeat(MAX_ITEM_BYTES));
+    let refused = store.append(&large, None).await;
+    assert!(matches!(refused, Err(AppendError::TooLarge { limit: MAX_ITEM_BYTES, .. })));
 }
 
 /// The state has 1 MB, and is stored with each eighth commit.
@@ -131,19 +148,60 @@ async fn a_cold_load_of_a_large_state_is_one_query_and_one_object() {
         }
         store.append(&commit, None).await.unwrap();
     }
-    assert_eq!(bodies.calls(), ["put", "put"]);
+    assert_eq!(bodies.take_calls(), ["put", "put"]);
     wire.take();
     let range = Range { limit: Some(8), ..ALL };
     let page = store.read_for_fold(&stream(), range, Consistency::Eventual).await.unwrap();
     let oldest = page.commits.last().unwrap();
     assert_eq!((oldest.version, page.commits[3].version, page.complete), (12, 16, false));
     assert!(page.commits[3].state.is_some());
-    assert_eq!((wire.operations(), bodies.calls()), (vec!["Query".to_owned()], vec!["get"]));
+    assert_eq!((wire.operations(), bodies.take_calls()), (vec!["Query".to_owned()], vec!["get"]));
     // A page with an older body ends in front of it.
     let range = Range { limit: Some(20), ..ALL };
     let page = store.read_for_fold(&stream(), range, Consistency::Eventual).await.unwrap();
     assert_eq!((page.commits.last().unwrap().version, page.complete), (9, false));
-    assert_eq!(bodies.calls(), ["get"]);
+    assert_eq!(bodies.take_calls(), ["get"]);
+}
+
+/// Otherwise a page of small items that name large objects would take the time and the memory of the
+/// function.
+#[tokio::test]
+async fn a_page_ends_after_some_objects_or_bytes_and_the_next_one_continues() {
+    for (commits, text, of_page) in [(40, 10, 32), (5, 3_000_000, 2)] {
+        let (store, _, bodies) = store_and_bodies(0).await;
+        for version in 1..=commits {
+            let mut commit = commit(&stream(), version);
+            commit.events[0].data = format!("\"{}\"", "x".repeat(text));
+            store.append(&commit, None).await.unwrap();
+        }
+        bodies.take_calls();
+        let versions = |commits: &[Commit]| -> Vec<_> {
+            commits.iter().map(|commit| commit.version).collect()
+        };
+        let (mut read, mut scanned, mut after) = (Vec::new(), Vec::new(), None);
+        while read.len() < usize::try_from(commits).unwrap() {
+            let last = read.last().copied().unwrap_or(0);
+            let page = store.read_forwards(&stream(), last, u64::MAX).await.unwrap();
+            assert!(page.commits.len() <= of_page, "{} of {commits}", page.commits.len());
+            read.extend(versions(&page.commits));
+            assert_eq!(page.complete, read.last() == Some(&commits));
+        }
+        loop {
+            let page = store.scan(ScanPart::WHOLE, after.as_ref(), &[], 100).await.unwrap();
+            assert!(page.commits.len() <= of_page, "{} of {commits}", page.commits.len());
+            scanned.extend(versions(&page.commits));
+            after = page.after;
+            if after.is_none() {
+                break;
+            }
+        }
+        let all: Vec<_> = (1..=commits).collect();
+        assert_eq!((read, scanned), (all.clone(), all.clone()));
+        let stream = stream();
+        let names: Vec<_> = all.iter().map(|version| (&stream, *version)).collect();
+        let read = store.get_all(&names).await.unwrap();
+        assert!(read.iter().all(|commit| matches!(commit, Ok(Some(_)))));
+    }
 }
 
 /// Rule 4: a repetition finds the object of the lost answer, and stores no other one.
@@ -159,9 +217,9 @@ async fn an_append_whose_answers_are_lost_is_stored_once() {
     bodies.fail(&[BodyFailure::Throttled]);
     let failed = store.append(&full(1), None).await;
     assert!(matches!(failed, Err(AppendError::Store(StoreError::Throttled(_)))));
-    bodies.calls();
+    bodies.take_calls();
     store.append(&full(1), None).await.unwrap();
-    assert_eq!(bodies.calls(), ["put", "get"]);
+    assert_eq!(bodies.take_calls(), ["put", "get"]);
     assert!(matches!(store.append(&full(1), None).await, Err(AppendError::VersionTaken)));
     append_all_once(&store, &[full(1)], None).await.unwrap();
     bodies.change(|objects| assert_eq!(objects.len(), 1));
@@ -189,7 +247,7 @@ async fn commits_of_several_streams_have_an_object_each() {
     let south = StreamId::new("tank", "south").unwrap();
     let commits = [full(1), Commit { stream: south.clone(), ..full(1) }];
     store.append_all(&commits, None).await.unwrap();
-    assert_eq!(bodies.calls(), ["put", "put"]);
+    assert_eq!(bodies.take_calls(), ["put", "put"]);
     assert_eq!(store.get(&south, 1).await.unwrap().as_ref(), Some(&commits[1]));
 }
 
@@ -197,13 +255,28 @@ async fn commits_of_several_streams_have_an_object_each() {
 async fn a_commit_beyond_the_limit_of_readers_is_refused() {
     let (store, wire, bodies) = store_and_bodies(usize::MAX).await;
     let mut large = full(1);
-    large.state.as_mut().unwrap().data = format!("\"{}\"", "x".repeat(4 * 1024 * 1024));
+    large.state.as_mut().unwrap().data = "x".repeat(4 * 1024 * 1024 + 1);
     let refused = store.append(&large, None).await;
     assert!(
         matches!(refused, Err(AppendError::TooLarge { limit, .. }) if limit == 4 * 1024 * 1024),
         "{refused:?}"
     );
-    assert_eq!((bodies.calls(), wire.operations()), (vec![], vec![]));
+    assert_eq!((bodies.take_calls(), wire.operations()), (vec![], vec![]));
+}
+
+/// No attempt could write it, and each would leave another object.
+#[tokio::test]
+async fn an_answer_that_does_not_fit_is_refused_before_an_object_is_stored() {
+    let (store, wire, bodies) = store_and_bodies(0).await;
+    let request = IdempotencyRecord {
+        key: "k ada".into(),
+        fingerprint: String::new(),
+        answer: "x".repeat(MAX_ITEM_BYTES),
+        expires: 1,
+    };
+    let refused = store.append(&full(1), Some(&request)).await;
+    assert!(matches!(refused, Err(AppendError::TooLarge { limit: MAX_ITEM_BYTES, .. })));
+    assert_eq!((bodies.take_calls(), wire.operations()), (vec![], vec![]));
 }
 
 /// Each reader names the object, and the other commits are read.
@@ -218,7 +291,7 @@ async fn a_missing_or_damaged_object_is_a_corrupt_commit_that_names_it() {
     let damages: [(Option<Damage>, &str); 3] = [
         (Some(|object| object.truncate(20)), "it has another hash"),
         (Some(|object| object.clear()), "it has another hash"),
-        (None, "there is none"),
+        (None, "it does not exist"),
     ];
     for (damage, named) in damages {
         bodies.change(|objects| match damage {
@@ -260,9 +333,22 @@ async fn a_reader_without_a_bucket_names_the_variable() {
     let (inline, _) = store_and_wire().await;
     let bodies = Arc::<MemoryBodies>::default();
     inline.clone().with_bodies(bodies, 0).append(&full(1), None).await.unwrap();
-    let error = inline.get(&stream(), 1).await.unwrap_err();
-    assert!(matches!(error, StoreError::PayloadElsewhere { version: 1, .. }), "{error}");
-    assert!(error.to_string().contains("BODIES_BUCKET"), "{error}");
+    inline.append(&full(2), None).await.unwrap();
+    let stream = stream();
+    for error in [
+        inline.get(&stream, 1).await.unwrap_err(),
+        inline.read(&stream, ALL, Consistency::Eventual).await.unwrap_err(),
+        inline.read_for_fold(&stream, ALL, Consistency::Eventual).await.unwrap_err(),
+        inline.scan(ScanPart::WHOLE, None, &[], 100).await.unwrap_err(),
+    ] {
+        assert!(matches!(error, StoreError::PayloadElsewhere { version: 1, .. }), "{error}");
+        assert!(error.to_string().contains("BODIES_BUCKET"), "{error}");
+    }
+    // Of many, the others are read: the sequencer needs to know only which ones are missing.
+    let [first, second, third] = [1, 2, 3].map(|version| (&stream, version));
+    let read = inline.get_all(&[first, second, third]).await.unwrap();
+    assert!(matches!(read[0], Err(StoreError::PayloadElsewhere { version: 1, .. })), "{read:?}");
+    assert!(matches!(&read[1..], [Ok(Some(_)), Ok(None)]), "{read:?}");
 }
 
 /// A changed item cannot borrow the payloads of another commit.
@@ -294,10 +380,10 @@ async fn an_item_that_names_a_foreign_object_is_corrupt() {
     let own = body(&stream(), "1".to_owned()).await;
     for (name, value, damage) in [
         ("body", body(&stream(), "2".to_owned()).await, "names no object of this version"),
-        ("body", body(&south, "1".to_owned()).await, "there is none"),
+        ("body", body(&south, "1".to_owned()).await, "it does not exist"),
         ("body", AttributeValue::S("1-1".into()), "names no object of this version"),
         ("body", AttributeValue::N("1".into()), "names no object of this version"),
-        ("command", AttributeValue::S("another".into()), "it has another command"),
+        ("command", AttributeValue::S("another".into()), "its line has another command"),
     ] {
         set(1, name, value).await;
         let error = store.get(&stream(), 1).await.unwrap_err();

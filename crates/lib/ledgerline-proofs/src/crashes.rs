@@ -22,7 +22,7 @@ use crate::{
     faulty_wire::{Plan, Wire},
     pipeline::{LogFunction, StateFunction, records},
     tank_application::client_view,
-    world::World,
+    world::{World, use_body_objects},
 };
 
 /// The number of failed calls after which a handler fails the proof.
@@ -32,9 +32,11 @@ const ATTEMPTS: usize = 20;
 /// without.
 pub(crate) fn proof(effort: &Effort, application: &Application) -> Result<Tried> {
     let (mut points, mut calls) = (0, Vec::new());
-    for case in &cases(application, effort)? {
+    let cases = cases(application, effort)?;
+    for (case, bodies) in cases.iter().flat_map(|case| [(case, false), (case, true)]) {
+        use_body_objects(bodies);
         let (expected, all) = run(application, case).with_context(|| case.name.clone())?;
-        calls.push(format!("{} {all}", case.name));
+        calls.push(format!("{}{} {all}", case.name, if bodies { ", bodies" } else { "" }));
         for applied in [false, true] {
             for after in 0..all {
                 let how = if applied { "applied" } else { "not applied" };
@@ -293,7 +295,7 @@ fn state_view_case(application: &Application, view: &StateFunction, stream: Vec<
         async move {
             // The fanout creates the entries of the commits over a quiet wire, whose calls do not
             // count.
-            let quiet = wire.apart();
+            let quiet = wire.fork();
             pipeline(&quiet).fanout.handle(&records(&stream)).await;
             let entries = quiet.services().take_entries();
             each(&done, &entries, async |entry| {

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use fastrand::Rng;
 use futures::FutureExt;
-use ledgerline::{Commit, EventLog, StreamId};
+use ledgerline::{Commit, EventLog};
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::stream_records::{Handler, Record, records};
 use serde_json::{Value, json};
@@ -127,7 +127,7 @@ fn play(
     let world = || {
         let world = World::new(&application.tables())?;
         // The writer of the log and the checker have a wire without faults.
-        let quiet = world.wire.apart();
+        let quiet = world.wire.fork();
         let pipeline = application.pipeline_at(&world.wire);
         Ok((world, quiet, pipeline))
     };
@@ -472,25 +472,27 @@ impl<'a> Schedule<'a> {
             let mut streams = self.streams.iter().flat_map(|commits| commits.first());
             streams.any(|commit| item["stream"]["S"] == commit.stream.as_str())
         };
-        let record = |place: usize, mut record: Value| {
-            record["ApproximateCreationDateTime"] = 0.into();
-            record["SequenceNumber"] = (place + 1).to_string().into();
+        let record = |(place, item): (usize, Value)| {
             json!({
                 "eventID": format!("redelivery-{place}"), "eventName": "INSERT", "eventVersion": "1.1",
                 "eventSource": "aws:dynamodb", "awsRegion": "redelivery", "eventSourceARN": "redelivery/1",
-                "dynamodb": record,
+                "dynamodb": {
+                    "ApproximateCreationDateTime": 0,
+                    "Keys": { "stream": item["stream"], "version": item["version"] },
+                    "NewImage": item, "SequenceNumber": (place + 1).to_string(), "SizeBytes": 1,
+                    "StreamViewType": "NEW_IMAGE",
+                },
             })
         };
-        let mut batch = Vec::new();
-        for item in self.items("CommitsTable").into_iter().filter(is_of_this_run) {
-            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            let stream = StreamId::try_from(text(&item["stream"]["S"]))?;
-            let stored = self.log.record(&stream, text(&item["version"]["N"]).parse()?).await?;
-            batch.push(record(batch.len(), stored.unwrap_or_default()));
-        }
+        let items = self.items("CommitsTable").into_iter().filter(is_of_this_run);
+        let batch: Vec<_> = items.enumerate().map(record).collect();
         for record in records(serde_json::from_value(json!({ "Records": batch }))?) {
-            let commit = record.commit;
-            self.pending.push(commit.map_err(|unreadable| anyhow!("{unreadable:?}"))?);
+            let mut commit = record.commit.map_err(|unreadable| anyhow!("{unreadable:?}"))?;
+            if record.has_body {
+                let stored = self.log.get(&commit.stream, commit.version).await?;
+                commit = stored.context("the log lacks a commit")?;
+            }
+            self.pending.push(commit);
         }
         Ok(())
     }

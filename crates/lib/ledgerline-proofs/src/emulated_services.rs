@@ -66,7 +66,7 @@ impl Services {
     }
 
     /// Other services with the same database and objects.
-    pub(crate) fn apart(&self) -> Self {
+    pub(crate) fn fork(&self) -> Self {
         Self::new(self.database.clone(), Arc::clone(&self.objects))
     }
 

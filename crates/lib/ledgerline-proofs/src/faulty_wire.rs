@@ -140,16 +140,16 @@ impl Wire {
     /// A wire without faults to this database.
     #[must_use]
     pub fn new(database: Database) -> Self {
-        Self::to(Services::new(database, Arc::default()))
+        Self::connect(Services::new(database, Arc::default()))
     }
 
     /// Another wire without faults to the same database and objects.
     #[must_use]
-    pub fn apart(&self) -> Self {
-        Self::to(self.inner.services.apart())
+    pub fn fork(&self) -> Self {
+        Self::connect(self.inner.services.fork())
     }
 
-    fn to(services: Services) -> Self {
+    fn connect(services: Services) -> Self {
         let state = State {
             plan: Plan::Calm,
             rng: Rng::with_seed(0),

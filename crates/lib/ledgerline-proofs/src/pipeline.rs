@@ -312,7 +312,7 @@ fn state<A: Aggregate>(commits: &[Commit]) -> Option<A::State> {
 }
 
 /// A commit as a record of the Commits table's stream. An odd version has its payloads in an object,
-/// as in the log; an even one is as it would be without objects.
+/// and an even one in the record.
 pub(crate) fn record(place: usize, commit: &Commit) -> Record {
     let has_body = commit.version % 2 == 1;
     let mut commit = commit.clone();

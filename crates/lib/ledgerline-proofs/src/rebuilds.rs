@@ -129,7 +129,7 @@ fn play(
     let play = |(): &mut (), seed| {
         // Each run has a world of its own, because a rebuild reads the whole log.
         let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable", "SitesTable"])?;
-        let quiet = world.wire.apart();
+        let quiet = world.wire.fork();
         let mut run = Run::new(&world.wire, &quiet, application, manifest, seed);
         let played = world.runtime.block_on(run.play(rollback));
         played.with_context(|| format!("{:?}", run.kind))?;

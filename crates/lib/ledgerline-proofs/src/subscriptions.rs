@@ -99,7 +99,7 @@ pub(crate) fn proof(effort: &Effort, _: &Application) -> Result<Tried> {
     let play = |(): &mut (), seed| {
         // Each run has a world of its own, because the runs of one world would share `$all`.
         let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable"])?;
-        let wire = world.wire.apart();
+        let wire = world.wire.fork();
         world.runtime.block_on(play(&world.wire, &wire, seed))
     };
     let counts = each_seed(effort, &RUNS, || Ok(()), play)?;
@@ -325,7 +325,7 @@ pub(crate) fn case() -> Case {
     Case::new("subscription", log, move |wire: Wire, _: Done| {
         let streams = streams.clone();
         async move {
-            let quiet = World::store_at(&wire.apart());
+            let quiet = World::store_at(&wire.fork());
             let ordered = Sequencer::new(DynamoDbStore::HOST.pause)
                 .append(
                     &quiet,
@@ -356,7 +356,7 @@ mod tests {
         // The first call reads the generations. A call has three attempts.
         for (fault, times) in [(Fault::Failed, 3), (Fault::Slow, 60)] {
             let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable"]).unwrap();
-            let quiet = world.wire.apart();
+            let quiet = world.wire.fork();
             world.runtime.block_on(async {
                 let (log, rows) = (World::store_at(&quiet), |generation| {
                     LogRows::new(quiet.dynamodb(), table("FillsTable"), KEYS).at(generation)

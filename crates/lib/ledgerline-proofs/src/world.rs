@@ -1,6 +1,7 @@
 //! The world in which a proof runs: a runtime with virtual time, and the services behind the wire.
 
 use std::{
+    cell::Cell,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -48,13 +49,24 @@ impl World {
     pub fn store_at(wire: &Wire) -> DynamoDbStore {
         DynamoDbStore::new(wire.dynamodb(), ledgerline_testing::table("CommitsTable"))
             .with_requests(ledgerline_testing::table("RequestsTable"))
-            // Commits have payloads in both stored forms.
+            // Payloads in items have both stored forms.
             .with_compression(30)
-            .with_bodies(Arc::new(S3Bodies::new(&wire.sdk_config(), "bodies")), 0)
+            .with_bodies(Arc::new(S3Bodies::new(&wire.sdk_config(), "bodies")), BODY_OVER.get())
     }
 }
 
+thread_local! {
+    /// The bytes beyond which the store of this thread puts payloads into body objects.
+    static BODY_OVER: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// Makes the stores of this thread put the payloads of each commit into a body object, or of none.
+pub(crate) fn use_body_objects(each: bool) {
+    BODY_OVER.set(if each { 0 } else { usize::MAX });
+}
+
 /// Runs the seed of the effort and the seeds after it on all cores, each core in worlds of its own.
+/// With an even seed, each commit has a body object.
 /// The result is the sum of all counts. After a finding, no thread begins another share.
 ///
 /// # Errors
@@ -82,6 +94,7 @@ pub(crate) fn each_seed<W, T: Into<Counts>>(
             let mut world = world().map_err(|error| Finding::case(effort.seed, &error))?;
             for run_number in first..(first + SHARE).min(most) {
                 let seed = effort.seed.wrapping_add(run_number);
+                use_body_objects(seed % 2 == 0);
                 let counts = run(&mut world, seed).map_err(|error| {
                     stop.store(true, Ordering::Relaxed);
                     Finding::case(seed, &error)

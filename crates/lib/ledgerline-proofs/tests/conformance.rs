@@ -67,9 +67,7 @@ async fn the_store_understands_every_injected_fault() {
     };
     for request in [None, Some(&request)] {
         let wire = wire();
-        // An append is one call.
-        let store = DynamoDbStore::new(wire.dynamodb(), ledgerline_testing::table("CommitsTable"));
-        let store = store.with_requests(ledgerline_testing::table("RequestsTable"));
+        let store = World::store_at(&wire);
         let append = async |fault| {
             wire.follow(Plan::Script(VecDeque::from([Some(fault); 3])), 0);
             store.append(&commit(&stream, 1), request).await

@@ -15,6 +15,8 @@ const FEW: usize = 50;
 /// a state. If they have none, the stream is folded forward, page by page.
 const NEAR: u32 = 1_000;
 const NEAR_PAGES: usize = 4;
+/// The most commits that are held in memory for [`Aggregate::SNAPSHOT_EVERY`], however large.
+const MAX_LARGE: usize = 64;
 
 /// The number of commits of a forward fold after which its state is saved. The next invocation
 /// continues from this snapshot. These commits take some seconds with the least memory that Lambda
@@ -249,7 +251,10 @@ pub async fn history<A: Aggregate>(
                 break known;
             }
         }
-        if (newest_first.len() >= NEAR as usize || pages >= NEAR_PAGES)
+        // A page has few commits if they are large. By the policy, one of so many has a state.
+        let policy = usize::try_from(A::SNAPSHOT_EVERY).unwrap_or(usize::MAX).min(MAX_LARGE);
+        if (newest_first.len() >= NEAR as usize
+            || pages >= NEAR_PAGES && newest_first.len() >= policy)
             && range.up_to <= base_at_most
         {
             break fold_forward(store, stream, known, range.up_to).await?;

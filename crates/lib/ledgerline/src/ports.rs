@@ -161,6 +161,12 @@ pub trait EventLog: Send + Sync {
         async move { Ok(self.read_forwards(stream, after, up_to).await?.for_fold()) }
     }
 
+    /// Returns the number of commits that a reader reads together, so that they fit into the memory of
+    /// a function: 40 MB, if each is as large as an item or a body object.
+    fn read_batch_size(&self) -> usize {
+        100
+    }
+
     /// Reads many commits, with strong consistency, in the order of their names. No name may be in
     /// the list twice. A commit that cannot be read is an error at its place, and the others are
     /// read nevertheless. A store that reads many at once has its own implementation.
@@ -289,7 +295,7 @@ pub enum StoreError {
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The payloads of a commit are in an object, and this program reads no objects.
     #[error(
-        "the payloads of version {version} of {stream} are in a bucket, and this program has none: BODIES_BUCKET"
+        "commit {version} of `{stream}` has its payloads in a body object, and this program has no `BODIES_BUCKET`: declare `bodies` in the `handlers!` of its package, and run `cargo xtask wire`"
     )]
     PayloadElsewhere {
         /// The stream.

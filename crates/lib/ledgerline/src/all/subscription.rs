@@ -19,10 +19,8 @@ const MAX_ENTRIES: usize = 10_000;
 const MAX_SEGMENTS: u64 = 16;
 /// The streams that are read at once.
 const CONCURRENT_READS: usize = 16;
-/// The number of commits after which the bytes of the page are checked. Each may have 400 KB, and
-/// they are in memory together.
-const PART_COMMITS: usize = 100;
-/// The bytes of commits after which a page ends, by [`Commit::bytes`].
+/// The bytes of commits after which a page ends, by [`Commit::bytes`]. They are checked after each
+/// [`EventLog::read_batch_size`] commits.
 const PAGE_BYTES: usize = 4_000_000;
 
 /// The commits that a reader wants.
@@ -189,7 +187,7 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
         let mut bytes = 0;
         let mut voids = None;
         let mut looked_through = None::<&PlacedEntry>;
-        for part in named.chunks(PART_COMMITS) {
+        for part in named.chunks(self.log.read_batch_size()) {
             // The rest belongs to the next page. This page ends where the last part ended, even if
             // the filter rejected that whole part.
             if let Some(last) = looked_through.take_if(|_| bytes > PAGE_BYTES) {

@@ -67,6 +67,8 @@ struct Long {
     pages: AtomicUsize,
     /// The most commits of one page.
     most: AtomicUsize,
+    /// Whether a page has one commit, and its state.
+    are_large: bool,
 }
 
 impl Long {
@@ -77,6 +79,11 @@ impl Long {
             Ordering::Relaxed,
         );
         self.most.fetch_max(page.commits.len(), Ordering::Relaxed);
+        if self.are_large {
+            let complete = page.complete && page.commits.len() < 2;
+            let commits = page.commits.into_iter().take(1).collect();
+            return Ok(Page { commits, complete });
+        }
         let commits =
             page.commits.into_iter().map(|commit| Commit { state: None, ..commit }).collect();
         Ok(Page { commits, ..page })
@@ -162,7 +169,8 @@ async fn long(commits: u64) -> (Long, StreamId) {
         let commit = Commit { events: vec![event], ..commit(&stream, version) };
         inner.append(&commit, None).await.unwrap();
     }
-    (Long { inner, pages: AtomicUsize::new(0), most: AtomicUsize::new(0) }, stream)
+    let (pages, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    (Long { inner, pages, most, are_large: false }, stream)
 }
 
 /// Each attempt ends after fifty pages of a hundred commits, like an invocation that times out.
@@ -190,6 +198,22 @@ async fn an_unfinished_fold_resumes_where_it_stopped() {
     store.pages.store(12, Ordering::Relaxed);
     let again = load::<Tank>(&store, &stream, None, Consistency::Eventual).await.unwrap();
     assert_eq!(again.state.level(), 12_345);
+}
+
+/// Otherwise each load of such a stream would begin at its first commit.
+#[tokio::test]
+async fn large_commits_are_read_up_to_the_state_that_the_policy_embeds() {
+    let (store, stream) = long(20).await;
+    let store = Long { are_large: true, ..store };
+    let state = load::<Tank>(&store.inner, &stream, None, Consistency::Strong).await.unwrap().state;
+    let state = Some(encode_state::<Tank>(&state).unwrap());
+    store.inner.append(&Commit { state, ..scrap(21, None) }, None).await.unwrap();
+    for version in 22..=28 {
+        store.inner.append(&scrap(version, None), None).await.unwrap();
+    }
+    store.pages.store(8, Ordering::Relaxed);
+    let loaded = load::<Tank>(&store, &stream, None, Consistency::Eventual).await.unwrap();
+    assert_eq!((loaded.version, loaded.embedded), (28, 21));
 }
 
 /// The state of an older commit is the state after that commit, even with a snapshot of a newer

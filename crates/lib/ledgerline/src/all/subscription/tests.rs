@@ -97,11 +97,12 @@ fn a_filter_passes_only_its_categories_and_event_types_and_the_cursor_moves_on()
 #[test]
 fn large_filtered_commits_end_a_page_and_hide_no_later_commit() {
     let (mut subscription, mut order) = sequenced_streams(&[]);
-    let large = PAGE_BYTES / PART_COMMITS + 1;
-    let last = 2 * PART_COMMITS as u64 + 5;
+    let part = subscription.log.read_batch_size();
+    let large = PAGE_BYTES / part + 1;
+    let last = 2 * part as u64 + 5;
     for version in 1..=last {
         let mut commit = commit(&StreamId::new("tank", "0").unwrap(), version);
-        let wanted = version > PART_COMMITS as u64 && version % 50 == 0;
+        let wanted = version > part as u64 && version % 50 == 0;
         let event_type = if wanted { "Made" } else { "Used" };
         let data = format!("\"{}\"", "x".repeat(large));
         commit.events = vec![RecordedEvent { event_type: event_type.into(), schema: 1, data }];
