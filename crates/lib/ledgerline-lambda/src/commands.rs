@@ -25,23 +25,26 @@ use uuid::Uuid;
 #[cfg(feature = "schema")]
 use crate::route_descriptions::{self, RouteKind};
 use crate::{
-    config,
+    body_store, config,
     failure::Error,
     http::{
-        COMMIT_TOO_LARGE, CONTENDED, HttpRequest, IDEMPOTENCY_KEY_REUSED, OVERTAKEN,
-        PRECONDITION_FAILED, PRECONDITION_REQUIRED, Problem, ProblemType, Response, Routes,
-        as_json, parse_etags, parse_weak_etags,
+        COMMIT_TOO_LARGE, CONTENDED, HttpRequest, IDEMPOTENCY_KEY_REUSED, MAX_BODY_BYTES,
+        OVERTAKEN, PRECONDITION_FAILED, PRECONDITION_REQUIRED, Problem, ProblemType, Response,
+        Routes, as_json, parse_etags, parse_weak_etags,
     },
     metrics,
     route_descriptions::Described,
     snapshot_warmup,
-    start::{COMPRESS_OVER, configure_writes, dynamodb, store},
+    start::{COMPRESS_OVER, configure_writes, sdk_config, store},
     table_grants::{self, REQUESTS},
 };
 
 /// The variable with the seconds for which the record of an Idempotency-Key is stored.
 const RETENTION: &str = "REQUEST_RETENTION_SECONDS";
 const SOURCE_ADDRESSES: &str = "SOURCE_ADDRESSES";
+
+/// The largest body that a route may allow, in bytes.
+const MAX_LARGE_BODY_BYTES: usize = 4 * 1024 * 1024;
 
 /// The number of streams whose states a warm instance caches.
 const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
@@ -76,6 +79,7 @@ pub struct Route<A: Aggregate> {
     answer: Answering<A>,
     location: Option<String>,
     if_match_required: bool,
+    body_limit: usize,
     scope: Scope,
     described: Described,
 }
@@ -130,6 +134,7 @@ impl<A: Aggregate> Route<A> {
             answer: Box::new(move |stream, state, version| as_json(answer(stream, state, version))),
             location: None,
             if_match_required: false,
+            body_limit: MAX_BODY_BYTES,
             scope: Scope::Write,
             described: Described::default().answer::<Answer>().refusals(A::REFUSALS),
         }
@@ -161,6 +166,17 @@ impl<A: Aggregate> Route<A> {
         Self { if_match_required: true, ..self }
     }
 
+    /// Sets the largest request body, in bytes, at most 4 MB: Lambda takes 6 MB of base64. A commit
+    /// that does not fit into an item needs body objects (docs/data.md).
+    ///
+    /// # Panics
+    /// When the number is larger.
+    #[must_use]
+    pub fn allow_request_body(self, bytes: usize) -> Self {
+        assert!(bytes <= MAX_LARGE_BODY_BYTES, "{}: a body has at most 4 MB", self.key);
+        Self { body_limit: bytes, described: self.described.body_limit(bytes), ..self }
+    }
+
     /// Allows the route to operators only: its callers need their scope. The commit records the
     /// change and the operator's subject.
     #[must_use]
@@ -179,6 +195,7 @@ impl<A: Aggregate> Route<A> {
     /// # Errors
     /// A problem that names the field; the field is `id` if no stream can have the id.
     pub fn read(&self, request: &HttpRequest) -> Result<(StreamId, Option<A::Command>), Problem> {
+        request.limit_body(self.body_limit);
         let (id, command) = (self.read)(request)?;
         let stream = A::stream(&id).map_err(|error| Problem::field("id", error.to_string()))?;
         Ok((stream, command))
@@ -314,19 +331,26 @@ pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
         }));
     }
     if let Some(streams) = snapshot_warmup::requested_streams(std::env::args()) {
-        let store =
-            configure_writes(store(dynamodb().await).await?, config::text(REQUESTS.variable)?)?;
+        config::declare(&body_store::grant(manifest(&routes)));
+        let store = open_store(config::text(REQUESTS.variable)?).await?;
         return snapshot_warmup::build::<A>(&store, streams).await;
     }
     crate::http::run(manifest(&routes), async || {
         let requests = config::text(REQUESTS.variable)?;
         let retention = config::parse(RETENTION)?;
-        let store = configure_writes(store(dynamodb().await).await?, requests)?;
+        let store = open_store(requests).await?;
         let source_addresses = config::parse_or(SOURCE_ADDRESSES, false)?;
         let cache = Cache::new(CACHED_STREAMS);
         Ok(Commands::<A, DynamoDbStore> { store, cache, retention, source_addresses, routes })
     })
     .await
+}
+
+/// Opens the store of a function of commands.
+async fn open_store(requests: String) -> Result<DynamoDbStore, Error> {
+    let sdk = sdk_config().await;
+    let store = store(&sdk, aws_sdk_dynamodb::Client::new(&sdk)).await?;
+    Ok(configure_writes(store, requests)?)
 }
 
 /// The manifest of the function of these routes.
@@ -515,10 +539,13 @@ fn idempotency_key(request: &HttpRequest) -> Result<Option<&str>, Problem> {
 /// two commands.
 fn fingerprint(request: &HttpRequest, stream: &StreamId) -> Result<String, Problem> {
     let body = request.body()?;
-    let command = match serde_json::from_slice::<Value>(body).map(drop_null_fields) {
-        Ok(Value::Object(fields)) if fields.is_empty() => Vec::new(),
-        Ok(json) => json.to_string().into_bytes(),
-        Err(_) => body.to_vec(),
+    // The JSON of a larger body would take the memory of the function.
+    let is_small = body.len() <= MAX_BODY_BYTES;
+    let json = is_small.then(|| serde_json::from_slice::<Value>(body).map(drop_null_fields));
+    let command = match json.transpose() {
+        Ok(Some(Value::Object(fields))) if fields.is_empty() => Vec::new(),
+        Ok(Some(json)) => json.to_string().into_bytes(),
+        Ok(None) | Err(_) => body.to_vec(),
     };
     let is_id = |text: &str| text.parse().is_ok_and(|id: Id| id.get() == stream.id());
     let parameters = request

@@ -21,7 +21,7 @@ pub(crate) fn declare(manifest: &Manifest) {
 
 /// Whether this process may read the variable. It may read any variable until a runner declares a
 /// manifest.
-fn may_read(variable: &str) -> bool {
+pub(crate) fn may_read(variable: &str) -> bool {
     DECLARED.get().is_none_or(|declared| is_among(declared, variable))
 }
 

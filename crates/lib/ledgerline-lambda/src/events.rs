@@ -27,7 +27,7 @@ use crate::{
     config,
     failure::Error,
     http::{HttpRequest, MAX_ANSWER_BYTES, Problem, Response, Routes, as_json, encoded_bytes},
-    start::dynamodb,
+    start::sdk_config,
     table_grants,
 };
 
@@ -111,10 +111,11 @@ pub async fn run<L: Aggregates>() -> Result<(), Error> {
     let endpoint = Endpoint { route: ROUTE.into(), scope: Scope::Events };
     let manifest = table_grants::reader_of_sequence(Manifest::new(Source::Http(vec![endpoint])));
     crate::http::run(manifest, async || {
-        let client = dynamodb().await;
+        let sdk = sdk_config().await;
+        let client = aws_sdk_dynamodb::Client::new(&sdk);
         let sequence =
             DynamoDbStore::new(client.clone(), config::text(table_grants::SEQUENCE_TABLE)?);
-        Ok(Events::new::<L>(sequence, crate::start::store(client).await?))
+        Ok(Events::new::<L>(sequence, crate::start::store(&sdk, client).await?))
     })
     .await
 }
@@ -238,12 +239,22 @@ fn answer(page: Page) -> Response {
     let Page { delivered, mut cursor, mut complete, entries: _ } = page;
     let (mut commits, mut bytes, mut last) = (Vec::new(), 0, None);
     for Delivered { entry, commit, at: _, cursor: place } in delivered {
-        let shown = commit.and_then(|commit| ShownCommit::json(&commit)).unwrap_or_else(|reason| {
+        let unreadable = |reason| {
             let Entry { stream, version } = &entry;
             tracing::error!(%stream, version, reason, "a commit cannot be read");
             as_json(Unreadable { stream: stream.clone(), version: *version, unreadable: reason })
-        });
-        bytes += encoded_bytes(&shown);
+        };
+        let shown = commit.and_then(|commit| ShownCommit::json(&commit));
+        let mut shown = shown.unwrap_or_else(unreadable);
+        let mut size = encoded_bytes(&shown);
+        if size > MAX_ANSWER_BYTES {
+            // Otherwise every later commit would stay behind this one.
+            shown = unreadable(format!(
+                "its {size} bytes do not fit into an answer of {MAX_ANSWER_BYTES} bytes"
+            ));
+            size = encoded_bytes(&shown);
+        }
+        bytes += size;
         if let Some(last) = last.take_if(|_| bytes > MAX_ANSWER_BYTES) {
             (cursor, complete) = (last, false);
             break;
@@ -342,7 +353,11 @@ impl ShownCommit {
     fn json(commit: &Commit) -> Result<Value, String> {
         let event = |RecordedEvent { event_type, schema, data }: &RecordedEvent| {
             let data = serde_json::from_str(data).map_err(|_| "an event is not JSON".to_owned())?;
-            Ok::<_, String>(ShownEvent { r#type: event_type.clone(), schema: *schema, data })
+            let shown =
+                ShownEvent { r#type: event_type.clone(), schema: *schema, data: Value::Null };
+            let mut shown = serde_json::to_value(shown).map_err(|error| error.to_string())?;
+            shown["data"] = data;
+            Ok::<_, String>(shown)
         };
         let shown = Self {
             stream: commit.stream.clone(),
@@ -351,9 +366,12 @@ impl ShownCommit {
             actor: commit.meta.actor.clone(),
             correlation_id: commit.meta.correlation_id.clone(),
             causation_id: commit.meta.causation_id.clone(),
-            events: commit.events.iter().map(event).collect::<Result<_, _>>()?,
+            events: Vec::new(),
         };
-        serde_json::to_value(shown).map_err(|error| error.to_string())
+        let mut shown = serde_json::to_value(shown).map_err(|error| error.to_string())?;
+        // Each payload is moved: a second tree of a large one would take the memory of the function.
+        shown["events"] = commit.events.iter().map(event).collect::<Result<_, _>>()?;
+        Ok(shown)
     }
 }
 
@@ -379,5 +397,33 @@ fn store_problem(error: &StoreError) -> Problem {
             tracing::error!(error = %Causes(error), "events");
             Problem::internal()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ledgerline::{all::Cursor, contract::commit};
+
+    use super::*;
+
+    #[test]
+    fn a_commit_that_is_too_large_for_an_answer_is_named_and_blocks_no_other() {
+        let delivered = (1..=3).map(|version| {
+            let mut commit = commit(&StreamId::new("tank", "north").unwrap(), version);
+            if version == 2 {
+                // Each quote has four characters in the answer.
+                commit.events[0].data = format!("[{}0]", r#""","#.repeat(1_100_000));
+            }
+            let entry = Entry { stream: commit.stream.clone(), version };
+            let (at, cursor) = (commit.at, Cursor::beginning());
+            Delivered { entry, commit: Ok(commit), at, cursor }
+        });
+        let (delivered, cursor) = (delivered.collect(), Cursor::beginning());
+        let body = answer(Page { delivered, cursor, complete: true, entries: 3 }).body.unwrap();
+        let [first, second, third] = [0, 1, 2].map(|place| &body["commits"][place]);
+        assert_eq!((&first["version"], &third["version"]), (&1.into(), &3.into()));
+        let reason = second["unreadable"].as_str().unwrap();
+        assert!(second["version"] == 2 && reason.contains("do not fit into an answer"), "{reason}");
+        assert_eq!(body["complete"], true);
     }
 }

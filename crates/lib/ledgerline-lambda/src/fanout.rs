@@ -167,7 +167,8 @@ pub async fn run<L: Aggregates>() -> Result<(), Error> {
         .variable("EVENT_SOURCE")
         .optional("BUS_EVENTS")
         .optional("MAX_MESSAGE_BYTES")
-        .optional(start::COMPRESS_OVER);
+        .optional(start::COMPRESS_OVER)
+        .metric(metrics::CHANGED_COMMITS);
     stream_records::run(manifest, Fanout::from_env::<L>).await
 }
 
@@ -212,7 +213,7 @@ impl Fanout {
     async fn from_env<L: Aggregates>() -> Result<Self, Error> {
         let wiring = Wiring::from_env()?;
         let sdk = start::sdk_config().await;
-        let store = start::store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
+        let store = start::store(&sdk, aws_sdk_dynamodb::Client::new(&sdk)).await?;
         let store = start::configure_writes(store, config::text("REQUESTS_TABLE")?)?;
         let (events, lambda, sqs) = (EventBridge::new(&sdk), Lambda::new(&sdk), Sqs::new(&sdk));
         let fanout = Self::new::<L>(store, events, lambda, sqs, wiring);

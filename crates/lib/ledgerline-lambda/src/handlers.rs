@@ -21,6 +21,9 @@ pub type Handler = (&'static str, fn() -> Running);
 /// `HANDLERS`. A binary must not find its own function in `HANDLERS`: all functions of the package
 /// would be linked into it.
 ///
+/// A first line `bodies: &[Order::CATEGORY], ledgerline_s3::open;` lets the commits of these
+/// categories have body objects (docs/data.md).
+///
 /// ```
 /// # struct All;
 /// # impl ledgerline::Aggregates for All {
@@ -36,16 +39,24 @@ pub type Handler = (&'static str, fn() -> Running);
 /// ```
 #[macro_export]
 macro_rules! handlers {
-    ($($name:ident: $runner:expr;)*) => {
+    (bodies: $categories:expr, $open:expr; $($name:ident: $runner:expr;)*) => {
+        $crate::handlers! {
+            @after { $crate::body_store::declare($categories, $open) } $($name: $runner;)*
+        }
+    };
+    (@after $declare:block $($name:ident: $runner:expr;)*) => {
         $(
             #[doc = concat!("Runs the function `", stringify!($name), "`.")]
             pub fn $name() -> $crate::handlers::Running {
-                ::std::boxed::Box::pin(async { $runner.await })
+                ::std::boxed::Box::pin(async { $declare; $runner.await })
             }
         )*
 
         /// The functions of this package, for the development binary.
         pub const HANDLERS: &[$crate::handlers::Handler] = &[$((stringify!($name), $name)),*];
+    };
+    ($($name:ident: $runner:expr;)*) => {
+        $crate::handlers! { @after {} $($name: $runner;)* }
     };
 }
 

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod body_store;
 pub mod commands;
 mod commit_list;
 pub mod config;

@@ -35,6 +35,8 @@ pub(crate) const SUBSCRIPTION_BEHIND: &str = "SubscriptionBehind";
 const KEPT_BY_SUBSCRIPTION: &str = "KeptBySubscription";
 /// The number of streams of which a subscriber lacks commits, or is ahead of the log.
 pub(crate) const UNRECONCILED: &str = "Unreconciled";
+/// The number of commits that were changed or removed (rule 3).
+pub(crate) const CHANGED_COMMITS: &str = "ChangedCommits";
 /// The number of records that the fanout itself sent to its dead-letter queue (rule 11).
 const PARKED_RECORDS: &str = "ParkedRecords";
 
@@ -72,6 +74,7 @@ pub(crate) fn init(alarmed: &BTreeSet<Name>) -> Result<Metrics, Error> {
         Unit::Count,
         "streams of which a subscriber lacks commits, or is ahead"
     );
+    describe_counter!(CHANGED_COMMITS, Unit::Count, "commits changed or removed");
     describe_counter!(PARKED_RECORDS, Unit::Count, "records quarantined");
     Ok(Metrics { collector, alarmed: alarmed.clone() })
 }
@@ -190,6 +193,11 @@ pub(crate) fn count_unreconciled(findings: usize) {
 /// Counts a quarantined record.
 pub(crate) fn quarantine() {
     counter!(PARKED_RECORDS).increment(1);
+}
+
+/// Counts a commit that was changed or removed.
+pub(crate) fn changed_commit() {
+    counter!(CHANGED_COMMITS).increment(1);
 }
 
 /// Counts under a name that an application chooses, such as a case that an operator has to check.

@@ -128,7 +128,7 @@ async fn build_manager<R: Reaction>(
 ) -> Result<ProcessManager<R>, Error> {
     let client = aws_sdk_dynamodb::Client::new(&sdk);
     let positions = LogRows::new(client.clone(), config::text(POSITIONS.variable)?, POSITIONS);
-    let mut store = start::store(client).await?;
+    let mut store = start::store(&sdk, client).await?;
     if !R::COMMANDS.is_empty() {
         store = start::configure_writes(store, config::text(REQUESTS.variable)?)?;
     }

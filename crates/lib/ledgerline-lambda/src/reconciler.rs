@@ -22,7 +22,7 @@ use crate::{
     config,
     failure::Error,
     metrics,
-    start::{dynamodb, handler, start},
+    start::{handler, sdk_config, start},
     table_grants,
 };
 
@@ -73,13 +73,14 @@ pub async fn run() -> Result<(), Error> {
         .call("dynamodb:Query", SUBSCRIBERS)
         .metric(metrics::UNRECONCILED);
     let build = async {
-        let client = dynamodb().await;
+        let sdk = sdk_config().await;
+        let client = aws_sdk_dynamodb::Client::new(&sdk);
         let lines = config::lines(SUBSCRIBERS)?;
         let subscribers =
             lines.iter().map(|line| parse_subscriber(&client, line)).collect::<Result<_, _>>()?;
         let sequence =
             DynamoDbStore::new(client.clone(), config::text(table_grants::SEQUENCE_TABLE)?);
-        let log = crate::start::store(client).await?;
+        let log = crate::start::store(&sdk, client).await?;
         let reconciler = Arc::new(Reconciler { log, sequence, subscribers });
         Ok(handler(move |_: LambdaEvent<Value>| {
             let reconciler = Arc::clone(&reconciler);
@@ -202,7 +203,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_names_a_function_its_table_with_its_keys_and_categories() {
-        let client = dynamodb().await;
+        let client = crate::start::dynamodb().await;
         let parse = |line: &str| parse_subscriber(&client, line);
         let state = parse("LevelsFunction levels id - tank").unwrap();
         assert_eq!(

@@ -27,6 +27,7 @@ use tracing_subscriber::{
 };
 
 use crate::{
+    body_store,
     config::{self, ConfigError},
     failure::Error,
     metrics,
@@ -64,6 +65,7 @@ where
     Event: DeserializeOwned + 'static,
     Answer: Serialize + 'static,
 {
+    let manifest = body_store::grant(manifest);
     async move {
         if std::env::args().nth(1).as_deref() == Some("--manifest") {
             // The manifest is written in one piece before any configuration is read, and the
@@ -219,9 +221,24 @@ pub async fn dynamodb() -> aws_sdk_dynamodb::Client {
 /// restart without end while its first event waits.
 ///
 /// # Errors
-/// When the variable is missing, or the table does not exist or may not be read.
-pub async fn store(client: aws_sdk_dynamodb::Client) -> Result<DynamoDbStore, Error> {
-    connect(DynamoDbStore::new(client, config::text("COMMITS_TABLE")?)).await
+/// When a variable is missing, or the table does not exist or may not be read.
+pub async fn store(
+    sdk: &SdkConfig,
+    client: aws_sdk_dynamodb::Client,
+) -> Result<DynamoDbStore, Error> {
+    connect(log(sdk, client)?).await
+}
+
+/// Returns the event store of the table in `COMMITS_TABLE`, with the body objects that the manifest
+/// declares.
+///
+/// # Errors
+/// When a variable is missing or not valid. The error names it.
+pub(crate) fn log(
+    sdk: &SdkConfig,
+    client: aws_sdk_dynamodb::Client,
+) -> Result<DynamoDbStore, ConfigError> {
+    body_store::open(DynamoDbStore::new(client, config::text("COMMITS_TABLE")?), sdk)
 }
 
 /// Returns the store with this Requests table, for functions that append commits. It compresses

@@ -13,6 +13,7 @@ use serde_json::{Value, value::RawValue};
 use crate::{
     failure::Error,
     messages::field_or_root,
+    metrics,
     start::{handler, start},
 };
 
@@ -106,9 +107,8 @@ pub trait Handler: 'static {
     fn handle(&self, records: &[Record]) -> impl Future<Output = Option<usize>>;
 }
 
-/// Reads the records of the commits that the batch inserted. The filter of the event source mapping
-/// passes nothing else. Without this check, a mapping that lost its filter would pass expired and
-/// changed items on as new commits.
+/// Reads the records of the commits that the batch inserted. Reports a changed or removed commit, and
+/// returns no record for it: a subscriber would apply it as a new commit.
 pub fn records(batch: Batch) -> Vec<Record> {
     batch.records.iter().filter_map(|raw| read_record(raw.get())).collect()
 }
@@ -143,6 +143,7 @@ fn read_record(raw: &str) -> Option<Record> {
         return unreadable_record(raw, format!("the stream record has no valid field {field}"));
     };
     if record.event_name != INSERT {
+        report_change(&serde_json::from_str(raw).unwrap_or_default());
         return None;
     }
     let Change { approximate_creation_date_time, sequence_number, new_image } = record.dynamodb;
@@ -163,24 +164,43 @@ fn read_record(raw: &str) -> Option<Record> {
 fn unreadable_record(raw: &str, reason: String) -> Option<Record> {
     let raw: Value = serde_json::from_str(raw).unwrap_or_default();
     if raw["eventName"] != INSERT {
+        report_change(&raw);
         return None;
     }
-    let text = |value: &Value| value.as_str().map(ToOwned::to_owned);
     let sequence_number = text(&raw["dynamodb"]["SequenceNumber"]).unwrap_or_default();
     let event_source_arn = text(&raw["eventSourceARN"]);
     let run = redelivery(event_source_arn.as_deref());
     let created = raw["dynamodb"]["ApproximateCreationDateTime"].as_f64().and_then(whole_seconds);
+    let (stream, version) = keys(&raw);
     let commit = Err(Unreadable {
         reason,
-        stream: text(&raw["dynamodb"]["Keys"]["stream"]["S"]),
-        version: raw["dynamodb"]["Keys"]["version"]["N"]
-            .as_str()
-            .and_then(|version| version.parse().ok()),
+        stream,
+        version,
         event_id: text(&raw["eventID"]),
         sequence_number: sequence_number.clone(),
         event_source_arn,
     });
     Some(Record { sequence_number, created, run, has_body: false, commit })
+}
+
+/// Reports a commit that was changed or removed (rule 3). Only an administrator that removed the
+/// table's policy can do that.
+fn report_change(raw: &Value) {
+    let (stream, version) = keys(raw);
+    let event = raw["eventName"].as_str();
+    tracing::error!(stream, version, event, "a commit was changed or removed");
+    metrics::changed_commit();
+}
+
+/// The stream and the version of a record, as far as they are readable.
+fn keys(raw: &Value) -> (Option<String>, Option<u64>) {
+    let keys = &raw["dynamodb"]["Keys"];
+    let version = keys["version"]["N"].as_str().and_then(|version| version.parse().ok());
+    (text(&keys["stream"]["S"]), version)
+}
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(ToOwned::to_owned)
 }
 
 /// The time of a record, cut to whole seconds. A redelivered record has a 0 here.

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::Arc};
 
 use aws_runtime::auth::{SigV4OperationSigningConfig, sigv4};
 use aws_smithy_runtime::client::{
@@ -28,10 +28,10 @@ use aws_types::{
 };
 use futures::future::BoxFuture;
 use ledgerline::StoreError;
-use ledgerline_dynamodb::Bodies;
+use ledgerline_dynamodb::{Bodies, DynamoDbStore};
 
-/// The statuses of answers after which a request is sent again: throttling, failures of the service,
-/// and 409, with which S3 answers a PUT beside another one of the same key.
+/// The statuses that are retried: throttling, failures of the service, and 409, the answer to a PUT
+/// that races with another PUT of the key.
 ///
 /// Source: the user guide of S3, "How to prevent object overwrites with conditional writes".
 const RETRIED: &[u16] = &[409, 429, 500, 502, 503, 504];
@@ -82,6 +82,12 @@ impl S3Bodies {
         });
         Self { put: put.build(), get: get.build() }
     }
+}
+
+/// Returns the store, with body objects in this bucket for commits whose items would have more than
+/// `over` bytes, or do not fit. Pass it to `handlers!` of `ledgerline-lambda`.
+pub fn open(store: DynamoDbStore, sdk: &SdkConfig, bucket: &str, over: usize) -> DynamoDbStore {
+    store.with_bodies(Arc::new(S3Bodies::new(sdk, bucket)), over)
 }
 
 impl Bodies for S3Bodies {
@@ -195,14 +201,18 @@ fn code(response: &HttpResponse) -> String {
 }
 
 fn refusal(response: &HttpResponse) -> OrchestratorError<Refusal> {
-    let (status, code) = (response.status().as_u16(), code(response));
+    let (status, mut code) = (response.status().as_u16(), code(response));
+    if status == 403 {
+        // Without the right to list the keys, a missing object is 403 too.
+        code.push_str(": the role lacks a right, or there is no such object");
+    }
     OrchestratorError::operation(Refusal { status, code })
 }
 
 /// Names the object of an error.
 fn store_error(key: &str, error: SdkError<Refusal, HttpResponse>) -> StoreError {
     #[derive(Debug, thiserror::Error)]
-    #[error("the object `{key}`")]
+    #[error("cannot read or write the object `{key}`")]
     struct ObjectError {
         key: String,
         source: Box<dyn std::error::Error + Send + Sync>,

@@ -35,7 +35,7 @@ async fn an_object_is_stored_once_and_read_as_it_was_stored() {
 }
 
 #[tokio::test]
-async fn of_many_puts_at_once_one_is_new() {
+async fn one_of_many_concurrent_puts_stores_the_object() {
     let bodies = bodies().await;
     let puts = (0..20_u8).map(|place| {
         let bodies = bodies.clone();
@@ -61,7 +61,7 @@ async fn a_bucket_that_does_not_exist_is_no_missing_object() {
 #[derive(Clone, Default)]
 struct Answers(Arc<Mutex<VecDeque<(u16, &'static str)>>>);
 
-async fn failing(answers: &[(u16, &'static str)]) -> (S3Bodies, Answers) {
+async fn failing_server(answers: &[(u16, &'static str)]) -> (S3Bodies, Answers) {
     let answers = Answers(Arc::new(Mutex::new(answers.iter().copied().collect())));
     let answer = async |State(answers): State<Answers>| {
         let next = answers.0.lock().unwrap().pop_front();
@@ -84,9 +84,9 @@ async fn failing(answers: &[(u16, &'static str)]) -> (S3Bodies, Answers) {
 
 /// Rule 11: bounded attempts, and then an error that names the object.
 #[tokio::test]
-async fn what_may_pass_is_tried_again_and_what_stays_is_an_error_with_the_object() {
+async fn transient_failures_are_retried_and_permanent_ones_name_the_object() {
     for status in [(500, "InternalError"), (503, "SlowDown"), (409, "ConditionalRequestConflict")] {
-        let (bodies, answers) = failing(&[status; 2]).await;
+        let (bodies, answers) = failing_server(&[status; 2]).await;
         assert!(bodies.put_new(KEY, vec![1]).await.unwrap(), "{status:?}");
         assert!(answers.0.lock().unwrap().is_empty());
     }
@@ -96,7 +96,7 @@ async fn what_may_pass_is_tried_again_and_what_stays_is_an_error_with_the_object
         ((403, "AccessDenied"), false, 1),
         ((301, "PermanentRedirect"), false, 1),
     ] {
-        let (bodies, answers) = failing(&[status; 9]).await;
+        let (bodies, answers) = failing_server(&[status; 9]).await;
         let error = bodies.put_new(KEY, vec![1]).await.unwrap_err();
         assert_eq!(9 - answers.0.lock().unwrap().len(), attempts, "{status:?}");
         assert_eq!(matches!(error, StoreError::Throttled(_)), is_throttled, "{error}");
@@ -108,7 +108,7 @@ async fn what_may_pass_is_tried_again_and_what_stays_is_an_error_with_the_object
 
 #[tokio::test]
 async fn an_answer_that_takes_too_long_is_an_error_with_the_object() {
-    let (bodies, _) = failing(&[(0, "slow"); 9]).await;
+    let (bodies, _) = failing_server(&[(0, "slow"); 9]).await;
     let error = ledgerline::Causes(&bodies.get(KEY).await.unwrap_err()).to_string();
     assert!(error.contains(KEY) && error.contains("timeout"), "{error}");
 }

@@ -41,6 +41,9 @@ pub struct Operation {
     /// The schema of the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<Value>,
+    /// The largest request body, in bytes, if it is not 64 KB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body_limit: Option<usize>,
     /// The schema of the body of a success.
     pub answer: Value,
     /// The kinds of problems that the route may answer.

@@ -5,6 +5,8 @@
 //! local stack and the operator's tool. So no list repeats a declaration of a
 //! function (rule 13).
 
+mod body_grants;
+
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
@@ -12,6 +14,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub use self::body_grants::{BODIES_BUCKET, BODY_OVER, BodyGrants};
 use crate::{Projection, StreamId, Write, view};
 
 /// A text of a manifest: borrowed in the function that declares it, owned in a program that reads
@@ -33,6 +36,9 @@ pub struct Manifest {
     /// The tables that it reads or writes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tables: Vec<Table>,
+    /// The body objects that it reads and writes, if it works with any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bodies: Option<BodyGrants>,
     /// Its calls of other services than those of its tables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<Call>,
@@ -343,6 +349,7 @@ impl Manifest {
             source,
             subscriber: None,
             tables: Vec::new(),
+            bodies: None,
             calls: Vec::new(),
             variables: BTreeSet::new(),
             optional_variables: BTreeSet::new(),
@@ -431,7 +438,10 @@ impl Manifest {
         check_texts("action", actions, |text| text.chars().all(is_of_action))?;
         let categories: Vec<_> =
             self.categories().into_iter().map(|of| of.to_owned().into()).collect();
-        check_texts("category", categories.iter(), |text| StreamId::new(text, "1").is_ok())?;
+        let of_bodies = self.bodies.iter().flat_map(|bodies| bodies.reads.union(&bodies.writes));
+        check_texts("category", categories.iter().chain(of_bodies), |text| {
+            StreamId::new(text, "1").is_ok()
+        })?;
         let events = match &self.source {
             Source::States { events, .. } => Some(events),
             Source::Http(_)

@@ -78,6 +78,29 @@ async fn a_request_without_a_caller_is_refused_and_appends_nothing() {
     assert!(function.store.get(&Tank::stream(ID).unwrap(), 1).await.unwrap().is_none());
 }
 
+#[tokio::test]
+async fn a_route_may_allow_a_larger_body_and_the_others_do_not() {
+    let padded = |length: usize| format!("{{{}}}", " ".repeat(length - 2));
+    let mut function = tanks();
+    let route = function.routes.remove(0).allow_request_body(100_000);
+    function.routes.insert(0, route);
+    for (path, length, status) in [
+        ("POST /tanks", 100_000, 201),
+        ("POST /tanks", 100_001, 413),
+        ("POST /tanks/{id}/scrap", MAX_BODY_BYTES, 200),
+        ("POST /tanks/{id}/scrap", MAX_BODY_BYTES + 1, 413),
+    ] {
+        let answered = send(&function, path, ID, Value::default(), &padded(length)).await;
+        assert_eq!(answered.0, status, "{path}, {length} bytes: {answered:?}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "POST /tanks: a body has at most 4 MB")]
+fn no_route_allows_a_body_that_lambda_would_refuse() {
+    let _ = tanks().routes.remove(0).allow_request_body(MAX_LARGE_BODY_BYTES + 1);
+}
+
 /// Clients compare the status and the code, and retry exactly after `Retry-After`
 /// (docs/http.md, "Problems").
 #[test]

@@ -1,7 +1,7 @@
 //! Requests of the HTTP API.
 
 use std::{
-    cell::OnceCell,
+    cell::{Cell, OnceCell},
     collections::{BTreeSet, HashMap},
     fmt::Display,
     ops::RangeInclusive,
@@ -17,7 +17,8 @@ use serde::{Deserialize, de::DeserializeOwned};
 use super::problem::*;
 use crate::{function_url::principal, messages::field_of};
 
-/// The largest body that a command may have, in bytes.
+/// The largest body that a command may have, in bytes, unless its route allows more
+/// ([`Route::allow_request_body`](crate::commands::Route::allow_request_body)).
 pub const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// The longest subject that a token may have, in bytes (OpenID Connect Core, 2). The subject
@@ -34,6 +35,8 @@ pub struct HttpRequest {
     meta: Meta,
     query: Result<Vec<(String, String)>, Problem>,
     body: OnceCell<Result<Vec<u8>, Problem>>,
+    /// The most bytes of the body.
+    body_limit: Cell<usize>,
 }
 
 impl From<ApiGatewayV2httpRequest> for HttpRequest {
@@ -46,20 +49,21 @@ impl From<ApiGatewayV2httpRequest> for HttpRequest {
             let field = part.0.split('=').next().map(ToOwned::to_owned);
             Problem { field, ..part.into() }
         });
-        Self { event, caller, meta, query, body: OnceCell::new() }
+        let body_limit = Cell::new(MAX_BODY_BYTES);
+        Self { event, caller, meta, query, body: OnceCell::new(), body_limit }
     }
 }
 
-/// Decodes the bytes of a body.
-fn bytes(text: &str, is_base64: bool) -> Result<Vec<u8>, Problem> {
+/// Decodes a body of at most `limit` bytes.
+fn bytes(text: &str, is_base64: bool, limit: usize) -> Result<Vec<u8>, Problem> {
     let body = if is_base64 {
         let decoded = BASE64_STANDARD.decode(text);
         decoded.map_err(|_| Problem::new(INVALID_REQUEST, "the body is not base64"))?
     } else {
         text.as_bytes().to_vec()
     };
-    if body.len() > MAX_BODY_BYTES {
-        let detail = format!("the body has {} bytes, the limit is {MAX_BODY_BYTES}", body.len());
+    if body.len() > limit {
+        let detail = format!("the body has {} bytes, the limit is {limit}", body.len());
         return Err(Problem::new(BODY_TOO_LARGE, detail));
     }
     Ok(body)
@@ -223,10 +227,17 @@ impl HttpRequest {
         })
     }
 
+    /// Sets the largest body, in bytes. The first use of the body keeps its result.
+    pub(crate) fn limit_body(&self, bytes: usize) {
+        self.body_limit.set(bytes);
+    }
+
     /// Returns the body.
     pub(crate) fn body(&self) -> Result<&[u8], Problem> {
         let text = self.event.body.as_deref().unwrap_or_default();
-        let body = self.body.get_or_init(|| bytes(text, self.event.is_base64_encoded));
+        let body = self
+            .body
+            .get_or_init(|| bytes(text, self.event.is_base64_encoded, self.body_limit.get()));
         body.as_deref().map_err(Problem::clone)
     }
 

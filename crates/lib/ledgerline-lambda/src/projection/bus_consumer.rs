@@ -46,7 +46,7 @@ pub(crate) async fn run<C: Consumer + 'static>(
 ) -> Result<(), Error> {
     let build = async {
         let sdk = sdk_config().await;
-        let store = store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
+        let store = store(&sdk, aws_sdk_dynamodb::Client::new(&sdk)).await?;
         let runner = Arc::new(QueueRunner { store, consumer: build(sdk).await? });
         Ok(handler(move |LambdaEvent { payload: event, .. }: LambdaEvent<Value>| {
             let runner = Arc::clone(&runner);

@@ -1,6 +1,6 @@
 //! Acts on the delivery of a commit; repairs a gap before the commit from the log (rule 7).
 
-use ledgerline::{Causes, Commit, Consistency, EventLog, Range, StreamId, position::Delivery};
+use ledgerline::{Causes, Commit, EventLog, StreamId, position::Delivery};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
@@ -9,8 +9,7 @@ use super::{
 };
 use crate::metrics;
 
-/// The number of commits that are read at once to repair a gap. It bounds the memory of a repair
-/// (rule 11).
+/// The number of commits by which a delivery catches up a generation that is being built.
 const REPAIR_WINDOW: u64 = 50;
 
 impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
@@ -97,8 +96,8 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
     }
 
     /// Applies every commit after the position up to the version, from the log (rule 7). It reads
-    /// window by window, because a gap may be a whole stream, for example of a new projector.
-    /// Applied commits stay applied if the time runs out.
+    /// page by page, because a gap may be a whole stream, for example of a new projector. Applied
+    /// commits stay applied if the time runs out.
     async fn repair(
         &self,
         consumer: &C,
@@ -108,21 +107,11 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
     ) -> Result<(), ApplyError> {
         let first = position;
         while position < version {
-            let window = position.saturating_add(REPAIR_WINDOW).min(version);
-            let mut missing = Vec::new();
-            let mut range = Range { after: position, up_to: window, limit: None };
-            loop {
-                let page = self.store.read(stream, range, Consistency::Strong).await?;
-                missing.extend(page.commits);
-                match missing.last() {
-                    Some(oldest) if !page.complete => range.up_to = oldest.version - 1,
-                    Some(_) | None => break,
-                }
-            }
-            if missing.first().is_none_or(|newest| newest.version != window) {
-                return Err(ApplyError::Missing { stream: stream.clone(), version: window });
-            }
-            for commit in missing.iter().rev() {
+            let page = self.store.read_forwards(stream, position, version).await?;
+            let Some(newest) = page.commits.last().map(|commit| commit.version) else {
+                return Err(ApplyError::Missing { stream: stream.clone(), version: position + 1 });
+            };
+            for commit in &page.commits {
                 // Another instance may repair the same gap, so commits that it applied are skipped.
                 // A gap inside the log cannot be repaired.
                 match consumer.apply(commit).await? {
@@ -140,7 +129,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                     }
                 }
             }
-            position = window;
+            position = newest;
         }
         Ok(())
     }

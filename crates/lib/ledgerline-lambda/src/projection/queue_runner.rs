@@ -114,7 +114,7 @@ pub async fn run<C: Consumer + 'static>(
 ) -> Result<(), Error> {
     let build = async {
         let sdk = sdk_config().await;
-        let store = store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
+        let store = store(&sdk, aws_sdk_dynamodb::Client::new(&sdk)).await?;
         let runner = Arc::new(QueueRunner { store, consumer: build(sdk).await? });
         Ok(handler(move |LambdaEvent { payload: event, context }: LambdaEvent<Event>| {
             let runner = Arc::clone(&runner);

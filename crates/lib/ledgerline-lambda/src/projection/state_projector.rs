@@ -32,7 +32,7 @@ use crate::{
     projection::view_rebuild::{
         RebuildError, RebuildRequest, RebuildResponse, ViewAnswer, is_outage, rebuild,
     },
-    start::{Handle, dynamodb, handler, start},
+    start::{Handle, handler, log, sdk_config, start},
     table_grants,
 };
 
@@ -92,8 +92,9 @@ async fn run_with<A: Aggregate, Row: Serialize + 'static>(
     view: StateView<A, Row>,
 ) -> Result<(), Error> {
     let build = async {
-        let client = dynamodb().await;
-        let log = DynamoDbStore::new(client.clone(), config::text("COMMITS_TABLE")?);
+        let sdk = sdk_config().await;
+        let client = aws_sdk_dynamodb::Client::new(&sdk);
+        let log = log(&sdk, client.clone())?;
         let table = StateRows::new(client, config::text(view.table.variable)?, view.table);
         // This call opens the connection, so that the first state does not wait for it. If the call
         // fails, so will the first state.

@@ -38,7 +38,7 @@ use crate::{
     projection::view_rebuild::{
         RebuildRequest, RebuildResponse, ViewAnswer, check_standby, is_outage,
     },
-    start::{Handle, dynamodb, handler, start},
+    start::{Handle, handler, sdk_config, start},
     table_grants,
 };
 
@@ -99,11 +99,12 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
         );
     }
     let build = async {
-        let client = dynamodb().await;
+        let sdk = sdk_config().await;
+        let client = aws_sdk_dynamodb::Client::new(&sdk);
         let sequence =
             DynamoDbStore::new(client.clone(), config::text(table_grants::SEQUENCE_TABLE)?);
         let table = LogRows::new(client.clone(), config::text(view.table.variable)?, view.table);
-        let log = crate::start::store(client).await?;
+        let log = crate::start::store(&sdk, client).await?;
         let subscriber = Arc::new(Subscriber::new(view, table, sequence, log));
         Ok(handler(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
             let subscriber = Arc::clone(&subscriber);

@@ -214,10 +214,13 @@ pub(crate) trait Rebuild {
     ) -> impl Future<Output = Result<StreamFold, RebuildError>>;
 }
 
-/// The number of streams that are rebuilt at once.
-pub(crate) const CONCURRENT_STREAMS: usize = 16;
+/// Returns the number of streams that are rebuilt at once. Each has a page of commits in memory,
+/// which is much larger with body objects.
+pub(crate) fn concurrent_streams(log: &DynamoDbStore) -> usize {
+    if log.has_bodies() { 8 } else { 16 }
+}
 
-/// Rebuilds each of these streams from the log, [`CONCURRENT_STREAMS`] at a time, until the time is over.
+/// Rebuilds each of these streams from the log, some at a time, until the time is over.
 pub(crate) async fn rebuild_each(
     view: &impl Rebuild,
     generation: u32,
@@ -233,7 +236,7 @@ pub(crate) async fn rebuild_each(
         };
         (stream, result)
     };
-    let all = stream::iter(streams).map(rebuild_one).buffer_unordered(CONCURRENT_STREAMS);
+    let all = stream::iter(streams).map(rebuild_one).buffer_unordered(concurrent_streams(log));
     all.fold(Progress::default(), async |mut all, (stream, result)| {
         all.add(stream, result);
         all

@@ -18,6 +18,10 @@ impl Described {
         self
     }
 
+    pub(crate) fn body_limit(self, _: usize) -> Self {
+        self
+    }
+
     pub(crate) fn answer<T: JsonSchema>(self) -> Self {
         self
     }

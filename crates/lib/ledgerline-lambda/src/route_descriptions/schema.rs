@@ -28,6 +28,7 @@ type Make = Arc<dyn Fn(&mut SchemaGenerator) -> Schema + Send + Sync>;
 pub(crate) struct Described {
     summary: Option<&'static str>,
     body: Option<Make>,
+    body_limit: Option<usize>,
     answer: Option<Make>,
     path: BTreeMap<&'static str, Make>,
     query: Vec<(&'static str, Occurs, Make)>,
@@ -51,6 +52,10 @@ impl Described {
 
     pub(crate) fn body<T: JsonSchema>(self) -> Self {
         Self { body: Some(make::<T>()), ..self }
+    }
+
+    pub(crate) fn body_limit(self, bytes: usize) -> Self {
+        Self { body_limit: Some(bytes), ..self }
     }
 
     pub(crate) fn answer<T: JsonSchema>(self) -> Self {
@@ -209,6 +214,7 @@ fn operation(
         path,
         query: query.collect(),
         body: described.body.as_ref().map(|make| make(read).to_value()),
+        body_limit: described.body_limit,
         answer: described
             .answer
             .as_ref()

@@ -211,7 +211,7 @@ fn detail(name: &str, aggregate: &AggregateType, payloads: Vec<Value>) -> Value 
                     "schema": { "type": "integer" },
                     "at": { "type": "string", "format": "date-time" },
                     "payloadIn": {
-                        "description": "`log` if the payload is null, because it is too large for an entry.",
+                        "description": "`log` if the payload is not in the entry: read the commit from the log.",
                     },
                 },
                 "required": ["stream", "version", "index", "eventType", "schema", "payload", "at"],

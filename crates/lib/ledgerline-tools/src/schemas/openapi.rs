@@ -143,6 +143,9 @@ impl Writer {
             }
             written["requestBody"] =
                 json!({ "required": true, "content": { "application/json": content } });
+            if let Some(limit) = operation.body_limit {
+                written["requestBody"]["description"] = format!("At most {limit} bytes.").into();
+            }
         }
         written
     }
@@ -431,6 +434,7 @@ mod tests {
             path: BTreeMap::from([("id".into(), json!({ "type": "string" }))]),
             query: Vec::new(),
             body: Some(json!({ "$ref": "#/components/schemas/Fill" })),
+            body_limit: Some(1_000_000),
             answer: json!(true),
             problems: vec![ProblemKind { status: 422, code: "too-much".into() }],
         };
@@ -451,6 +455,7 @@ mod tests {
         let parameters = written["parameters"].to_string();
         assert!(parameters.contains("If-Match-Required"), "{parameters}");
         assert!(written["responses"]["429"]["headers"]["Retry-After"].is_object());
+        assert_eq!(written["requestBody"]["description"], "At most 1000000 bytes.");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::StateProjector;
 use crate::projection::view_rebuild::{
-    CONCURRENT_STREAMS, Progress, Rebuild, RebuildError, StreamFold, StreamRange, find_hole,
+    Progress, Rebuild, RebuildError, StreamFold, StreamRange, concurrent_streams, find_hole,
     is_outage,
 };
 
@@ -59,7 +59,7 @@ impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
                 result => Ok(Some((stream, result))),
             }
         };
-        let result = stream::iter(streams).map(rebuild).buffer_unordered(CONCURRENT_STREAMS);
+        let result = stream::iter(streams).map(rebuild).buffer_unordered(concurrent_streams(log));
         result
             .try_fold(Progress::default(), async |mut all, one| {
                 if let Some((stream, result)) = one {
