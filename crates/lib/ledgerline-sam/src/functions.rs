@@ -65,7 +65,7 @@ impl<'t> Function<'t> {
     }
 }
 
-/// The logical id of the table that a function's variable names.
+/// The logical id of the table or bucket that a function's variable names.
 pub(crate) fn table_of_variable<'t>(
     template: &Template<'t>,
     function: &Function<'t>,

@@ -133,6 +133,15 @@ mod tests {
     }
 
     #[test]
+    fn a_function_that_may_not_read_the_body_objects_of_its_category_is_an_error_that_names_it() {
+        let mut manifests = tanks();
+        manifests.get_mut("fills-projector").unwrap().bodies = None;
+        let error = generate(&manifests, "").unwrap_err().to_string();
+        let expected = "`fills-projector` reads commits of a category with body objects, and its package does not";
+        assert!(error.starts_with(expected) && error.contains("`bodies` with tank"), "{error}");
+    }
+
+    #[test]
     fn two_functions_with_one_id_are_an_error_with_both_names() {
         let mut manifests = tanks();
         manifests.insert("tank_queries".to_owned(), manifests["tank-queries"].clone());

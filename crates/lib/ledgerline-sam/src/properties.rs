@@ -13,7 +13,7 @@ struct Known {
     meaningless: &'static [&'static str],
 }
 
-const KNOWN: [Known; 6] = [
+const KNOWN: [Known; 7] = [
     Known {
         kind: "AWS::Serverless::Function",
         read: &[
@@ -86,6 +86,16 @@ const KNOWN: [Known; 6] = [
             "KmsDataKeyReusePeriodSeconds",
             "KmsMasterKeyId",
             "SqsManagedSseEnabled",
+            "Tags",
+        ],
+    },
+    Known {
+        kind: "AWS::S3::Bucket",
+        read: &["BucketName"],
+        meaningless: &[
+            "BucketEncryption",
+            "OwnershipControls",
+            "PublicAccessBlockConfiguration",
             "Tags",
         ],
     },

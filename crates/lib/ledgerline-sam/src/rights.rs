@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use ledgerline::manifest::Source;
+use ledgerline::manifest::{BODIES_BUCKET, Source};
 use serde_json::Value;
 
 use crate::{
@@ -29,6 +29,7 @@ pub(crate) fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BT
     add_platform(template, function, &mut rights);
     add_source(function, &mut rights);
     add_tables(template, function, &mut rights);
+    add_bodies(template, function, &mut rights);
     add_calls(template, function, &mut rights);
     rights
 }
@@ -101,6 +102,18 @@ fn add_tables<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut
         }
         for index in &table.indexes {
             add(rights, "dynamodb:Query", &format!("{id}/index/{}", index.name));
+        }
+    }
+}
+
+/// Adds the rights on the body objects of the function's categories.
+fn add_bodies<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut BTreeSet<Right>) {
+    let Some(bodies) = &function.manifest.bodies else { return };
+    let Some(bucket) = table_of_variable(template, function, BODIES_BUCKET) else { return };
+    for (action, categories) in [("s3:GetObject", &bodies.reads), ("s3:PutObject", &bodies.writes)]
+    {
+        for category in categories {
+            add(rights, action, &format!("{bucket}/bodies/{category}-*"));
         }
     }
 }

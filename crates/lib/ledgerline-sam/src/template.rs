@@ -18,10 +18,10 @@ use serde_json::Value;
 
 use self::intrinsics::Scope;
 pub use self::model::{
-    Client, Cors, DeadLetterConfig, Destination, DestinationConfig, DestinationType, Distribution,
-    Event, Filter, FilterCriteria, Function, InvokeConfig, PolicyHeader, Queue, QueueSource,
-    Resource, ResponseType, RetryPolicy, Role, RuleSource, ScalingConfig, StartingPosition,
-    StreamSource, Table, Template,
+    Bucket, Client, Cors, DeadLetterConfig, Destination, DestinationConfig, DestinationType,
+    Distribution, Event, Filter, FilterCriteria, Function, InvokeConfig, PolicyHeader, Queue,
+    QueueSource, Resource, ResponseType, RetryPolicy, Role, RuleSource, ScalingConfig,
+    StartingPosition, StreamSource, Table, Template,
 };
 pub(crate) use self::resources::OPERATORS;
 use crate::yaml::{self, Node};

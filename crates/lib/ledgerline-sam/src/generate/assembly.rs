@@ -52,6 +52,7 @@ pub fn template(
             function.binary
         );
     }
+    check_bodies(manifests)?;
     let mut template = skeleton(application, &names, &functions)?;
     part::fill_types(&mut template)?;
     let mut template = deploy.merge(ids::keep(template, deploy)?)?;
@@ -60,6 +61,23 @@ pub fn template(
     prune::drop_unused(&mut template, deploy.file());
     group_parameters(&mut template);
     Ok(write::write(&with_manifests(template, manifests)?))
+}
+
+/// Checks that each function that reads a category with body objects has the right to read them.
+fn check_bodies(manifests: &Manifests) -> Result<()> {
+    let declared = manifests.values().filter_map(|manifest| manifest.bodies.as_ref());
+    let categories = declared.flat_map(|grants| grants.reads.iter().cloned()).collect();
+    for (binary, manifest) in manifests {
+        if manifest.body_grants(&categories) != manifest.bodies {
+            let categories: Vec<_> = categories.iter().map(|category| &**category).collect();
+            bail!(
+                "`{binary}` reads commits of a category with body objects, and its package does not \
+                 declare it: write `bodies` with {} into `handlers!` of each package",
+                categories.join(", ")
+            );
+        }
+    }
+    Ok(())
 }
 
 /// The template without the lists and statements that name resources of several functions.
@@ -76,6 +94,7 @@ fn skeleton(application: &Application, names: &Names, functions: &[Function<'_>]
         (part::OPERATOR_CLIENT, has_operators || scopes.contains("operate")),
         (part::WEB, application.parts.contains(&OptionalPart::WebApp)),
         (part::LOG, true),
+        (part::BODIES, functions.iter().any(|function| function.manifest.bodies.is_some())),
     ] {
         if is_needed {
             part::add(&mut template, part.read(names)?)?;

@@ -10,7 +10,7 @@ use super::value::{attribute, reference, substitution};
 use crate::{
     functions::{Function, Template, table_of_variable},
     longest::{MANAGED, longest},
-    lookup::resources,
+    lookup::{BODIES, resources},
     template::OPERATORS,
     yaml::{Kind, Node},
 };
@@ -112,6 +112,7 @@ fn arns(template: &Template<'_>, word: &Node) -> Vec<Node> {
             list(&["AWS::Serverless::Function", "AWS::Lambda::Function"], "*", |_| true)
         }
         Some("tables") => list(&["AWS::DynamoDB::Table"], "", |_| true),
+        Some("bodies") => list(&["AWS::S3::Bucket"], "/bodies/*", |id| id == BODIES),
         Some("queues") => list(&["AWS::SQS::Queue"], "", |id| !is_dead_letter_queue(id)),
         Some("dead-letter queues") => list(&["AWS::SQS::Queue"], "", is_dead_letter_queue),
         Some("maintainers of views") => {

@@ -78,10 +78,11 @@ fn split_keys(resource: &str) -> (&str, Vec<&str>) {
 }
 
 /// The types of resources that have an attribute `Arn`.
-const ARNS: [&str; 5] = [
+const ARNS: [&str; 6] = [
     "AWS::DynamoDB::Table",
     "AWS::Events::EventBus",
     "AWS::Lambda::Function",
+    "AWS::S3::Bucket",
     "AWS::SQS::Queue",
     "AWS::Serverless::Function",
 ];

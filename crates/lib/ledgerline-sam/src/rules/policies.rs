@@ -6,11 +6,11 @@ use std::{
     rc::Rc,
 };
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{Rules, names};
 use crate::{
-    lookup::{COMMITS, SEQUENCE, list, logical_id},
+    lookup::{BODIES, COMMITS, SEQUENCE, list, logical_id},
     policy,
     template::UNREAD,
 };
@@ -22,6 +22,9 @@ const CHANGES: &str = "dynamodb:BatchWriteItem dynamodb:DeleteItem dynamodb:Part
 /// or remove a protection of the table: its policy, its backups, the table itself.
 const HARMLESS: &str = "dynamodb:BatchGetItem dynamodb:DescribeTable dynamodb:GetItem \
     dynamodb:PartiQLInsert dynamodb:Query dynamodb:Scan";
+/// The actions of S3 that a principal may call on the bucket of body objects. The policy of the
+/// bucket allows a PUT only of a new object.
+const HARMLESS_TO_BODIES: &str = "s3:GetObject s3:ListBucket s3:PutObject";
 /// The actions that have no resource to name, or none that exists before the call.
 const WITHOUT_RESOURCE: &str = "ec2:AssignPrivateIpAddresses ec2:CreateNetworkInterface \
     ec2:DeleteNetworkInterface ec2:DescribeNetworkInterfaces ec2:DescribeSubnets \
@@ -56,6 +59,10 @@ pub(super) fn check(rules: &mut Rules<'_>) {
         }
         policies.iter().for_each(|(id, statements)| check_log(rules, table, id, statements));
         check_denials(rules, table);
+    }
+    if !rules.kind(BODIES).is_empty() {
+        policies.iter().for_each(|(id, statements)| check_log(rules, BODIES, id, statements));
+        check_bucket(rules);
     }
     check_roles(rules);
     check_resources(rules);
@@ -113,7 +120,9 @@ fn is_wide(resource: &str, has_type: bool) -> bool {
 pub(super) fn widen(statement: &Value, table: &str) -> Option<Value> {
     let is_allowed = allows(statement);
     let id = table.rsplit_once('-').map_or(UNREAD, |(_, id)| id);
-    let is_table = |text: &str| names(text, id) && !text.contains("/stream/");
+    // The name of a bucket has lowercase letters.
+    let is_table =
+        |text: &str| names(&text.to_lowercase(), &id.to_lowercase()) && !text.contains("/stream/");
     let widen = |text: &str| match text.splitn(6, ':').collect::<Vec<_>>().as_slice() {
         _ if text == UNREAD => "*".to_owned(),
         _ if is_allowed && is_table(text) => table.to_owned(),
@@ -134,14 +143,18 @@ pub(super) fn widen(statement: &Value, table: &str) -> Option<Value> {
 }
 
 fn check_log(rules: &mut Rules<'_>, table: &str, id: &str, statements: &[&Value]) {
+    let (service, harmless) = match table {
+        BODIES => ("s3:", HARMLESS_TO_BODIES),
+        _ => ("dynamodb:", HARMLESS),
+    };
     let arn = rules.source.arn(table).unwrap_or_default();
     let wide: Vec<_> = statements.iter().filter_map(|it| widen(it, &arn)).collect();
     let document = [json!({ "Version": "2012-10-17", "Statement": wide })];
     let named = statements.iter().flat_map(|it| texts(&it["Action"]));
     // `check_statement` refuses a pattern of actions.
-    for action in named.filter(|it| !it.contains('*') && !has(HARMLESS, it)) {
+    for action in named.filter(|it| !it.contains('*') && !has(harmless, it)) {
         let lower = action.to_lowercase();
-        if !lower.starts_with("dynamodb:") {
+        if !lower.starts_with(service) {
             continue;
         }
         let allowed = policy::allows(&document, &lower, &arn, &[]);
@@ -169,6 +182,45 @@ fn check_denials(rules: &mut Rules<'_>, table: &str) {
             format!("its policy denies {action}, which changes no item: delete the action");
         rules.require(has(CHANGES, action), table, OF_TABLE, message);
     }
+}
+
+/// Checks that the policy of the bucket of body objects denies to delete an object, to overwrite one,
+/// and requests without TLS.
+fn check_bucket(rules: &mut Rules<'_>) {
+    let guards_bucket =
+        |(_, policy): &(&str, &Value)| logical_id(&policy["Bucket"]) == Some(BODIES);
+    let policy = rules.resources("AWS::S3::BucketPolicy").find(guards_bucket);
+    let (id, statements) = policy.map_or((BODIES, Vec::new()), |(id, policy)| {
+        (id, list(&policy["PolicyDocument"]["Statement"]))
+    });
+    let objects = json!({ "Fn::Sub": format!("${{{BODIES}.Arn}}/*") });
+    let bucket = json!({ "Fn::GetAtt": format!("{BODIES}.Arn") });
+    for (actions, resources, condition) in [
+        (&["s3:DeleteObject", "s3:DeleteObjectVersion"][..], vec![&objects], Value::Null),
+        (&["s3:PutObject"], vec![&objects], json!({ "Null": { "s3:if-none-match": "true" } })),
+        (&["s3:*"], vec![&bucket, &objects], json!({ "Bool": { "aws:SecureTransport": "false" } })),
+    ] {
+        let is_denial = |it: &&Value, action: &str| {
+            it["Effect"] == "Deny"
+                && it["Principal"] == "*"
+                && it["Condition"] == condition
+                && texts(&it["Action"]).any(|denied| denied == action)
+                && resources.iter().all(|resource| list(&it["Resource"]).contains(resource))
+        };
+        for action in actions {
+            let is_denied = statements.iter().any(|it| is_denial(it, action));
+            let condition =
+                if condition.is_null() { String::new() } else { format!(" if {condition}") };
+            let message = format!(
+                "rule 3: the policy of {BODIES} does not deny {action}{condition} to all: add the statement"
+            );
+            rules.require(is_denied, id, "PolicyDocument", message);
+        }
+    }
+    let blocked =
+        ["BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"];
+    let blocked: Map<_, _> = blocked.iter().map(|name| ((*name).to_owned(), json!(true))).collect();
+    rules.expect(BODIES, "PublicAccessBlockConfiguration", &Value::Object(blocked));
 }
 
 /// Checks that each function has its own role, and that no policy is outside the template.

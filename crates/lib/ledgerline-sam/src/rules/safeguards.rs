@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Rules;
-use crate::lookup::{COMMITS, OPERATIONS, SEQUENCE, list, logical_id};
+use crate::lookup::{BODIES, COMMITS, OPERATIONS, SEQUENCE, list, logical_id};
 
 const REQUESTS: &str = "RequestsTable";
 
@@ -59,6 +59,17 @@ fn check_data(rules: &mut Rules<'_>) {
                 rules.expect(id, "PointInTimeRecoverySpecification", &recovery);
                 "DeletionProtectionEnabled"
             }
+            "AWS::S3::Bucket" if id == BODIES => {
+                check_retention(rules, id);
+                let is_kept = properties["LifecycleConfiguration"].is_null();
+                let message = "a rule that expires objects removes commits: delete it (rule 3)";
+                rules.require(is_kept, id, "LifecycleConfiguration", message);
+                continue;
+            }
+            "AWS::S3::BucketPolicy" if logical_id(&properties["Bucket"]) == Some(BODIES) => {
+                check_retention(rules, id);
+                continue;
+            }
             kind => {
                 let is_kept =
                     kind == "AWS::Logs::LogGroup" && properties["RetentionInDays"].is_null();
@@ -67,13 +78,7 @@ fn check_data(rules: &mut Rules<'_>) {
                 continue;
             }
         };
-        for policy in ["DeletionPolicy", "UpdateReplacePolicy"] {
-            let written = rules.json["Resources"][id][policy].as_str();
-            let retains = written.is_some_and(|policy| policy.starts_with("Retain"));
-            let message =
-                format!("its data would be deleted with the stack: write {policy}: Retain");
-            rules.require(retains, id, "", message);
-        }
+        check_retention(rules, id);
         let is_off =
             [json!(null), json!(false), json!("INACTIVE")].contains(&properties[protection]);
         let message = format!("a mistake could delete it: write {protection}: !If [IsProd, …]");
@@ -87,16 +92,35 @@ fn check_data(rules: &mut Rules<'_>) {
     }
 }
 
+fn check_retention(rules: &mut Rules<'_>, id: &str) {
+    for policy in ["DeletionPolicy", "UpdateReplacePolicy"] {
+        let written = rules.json["Resources"][id][policy].as_str();
+        let retains = written.is_some_and(|policy| policy.starts_with("Retain"));
+        let message = format!("its data would be deleted with the stack: write {policy}: Retain");
+        rules.require(retains, id, "", message);
+    }
+}
+
 fn check_stream(rules: &mut Rules<'_>, id: &str, path: &str, event: &Value) {
     rules.expect(id, path, &json!({ "FunctionResponseTypes": ["ReportBatchItemFailures"] }));
     if logical_id(&event["Stream"]) == Some(COMMITS) {
         rules.expect(id, path, &json!({ "StartingPosition": "TRIM_HORIZON" }));
-        // With several filters, a record needs to match only one.
-        let inserts = json!([{ "Pattern": "{\"eventName\": [\"INSERT\"]}" }]);
-        rules.expect(id, &format!("{path}/FilterCriteria"), &json!({ "Filters": inserts }));
     }
     let variables = rules.property(id, "Environment/Variables");
-    if !variables["SEQUENCE_TABLE"].is_null() {
+    let is_sequencer = !variables["SEQUENCE_TABLE"].is_null();
+    if !is_sequencer {
+        let message = "it hides changes of commits (rule 3): delete FilterCriteria";
+        rules.require(
+            event["FilterCriteria"].is_null(),
+            id,
+            &format!("{path}/FilterCriteria"),
+            message,
+        );
+    } else {
+        // With several filters, a record needs to match only one. The fanout reports changes of
+        // commits, and the sequencer would report each a second time.
+        let inserts = json!([{ "Pattern": "{\"eventName\": [\"INSERT\"]}" }]);
+        rules.expect(id, &format!("{path}/FilterCriteria"), &json!({ "Filters": inserts }));
         // `$all` would lack the commit of a record that Lambda no longer retries.
         let endless = json!({ "MaximumRetryAttempts": -1, "MaximumRecordAgeInSeconds": -1 });
         return rules.expect(id, path, &endless);

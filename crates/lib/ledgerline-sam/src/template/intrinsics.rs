@@ -130,6 +130,12 @@ impl<'a> Scope<'a> {
                 let arn = format!("arn:aws:events:{REGION}:{ACCOUNT}:event-bus/{name}");
                 Physical { reference: name.clone(), name, arn }
             }
+            "AWS::S3::Bucket" => {
+                // CloudFormation makes a name of lowercase letters.
+                let name = named(property("BucketName")?, "").to_lowercase();
+                let arn = format!("arn:aws:s3:::{name}");
+                Physical { reference: name.clone(), name, arn }
+            }
             "AWS::Serverless::Function" => {
                 let name = named(property("FunctionName")?, "");
                 let arn = format!("arn:aws:lambda:{REGION}:{ACCOUNT}:function:{name}");

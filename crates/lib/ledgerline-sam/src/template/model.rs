@@ -17,6 +17,8 @@ pub struct Template {
     pub tables: Vec<Table>,
     /// The queues.
     pub queues: Vec<Queue>,
+    /// The buckets of S3.
+    pub buckets: Vec<Bucket>,
     /// Names of the event buses.
     pub buses: Vec<String>,
     /// Documents of the policies of operators, with the logical ids of the policies that they are or
@@ -371,6 +373,15 @@ pub struct Table {
     /// The attribute that holds the time at which an item expires.
     pub time_to_live: Option<String>,
     /// The policy that is attached to it.
+    pub policy: Option<Value>,
+}
+
+/// A bucket of S3.
+#[derive(Debug)]
+pub struct Bucket {
+    /// Name.
+    pub name: String,
+    /// The document of its policy.
     pub policy: Option<Value>,
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Client, Cors, Event, Function, InvokeConfig, Located, Queue, Resource, Table, Template,
+    Bucket, Client, Cors, Event, Function, InvokeConfig, Located, Queue, Resource, Table, Template,
     intrinsics::{Scope, resource_type, stream_arn},
 };
 use crate::{
@@ -69,6 +69,7 @@ impl<'a> Scope<'a> {
             }
             "AWS::DynamoDB::Table" => template.tables.push(self.table(id, resource)?),
             "AWS::SQS::Queue" => template.queues.push(self.queue(id, resource)?),
+            "AWS::S3::Bucket" => template.buckets.push(self.bucket(id, resource)?),
             "AWS::Events::EventBus" => template.buses.push(self.physical(id, resource.line)?.name),
             "AWS::Serverless::HttpApi" => {
                 template.audience = self.audience(id, resource)?;
@@ -82,7 +83,7 @@ impl<'a> Scope<'a> {
                 }
                 template.distribution = Some(self.distribution(id, resource)?);
             }
-            // They are read with the distribution that names them.
+            // They are read with the distribution that names them, or with their bucket.
             "AWS::CloudFront::ResponseHeadersPolicy"
             | "AWS::CloudFront::OriginAccessControl"
             | "AWS::S3::BucketPolicy" => {}
@@ -382,6 +383,20 @@ impl<'a> Scope<'a> {
                 .and_then(|policy| policy.get("PolicyDocument"))
                 .map(Node::to_json),
         })
+    }
+
+    fn bucket(&self, id: &str, resource: &Node) -> Located<Bucket> {
+        let mut policy = None;
+        for (other, it) in self.resources()? {
+            let bucket = it.descend(&["Properties", "Bucket", "Ref"]).and_then(Node::as_str);
+            if resource_type(other, it)? == "AWS::S3::BucketPolicy"
+                && bucket == Some(id)
+                && self.is_there(it)?
+            {
+                policy = self.properties(other, it)?.get("PolicyDocument").map(Node::to_json);
+            }
+        }
+        Ok(Bucket { name: self.physical(id, resource.line)?.name, policy })
     }
 
     fn queue(&self, id: &str, resource: &Node) -> Located<Queue> {
