@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use axum::{
     Router,
     body::{Body, Bytes},
-    extract::{DefaultBodyLimit, RawQuery, Request, State},
+    extract::{DefaultBodyLimit, Request, State},
     http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header::IF_NONE_MATCH},
     routing::any,
 };
@@ -27,10 +27,13 @@ use tokio::net::TcpListener;
 use crate::{
     door::{self, Pages},
     iam::Iam,
+    outages::Failing,
 };
 
+/// The most bytes of a request.
+const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// The most keys of one answer to `ListObjectsV2`.
-const MOST_KEYS: usize = 1_000;
+const MAX_KEYS: usize = 1_000;
 
 /// The buckets, and their objects in a folder.
 #[derive(Debug, Clone)]
@@ -45,6 +48,18 @@ struct Inner {
     iam: Option<Arc<Iam>>,
     /// The keys to which a request is writing.
     writes: Mutex<BTreeSet<PathBuf>>,
+}
+
+/// A request that is writing to a key. A drop of the value ends it, also when the client went away.
+struct Writing<'a> {
+    buckets: &'a Buckets,
+    path: PathBuf,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.buckets.writes().remove(&self.path);
+    }
 }
 
 /// An answer that is an error: a status, a code and a message.
@@ -81,17 +96,22 @@ impl Buckets {
     pub async fn serve(&self) -> Result<String> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free")?;
         let address = listener.local_addr()?;
-        door::serve(listener, self.router(), Pages::None)?;
+        let router = Router::new()
+            .fallback(answer)
+            .layer(DefaultBodyLimit::max(MAX_BYTES))
+            .with_state(self.clone());
+        door::serve(listener, router, Pages::None)?;
         Ok(format!("http://{address}"))
     }
 
     /// Returns the routes to the buckets.
     pub(crate) fn router(&self) -> Router {
-        Router::new()
-            .route("/{bucket}", any(answer_list))
-            .route("/{bucket}/{*key}", any(answer_object))
-            .layer(DefaultBodyLimit::max(16 * 1024 * 1024))
-            .with_state(self.clone())
+        let routes = self.0.names.iter().fold(Router::new(), |routes, name| {
+            routes
+                .route(&format!("/{name}"), any(answer))
+                .route(&format!("/{name}/{{*key}}"), any(answer))
+        });
+        routes.layer(DefaultBodyLimit::max(MAX_BYTES)).with_state(self.clone())
     }
 
     fn bucket(&self, name: &str) -> Result<PathBuf, Refusal> {
@@ -108,6 +128,18 @@ impl Buckets {
         resource: &str,
     ) -> Result<(), Refusal> {
         let Some(iam) = &self.0.iam else { return Ok(()) };
+        let (bucket, _) = resource.split_once('/').unwrap_or((resource, ""));
+        match iam.outage_of_bucket(headers, bucket) {
+            Some(Failing::Failed) => {
+                let message = "an outage on request".to_owned();
+                return Err((StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message));
+            }
+            Some(Failing::Throttled) => {
+                let message = "please reduce your request rate".to_owned();
+                return Err((StatusCode::SERVICE_UNAVAILABLE, "SlowDown", message));
+            }
+            None => {}
+        }
         let condition = headers.get(IF_NONE_MATCH).and_then(|value| value.to_str().ok());
         match iam.denial_of_object(headers, action, resource, condition) {
             Some(message) => Err((StatusCode::FORBIDDEN, "AccessDenied", message)),
@@ -125,14 +157,13 @@ impl Buckets {
             let message = "If-None-Match of PUT is `*`".to_owned();
             return Err((StatusCode::NOT_IMPLEMENTED, "NotImplemented", message));
         }
-        let is_new = condition.is_some();
+        let must_be_new = condition.is_some();
         if !self.writes().insert(path.clone()) {
             let message = "another request is writing the key".to_owned();
             return Err((StatusCode::CONFLICT, "ConditionalRequestConflict", message));
         }
-        let written = write(&path, request, is_new).await;
-        self.writes().remove(&path);
-        written.map(|()| Vec::new())
+        let writing = Writing { buckets: self, path };
+        write(&writing.path, request, must_be_new).await.map(|()| Vec::new())
     }
 
     fn list(&self, bucket: &str, query: &str) -> Result<Vec<u8>, Refusal> {
@@ -150,19 +181,19 @@ impl Buckets {
             None => keys.collect(),
         };
         let mut list = format!("<ListBucketResult><Name>{bucket}</Name>");
-        for key in keys.iter().take(MOST_KEYS) {
+        for key in keys.iter().take(MAX_KEYS) {
             let size = std::fs::metadata(folder.join(file_name(key))).map_err(internal)?.len();
             let key = escape(key);
             // Writes into memory have no error.
             let _ = write!(list, "<Contents><Key>{key}</Key><Size>{size}</Size></Contents>");
         }
-        let more = keys.get(MOST_KEYS - 1).filter(|_| keys.len() > MOST_KEYS);
+        let more = keys.get(MAX_KEYS - 1).filter(|_| keys.len() > MAX_KEYS);
         let token = more
             .map(|last| format!("<NextContinuationToken>{}</NextContinuationToken>", escape(last)));
         let _ = write!(
             list,
             "<KeyCount>{}</KeyCount><IsTruncated>{}</IsTruncated>{}</ListBucketResult>",
-            keys.len().min(MOST_KEYS),
+            keys.len().min(MAX_KEYS),
             more.is_some(),
             token.unwrap_or_default(),
         );
@@ -171,7 +202,7 @@ impl Buckets {
 }
 
 /// Writes an object in one step: a reader finds the whole object, or none.
-async fn write(path: &Path, request: Request, is_new: bool) -> Result<(), Refusal> {
+async fn write(path: &Path, request: Request, must_be_new: bool) -> Result<(), Refusal> {
     let content: Bytes = axum::body::to_bytes(request.into_body(), usize::MAX)
         .await
         .map_err(|error| (StatusCode::BAD_REQUEST, "IncompleteBody", error.to_string()))?;
@@ -179,7 +210,7 @@ async fn write(path: &Path, request: Request, is_new: bool) -> Result<(), Refusa
     std::fs::create_dir_all(folder).map_err(internal)?;
     let file = tempfile::NamedTempFile::new_in(folder).map_err(internal)?;
     std::fs::write(file.path(), &content).map_err(internal)?;
-    let stored = if is_new { file.persist_noclobber(path) } else { file.persist(path) };
+    let stored = if must_be_new { file.persist_noclobber(path) } else { file.persist(path) };
     match stored {
         Ok(_) => Ok(()),
         Err(error) if error.error.kind() == ErrorKind::AlreadyExists => {
@@ -221,31 +252,25 @@ fn file_name(key: &str) -> String {
     name
 }
 
-async fn answer_list(
-    State(buckets): State<Buckets>,
-    axum::extract::Path(bucket): axum::extract::Path<String>,
-    RawQuery(query): RawQuery,
-    request: Request,
-) -> Response<Body> {
-    let listed = || {
-        let arn = format!("arn:aws:s3:::{bucket}");
-        buckets.check_rights(request.headers(), "s3:ListBucket", &arn)?;
-        if request.method() != Method::GET {
-            return Err(not_emulated(request.method()));
-        }
-        buckets.list(&bucket, query.as_deref().unwrap_or_default())
+async fn answer(State(buckets): State<Buckets>, request: Request) -> Response<Body> {
+    let is_deletion = request.method() == Method::DELETE;
+    let path = request.uri().path().trim_start_matches('/');
+    let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
+    let answered = match (bucket.to_owned(), decode_path(key)) {
+        (bucket, Ok(key)) if key.is_empty() => list(&buckets, &bucket, &request),
+        (bucket, Ok(key)) => object(&buckets, &bucket, &key, request).await,
+        (_, Err(error)) => Err((StatusCode::BAD_REQUEST, "InvalidURI", error.to_string())),
     };
-    respond(listed(), StatusCode::OK)
+    respond(answered, if is_deletion { StatusCode::NO_CONTENT } else { StatusCode::OK })
 }
 
-async fn answer_object(
-    State(buckets): State<Buckets>,
-    axum::extract::Path((bucket, key)): axum::extract::Path<(String, String)>,
-    request: Request,
-) -> Response<Body> {
-    let is_deletion = request.method() == Method::DELETE;
-    let answered = object(&buckets, &bucket, &key, request).await;
-    respond(answered, if is_deletion { StatusCode::NO_CONTENT } else { StatusCode::OK })
+fn list(buckets: &Buckets, bucket: &str, request: &Request) -> Result<Vec<u8>, Refusal> {
+    let arn = format!("arn:aws:s3:::{bucket}");
+    buckets.check_rights(request.headers(), "s3:ListBucket", &arn)?;
+    if request.method() != Method::GET {
+        return Err(not_emulated(request.method()));
+    }
+    buckets.list(bucket, request.uri().query().unwrap_or_default())
 }
 
 async fn object(
@@ -270,19 +295,23 @@ async fn object(
             Err(error) if error.kind() != ErrorKind::NotFound => Err(internal(error)),
             Ok(()) | Err(_) => Ok(Vec::new()),
         },
-        _ => std::fs::read(&path).map_err(|error| {
-            if error.kind() != ErrorKind::NotFound {
-                return internal(error);
+        _ => match std::fs::read(&path) {
+            Ok(object) => Ok(object),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                // Only a caller that may list the keys learns that there is none.
+                let bucket = format!("arn:aws:s3:::{bucket}");
+                buckets.check_rights(request.headers(), "s3:ListBucket", &bucket)?;
+                let message = "the specified key does not exist".to_owned();
+                Err((StatusCode::NOT_FOUND, "NoSuchKey", message))
             }
-            let message = "the specified key does not exist".to_owned();
-            (StatusCode::NOT_FOUND, "NoSuchKey", message)
-        }),
+            Err(error) => Err(internal(error)),
+        },
     }
 }
 
 fn not_emulated(method: &Method) -> Refusal {
     let message = format!(
-        "here are PUT, GET, HEAD and DELETE of an object, and ListObjectsV2, and not {method}"
+        "`{method}` is not emulated: use PUT, GET, HEAD or DELETE of an object, or ListObjectsV2"
     );
     (StatusCode::NOT_IMPLEMENTED, "NotImplemented", message)
 }
@@ -308,3 +337,6 @@ fn respond(answered: Result<Vec<u8>, Refusal>, status: StatusCode) -> Response<B
     *response.status_mut() = status;
     response
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 use ledgerline_sam::template::{self, Event, QueueSource, StreamSource, Template};
 
 use crate::{
+    buckets::Buckets,
     bus_rules,
     event_bus::EventBridge,
     host::Function,
@@ -32,6 +33,7 @@ const DEFAULT_VISIBILITY_TIMEOUT: u64 = 30;
 pub(crate) struct Services {
     pub(crate) dynamodb: DynamoDb,
     pub(crate) sqs: Arc<Sqs>,
+    pub(crate) buckets: Buckets,
     pub(crate) events: EventBridge,
     pub(crate) invocations: Arc<Invocations>,
     pub(crate) iam: Arc<Iam>,
@@ -60,6 +62,8 @@ impl Services {
             }
         }
         sqs.create_queues(&template.queues).await?;
+        let names = template.buckets.iter().map(|bucket| bucket.name.clone());
+        let buckets = Buckets::open(names, data, Some(Arc::clone(&iam)))?;
         let invocations = Arc::new(Invocations {
             targets: OnceLock::new(),
             outages: Arc::clone(&iam.outages),
@@ -68,7 +72,7 @@ impl Services {
             under_way: Arc::default(),
         });
         let events = EventBridge::new(Arc::clone(&invocations));
-        Ok(Self { dynamodb, sqs: Arc::new(sqs), events, invocations, iam, hops })
+        Ok(Self { dynamodb, sqs: Arc::new(sqs), buckets, events, invocations, iam, hops })
     }
 }
 

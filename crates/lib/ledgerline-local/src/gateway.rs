@@ -21,6 +21,7 @@ use ledgerline_sam::template::{ACCOUNT, Queue, REGION, Resource};
 use crate::{
     access_log::AccessLog,
     aws_answer::answer,
+    buckets::Buckets,
     event_bus::EventBridge,
     host::{Function, LIVE},
     iam::Iam,
@@ -41,6 +42,7 @@ const FORM: &[u8] = b"application/x-www-form-urlencoded";
 pub(crate) struct Gateway {
     pub(crate) dynamodb: String,
     pub(crate) sqs: Arc<Sqs>,
+    pub(crate) buckets: Buckets,
     pub(crate) events: EventBridge,
     /// The functions, each with its logical and physical ids.
     pub(crate) functions: Vec<(Vec<String>, Arc<Function>)>,
@@ -63,7 +65,8 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     pub(crate) fn router(self) -> Router {
-        Router::new()
+        let buckets = self.buckets.router();
+        let services = Router::new()
             .route("/2015-03-31/functions/{name}/invocations", post(invoke))
             .route("/2015-03-31/functions", get(functions))
             .route("/2015-03-31/functions/", get(functions))
@@ -73,7 +76,8 @@ impl Gateway {
             .fallback(handle_operation)
             // The largest request is DynamoDB's BatchWriteItem.
             .layer(DefaultBodyLimit::max(16 * 1024 * 1024))
-            .with_state(Arc::new(self))
+            .with_state(Arc::new(self));
+        services.merge(buckets)
     }
 }
 
@@ -119,7 +123,7 @@ async fn handle_operation(
             return to_database(&gateway, &headers, body).await;
         }
         _ => {
-            let message = "here are DynamoDB, DynamoDB Streams, SQS and EventBridge, in their JSON protocols, the invocation and the list of functions, SendEmail of SES, \
+            let message = "here are DynamoDB, DynamoDB Streams, SQS and EventBridge, in their JSON protocols, the objects of S3, the invocation and the list of functions, SendEmail of SES, \
                 the names of CloudFormation's resources, and FilterLogEvents of CloudWatch Logs";
             return answer(
                 StatusCode::BAD_REQUEST,

@@ -35,6 +35,8 @@ pub struct Iam {
     callers: HashMap<String, Caller>,
     /// The tables, by name.
     tables: HashMap<String, Guarded>,
+    /// The policies of buckets, by name.
+    buckets: HashMap<String, ResourcePolicy>,
     /// The cached decisions. A decision depends only on the caller and the act.
     decided: Mutex<Decided>,
     pub(crate) outages: Arc<Outages>,
@@ -70,9 +72,26 @@ impl Caller {
 struct Guarded {
     /// The name of the partition key.
     partition: String,
-    policy: Option<PolicyEvaluator>,
+    policy: Option<ResourcePolicy>,
+}
+
+/// The policy of a table or a bucket.
+#[derive(Debug)]
+struct ResourcePolicy {
+    policy: PolicyEvaluator,
     /// Whether a statement of the policy has conditions.
     conditions: bool,
+}
+
+impl ResourcePolicy {
+    /// Reads the policy of the resource with this name, if it has one.
+    fn read(name: &str, policy: Option<&Value>) -> Result<Option<Self>> {
+        let Some(policy) = policy else { return Ok(None) };
+        let conditions = has_conditions(policy);
+        let policy = evaluator(std::slice::from_ref(policy));
+        let policy = policy.with_context(|| format!("the policy of {name}"))?;
+        Ok(Some(Self { policy, conditions }))
+    }
 }
 
 /// One action on one resource that a request needs.
@@ -91,7 +110,7 @@ enum Because {
     NotAllowed,
     /// The role denies the action.
     DeniedByRole,
-    /// The table's policy denies the action.
+    /// The policy of the table or bucket denies the action.
     Denied,
 }
 
@@ -116,17 +135,16 @@ impl Iam {
             let partition = keys.into_iter().find(|key| key["KeyType"] == "HASH");
             let partition =
                 partition.and_then(|key| key["AttributeName"].as_str()).unwrap_or_default();
-            let conditions = table.policy.as_ref().is_some_and(has_conditions);
-            let policy =
-                table.policy.as_ref().map(|policy| evaluator(std::slice::from_ref(policy)));
-            let policy =
-                policy.transpose().with_context(|| format!("the policy of {}", table.name))?;
-            tables.insert(
-                table.name.clone(),
-                Guarded { partition: partition.to_owned(), policy, conditions },
-            );
+            let policy = ResourcePolicy::read(&table.name, table.policy.as_ref())?;
+            tables.insert(table.name.clone(), Guarded { partition: partition.to_owned(), policy });
         }
-        Ok(Self { callers, tables, decided: Mutex::default(), outages: Arc::default(), hops })
+        let mut buckets = HashMap::new();
+        for bucket in &template.buckets {
+            let policy = ResourcePolicy::read(&bucket.name, bucket.policy.as_ref())?;
+            buckets.extend(policy.map(|policy| (bucket.name.clone(), policy)));
+        }
+        let decided = Mutex::default();
+        Ok(Self { callers, tables, buckets, decided, outages: Arc::default(), hops })
     }
 
     /// Creates the permissions of functions without a template. The callers have these access keys
@@ -143,11 +161,11 @@ impl Iam {
             let caller = Caller::new(arn, &policies, true)?;
             Ok::<_, anyhow::Error>((key, caller))
         };
-        let guarded =
-            |(name, partition)| (name, Guarded { partition, policy: None, conditions: false });
+        let guarded = |(name, partition)| (name, Guarded { partition, policy: None });
         Ok(Self {
             callers: roles.into_iter().map(caller).collect::<Result<_>>()?,
             tables: tables.into_iter().map(guarded).collect(),
+            buckets: HashMap::new(),
             decided: Mutex::default(),
             outages: Arc::default(),
             hops: TraceLog { quiet: true },
@@ -176,6 +194,12 @@ impl Iam {
         let message = self.denial_of_acts(caller(headers)?, vec![act])?;
         self.hops.always("denied", &message);
         Some(message)
+    }
+
+    /// Returns the answer to a request of a function to a bucket that has an outage.
+    pub(crate) fn outage_of_bucket(&self, headers: &HeaderMap, arn: &str) -> Option<Failing> {
+        let caller = self.callers.get(caller(headers)?)?;
+        self.outages.failure(arn).filter(|_| caller.is_function)
     }
 
     fn denial_of_acts(&self, key: &str, acts: Vec<Act>) -> Option<String> {
@@ -247,7 +271,7 @@ impl Iam {
     /// Returns the reason why the caller may not perform the act; `None` if the caller may.
     fn decide(&self, key: &str, caller: Option<&Caller>, act: &Act) -> Option<Because> {
         let depends = caller.is_some_and(|caller| caller.conditions)
-            || self.table_of(act).is_some_and(|table| table.conditions);
+            || self.policy_of(act).is_some_and(|policy| policy.conditions);
         let context = if depends { act.context.clone() } else { Vec::new() };
         let asked = (
             key.to_owned(),
@@ -290,8 +314,8 @@ impl Iam {
             IAMRequest::new_with_context(principal, act.action.clone(), resource, context);
         let decision =
             |policies: &PolicyEvaluator| policies.evaluate(&request).map(|result| result.decision);
-        let policy = self.table_of(act).and_then(|table| table.policy.as_ref());
-        if policy.is_some_and(|policy| decision(policy) == Ok(Decision::Deny)) {
+        let policy = self.policy_of(act);
+        if policy.is_some_and(|policy| decision(&policy.policy) == Ok(Decision::Deny)) {
             return Some(Because::Denied);
         }
         match caller.map(|caller| decision(&caller.role)) {
@@ -305,6 +329,14 @@ impl Iam {
     fn table_of(&self, act: &Act) -> Option<&Guarded> {
         let path = act.resource.split(":table/").nth(1)?;
         self.tables.get(path.split('/').next()?)
+    }
+
+    /// Returns the policy of the table or bucket of an act.
+    fn policy_of(&self, act: &Act) -> Option<&ResourcePolicy> {
+        if let Some(path) = act.resource.strip_prefix("arn:aws:s3:::") {
+            return self.buckets.get(path.split('/').next()?);
+        }
+        self.table_of(act)?.policy.as_ref()
     }
 
     // --- The actions of requests -----------------------------------------------------------------

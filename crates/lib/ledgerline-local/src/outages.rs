@@ -1,5 +1,5 @@
-//! Outages on request: for a while, the requests of functions to a table, a queue, the bus or a
-//! function fail, or are throttled.
+//! Outages on request: for a while, the requests of functions to a table, a queue, a bucket, the bus
+//! or a function fail, or are throttled.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -16,8 +16,8 @@ pub(crate) struct Outages(Mutex<Vec<(Outage, Instant)>>);
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Outage {
-    /// The end of the resource's ARN: that of a table (not of its indexes), a queue or a function
-    /// (without an alias). For the bus, it is `events`; for mails, the sender's address.
+    /// The end of the resource's ARN: that of a table (not of its indexes), a queue, a bucket or a
+    /// function (without an alias). For the bus, it is `events`; for mails, the sender's address.
     pub(crate) of: String,
     /// The length of the outage.
     pub(crate) seconds: u32,
@@ -57,7 +57,9 @@ impl Outages {
             None => resource,
         };
         let under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_of_it = |of: &str| resource.ends_with(of) || without_alias.ends_with(of);
+        // The name of a bucket has lowercase letters.
+        let ends = |text: &str, of: &str| text.to_lowercase().ends_with(&of.to_lowercase());
+        let is_of_it = |of: &str| ends(resource, of) || ends(without_alias, of);
         let now = Instant::now();
         let mut of_it =
             under_way.iter().filter(|(outage, until)| is_of_it(&outage.of) && *until > now);

@@ -236,7 +236,7 @@ fn add_functions(
     database: &str,
     aws_url: &str,
 ) -> Result<Vec<Arc<Function>>> {
-    let services = ["SQS", "EVENTBRIDGE", "LAMBDA", "SESV2"];
+    let services = ["SQS", "EVENTBRIDGE", "LAMBDA", "S3", "SESV2"];
     let endpoints = services.map(|service| (service, aws_url));
     let endpoints = endpoints.into_iter().chain([("DYNAMODB", database)]);
     let endpoints: Vec<_> = endpoints
@@ -281,6 +281,7 @@ fn gateway(
         functions: named.collect(),
         dynamodb: services.dynamodb.url,
         sqs: services.sqs,
+        buckets: services.buckets,
         events: services.events,
         invocations: services.invocations,
         stack: source.stack().to_owned(),
