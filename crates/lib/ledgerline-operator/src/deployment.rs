@@ -12,6 +12,7 @@ use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use aws_smithy_types::timeout::TimeoutConfig;
 use aws_types::SdkConfig;
 use futures::{StreamExt, stream};
+use ledgerline::manifest::BODIES_BUCKET;
 use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Units, ViewTable};
 use ledgerline_lambda::rebuild::{RebuildRequest, RebuildResponse};
 use serde_json::{Value, json};
@@ -38,6 +39,7 @@ pub(crate) struct Deployment {
     pub(crate) lambda: aws_sdk_lambda::Client,
     pub(crate) sqs: aws_sdk_sqs::Client,
     sts: aws_sdk_sts::Client,
+    sdk: SdkConfig,
     pub(crate) is_local: bool,
     /// The units of the database that the tool has consumed.
     pub(crate) units: Units,
@@ -83,6 +85,7 @@ impl Deployment {
             lambda: aws_sdk_lambda::Client::from_conf(lambda),
             sqs: aws_sdk_sqs::Client::new(&sdk),
             sts: aws_sdk_sts::Client::new(&sdk),
+            sdk,
             is_local: stack.local.is_some(),
             resources: BTreeMap::new(),
             functions: BTreeMap::new(),
@@ -221,7 +224,12 @@ impl Deployment {
     }
 
     pub(crate) fn log(&self) -> Result<DynamoDbStore> {
-        Ok(DynamoDbStore::new(self.dynamodb.clone(), self.shared_variable("COMMITS_TABLE")?))
+        let log = DynamoDbStore::new(self.dynamodb.clone(), self.shared_variable("COMMITS_TABLE")?);
+        // Without body objects, no function has the variable.
+        Ok(match self.shared_variable(BODIES_BUCKET) {
+            Ok(bucket) => ledgerline_s3::open(log, &self.sdk, bucket, usize::MAX),
+            Err(_) => log,
+        })
     }
 
     /// Returns the number of parts in which the log is read at once. The emulated database has no

@@ -6,7 +6,7 @@ pub mod process_manager;
 pub mod queries;
 pub mod views;
 
-use ledgerline::{Aggregates, Visitor, testing::tank::Tank};
+use ledgerline::{Aggregate, Aggregates, Visitor, testing::tank::Tank};
 
 use self::haul::Haul;
 
@@ -22,6 +22,23 @@ impl Aggregates for Depot {
         visitor.visit::<Tank>();
         visitor.visit::<Haul>();
     }
+}
+
+ledgerline_lambda::handlers! {
+    bodies: &[Tank::CATEGORY], ledgerline_s3::open;
+    fills_projector: ledgerline_lambda::log_projector::run(views::FILLS_VIEW);
+    haul: ledgerline_lambda::process_manager::run(async |_, store| Ok(process_manager::Hauls::new(store)));
+    haul_commands: ledgerline_lambda::commands::run(commands::hauls());
+    levels_projector: ledgerline_lambda::state_projector::run(views::LEVELS_VIEW);
+    readings_projector: ledgerline_lambda::log_projector::run(views::READINGS_VIEW);
+    stock_queries: ledgerline_lambda::queries::run(queries::stock());
+    stock_subscription: ledgerline_lambda::subscription::run(views::STOCK_VIEW);
+    tank_commands: ledgerline_lambda::commands::run(commands::tanks());
+    tank_events_queries: ledgerline_lambda::events::run::<Depot>();
+    tank_fanout: ledgerline_lambda::fanout::run::<Depot>();
+    tank_queries: ledgerline_lambda::queries::run(queries::tanks());
+    tank_reconciler: ledgerline_lambda::reconciler::run();
+    tank_sequencer: ledgerline_lambda::sequencer::run();
 }
 
 /// The folder of the application: its template, events and shapes.

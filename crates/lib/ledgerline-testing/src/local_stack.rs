@@ -314,9 +314,11 @@ impl LocalStack {
         ledgerline_dynamodb::sdk_config(&self.aws_url())
     }
 
-    /// Returns the log itself, read from the emulated DynamoDB.
+    /// Returns the log itself, read from the emulated DynamoDB and the bucket of body objects.
     pub fn store(&self) -> DynamoDbStore {
-        self.streams("CommitsTable")
+        let bucket = table("CommitsTable").replace("CommitsTable", "BodiesBucket").to_lowercase();
+        let log = self.streams("CommitsTable");
+        ledgerline_s3::open(log, &self.aws(), &bucket, usize::MAX)
     }
 
     /// Returns the streams in the table with this logical id.

@@ -39,8 +39,8 @@ impl MemoryBodies {
         self.content().failures.extend(failures);
     }
 
-    /// Returns the calls since the last call of this function.
-    pub fn calls(&self) -> Vec<&'static str> {
+    /// Removes and returns the recorded calls, `put` or `get`, the oldest first.
+    pub fn take_calls(&self) -> Vec<&'static str> {
         std::mem::take(&mut self.content().calls)
     }
 

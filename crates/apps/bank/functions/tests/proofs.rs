@@ -127,7 +127,7 @@ fn transfer_case(name: &str, amount: i64, received: bool) -> Case {
     Case::new(name, log, move |wire: Wire, done: Done| {
         async move {
             let runner = transfers_at(&wire);
-            let quiet = wire.apart();
+            let quiet = wire.fork();
             let stream = request_commits("x", amount).remove(0).stream;
             loop {
                 let version = done.borrow().len() as u64 + 1;
@@ -162,7 +162,7 @@ fn transfer(world: &mut World, seed: u64) -> Result<()> {
     world.runtime.block_on(async {
         let mut rng = Rng::with_seed(seed);
         fastrand::seed(seed);
-        let quiet = world.wire.apart();
+        let quiet = world.wire.fork();
         let store = World::store_at(&quiet);
         let id = format!("t{seed}");
         let amount = rng.i64(1..60);

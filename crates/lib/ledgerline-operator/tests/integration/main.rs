@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "in a test a panic is the report")]
 
 mod busy_rebuild;
-mod compressed;
 mod dead_letters;
 mod interruptions;
 mod ledger;
@@ -13,4 +12,5 @@ mod reconcile;
 mod rights;
 mod runbook;
 mod skip;
+mod stored_forms;
 mod wrong_rows;

@@ -2,5 +2,5 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::state_projector::run(ledgerline_tank::views::LEVELS_VIEW).await
+    ledgerline_tank::levels_projector().await
 }

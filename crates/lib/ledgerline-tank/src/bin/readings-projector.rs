@@ -2,5 +2,5 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::log_projector::run(ledgerline_tank::views::READINGS_VIEW).await
+    ledgerline_tank::readings_projector().await
 }

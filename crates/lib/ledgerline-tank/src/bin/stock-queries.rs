@@ -2,5 +2,5 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::queries::run(ledgerline_tank::queries::stock()).await
+    ledgerline_tank::stock_queries().await
 }

@@ -2,5 +2,5 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::subscription::run(ledgerline_tank::views::STOCK_VIEW).await
+    ledgerline_tank::stock_subscription().await
 }

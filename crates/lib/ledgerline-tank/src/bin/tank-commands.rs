@@ -2,5 +2,5 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::commands::run(ledgerline_tank::commands::tanks()).await
+    ledgerline_tank::tank_commands().await
 }

@@ -2,5 +2,5 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::queries::run(ledgerline_tank::queries::tanks()).await
+    ledgerline_tank::tank_queries().await
 }

@@ -1,4 +1,6 @@
-//! Functions that compress each payload, and the tool that reads them.
+//! Functions that compress each payload, or put it into a body object, and the tool that reads them.
+
+use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline_testing::{
@@ -9,15 +11,40 @@ use ledgerline_testing::{
 
 use crate::rebuild::hasten;
 
+type Item = HashMap<String, AttributeValue>;
+
 #[tokio::test]
 async fn every_subscriber_and_the_tool_read_compressed_payloads() {
-    // Given functions that compress each payload,
+    let is_gzip = |value: &AttributeValue| value.as_m().unwrap()["data"].is_b();
+    let items = every_reader_reads("COMPRESS_OVER: \"0\"").await;
+    for item in &items {
+        assert!(item["events"].as_l().unwrap().iter().all(is_gzip), "{item:?}");
+    }
+    assert!(items.iter().filter_map(|item| item.get("state")).any(is_gzip), "{items:?}");
+}
+
+#[tokio::test]
+async fn every_subscriber_and_the_tool_read_payloads_in_body_objects() {
+    for item in every_reader_reads("BODY_OVER: \"0\"").await {
+        // Only the commits of tanks have objects.
+        let is_of_tank = item["stream"].as_s().unwrap().starts_with("tank-");
+        assert_eq!(item.contains_key("body"), is_of_tank, "{item:?}");
+        let events = item["events"].as_l().unwrap().iter();
+        let mut payloads = events.filter_map(|event| event.as_m().unwrap().get("data"));
+        assert_eq!(payloads.next().is_none(), is_of_tank, "{item:?}");
+    }
+}
+
+/// Sends commands to functions with this variable, and checks what each reader of the log returns.
+/// Returns the items of the log.
+async fn every_reader_reads(variable: &str) -> Vec<Item> {
+    // Given functions with the variable,
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("template.yaml");
     let template = std::fs::read_to_string(workspace().join("template.yaml")).unwrap();
     let (before, after) = template.split_once("        PROBLEM_TYPES:").unwrap();
-    let variable = "        COMPRESS_OVER: \"0\"\n        PROBLEM_TYPES:";
-    std::fs::write(&path, format!("{before}{variable}{after}")).unwrap();
+    let edited = format!("{before}        {variable}\n        PROBLEM_TYPES:{after}");
+    std::fs::write(&path, edited).unwrap();
     let name = "samconfig.toml";
     std::fs::copy(workspace().join(name), folder.path().join(name)).unwrap();
     let stack = LocalStack::start_as(&["--template", path.to_str().unwrap()]).await;
@@ -32,16 +59,9 @@ async fn every_subscriber_and_the_tool_read_compressed_payloads() {
     haul(&stack, &from, &to, 10).await;
     litres_moved_once(&stack).await;
 
-    // then the log has gzip, and all subscribers have applied it.
+    // then all subscribers have applied them.
     let items =
         client.scan().table_name(table("CommitsTable")).send().await.unwrap().items.unwrap();
-    for item in &items {
-        for event in item["events"].as_l().unwrap() {
-            assert!(matches!(event.as_m().unwrap()["data"], AttributeValue::B(_)), "{item:?}");
-        }
-    }
-    let is_gzip = |state: &AttributeValue| state.as_m().unwrap()["data"].is_b();
-    assert!(items.iter().filter_map(|item| item.get("state")).any(is_gzip), "{items:?}");
     for id in [&from, &to] {
         settled(&stack, id).await;
     }
@@ -76,4 +96,5 @@ async fn every_subscriber_and_the_tool_read_compressed_payloads() {
     let correlation = drawn["correlationId"].as_str().unwrap();
     let (_, traced) = ledger.run(&["trace", correlation, "--payloads"]);
     assert_eq!(traced[0]["data"][0]["amount"], 3, "{traced:?}");
+    items
 }
