@@ -1,5 +1,7 @@
 //! Faults that the tests act out on a local stack.
 
+use std::collections::HashMap;
+
 use aws_sdk_dynamodb::types::AttributeValue;
 use aws_sdk_sqs::types::QueueAttributeName;
 use futures::future::join_all;
@@ -37,6 +39,8 @@ pub(crate) enum Fault {
     RetryQueueGone,
     /// The fanout gives up a record, and its dead-letter queue is gone.
     FanoutQueueGone,
+    /// An administrator removes a commit, and changes another one.
+    CommitsChanged,
     /// A caller exceeds its rate limit.
     CallerThrottled,
     /// The tables of the consumers of commits are down.
@@ -77,6 +81,7 @@ impl Fault {
                 stack.begin_outage("LevelsProjectorFunction", "failed", LASTING).await;
                 install(stack, 0).await;
             }
+            Self::CommitsChanged => commits_changed(stack).await,
             Self::CallerThrottled => caller_throttled(stack).await,
             Self::CommitsWait => commits_wait(stack).await,
             Self::CommitsGivenUp => {
@@ -160,6 +165,31 @@ async fn row_lost(stack: &LocalStack) {
         errors.iter().any(|line| line["who"] == "LevelsProjectorFunction").then_some(())
     })
     .await;
+}
+
+/// Removes the first commit of a tank, and changes the second one.
+async fn commits_changed(stack: &LocalStack) {
+    let stream = Tank::stream(&install(stack, 1).await).unwrap();
+    let dynamodb =
+        aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
+    let key = |version: u64| {
+        let stream = AttributeValue::S(stream.to_string());
+        let version = AttributeValue::N(version.to_string());
+        HashMap::from([("stream".to_owned(), stream), ("version".to_owned(), version)])
+    };
+    let delete = dynamodb.delete_item().table_name(table("CommitsTable"));
+    delete.set_key(Some(key(1))).send().await.unwrap();
+    let update = dynamodb.update_item().table_name(table("CommitsTable")).set_key(Some(key(2)));
+    update.update_expression("REMOVE meta").send().await.unwrap();
+    for (version, event) in [(1, "REMOVE"), (2, "MODIFY")] {
+        eventually("the fanout names the commit", async || {
+            let lines = stack.logged(r#"{ $.message = "a commit was changed or removed" }"#).await;
+            let names =
+                |line: &&Value| line["stream"] == stream.to_string() && line["version"] == version;
+            lines.iter().find(names).map(|line| assert_eq!(line["event"], event))
+        })
+        .await;
+    }
 }
 
 /// Appends a haul whose litres are drawn, between two tanks that are not installed: the litres can

@@ -22,7 +22,7 @@ use crate::{
 type Row = (Fault, i64, &'static [&'static str]);
 
 /// The faults of the first stack. In this order, no fault makes the alarm of a later fault ring.
-const STATES: [Row; 9] = [
+const STATES: [Row; 10] = [
     (Fault::FanoutKilled, 0, &["FanoutErrors", "FunctionErrors"]),
     (Fault::RowLost, 0, &["Unreconciled"]),
     (Fault::HaulStuck, 0, &["StuckHauls"]),
@@ -32,6 +32,7 @@ const STATES: [Row; 9] = [
     (Fault::StatesGivenUp, 0, &["LevelsDeadLetterQueueNotEmpty"]),
     (Fault::RetryQueueGone, 0, &["LevelsProjectorUndelivered"]),
     (Fault::FanoutQueueGone, 0, &["FanoutUndelivered"]),
+    (Fault::CommitsChanged, 0, &["ChangedCommits"]),
 ];
 
 /// The faults of the second stack, in an order of the same kind.
@@ -87,10 +88,13 @@ fn every_alarm_of_the_template_has_one_fault_or_a_reason() {
 #[tokio::test]
 async fn no_alarm_rings_on_a_healthy_stack_and_faults_of_states_ring_theirs() {
     // In this copy of the template, the fanout gives up a record after one retry, and not after
-    // twelve hours. The test kills the fanout once.
+    // twelve hours: the test kills the fanout once. The copy also allows changes of commits.
     let folder = tempfile::tempdir().unwrap();
     let text = std::fs::read_to_string(path()).unwrap();
     let text = text.replace("MaximumRetryAttempts: 10000", "MaximumRetryAttempts: 1");
+    let denial = "Sid: CommitsAreNeverChanged\n              Effect: ";
+    assert!(text.contains(&format!("{denial}Deny")));
+    let text = text.replace(&format!("{denial}Deny"), &format!("{denial}Allow"));
     let copy = folder.path().join("template.yaml");
     std::fs::write(&copy, text).unwrap();
     let config = "samconfig.toml";
