@@ -18,7 +18,8 @@ use crate::{
     payload,
 };
 
-/// The most objects that are read at the same time. Each has up to 4 MB of text.
+/// The most objects that are read at the same time. Each has up to 4 MB of events, and 4 MB of a
+/// state.
 const AT_ONCE: usize = 4;
 /// The most objects of a page. Otherwise 1 MB of items might name thousands, which no invocation has
 /// the time to read.

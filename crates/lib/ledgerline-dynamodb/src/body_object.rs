@@ -13,7 +13,7 @@ const MAX_COMMITS: u64 = 1_000;
 /// The most bytes of its lines. The events of a commit have 4 MB, and so has its state. In a line,
 /// each quote has a backslash.
 const MAX_LINES_BYTES: usize = 5 * payload::MAX_BYTES;
-/// The length of a text of 128 bits: no two objects of a stream share a name.
+/// The hexadecimal digits of 128 bits: no two objects of a stream share a name.
 const HASH_DIGITS: usize = 32;
 
 /// The name of a body object in its stream.

@@ -238,11 +238,16 @@ fn collect(root: &Path, folder: &Path, keys: &mut BTreeSet<String>) -> std::io::
 }
 
 /// Returns the name of the file of a key. It has no capitals, because some file systems do not
-/// distinguish them.
+/// distinguish them. It has no dots, and begins with no slash: the file would lie outside the folder.
 fn file_name(key: &str) -> String {
     let mut name = String::new();
     for byte in key.bytes() {
-        if byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_/".contains(&byte) {
+        let is_separator = byte == b'/' && !name.is_empty() && !name.ends_with('/');
+        if byte.is_ascii_lowercase()
+            || byte.is_ascii_digit()
+            || b"-_".contains(&byte)
+            || is_separator
+        {
             name.push(char::from(byte));
         } else {
             // Writes into memory have no error.

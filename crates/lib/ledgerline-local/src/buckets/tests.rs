@@ -114,6 +114,29 @@ async fn a_list_continues_after_its_last_key() {
     assert!(rest.contains("<Key>1000</Key>") && !rest.contains("<Key>0999</Key>"), "{rest}");
 }
 
+/// A program on this machine must not reach other files through the stack.
+#[tokio::test]
+async fn a_key_that_looks_like_another_folder_stays_in_its_bucket() {
+    let name = format!("outside-{}", std::process::id());
+    let outside = tempfile::Builder::new().prefix(&name).rand_bytes(0).tempdir().unwrap();
+    let path = outside.path().to_str().unwrap();
+    assert!(path.bytes().all(|byte| b"/-_".contains(&byte) || byte.is_ascii_alphanumeric()));
+    let buckets = Buckets::open(["b".to_owned()], None, None).unwrap();
+    let url = buckets.serve().await.unwrap();
+    for key in [format!("{path}/new"), format!("x/{path}/new"), "%2e%2e%2fnew".to_owned()] {
+        let object = format!("{url}/b/{key}");
+        let put = crate::http_client().put(&object).body("content").send().await.unwrap();
+        assert_eq!(put.status(), StatusCode::OK, "{key}");
+        let found = crate::http_client().get(&object).send().await.unwrap();
+        assert_eq!(found.text().await.unwrap(), "content", "{key}");
+    }
+    assert!(!outside.path().join("new").exists());
+    let folder = buckets.bucket("b").unwrap();
+    assert!(!folder.with_file_name("new").exists());
+    let list = String::from_utf8(buckets.list("b", "list-type=2").unwrap()).unwrap();
+    assert!(list.contains("<KeyCount>3</KeyCount>"), "{list}");
+}
+
 #[tokio::test]
 async fn of_two_puts_at_once_the_second_is_a_conflict() {
     let buckets = Buckets::open(["b".to_owned()], None, None).unwrap();
