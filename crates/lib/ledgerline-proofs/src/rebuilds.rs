@@ -443,8 +443,10 @@ impl<'a> Run<'a> {
         for (part, made) in [(*one, first), (*other, second)] {
             match made {
                 Ok(Ok(rebuilt)) if rebuilt.is_done => _ = self.parts.insert(part, true),
-                Ok(_) => self.counts.add(ASKED_AGAIN, 1),
-                Err(_) => self.counts.add(KILLED, 1),
+                made => {
+                    self.counts.add(ASKED_AGAIN, 1);
+                    self.counts.add(KILLED, u64::from(made.is_err()));
+                }
             }
         }
         self.wire.ensure_nothing_denied()
