@@ -84,7 +84,8 @@ impl Payloads for BodyObjects {
     fn put<'a>(&'a self, commit: &'a Commit) -> BoxFuture<'a, Result<String, AppendError>> {
         Box::pin(async move {
             let Self(bodies) = self;
-            let (name, object) = body_object::encode(std::slice::from_ref(commit))?;
+            body_object::check_size(commit)?;
+            let (name, object) = body_object::encode(std::slice::from_ref(commit));
             let key = name.key(&commit.stream);
             let is_new = bodies.put_new(&key, object.clone()).await?;
             if is_new || bodies.get(&key).await? == Some(object) {
@@ -150,7 +151,8 @@ impl BodyObjects {
     }
 }
 
-fn corrupt(stream: &StreamId, version: u64, key: &str, damage: &str) -> StoreError {
+/// Returns the error for a commit whose object is damaged.
+pub(crate) fn corrupt(stream: &StreamId, version: u64, key: &str, damage: &str) -> StoreError {
     StoreError::Corrupt {
         stream: stream.to_string(),
         version,
@@ -162,7 +164,8 @@ fn corrupt(stream: &StreamId, version: u64, key: &str, damage: &str) -> StoreErr
 struct BodyReference {
     stream: StreamId,
     version: u64,
-    command: Option<String>,
+    command: Option<AttributeValue>,
+    at: Option<AttributeValue>,
     /// The name of the object, unless the attribute is damaged.
     name: Option<BodyName>,
 }
@@ -173,8 +176,8 @@ impl BodyReference {
         let name = item.get(item::BODY)?;
         let (stream, version) = item::keys(item)?;
         let name = name.as_s().ok().and_then(|name| BodyName::parse(name, version));
-        let command = item.get(item::COMMAND).and_then(|command| command.as_s().ok().cloned());
-        Some(Self { stream, version, command, name })
+        let field = |name: &str| item.get(name).cloned();
+        Some(Self { stream, version, command: field(item::COMMAND), at: field(item::AT), name })
     }
 
     fn key(&self) -> Option<String> {
@@ -195,13 +198,16 @@ impl BodyReference {
             None => return Err(corrupt(&key, "it was not read")),
         };
         let place = usize::try_from(self.version - name.first).unwrap_or(usize::MAX);
-        match commits.get(place) {
-            Some(commit) if Some(&commit.command) == self.command.as_ref() => {
-                let fields = item::commit_to_item(commit, usize::MAX);
-                Ok(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
-            }
-            Some(_) | None => Err(corrupt(&key, "its line has another command")),
+        let line = commits.get(place).map(|commit| item::commit_to_item(commit, usize::MAX));
+        let line = line.into_iter().flatten().map(|(name, value)| (name.to_owned(), value));
+        let line: Item = line.collect();
+        // IAM cannot protect the command of a stub: only `at` is out of reach of all roles.
+        if line.get(item::COMMAND) != self.command.as_ref()
+            || line.get(item::AT) != self.at.as_ref()
+        {
+            return Err(corrupt(&key, "its line has another command or time"));
         }
+        Ok(line)
     }
 }
 

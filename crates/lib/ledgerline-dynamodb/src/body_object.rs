@@ -6,10 +6,10 @@ use std::fmt;
 use ledgerline::{AppendError, Commit, StreamId};
 use sha2::{Digest, Sha256};
 
-use crate::payload;
+use crate::{item, payload};
 
 /// The most commits of a body object.
-const MAX_COMMITS: u64 = 1_000;
+const MAX_COMMITS: usize = 1_000;
 /// The most bytes of its lines. The events of a commit have 4 MB, and so has its state. In a line,
 /// each quote has a backslash.
 const MAX_LINES_BYTES: usize = 5 * payload::MAX_BYTES;
@@ -33,6 +33,9 @@ impl fmt::Display for BodyName {
 }
 
 impl BodyName {
+    /// The bytes of the attribute with a name whose versions have few digits.
+    pub(crate) const ATTRIBUTE_BYTES: usize = item::BODY.len() + HASH_DIGITS + 8;
+
     /// Reads the name of an object that has this version.
     pub(crate) fn parse(name: &str, version: u64) -> Option<Self> {
         let mut parts = name.splitn(3, '-');
@@ -55,19 +58,37 @@ fn hash(object: &[u8]) -> String {
     digits
 }
 
-/// Returns the object of these commits, which follow each other in their stream, and its name.
+/// The most bytes of text in an object of an archive, unless one commit has more. A reader of one
+/// commit reads its whole object.
+const PART_BYTES: usize = 256 * 1024;
+
+/// Splits commits without states into those of one object each.
+pub(crate) fn split(mut commits: &[Commit]) -> impl Iterator<Item = &[Commit]> {
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |commit: &&Commit| {
+            bytes += payload::text_bytes(commit);
+            bytes <= PART_BYTES
+        };
+        let most = commits.iter().take(MAX_COMMITS).take_while(fits).count().max(1);
+        let part = commits.split_off(..most.min(commits.len()))?;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
+/// Checks that an object can have this commit: a reader accepts no larger one.
 ///
 /// # Errors
-/// When the events have more bytes than a reader accepts, or the state of a commit.
-pub(crate) fn encode(commits: &[Commit]) -> Result<(BodyName, Vec<u8>), AppendError> {
-    let states = commits.iter().filter_map(|commit| commit.state.as_ref());
-    let state = states.map(|state| state.data.len()).max().unwrap_or(0);
-    let events = commits.iter().flat_map(|commit| &commit.events);
-    let (bytes, limit) =
-        (events.map(|event| event.data.len()).sum::<usize>().max(state), payload::MAX_BYTES);
-    if bytes > limit {
-        return Err(AppendError::TooLarge { bytes, limit });
-    }
+/// When the events have more bytes than a reader accepts, or the state has.
+pub(crate) fn check_size(commit: &Commit) -> Result<(), AppendError> {
+    let state = commit.state.as_ref().map_or(0, |state| state.data.len());
+    let events = commit.events.iter().map(|event| event.data.len()).sum::<usize>();
+    let (bytes, limit) = (events.max(state), payload::MAX_BYTES);
+    if bytes > limit { Err(AppendError::TooLarge { bytes, limit }) } else { Ok(()) }
+}
+
+/// Returns the object of these commits, which follow each other in their stream, and its name.
+pub(crate) fn encode(commits: &[Commit]) -> (BodyName, Vec<u8>) {
     let mut lines = String::new();
     for commit in commits {
         // Names, numbers and texts always serialize.
@@ -77,7 +98,7 @@ pub(crate) fn encode(commits: &[Commit]) -> Result<(BodyName, Vec<u8>), AppendEr
     let object = payload::gzip(&lines);
     let version = |commit: Option<&Commit>| commit.map_or(0, |commit| commit.version);
     let (first, last) = (version(commits.first()), version(commits.last()));
-    Ok((BodyName { first, last, hash: hash(&object) }, object))
+    (BodyName { first, last, hash: hash(&object) }, object)
 }
 
 /// Reads the commits of the object with this name.
@@ -92,7 +113,7 @@ pub(crate) fn decode(
     if hash(object) != name.hash {
         return Err("it has another hash");
     }
-    if name.last - name.first >= MAX_COMMITS {
+    if name.last - name.first >= MAX_COMMITS as u64 {
         return Err("it has too many commits");
     }
     let lines = payload::decompress(object, &mut { MAX_LINES_BYTES });
@@ -131,7 +152,7 @@ mod tests {
 
     #[test]
     fn an_object_is_read_as_it_was_written() {
-        let (name, object) = encode(&commits()).unwrap();
+        let (name, object) = encode(&commits());
         assert_eq!(decode(&stream(), &name, &object).unwrap(), commits());
         let text = name.to_string();
         assert!(text.starts_with("3-5-") && text.len() == 4 + HASH_DIGITS, "{text}");
@@ -146,7 +167,7 @@ mod tests {
     /// unreadable.
     #[test]
     fn a_line_is_a_commit_in_the_format_of_the_queues_with_its_state() {
-        let (_, object) = encode(&commits()[..1]).unwrap();
+        let (_, object) = encode(&commits()[..1]);
         let line = payload::decompress(&object, &mut { payload::MAX_BYTES }).unwrap();
         assert_eq!(
             line,
@@ -160,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_damaged_object_is_refused_with_the_damage() {
-        let (name, object) = encode(&commits()).unwrap();
+        let (name, object) = encode(&commits());
         let encode_lines = |lines: &str, last| {
             let object = payload::gzip(lines);
             (BodyName { first: 3, last, hash: hash(&object) }, object)
@@ -178,11 +199,28 @@ mod tests {
             ),
             (encode_lines("{}\n", 5), "a line is no commit"),
             (encode_lines(&lines, 4), "it has other versions"),
-            (encode_lines(&lines, 3 + MAX_COMMITS), "it has too many commits"),
+            (encode_lines(&lines, 3 + MAX_COMMITS as u64), "it has too many commits"),
             (replace("tank-north", "tank-south"), "it has a commit of another stream"),
         ] {
             assert_eq!(decode(&stream(), &name, &object).unwrap_err(), damage);
         }
+    }
+
+    #[test]
+    fn an_object_of_an_archive_has_a_quarter_of_a_megabyte() {
+        let sizes = |texts: &[usize]| -> Vec<_> {
+            let commit = |text: &usize| {
+                let mut commit = commits().remove(0);
+                (commit.events[0].data, commit.state) = (" ".repeat(*text), None);
+                commit
+            };
+            let commits: Vec<_> = texts.iter().map(commit).collect();
+            split(&commits).map(<[Commit]>::len).collect()
+        };
+        assert_eq!(sizes(&[]), [0; 0]);
+        assert_eq!(sizes(&[1; 1_001]), [1_000, 1]);
+        assert_eq!(sizes(&[PART_BYTES - 1, 1, 1]), [2, 1]);
+        assert_eq!(sizes(&[1, PART_BYTES + 1, 1]), [1, 1, 1]);
     }
 
     #[test]
@@ -194,14 +232,15 @@ mod tests {
         let largest = "\"".repeat(limit);
         large[0].events[0].data.clone_from(&largest);
         large[0].state = Some(RecordedState { schema: 1, data: largest });
-        let (name, object) = encode(&large).unwrap();
+        check_size(&large[0]).unwrap();
+        let (name, object) = encode(&large);
         assert_eq!(decode(&stream(), &name, &object).unwrap(), large);
         for events in [true, false] {
             let mut larger = large.clone();
             let state = larger[0].state.as_mut().map(|state| &mut state.data);
             let data = if events { Some(&mut larger[0].events[0].data) } else { state };
             data.unwrap().push('x');
-            let refused = encode(&larger);
+            let refused = check_size(&larger[0]);
             assert!(
                 matches!(refused, Err(AppendError::TooLarge { bytes, limit: l }) if bytes == limit + 1 && l == limit)
             );

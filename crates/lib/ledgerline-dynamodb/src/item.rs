@@ -224,6 +224,27 @@ pub(crate) fn keys(item: &Item) -> Option<(StreamId, u64)> {
     Some((stream, version(item)?))
 }
 
+/// Whether the item is a stub: an archive has moved the commit into an object.
+pub(crate) fn is_stub(item: &Item) -> bool {
+    item.contains_key(BODY) && !item.contains_key(EVENTS)
+}
+
+/// Whether the item of a commit has a field that this program does not know. A reader ignores it,
+/// but an archive would lose it.
+pub(crate) fn has_unknown_field(item: &Item) -> bool {
+    let names = |value: &AttributeValue, known: &[&str]| {
+        value.as_m().is_ok_and(|map| map.keys().any(|name| !known.contains(&name.as_str())))
+    };
+    let event = |event| names(event, &[TYPE, SCHEMA, DATA]);
+    item.iter().any(|(name, value)| match name.as_str() {
+        STREAM | VERSION | COMMAND | AT | BODY => false,
+        EVENTS => value.as_l().is_ok_and(|events| events.iter().any(event)),
+        STATE => names(value, &[SCHEMA, DATA]),
+        META => names(value, &[ACTOR, CORRELATION_ID, CAUSATION_ID, SOURCE_ADDRESS, TRACE_ID]),
+        _ => true,
+    })
+}
+
 pub(crate) fn version(item: &Item) -> Option<u64> {
     item.get(VERSION)?.as_n().ok()?.parse().ok()
 }

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod archive;
 mod attempts;
 mod bodies;
 mod body_object;
@@ -14,6 +15,7 @@ mod snapshots;
 mod store;
 mod views;
 
+pub use archive::{Archive, Archived, StoredCommit, Survey};
 pub use bodies::Bodies;
 pub use endpoint::{Units, capacity_units, sdk_config};
 pub use item::{CommitImage, InvalidItem, MAX_ITEM_BYTES, commit_from_image};

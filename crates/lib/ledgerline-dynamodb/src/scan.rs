@@ -12,7 +12,7 @@ use aws_sdk_dynamodb::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
-use ledgerline::{Commit, StoreError, StreamId};
+use ledgerline::{Commit, EventLog, StoreError, StreamId};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -24,7 +24,11 @@ use crate::{
 
 /// The most commits of a page. DynamoDB ends a page after 1 MB in any case. The emulated database
 /// reads the whole rest of the table for a page without a limit.
-const PAGE: i32 = 2_000;
+pub(crate) const PAGE: i32 = 2_000;
+/// The stubs whose objects are read at once: those of an object follow each other.
+const STUBS: usize = 100;
+/// The bytes of a payload of a stub beyond which its record has the gzip.
+const COMPRESS_OVER: usize = 1_024;
 /// The parts of the table that are read at once.
 const AT_ONCE: usize = 8;
 
@@ -133,7 +137,7 @@ impl DynamoDbStore {
         }
     }
 
-    async fn page_of_scan(
+    pub(crate) async fn page_of_scan(
         &self,
         ScanPart { part, parts }: ScanPart,
         after: Option<Item>,
@@ -304,31 +308,58 @@ impl DynamoDbStore {
         Ok(found.into_iter().map(|found| found.into_iter().map(with_head).collect()).collect())
     }
 
-    /// Returns the commits with this correlation id, in no order.
+    /// Returns the commits with this correlation id, in no order, and the stubs that cannot be read:
+    /// their objects may have it.
     pub async fn find_correlated(&self, id: &str) -> Result<Vec<(StreamId, u64)>, StoreError> {
         let scan = self
             .client
             .scan()
             .table_name(&self.commits)
             .limit(PAGE)
-            .filter_expression("#meta.#id = :id")
-            .projection_expression("#stream, #version")
+            // A stub has no `meta`: its object has it.
+            .filter_expression("#meta.#id = :id OR attribute_not_exists(#meta)")
+            .projection_expression("#stream, #version, #meta.#id")
             .expression_attribute_names("#meta", item::META)
             .expression_attribute_names("#id", "correlationId")
             .expression_attribute_names("#stream", item::STREAM)
             .expression_attribute_names("#version", item::VERSION)
             .expression_attribute_values(":id", AttributeValue::S(id.to_owned()));
         let mut items = scan.into_paginator().items().send();
-        let mut found = Vec::new();
+        let (mut found, mut stubs) = (Vec::new(), Vec::new());
         while let Some(item) = items.next().await {
-            found.extend(keys(&item.map_err(error::store_error)?));
+            let item = item.map_err(error::store_error)?;
+            let list = if item.contains_key(item::META) { &mut found } else { &mut stubs };
+            list.extend(keys(&item));
+            if stubs.len() == STUBS {
+                found.extend(self.correlated_stubs(id, std::mem::take(&mut stubs)).await?);
+            }
         }
+        found.extend(self.correlated_stubs(id, stubs).await?);
         Ok(found)
+    }
+
+    /// Returns those of these stubs whose objects have the correlation id, or cannot be read.
+    async fn correlated_stubs(
+        &self,
+        id: &str,
+        stubs: Vec<(StreamId, u64)>,
+    ) -> Result<Vec<(StreamId, u64)>, StoreError> {
+        let names: Vec<_> = stubs.iter().map(|(stream, version)| (stream, *version)).collect();
+        let commits = self.get_all(&names).await?;
+        let has_id = |commit: Result<Option<Commit>, StoreError>| match commit {
+            Ok(commit) => {
+                commit.is_some_and(|commit| commit.meta.correlation_id.as_deref() == Some(id))
+            }
+            Err(_) => true,
+        };
+        let found = commits.into_iter().map(has_id).zip(stubs);
+        Ok(found.filter_map(|(has_id, stub)| has_id.then_some(stub)).collect())
     }
 
     /// Returns the item of a commit in the form of a record of the table's stream, `Keys` and
     /// `NewImage`; `None` if it does not exist. The payloads of a body object are not in it, as in the
-    /// stream: an invocation would have no room for some of them.
+    /// stream: an invocation would have no room for some of them. A stub is whole: its commit was once
+    /// an item.
     pub async fn record(
         &self,
         stream: &StreamId,
@@ -337,7 +368,14 @@ impl DynamoDbStore {
         let get = self.client.get_item().table_name(&self.commits).consistent_read(true);
         let get = get.key(item::STREAM, AttributeValue::S(stream.to_string()));
         let get = get.key(item::VERSION, AttributeValue::N(version.to_string()));
-        let found = get.send().await.map_err(error::store_error)?.item;
+        let mut found = get.send().await.map_err(error::store_error)?.item;
+        if found.as_ref().is_some_and(item::is_stub) {
+            // Its item may have been compressed, and the text might not fit into an invocation.
+            let commit = self.get(stream, version).await?;
+            let whole = commit.map(|commit| item::commit_to_item(&commit, COMPRESS_OVER));
+            let owned = |(name, value): (&str, AttributeValue)| (name.to_owned(), value);
+            found = whole.map(|fields| fields.into_iter().map(owned).collect());
+        }
         let Some(found) = found else { return Ok(None) };
         let key =
             |name: &str| (name.to_owned(), found.get(name).map_or(Value::Null, image_of_record));
@@ -349,7 +387,7 @@ impl DynamoDbStore {
 }
 
 /// Returns the time of a commit, if it has one.
-fn time(found: &Item) -> Option<Timestamp> {
+pub(crate) fn time(found: &Item) -> Option<Timestamp> {
     found.get(item::AT).and_then(|at| at.as_s().ok()?.parse().ok())
 }
 

@@ -48,12 +48,12 @@ const COMMIT: Part<Commit> = (&[], item::commit);
 /// The price is the same, because the database counts whole items. This part saves two thirds of
 /// the instructions that read an item (docs/sizes.md).
 const STEP: Part<FoldedCommit> = (&[item::VERSION, item::EVENTS, item::STATE], item::step);
-/// Also the name of the body object, and the command that its line must have.
+/// Also the name of the body object, and the command and the time that its line must have.
 const STEP_OR_BODY: Part<FoldedCommit> =
-    (&[item::VERSION, item::EVENTS, item::STATE, item::BODY, item::COMMAND], item::step);
+    (&[item::VERSION, item::EVENTS, item::STATE, item::BODY, item::COMMAND, item::AT], item::step);
 
 /// Returns the key of a commit.
-fn key(stream: &StreamId, version: u64) -> [(&'static str, AttributeValue); 2] {
+pub(crate) fn key(stream: &StreamId, version: u64) -> [(&'static str, AttributeValue); 2] {
     [
         (item::STREAM, AttributeValue::S(stream.to_string())),
         (item::VERSION, AttributeValue::N(version.to_string())),
@@ -269,8 +269,19 @@ impl DynamoDbStore {
             let up_to_state = few && !attributes.is_empty() && !oldest_first;
             items = self.page_with_payloads(stream, items, up_to_state).await?;
         }
-        let complete = complete && items.len() == found;
-        let commits = items.into_iter().map(|item| read(stream, item)).collect();
+        let mut complete = complete && items.len() == found;
+        let states = items.iter().position(|item| item.contains_key(item::STATE));
+        let mut commits: Vec<_> = items.into_iter().map(|item| read(stream, item)).collect();
+        // A load that has a state needs no older commit. Without body objects, that may be a stub.
+        if let (Some(state), Some(failed)) = (states, commits.iter().position(Result::is_err))
+            && state < failed
+            && !oldest_first
+            && !attributes.is_empty()
+        {
+            commits.truncate(failed);
+            complete = false;
+        }
+        let commits = commits.into_iter().collect();
         match commits {
             Err(StoreError::Corrupt { version, .. }) if !may_have_bodies => {
                 // The page did not request `body`. For a commit that has one, this read returns the

@@ -168,6 +168,7 @@ pub async fn run<L: Aggregates>() -> Result<(), Error> {
         .optional("BUS_EVENTS")
         .optional("MAX_MESSAGE_BYTES")
         .optional(start::COMPRESS_OVER)
+        .optional(stream_records::ARCHIVE_ROLE)
         .metric(metrics::CHANGED_COMMITS);
     stream_records::run(manifest, Fanout::from_env::<L>).await
 }

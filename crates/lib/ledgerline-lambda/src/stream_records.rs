@@ -11,11 +11,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
 use crate::{
+    config,
     failure::Error,
     messages::field_or_root,
     metrics,
     start::{handler, start},
 };
+
+/// The optional variable with the ARN of the role that archives commits.
+pub(crate) const ARCHIVE_ROLE: &str = "ARCHIVE_ROLE";
 
 /// The name of the event in the record of a new item.
 const INSERT: &str = "INSERT";
@@ -184,12 +188,28 @@ fn unreadable_record(raw: &str, reason: String) -> Option<Record> {
 }
 
 /// Reports a commit that was changed or removed (rule 3). Only an administrator that removed the
-/// table's policy can do that.
+/// table's policy can do that, or the role that archives.
 fn report_change(raw: &Value) {
+    if is_stub(raw) && config::text(ARCHIVE_ROLE).is_ok() {
+        return;
+    }
     let (stream, version) = keys(raw);
     let event = raw["eventName"].as_str();
     tracing::error!(stream, version, event, "a commit was changed or removed");
     metrics::changed_commit();
+}
+
+/// Whether the change made a stub, as an archive does: the item has nothing but what a stub keeps, and
+/// the name of an object with its version.
+fn is_stub(raw: &Value) -> bool {
+    const KEPT: [&str; 5] = ["at", "body", "command", "stream", "version"];
+    let image = &raw["dynamodb"]["NewImage"];
+    let has_only_kept = image.as_object().is_some_and(|fields| fields.keys().eq(KEPT));
+    let mut versions = image["body"]["S"].as_str().unwrap_or_default().splitn(3, '-');
+    let mut next = || versions.next()?.parse::<u64>().ok();
+    let (first, last, (_, version)) = (next(), next(), keys(raw));
+    let names_version = first.is_some() && version >= first && version <= last;
+    raw["eventName"] == "MODIFY" && has_only_kept && names_version
 }
 
 /// The stream and the version of a record, as far as they are readable.
@@ -225,4 +245,42 @@ pub fn response(records: &[Record], failed: Option<usize>) -> DynamoDbEventRespo
         response.batch_item_failures.push(failure);
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_stub_has_only_what_an_archive_keeps() {
+        let stub = json!({
+            "eventName": "MODIFY",
+            "dynamodb": {
+                "Keys": { "stream": { "S": "tank-1" }, "version": { "N": "7" } },
+                "NewImage": {
+                    "stream": { "S": "tank-1" }, "version": { "N": "7" }, "at": { "S": "t" },
+                    "command": { "S": "c" }, "body": { "S": "5-9-0123456789abcdef0123456789abcdef" },
+                },
+            },
+        });
+        assert!(is_stub(&stub));
+        for (path, value) in [
+            ("/eventName", json!("REMOVE")),
+            ("/dynamodb/NewImage/body/S", json!("8-9-0123456789abcdef0123456789abcdef")),
+            ("/dynamodb/NewImage/body/S", json!("1-6-0123456789abcdef0123456789abcdef")),
+            ("/dynamodb/NewImage/body/S", json!("x")),
+            ("/dynamodb/NewImage/body", json!({ "B": "eA==" })),
+        ] {
+            let mut changed = stub.clone();
+            *changed.pointer_mut(path).unwrap() = value;
+            assert!(!is_stub(&changed), "{changed}");
+        }
+        let mut large = stub.clone();
+        large["dynamodb"]["NewImage"]["events"] = json!({ "L": [] });
+        let mut partial = stub;
+        partial["dynamodb"]["NewImage"].as_object_mut().unwrap().remove("at");
+        assert!(!is_stub(&large) && !is_stub(&partial));
+    }
 }

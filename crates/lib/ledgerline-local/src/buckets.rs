@@ -109,6 +109,7 @@ impl Buckets {
         let routes = self.0.names.iter().fold(Router::new(), |routes, name| {
             routes
                 .route(&format!("/{name}"), any(answer))
+                .route(&format!("/{name}/"), any(answer))
                 .route(&format!("/{name}/{{*key}}"), any(answer))
         });
         routes.layer(DefaultBodyLimit::max(MAX_BYTES)).with_state(self.clone())

@@ -47,6 +47,27 @@ pub struct Iam {
 /// the values that conditions test.
 type Decided = HashMap<(String, Act), Option<Because>>;
 
+/// The words of an expression of DynamoDB that name no attribute.
+const WORDS: [&str; 17] = [
+    "SET",
+    "REMOVE",
+    "ADD",
+    "DELETE",
+    "AND",
+    "OR",
+    "NOT",
+    "IN",
+    "BETWEEN",
+    "attribute_exists",
+    "attribute_not_exists",
+    "attribute_type",
+    "begins_with",
+    "contains",
+    "size",
+    "if_not_exists",
+    "list_append",
+];
+
 /// The maximum number of cached decisions. Acts on single items contain the keys of the items, so
 /// the number of different acts has no limit.
 const MAX_DECIDED: usize = 10_000;
@@ -303,6 +324,8 @@ impl Iam {
             return caller.map(|_| Because::NotAllowed);
         };
         let mut context = Context::new();
+        let principal = ContextValue::String(principal_arn(&arn));
+        context.insert("aws:PrincipalArn".to_owned(), principal);
         for (key, values) in &act.context {
             context.insert((*key).to_owned(), ContextValue::StringList(values.clone()));
             if let [value] = values.as_slice() {
@@ -408,9 +431,8 @@ impl Iam {
         let action = format!("dynamodb:{operation}");
         let act = |index, keys| vec![self.table_act(&action, table, index, keys)];
         match operation {
-            "GetItem" | "UpdateItem" | "DeleteItem" => {
-                act(None, self.key_of(table, &request["Key"]))
-            }
+            "GetItem" | "DeleteItem" => act(None, self.key_of(table, &request["Key"])),
+            "UpdateItem" => vec![self.update_act(request)],
             "PutItem" => act(None, self.key_of(table, &request["Item"])),
             "Query" => act(request["IndexName"].as_str(), self.queried_keys(table, request)),
             "Scan" => act(request["IndexName"].as_str(), None),
@@ -461,12 +483,44 @@ impl Iam {
         }
     }
 
+    /// Returns the act of an update, with the attributes that its key and its expressions name.
+    ///
+    /// Source: the developer guide of DynamoDB, "Using IAM policy conditions for fine-grained access
+    /// control": `dynamodb:Attributes` has the attribute names in a request.
+    fn update_act(&self, update: &Value) -> Act {
+        let table = &update["TableName"];
+        let mut act =
+            self.table_act("dynamodb:UpdateItem", table, None, self.key_of(table, &update["Key"]));
+        // The last two are older forms of the expressions.
+        let fields = ["Key", "AttributeUpdates", "Expected"];
+        let fields = fields.iter().filter_map(|field| update[*field].as_object()).flatten();
+        let mut attributes: BTreeSet<_> = fields.map(|(name, _)| name.clone()).collect();
+        for expression in ["UpdateExpression", "ConditionExpression"] {
+            let text = update[expression].as_str().unwrap_or_default();
+            let is_separator = |c: char| !c.is_ascii_alphanumeric() && !"_#:.".contains(c);
+            for path in text.split(is_separator) {
+                let name = path.split('.').next().unwrap_or_default();
+                let is_word = WORDS.iter().any(|word| word.eq_ignore_ascii_case(name));
+                if name.starts_with('#') {
+                    let named = update["ExpressionAttributeNames"][name].as_str();
+                    attributes.extend(named.map(ToOwned::to_owned));
+                } else if name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+                    && !is_word
+                {
+                    attributes.insert(name.to_owned());
+                }
+            }
+        }
+        act.context.push(("dynamodb:Attributes", attributes.into_iter().collect()));
+        act
+    }
+
     /// Returns the act of one part of a transaction.
     fn part(&self, kind: &str, item: &Value) -> Option<Act> {
         let (action, key) = match kind {
             "Get" => ("dynamodb:GetItem", "Key"),
             "Put" => ("dynamodb:PutItem", "Item"),
-            "Update" => ("dynamodb:UpdateItem", "Key"),
+            "Update" => return Some(self.update_act(item)),
             "Delete" => ("dynamodb:DeleteItem", "Key"),
             "ConditionCheck" => ("dynamodb:ConditionCheckItem", "Key"),
             _ => return None,
@@ -561,6 +615,16 @@ impl Iam {
         };
         let place = words.windows(3).find(|words| words[1] == "=" && is_partition(words[0]))?;
         Some(vec![scalar(&request["ExpressionAttributeValues"][place[2]])?])
+    }
+}
+
+/// Returns the value of `aws:PrincipalArn`: the role of a session, or the caller itself.
+fn principal_arn(arn: &str) -> String {
+    let session =
+        arn.strip_prefix("arn:aws:sts::").and_then(|rest| rest.split_once(":assumed-role/"));
+    match session.and_then(|(account, session)| Some((account, session.split_once('/')?.0))) {
+        Some((account, role)) => format!("arn:aws:iam::{account}:role/{role}"),
+        None => arn.to_owned(),
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Deployment {
     pub(crate) lambda: aws_sdk_lambda::Client,
     pub(crate) sqs: aws_sdk_sqs::Client,
     sts: aws_sdk_sts::Client,
-    sdk: SdkConfig,
+    pub(crate) sdk: SdkConfig,
     pub(crate) is_local: bool,
     /// The units of the database that the tool has consumed.
     pub(crate) units: Units,

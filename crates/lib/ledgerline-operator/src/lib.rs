@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![expect(clippy::print_stderr, reason = "this is a program for people")]
 
+mod archive_log;
 mod command;
 mod commits;
 mod concurrency;
@@ -8,6 +9,7 @@ mod dead_letters;
 mod deployed;
 mod deployment;
 mod doctor;
+mod export;
 mod https;
 mod login;
 mod price;
@@ -188,6 +190,18 @@ enum Verb {
     /// A commit that the subscription can apply is still applied. Without --write, print whether
     /// the commit is skipped.
     Skip(skip::SkipArgs),
+    /// Archive old commits: move their payloads into body objects, and make stubs of their items.
+    ///
+    /// Archives the commits that are older than --older, and below the newest state of their
+    /// stream, of streams with eight of them or more. All readers still read them. Prints the cost
+    /// and the monthly saving in US dollars, and the number of objects that no item names. Needs
+    /// ArchivePolicy, and the parameter ArchiveRole. It may be stopped and started again.
+    Archive(archive_log::ArchiveArgs),
+    /// Export commits as JSON lines, in a compressed file for each category and month.
+    ///
+    /// Scans the whole log. Each line is a whole commit, as in a body object (docs/data.md). Exits
+    /// with 2 if a commit cannot be read.
+    Export(export::ExportArgs),
     /// Send a command for operators, such as the settlement of a stuck transfer, or list these
     /// commands.
     ///
@@ -347,6 +361,11 @@ async fn run<L: Aggregates>(stack: &Stack, verb: Verb) -> Result<ExitCode> {
         Verb::Redeliver(options) => redeliver::run(&deployment, stack, &options, out).await?,
         Verb::Order(order) => void_entry::run(&deployment, &order, out).await?,
         Verb::Skip(options) => skip::run(&deployment, stack, &options, out).await?,
+        Verb::Archive(options) => {
+            require_known_category::<L>(Some(&options.category))?;
+            archive_log::run(&deployment, stack, &options, out).await?
+        }
+        Verb::Export(options) => export::run(&deployment, &options, out).await?,
         Verb::Command(options) => command::run(&deployment, stack, &options, out).await?,
         Verb::Login(options) => {
             login::run(&deployment, &options, out).await?;

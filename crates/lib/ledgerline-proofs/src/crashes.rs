@@ -1,13 +1,14 @@
 //! A crash at every call of a handler, once before the call is applied and once after. The handler
 //! is called again, as its source would do it. In the end, everything must be as without a crash.
 
-use std::{collections::BTreeMap, rc::Rc, sync::Arc};
+use std::{collections::BTreeMap, num::NonZeroU32, rc::Rc, sync::Arc};
 
 use anyhow::{Context, Result, bail, ensure};
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use fastrand::Rng;
 use futures::FutureExt;
 use ledgerline::{Commit, EventLog};
+use ledgerline_dynamodb::Archive;
 use ledgerline_lambda::{
     http::HttpRequest,
     stream_records::{Handler, Record, Unreadable},
@@ -20,9 +21,10 @@ use crate::{
     application::{Application, CommandFunction},
     case::{Case, Done, Outcome, each, exactly},
     faulty_wire::{Plan, Wire},
+    form::{Form, form, use_form},
     pipeline::{LogFunction, StateFunction, records},
     tank_application::client_view,
-    world::{World, use_body_objects},
+    world::{World, bodies},
 };
 
 /// The number of failed calls after which a handler fails the proof.
@@ -33,10 +35,10 @@ const ATTEMPTS: usize = 20;
 pub(crate) fn proof(effort: &Effort, application: &Application) -> Result<Tried> {
     let (mut points, mut calls) = (0, Vec::new());
     let cases = cases(application, effort)?;
-    for (case, bodies) in cases.iter().flat_map(|case| [(case, false), (case, true)]) {
-        use_body_objects(bodies);
+    for (case, form) in cases.iter().flat_map(|case| Form::ALL.map(|form| (case, form))) {
+        use_form(form);
         let (expected, all) = run(application, case).with_context(|| case.name.clone())?;
-        calls.push(format!("{}{} {all}", case.name, if bodies { ", bodies" } else { "" }));
+        calls.push(format!("{} in {form:?} {all}", case.name));
         for applied in [false, true] {
             for after in 0..all {
                 let how = if applied { "applied" } else { "not applied" };
@@ -107,6 +109,17 @@ fn interrupt(
 async fn prepare(case: &Case, world: &World) -> Result<()> {
     for commit in case.log.iter().flatten() {
         world.store().append(commit, None).await?;
+    }
+    let has_second = case.log.iter().any(|commits| commits.len() > 1);
+    if form() == Form::Stubs && has_second {
+        let (store, mut stubs) = (world.store(), 0);
+        for stream in case.log.iter().filter_map(|commits| Some(&commits.first()?.stream)) {
+            let mut survey = store.survey(stream.category());
+            while let Some((_, commits)) = survey.next().await? {
+                stubs += commits.iter().filter(|commit| commit.is_stub).count();
+            }
+        }
+        ensure!(stubs > 0, "no commit was archived: the form tests nothing");
     }
     Ok(())
 }
@@ -191,6 +204,8 @@ fn cases(application: &Application, effort: &Effort) -> Result<Vec<Case>> {
         let fanned =
             application.streams.iter().flat_map(|kind| streams(kind.category).into_iter().take(2));
         cases.push(fanout(application, fanned.collect()));
+        let archived = application.streams.iter().flat_map(|kind| streams(kind.category));
+        cases.push(archive(archived.collect()));
     }
     for view in &application.stateful {
         cases.push(state_view_case(application, view, streams(view.category).swap_remove(0)));
@@ -241,6 +256,25 @@ fn commands(application: &Application, function: &CommandFunction) -> Result<Cas
         .boxed_local()
     };
     Ok(Case { name: function.name.into(), log: Vec::new(), call: Box::new(call), right: exactly })
+}
+
+/// The case of an archive of whole streams.
+fn archive(streams: Vec<Vec<Commit>>) -> Case {
+    let last = |commits: &Vec<Commit>| commits.last().cloned();
+    let heads: Rc<Vec<Commit>> = Rc::new(streams.iter().filter_map(last).collect());
+    let call = move |wire: Wire, done: Done| {
+        let heads = Rc::clone(&heads);
+        async move {
+            let (log, bodies) = (World::store_at(&wire), Arc::new(bodies(&wire)));
+            each(&done, &heads, async |head| {
+                let mut archive = Archive::new(log.clone(), bodies.clone(), NonZeroU32::MAX);
+                archive.archive(&head.stream, 1..=head.version).await.ok().map(|_| String::new())
+            })
+            .await
+        }
+        .boxed_local()
+    };
+    Case { name: "archive".into(), log: streams, call: Box::new(call), right: exactly }
 }
 
 fn fanout(application: &Application, streams: Vec<Vec<Commit>>) -> Case {

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use fastrand::Rng;
 use futures::FutureExt;
-use ledgerline::{Commit, EventLog};
+use ledgerline::{Commit, EventLog, StreamId};
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::stream_records::{Handler, Record, records};
 use serde_json::{Value, json};
@@ -465,27 +465,23 @@ impl<'a> Schedule<'a> {
         self.wire.services().call("DeleteItem", &delete);
     }
 
-    /// Does the same as `ledger redeliver --all`: reads the log, and turns its commits into records
-    /// for the fanout.
+    /// Does the same as `ledger redeliver --all`: reads the records of the commits for the fanout.
     async fn catch_up(&mut self) -> Result<()> {
         let is_of_this_run = |item: &Value| {
             let mut streams = self.streams.iter().flat_map(|commits| commits.first());
             streams.any(|commit| item["stream"]["S"] == commit.stream.as_str())
         };
-        let record = |(place, item): (usize, Value)| {
-            json!({
-                "eventID": format!("redelivery-{place}"), "eventName": "INSERT", "eventVersion": "1.1",
-                "eventSource": "aws:dynamodb", "awsRegion": "redelivery", "eventSourceARN": "redelivery/1",
-                "dynamodb": {
-                    "ApproximateCreationDateTime": 0,
-                    "Keys": { "stream": item["stream"], "version": item["version"] },
-                    "NewImage": item, "SequenceNumber": (place + 1).to_string(), "SizeBytes": 1,
-                    "StreamViewType": "NEW_IMAGE",
-                },
-            })
-        };
-        let items = self.items("CommitsTable").into_iter().filter(is_of_this_run);
-        let batch: Vec<_> = items.enumerate().map(record).collect();
+        let mut batch = Vec::new();
+        for item in self.items("CommitsTable").into_iter().filter(is_of_this_run) {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let stream = StreamId::try_from(text(&item["stream"]["S"]))?;
+            let record = self.log.record(&stream, text(&item["version"]["N"]).parse()?).await?;
+            let mut record = record.context("the log lacks a commit")?;
+            record["SequenceNumber"] = (batch.len() + 1).to_string().into();
+            batch.push(json!({
+                "eventName": "INSERT", "eventSourceARN": "redelivery/1", "dynamodb": record,
+            }));
+        }
         for record in records(serde_json::from_value(json!({ "Records": batch }))?) {
             let mut commit = record.commit.map_err(|unreadable| anyhow!("{unreadable:?}"))?;
             if record.has_body {

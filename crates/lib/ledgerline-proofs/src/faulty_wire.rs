@@ -10,6 +10,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
+    num::NonZeroU32,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -29,11 +30,15 @@ use aws_smithy_types::body::SdkBody;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use dynoxide::Database;
 use fastrand::Rng;
+use ledgerline::StreamId;
+use ledgerline_dynamodb::{Archive, DynamoDbStore};
+use ledgerline_s3::S3Bodies;
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::sleep};
 
 use crate::{
     emulated_services::{Answer, Services, answer},
+    form::{Form, form},
     role::Role,
 };
 
@@ -326,7 +331,6 @@ impl Wire {
         is_of_dynamodb: bool,
         body: Value,
     ) -> Result<HttpResponse, ConnectorError> {
-        let services = &self.inner.services;
         let denied = self
             .role
             .as_ref()
@@ -340,17 +344,34 @@ impl Wire {
         sleep(there).await;
         if let Some(applied) = self.crashes(&operation, &body) {
             if applied {
-                services.call(&operation, &body);
+                self.apply(&operation, &body).await;
             }
             self.inner.crashed.notify_one();
             return futures::future::pending().await;
         }
         let answered = match fault {
-            None => services.call(&operation, &body),
+            None => self.apply(&operation, &body).await,
             Some(fault) => self.misbehave(fault, operation, body, [there, back]).await?,
         };
         sleep(back).await;
         response(answered)
+    }
+
+    /// Applies a request. With [`Form::Stubs`], it also archives each second commit of the request.
+    async fn apply(&self, operation: &str, body: &Value) -> Answer {
+        let answered = self.inner.services.call(operation, body);
+        if form() == Form::Stubs {
+            let quiet = self.fork();
+            for (stream, version) in inserted(body).filter(|(_, version)| version % 2 == 0) {
+                let table = ledgerline_testing::table("CommitsTable");
+                let log = DynamoDbStore::new(quiet.dynamodb(), table);
+                let bodies = Arc::new(S3Bodies::new(&quiet.sdk_config(), "bodies"));
+                let mut archive = Archive::new(log, bodies, NonZeroU32::MAX);
+                // A proof may store a commit that no archive can read.
+                let _ = archive.archive(&stream, version..=version).await;
+            }
+        }
+        answered
     }
 
     /// Answers a request with a fault.
@@ -366,37 +387,37 @@ impl Wire {
         Ok(match fault {
             Fault::Slow => {
                 sleep(there * 20).await;
-                let answered = services.call(&operation, &body);
+                let answered = self.apply(&operation, &body).await;
                 sleep(back * 20).await;
                 answered
             }
             Fault::Dropped => return Err(broken()),
             Fault::ReplyLost => {
-                services.call(&operation, &body);
+                self.apply(&operation, &body).await;
                 sleep(back).await;
                 return Err(broken());
             }
             Fault::Hanging => {
-                services.call(&operation, &body);
+                self.apply(&operation, &body).await;
                 futures::future::pending().await
             }
             Fault::Late => {
                 let wire = self.clone();
                 tokio::spawn(async move {
                     sleep(back * 1_500).await;
-                    wire.inner.services.call(&operation, &body);
+                    wire.apply(&operation, &body).await;
                 });
                 futures::future::pending().await
             }
             Fault::Repeated => {
-                services.call(&operation, &body);
+                self.apply(&operation, &body).await;
                 sleep(back).await;
-                services.call(&operation, &body)
+                self.apply(&operation, &body).await
             }
             Fault::Throttled => answer::throttle(&operation, &body, back.subsec_millis() % 2 == 0),
             Fault::Failed => answer::fail(),
             Fault::AppliedAndFailed => {
-                services.call(&operation, &body);
+                self.apply(&operation, &body).await;
                 answer::fail()
             }
             Fault::Conflict => answer::conflict(&operation, &body),
@@ -405,10 +426,23 @@ impl Wire {
             }
             Fault::ShortPage => {
                 body["Limit"] = 1.into();
-                services.call(&operation, &body)
+                self.apply(&operation, &body).await
             }
         })
     }
+}
+
+/// The commits that the statements of a request insert: their first parameters are the keys.
+fn inserted(body: &Value) -> impl Iterator<Item = (StreamId, u64)> {
+    let commits = ledgerline_testing::table("CommitsTable");
+    let of_transaction = body["TransactStatements"].as_array().into_iter().flatten();
+    of_transaction.chain([body]).filter_map(move |statement| {
+        let text = statement["Statement"].as_str()?;
+        let parameters = &statement["Parameters"];
+        let stream = StreamId::try_from(parameters[0]["S"].as_str()?.to_owned()).ok()?;
+        let version = parameters[1]["N"].as_str()?.parse().ok()?;
+        (text.starts_with("INSERT") && text.contains(&commits)).then_some((stream, version))
+    })
 }
 
 /// A partition without a retry budget. All clients of the process share the SDK's own budget, so a

@@ -10,6 +10,7 @@ mod emulated_services;
 mod exploration;
 pub mod faulty_wire;
 mod files;
+mod form;
 mod histories;
 mod inputs;
 mod masks;

@@ -1,7 +1,6 @@
 //! The world in which a proof runs: a runtime with virtual time, and the services behind the wire.
 
 use std::{
-    cell::Cell,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -15,7 +14,12 @@ use ledgerline_s3::S3Bodies;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{Effort, Finding, Runs, counts::Counts, faulty_wire::Wire};
+use crate::{
+    Effort, Finding, Runs,
+    counts::Counts,
+    faulty_wire::Wire,
+    form::{Form, form, use_form},
+};
 
 /// The world of one thread. It shares nothing with other threads, so that a run does not depend on
 /// concurrent runs.
@@ -44,29 +48,31 @@ impl World {
         Self::store_at(&self.wire)
     }
 
-    /// The same store over another wire.
-    #[must_use]
-    pub fn store_at(wire: &Wire) -> DynamoDbStore {
+    /// The store of the fanout, which reads no body objects.
+    pub(crate) fn store_of_fanout(wire: &Wire) -> DynamoDbStore {
         DynamoDbStore::new(wire.dynamodb(), ledgerline_testing::table("CommitsTable"))
             .with_requests(ledgerline_testing::table("RequestsTable"))
             // Payloads in items have both stored forms.
             .with_compression(30)
-            .with_bodies(Arc::new(S3Bodies::new(&wire.sdk_config(), "bodies")), BODY_OVER.get())
+    }
+
+    /// The same store over another wire.
+    #[must_use]
+    pub fn store_at(wire: &Wire) -> DynamoDbStore {
+        Self::store_of_fanout(wire).with_bodies(
+            Arc::new(bodies(wire)),
+            if form() == Form::Objects { 0 } else { usize::MAX },
+        )
     }
 }
 
-thread_local! {
-    /// The bytes beyond which the store of this thread puts payloads into body objects.
-    static BODY_OVER: Cell<usize> = const { Cell::new(usize::MAX) };
-}
-
-/// Makes the stores of this thread put the payloads of each commit into a body object, or of none.
-pub(crate) fn use_body_objects(each: bool) {
-    BODY_OVER.set(if each { 0 } else { usize::MAX });
+/// The body objects at the other end of a wire.
+pub(crate) fn bodies(wire: &Wire) -> S3Bodies {
+    S3Bodies::new(&wire.sdk_config(), "bodies")
 }
 
 /// Runs the seed of the effort and the seeds after it on all cores, each core in worlds of its own.
-/// With an even seed, each commit has a body object.
+/// Three successive seeds have the three forms of commits.
 /// The result is the sum of all counts. After a finding, no thread begins another share.
 ///
 /// # Errors
@@ -94,7 +100,7 @@ pub(crate) fn each_seed<W, T: Into<Counts>>(
             let mut world = world().map_err(|error| Finding::case(effort.seed, &error))?;
             for run_number in first..(first + SHARE).min(most) {
                 let seed = effort.seed.wrapping_add(run_number);
-                use_body_objects(seed % 2 == 0);
+                use_form(Form::ALL[usize::try_from(seed % 3).unwrap_or(0)]);
                 let counts = run(&mut world, seed).map_err(|error| {
                     stop.store(true, Ordering::Relaxed);
                     Finding::case(seed, &error)

@@ -110,7 +110,52 @@ impl Bodies for S3Bodies {
     }
 }
 
-/// Returns the part that both operations have in common.
+/// Returns the keys of all objects of a bucket that begin with a prefix. The caller needs
+/// `s3:ListBucket`.
+///
+/// # Errors
+/// When S3 refuses, throttles or does not answer.
+pub async fn list_keys(
+    sdk: &SdkConfig,
+    bucket: &str,
+    prefix: &str,
+) -> Result<Vec<String>, StoreError> {
+    let list = base(sdk, bucket).operation_name("ListObjectsV2");
+    let list = list
+        .serializer(|Object { path, content }| request("GET", path, content))
+        .deserializer(|response| match response.status().as_u16() {
+            200 if body(response).contains("</ListBucketResult>") => Ok(body(response).to_owned()),
+            _ => Err(refusal(response)),
+        });
+    let (list, mut keys, mut token) = (list.build(), Vec::new(), None::<String>);
+    loop {
+        let mut path = format!("/?list-type=2&prefix={}", encode(prefix, b""));
+        if let Some(token) = &token {
+            path = format!("{path}&continuation-token={}", encode(token, b""));
+        }
+        let page = list.invoke(Object { path, content: Vec::new() }).await;
+        let page = page.map_err(|error| store_error(prefix, error))?;
+        keys.extend(texts(&page, "Key"));
+        token = texts(&page, "NextContinuationToken").next();
+        if token.is_none() {
+            return Ok(keys);
+        }
+    }
+}
+
+/// Returns the texts of the elements with this name, which have no other element in them.
+fn texts<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = String> + 'a {
+    let (begin, end) = (format!("<{name}>"), format!("</{name}>"));
+    let texts: Vec<_> = xml
+        .split(begin.as_str())
+        .skip(1)
+        .filter_map(|rest| Some(rest.split_once(end.as_str())?.0))
+        .map(|text| text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+        .collect();
+    texts.into_iter()
+}
+
+/// Returns the part that all operations have in common.
 fn base(sdk: &SdkConfig, bucket: &str) -> OperationBuilder {
     let region = sdk.region().cloned().unwrap_or_else(|| Region::from_static("us-east-1"));
     let mut signature = SigV4OperationSigningConfig {
@@ -169,17 +214,21 @@ fn endpoint(sdk: &SdkConfig, region: &Region, bucket: &str) -> String {
 
 /// Returns the path of an object, percent-encoded as S3 signs it.
 fn path(key: &str) -> String {
-    let mut path = "/".to_owned();
-    for byte in key.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                path.push(char::from(byte));
-            }
+    format!("/{}", encode(key, b"/"))
+}
+
+/// Returns a text, percent-encoded but for these characters and those that no URL encodes.
+fn encode(text: &str, unchanged: &[u8]) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || unchanged.contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
             // Writes into memory have no error.
-            _ => _ = write!(path, "%{byte:02X}"),
+            let _ = write!(encoded, "%{byte:02X}");
         }
     }
-    path
+    encoded
 }
 
 fn request(
@@ -195,9 +244,12 @@ fn request(
 
 /// Returns the code in the XML of an error.
 fn code(response: &HttpResponse) -> String {
-    let text = response.body().bytes().and_then(|body| std::str::from_utf8(body).ok());
-    let code = text.and_then(|text| Some(text.split_once("<Code>")?.1.split_once("</Code>")?.0));
-    code.unwrap_or_default().to_owned()
+    texts(body(response), "Code").next().unwrap_or_default()
+}
+
+fn body(response: &HttpResponse) -> &str {
+    let bytes = response.body().bytes();
+    bytes.and_then(|body| std::str::from_utf8(body).ok()).unwrap_or_default()
 }
 
 fn refusal(response: &HttpResponse) -> OrchestratorError<Refusal> {

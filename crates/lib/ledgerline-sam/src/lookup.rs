@@ -88,6 +88,6 @@ pub(crate) fn substitutions(value: &Value) -> impl Iterator<Item = &str> {
 }
 
 /// The name of a function's binary.
-pub(crate) fn binary(function: &Value) -> &str {
+pub fn binary(function: &Value) -> &str {
     function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default()
 }

@@ -5,7 +5,7 @@
 
 mod emulator;
 
-use std::{collections::BTreeMap, env, path::Path, process::Command, time::Instant};
+use std::{collections::BTreeMap, env, fs, path::Path, process::Command, time::Instant};
 
 use anyhow::{Context, Result, bail};
 use ledgerline_sam::{
@@ -83,7 +83,33 @@ pub(crate) fn run(build: bool) -> Result<()> {
     // The attempts come last, because they change which principals may assume the writer's role.
     attempt_changes(&emulator)?;
     println!("The operator's tool, with the policies for it:");
-    operators(&emulator)
+    let readers = operators(&emulator)?;
+    match readers.get("reader") {
+        Some(Operator { credentials, .. }) => analyse(&emulator, credentials),
+        None => Ok(()),
+    }
+}
+
+/// Runs the queries of docs/analyse.md on an export of the log.
+fn analyse(emulator: &Emulator, reader: &BTreeMap<String, String>) -> Result<()> {
+    let Ok(page) = fs::read_to_string("docs/analyse.md") else { return Ok(()) };
+    let folder = Path::new("target/e2e").canonicalize()?;
+    let _ = fs::remove_dir_all(folder.join("export"));
+    let export = folder.join("export").display().to_string();
+    let (code, printed) = emulator.ledger(reader, &["export", "--all", &export])?;
+    if code != Some(0) {
+        bail!("ledger export ended with {code:?}: {printed}");
+    }
+    println!("  ledger export: {}", printed.trim());
+    let python = tools::duckdb()?;
+    for query in page.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+        let script = "import duckdb, sys; rows = duckdb.sql(sys.argv[1]); print(rows); \
+                      assert rows is None or len(rows)";
+        let mut duckdb = tools::program(&python, "python");
+        let printed = tools::output(duckdb.current_dir(&folder).args(["-c", script]).arg(query))?;
+        println!("{printed}");
+    }
+    Ok(())
 }
 
 /// Deploys the stack to the emulator.
@@ -146,8 +172,9 @@ struct Operator {
 }
 
 /// Tests the operator's tool with the policies for it: the reads and writes that they allow, and
-/// the attempts that they deny. Without such policies in the template, this tests nothing.
-fn operators(emulator: &Emulator) -> Result<()> {
+/// the attempts that they deny. Without such policies in the template, this tests nothing. Returns
+/// the operators.
+fn operators(emulator: &Emulator) -> Result<BTreeMap<String, Operator>> {
     let operators: BTreeMap<String, Operator> = emulator.run_deployment_script("operators")?;
     for (principal, Operator { credentials, outcomes, stream }) in &operators {
         for (action, outcome) in outcomes {
@@ -196,7 +223,10 @@ fn operators(emulator: &Emulator) -> Result<()> {
              concurrency: {done}"
         );
     }
-    if operators.is_empty() { Ok(()) } else { drift(emulator) }
+    if !operators.is_empty() {
+        drift(emulator)?;
+    }
+    Ok(operators)
 }
 
 /// Tests `ledger redeliver --order` and `ledger order void`. An operator who may write redelivers

@@ -30,6 +30,11 @@ pub(crate) fn schemathesis() -> Result<PathBuf> {
     python("schemathesis", &["schemathesis==4.*"])
 }
 
+/// Installs the database with which docs/analyse.md reads an export.
+pub(crate) fn duckdb() -> Result<PathBuf> {
+    python("duckdb", &["duckdb==2.*"])
+}
+
 /// Installs the emulator of AWS.
 pub(crate) fn ministack() -> Result<PathBuf> {
     // The versions are exact, because the harness replaces functions of the emulator.

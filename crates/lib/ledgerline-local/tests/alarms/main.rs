@@ -92,9 +92,12 @@ async fn no_alarm_rings_on_a_healthy_stack_and_faults_of_states_ring_theirs() {
     let folder = tempfile::tempdir().unwrap();
     let text = std::fs::read_to_string(path()).unwrap();
     let text = text.replace("MaximumRetryAttempts: 10000", "MaximumRetryAttempts: 1");
-    let denial = "Sid: CommitsAreNeverChanged\n              Effect: ";
-    assert!(text.contains(&format!("{denial}Deny")));
-    let text = text.replace(&format!("{denial}Deny"), &format!("{denial}Allow"));
+    let text =
+        ["CommitsAreNeverChanged", "CommitsAreArchivedByOneRole"].iter().fold(text, |text, sid| {
+            let denial = format!("Sid: {sid}\n              Effect: ");
+            assert!(text.contains(&format!("{denial}Deny")));
+            text.replace(&format!("{denial}Deny"), &format!("{denial}Allow"))
+        });
     let copy = folder.path().join("template.yaml");
     std::fs::write(&copy, text).unwrap();
     let config = "samconfig.toml";

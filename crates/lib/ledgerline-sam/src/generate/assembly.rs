@@ -88,13 +88,14 @@ fn skeleton(application: &Application, names: &Names, functions: &[Function<'_>]
     let routes = functions.iter().flat_map(|function| function.manifest.endpoints());
     let scopes: BTreeSet<_> = routes.map(|endpoint| endpoint.scope.as_str()).collect();
     let has_operators = single(Kind::Reconciler).next().is_some();
+    let has_bodies = functions.iter().any(|function| function.manifest.bodies.is_some());
     for (part, is_needed) in [
         (part::ACCESS, true),
         (part::EVENTS_READER, scopes.contains("events")),
         (part::OPERATOR_CLIENT, has_operators || scopes.contains("operate")),
         (part::WEB, application.parts.contains(&OptionalPart::WebApp)),
         (part::LOG, true),
-        (part::BODIES, functions.iter().any(|function| function.manifest.bodies.is_some())),
+        (part::BODIES, has_bodies),
     ] {
         if is_needed {
             part::add(&mut template, part.read(names)?)?;
@@ -105,6 +106,9 @@ fn skeleton(application: &Application, names: &Names, functions: &[Function<'_>]
     }
     if has_operators {
         part::add(&mut template, part::OPERATORS.read(names)?)?;
+    }
+    if has_operators && has_bodies {
+        part::add(&mut template, part::ARCHIVE.read(names)?)?;
     }
     single(Kind::Reconciler).try_for_each(|it| add_function(&mut template, it, &tables, names))?;
     let dashboard = application.parts.contains(&OptionalPart::Dashboard).then_some(part::DASHBOARD);

@@ -113,6 +113,7 @@ fn arns(template: &Template<'_>, word: &Node) -> Vec<Node> {
         }
         Some("tables") => list(&["AWS::DynamoDB::Table"], "", |_| true),
         Some("bodies") => list(&["AWS::S3::Bucket"], "/bodies/*", |id| id == BODIES),
+        Some("bucket of bodies") => list(&["AWS::S3::Bucket"], "", |id| id == BODIES),
         Some("queues") => list(&["AWS::SQS::Queue"], "", |id| !is_dead_letter_queue(id)),
         Some("dead-letter queues") => list(&["AWS::SQS::Queue"], "", is_dead_letter_queue),
         Some("maintainers of views") => {

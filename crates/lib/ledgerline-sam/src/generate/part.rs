@@ -29,6 +29,7 @@ macro_rules! parts {
 parts! {
     ACCESS = "access.yaml",
     APP = "app.yaml",
+    ARCHIVE = "archive.yaml",
     BODIES = "bodies.yaml",
     COMMITS = "commits.yaml",
     DASHBOARD = "dashboard.yaml",

@@ -41,6 +41,8 @@ const OF_RESOURCES: [[&str; 2]; 7] = [
     ["AWS::SQS::QueuePolicy", "PolicyDocument"],
     ["AWS::SecretsManager::ResourcePolicy", "ResourcePolicy"],
 ];
+/// The policy of the role that archives.
+const ARCHIVE_POLICY: &str = "ArchivePolicy";
 /// The statements of a table's own policy.
 const OF_TABLE: &str = "ResourcePolicy/PolicyDocument/Statement";
 
@@ -64,6 +66,7 @@ pub(super) fn check(rules: &mut Rules<'_>) {
         policies.iter().for_each(|(id, statements)| check_log(rules, BODIES, id, statements));
         check_bucket(rules);
     }
+    check_archive(rules);
     check_roles(rules);
     check_resources(rules);
 }
@@ -148,6 +151,9 @@ fn check_log(rules: &mut Rules<'_>, table: &str, id: &str, statements: &[&Value]
         _ => ("dynamodb:", HARMLESS),
     };
     let arn = rules.source.arn(table).unwrap_or_default();
+    let may_archive = rules.kind(id) == "AWS::IAM::ManagedPolicy" && table == COMMITS;
+    let statements = statements.iter().filter(|it| !(may_archive && archives(id, it, &arn)));
+    let statements: Vec<_> = statements.collect();
     let wide: Vec<_> = statements.iter().filter_map(|it| widen(it, &arn)).collect();
     let document = [json!({ "Version": "2012-10-17", "Statement": wide })];
     let named = statements.iter().flat_map(|it| texts(&it["Action"]));
@@ -166,12 +172,46 @@ fn check_log(rules: &mut Rules<'_>, table: &str, id: &str, statements: &[&Value]
     }
 }
 
+/// Whether a statement is that of the policy for archives. It allows to change attributes that a stub
+/// lacks, and the table denies it to all but one role.
+fn archives(id: &str, statement: &Value, arn: &str) -> bool {
+    let attributes = ["stream", "version", "body", "command", "events", "meta", "state"];
+    let condition = json!({
+        "Null": { "dynamodb:Attributes": "false" },
+        "ForAllValues:StringEquals": { "dynamodb:Attributes": attributes },
+    });
+    let is_update = list(&statement["Action"]) == ["dynamodb:UpdateItem"];
+    let is_of_log = list(&statement["Resource"]) == [arn];
+    id == ARCHIVE_POLICY && is_update && is_of_log && statement["Condition"] == condition
+}
+
+/// Checks that no role of the template has the policy for archives, and that no role may archive by
+/// default.
+fn check_archive(rules: &mut Rules<'_>) {
+    let message = format!("rule 3: it gives {ARCHIVE_POLICY} to a role: attach the policy outside");
+    for (id, properties) in rules.resources("") {
+        let is_own = id == ARCHIVE_POLICY;
+        let attaches = ["Groups", "Roles", "Users"].iter().any(|it| !properties[*it].is_null());
+        let is_given =
+            if is_own { attaches } else { names(&properties.to_string(), ARCHIVE_POLICY) };
+        rules.require(!is_given, id, "", &message);
+    }
+    let default = &rules.json["Parameters"]["ArchiveRole"]["Default"];
+    let is_empty = default.is_null() || default == "";
+    let message = "rule 3: ArchiveRole has a Default: give the role at the deployment";
+    rules.require(is_empty, COMMITS, "", message);
+}
+
 /// Checks that a table of the log denies all changes. DynamoDB refuses a policy of a table that has
 /// an unknown action.
 fn check_denials(rules: &mut Rules<'_>, table: &str) {
+    let of_archives =
+        json!({ "StringNotEquals": { "aws:PrincipalArn": { "Ref": "ArchiveRole" } } });
     let is_for_all = |it: &&Value| {
         let is_for_all = it["Principal"] == "*" && it["Resource"] == "*";
-        is_for_all && it["Effect"] == "Deny" && it["Condition"].is_null()
+        let is_archive = list(&it["Action"]) == ["dynamodb:UpdateItem"] && table == COMMITS;
+        let is_always = it["Condition"].is_null() || is_archive && it["Condition"] == of_archives;
+        is_for_all && it["Effect"] == "Deny" && is_always
     };
     let statements = list(rules.property(table, OF_TABLE)).into_iter().filter(is_for_all);
     let denied: BTreeSet<_> = statements.flat_map(|it| texts(&it["Action"])).collect();

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The logical ids of the policies of operators. One that continues another has a number.
-pub(crate) const OPERATORS: [&str; 2] = ["OperatorReadPolicy", "OperatorPolicy"];
+pub(crate) const OPERATORS: [&str; 3] = ["OperatorReadPolicy", "OperatorPolicy", "ArchivePolicy"];
 
 impl<'a> Scope<'a> {
     pub(super) fn resources(&self) -> Located<&'a [(String, Node)]> {

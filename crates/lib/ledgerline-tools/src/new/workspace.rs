@@ -21,13 +21,14 @@ use crate::{
 };
 
 /// The packages of the libraries.
-const LIBRARIES: [&str; 10] = [
+const LIBRARIES: [&str; 11] = [
     "ledgerline",
     "ledgerline-dynamodb",
     "ledgerline-lambda",
     "ledgerline-local",
     "ledgerline-operator",
     "ledgerline-proofs",
+    "ledgerline-s3",
     "ledgerline-sam",
     "ledgerline-tank",
     "ledgerline-testing",

@@ -1,4 +1,4 @@
-//! A test of docs/learn: the commands of the first two lessons, as a reader types them.
+//! A test of docs/learn: the commands of the lessons in a new workspace, as a reader types them.
 
 use std::{fs, path::Path};
 
@@ -16,8 +16,10 @@ struct Reader {
 }
 
 impl Reader {
-    /// Does all that a lesson asks for.
+    /// Does all that a lesson asks for. The reader has stopped the stack of the lesson before this
+    /// one.
     async fn work_through(&mut self, lesson: &str) {
+        self.stack = None;
         let docs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/learn"));
         let page = fs::read_to_string(docs.join(lesson)).unwrap();
         for (language, text) in blocks(&page) {
@@ -25,7 +27,7 @@ impl Reader {
                 "sh" => text.lines().for_each(|line| self.run(line)),
                 "diff" => {
                     self.shop.apply_change(text);
-                    self.edited = true;
+                    self.edited = self.stack.is_some();
                 }
                 _ => {
                     if std::mem::take(&mut self.edited) {
@@ -39,8 +41,6 @@ impl Reader {
 
     fn run(&mut self, line: &str) {
         if let Some(arguments) = line.strip_prefix("cargo run -p local -- ") {
-            // The reader stops the stack of the lesson before this one.
-            self.stack = None;
             let arguments: Vec<_> = arguments.split(' ').collect();
             let stack = Watched::start(&self.shop, &arguments);
             self.shell.replace("localhost:3000", &*stack.url);
@@ -63,6 +63,7 @@ async fn every_command_of_the_lessons_prints_the_text_of_the_lesson() {
     let mut reader = Reader { shop, shell, stack: None, edited: false };
     reader.work_through("1-first-aggregate.md").await;
     reader.work_through("2-view-and-query.md").await;
+    reader.work_through("4-archive.md").await;
     drop(reader.stack);
     fs::remove_dir_all(&reader.shop.root).unwrap();
 }
