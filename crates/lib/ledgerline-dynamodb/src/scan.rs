@@ -1,9 +1,6 @@
 //! Reads of the whole log, for operators. They cost half a read unit for each 4 KB of the log.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    ops::RangeInclusive,
-};
+use std::collections::{BTreeMap, HashMap};
 
 use aws_sdk_dynamodb::{
     operation::scan::ScanOutput,
@@ -267,15 +264,6 @@ impl DynamoDbStore {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<BTreeMap<StreamId, (u64, u64)>, StoreError> {
-        Ok(self.streams_between_each(&[from..=to]).await?.pop().unwrap_or_default())
-    }
-
-    /// Does the same as [`streams_between`](Self::streams_between) for each of these times, with
-    /// one scan of the log.
-    pub async fn streams_between_each(
-        &self,
-        times: &[RangeInclusive<Timestamp>],
-    ) -> Result<Vec<BTreeMap<StreamId, (u64, u64)>>, StoreError> {
         let scan = self
             .client
             .scan()
@@ -286,17 +274,14 @@ impl DynamoDbStore {
             .expression_attribute_names("#version", item::VERSION)
             .expression_attribute_names("#at", item::AT);
         let mut items = scan.into_paginator().items().send();
-        let mut found = vec![BTreeMap::<StreamId, u64>::new(); times.len()];
+        let mut found = BTreeMap::<StreamId, u64>::new();
         let mut heads = BTreeMap::<StreamId, u64>::new();
         while let Some(item) = items.next().await {
             let item = item.map_err(error::store_error)?;
             let Some((stream, version)) = keys(&item) else { continue };
-            let at = item.get(item::AT).and_then(|at| at.as_s().ok()?.parse::<Timestamp>().ok());
-            for (times, found) in times.iter().zip(&mut found) {
-                if at.is_some_and(|at| times.contains(&at)) {
-                    let first = found.entry(stream.clone()).or_insert(version);
-                    *first = version.min(*first);
-                }
+            if time(&item).is_some_and(|at| (from..=to).contains(&at)) {
+                let first = found.entry(stream.clone()).or_insert(version);
+                *first = version.min(*first);
             }
             let head = heads.entry(stream).or_default();
             *head = version.max(*head);
@@ -305,7 +290,7 @@ impl DynamoDbStore {
             let last = heads.get(&stream).copied().unwrap_or(first);
             (stream, (first, last))
         };
-        Ok(found.into_iter().map(|found| found.into_iter().map(with_head).collect()).collect())
+        Ok(found.into_iter().map(with_head).collect())
     }
 
     /// Returns the commits with this correlation id, in no order, and the stubs that cannot be read:

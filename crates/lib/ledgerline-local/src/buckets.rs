@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use axum::{
     Router,
     body::{Body, Bytes},
@@ -87,6 +87,27 @@ impl Buckets {
         }
         let writes = Mutex::default();
         Ok(Self(Arc::new(Inner { names, folder, _temporary: temporary, iam, writes })))
+    }
+
+    /// Stores an object for Lambda, with the role of a function.
+    ///
+    /// # Errors
+    /// When the role has no right to it, the bucket has an outage, or the file cannot be written.
+    pub(crate) fn store(&self, caller: &str, bucket: &str, key: &str, content: &str) -> Result<()> {
+        if let Some(iam) = &self.0.iam {
+            let arn = format!("arn:aws:s3:::{bucket}");
+            if iam.outages.failure(&arn).is_some() {
+                bail!("an outage on request");
+            }
+            let denied =
+                iam.denial_of_object_to(caller, "s3:PutObject", &format!("{arn}/{key}"), None);
+            if let Some(denied) = denied {
+                bail!(denied);
+            }
+        }
+        let path = self.0.folder.join(bucket).join(file_name(key));
+        std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
+        Ok(std::fs::write(path, content)?)
     }
 
     /// Serves the buckets on a port of their own. Returns the URL.

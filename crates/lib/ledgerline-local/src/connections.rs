@@ -10,18 +10,24 @@ use std::{
 use anyhow::{Result, anyhow, bail};
 use tokio::sync::{Notify, watch};
 
-use ledgerline_sam::template::{self, Event, QueueSource, StreamSource, Template};
+use ledgerline_sam::template::{
+    self, Destination, DestinationType, Event, QueueSource, StreamSource, Template,
+};
 
 use crate::{
     buckets::Buckets,
     bus_rules,
     event_bus::EventBridge,
     host::Function,
-    iam::Iam,
+    iam::{Iam, access_key},
     pattern::Filters,
     services::{DynamoDb, Sqs},
     shard_checkpoint::Checkpoint,
-    sources::{invocation::Invocations, queue, stream},
+    sources::{
+        invocation::Invocations,
+        queue,
+        stream::{self, OnFailure},
+    },
     stream_records::{self, Stream},
     trace_log::TraceLog,
 };
@@ -145,21 +151,37 @@ impl Connections<'_> {
             anyhow!("{}: no table has the stream {}", definition.id, source.stream)
         })?;
         let destination = source.destination_config.on_failure.as_ref();
-        let on_failure =
-            destination.map(|destination| sqs.queue_url(&destination.destination)).transpose()?;
+        let on_failure = destination
+            .map(|destination| self.on_failure(&definition.id, destination))
+            .transpose()?;
         Ok(stream::Mapping {
             database: dynamodb.database.clone(),
             stream: Stream::find(&dynamodb.database, &table.name)?,
             filters: Filters::parse(&source.filter_criteria)?,
             source: source.clone(),
             function: Arc::clone(function),
-            on_failure: on_failure.map(|queue| (sqs.client.clone(), queue)),
+            on_failure: on_failure.map(|destination| (sqs.client.clone(), destination)),
             written: Arc::clone(written),
             polling: Arc::default(),
             delivered: watch::channel(String::new()).0,
             hops: *hops,
             is_first: false,
         })
+    }
+
+    /// Returns the destination of records that a mapping gives up.
+    fn on_failure(&self, function: &str, destination: &Destination) -> Result<OnFailure> {
+        let Services { sqs, buckets, .. } = self.services;
+        let arn = &destination.destination;
+        if destination.r#type == DestinationType::SQS {
+            return Ok(OnFailure::Queue(sqs.queue_url(arn)?));
+        }
+        let name = arn.rsplit(':').next().unwrap_or_default();
+        let rules = self.template.object_rules.iter().filter(|rule| rule.bucket == name);
+        let rules = rules.map(|rule| Ok((rule.prefix.clone(), sqs.queue_url(&rule.queue)?)));
+        let rules = rules.collect::<Result<_>>()?;
+        let (buckets, name, caller) = (buckets.clone(), name.to_owned(), access_key(function));
+        Ok(OnFailure::Bucket { buckets, name, caller, rules })
     }
 
     /// Starts the checkpoint of a mapping, and returns the position in its file.

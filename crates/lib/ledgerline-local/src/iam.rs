@@ -209,10 +209,21 @@ impl Iam {
         resource: &str,
         if_none_match: Option<&str>,
     ) -> Option<String> {
-        let condition = if_none_match.map(|value| ("s3:if-none-match", vec![value.to_owned()]));
-        let act =
-            Act { context: condition.into_iter().collect(), ..act(action, resource.to_owned()) };
-        let message = self.denial_of_acts(caller(headers)?, vec![act])?;
+        self.denial_of_object_to(caller(headers)?, action, resource, if_none_match)
+    }
+
+    /// Does the same for the caller with this access key.
+    pub(crate) fn denial_of_object_to(
+        &self,
+        key: &str,
+        action: &str,
+        resource: &str,
+        if_none_match: Option<&str>,
+    ) -> Option<String> {
+        let mut act = act(action, resource.to_owned());
+        act.context.push(("s3:ResourceAccount", vec![ACCOUNT.to_owned()]));
+        act.context.extend(if_none_match.map(|value| ("s3:if-none-match", vec![value.to_owned()])));
+        let message = self.denial_of_acts(key, vec![act])?;
         self.hops.always("denied", &message);
         Some(message)
     }

@@ -18,9 +18,11 @@ use aws_sdk_sqs::types::{
     QueueAttributeName,
 };
 use clap::Args;
-use futures::{StreamExt, stream};
+use futures::{StreamExt, future::join_all, stream};
 use jiff::Timestamp;
 use ledgerline::StreamId;
+use ledgerline_dynamodb::Bodies;
+use ledgerline_s3::S3Bodies;
 use ledgerline_sam::lookup::{logical_id, resources};
 use serde_json::{Value, json};
 
@@ -51,8 +53,6 @@ const EMPTY: usize = 2;
 const CALLS: usize = 8;
 /// The most dead letters that are printed for people.
 const SHOWN: usize = 50;
-/// The seconds by which the clocks of writers may differ from the clock of the table's stream.
-const AROUND: i64 = 60;
 
 /// The options of `ledger dead-letters`.
 #[derive(Debug, Args)]
@@ -112,6 +112,15 @@ struct Message {
     since: Option<Timestamp>,
     /// The handle that deletes it from its queue; `None` if it is parked.
     receipt: Option<String>,
+    /// The content of the object that the message names, or the reason why it cannot be read.
+    object: Option<Result<FailedBatch, String>>,
+}
+
+/// A batch of records that Lambda gave up.
+#[derive(Debug, Clone)]
+struct FailedBatch {
+    commits: Vec<(StreamId, u64)>,
+    reason: String,
 }
 
 /// The facts about a message that a pass read, without its body. A queue may have more messages
@@ -329,43 +338,23 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Receives messages that the pass has not read. A redrive through the fanout reads all
-    /// messages first. Some of them name times and not commits, and one read of the log finds the
-    /// commits of all of them.
+    /// Receives messages that the pass has not read.
     async fn receive_page(&mut self) -> Result<Vec<Message>> {
-        let mut page = Vec::new();
-        loop {
-            let received = receive(self.deployment, self.queue, self.seconds).await?;
-            // A message that SQS delivers again is a duplicate. It becomes visible again with its
-            // last receipt.
-            let (new, duplicates): (Vec<_>, Vec<_>) =
-                received.into_iter().partition(|message| self.seen.insert(message.id.clone()));
-            self.receipts.extend(duplicates.into_iter().filter_map(|message| message.receipt));
-            self.empty = if new.is_empty() { self.empty + 1 } else { 0 };
-            page.extend(new);
-            if !self.uses_fanout() || self.empty >= EMPTY || self.is_over() {
-                return Ok(page);
-            }
-        }
+        let received = receive(self.deployment, self.queue, self.seconds).await?;
+        // A message that SQS delivers again is a duplicate. It becomes visible again with its last
+        // receipt.
+        let (new, duplicates): (Vec<_>, Vec<_>) =
+            received.into_iter().partition(|message| self.seen.insert(message.id.clone()));
+        self.receipts.extend(duplicates.into_iter().filter_map(|message| message.receipt));
+        self.empty = if new.is_empty() { self.empty + 1 } else { 0 };
+        Ok(new)
     }
 
     /// Acts on the selected messages of a page, and stores a record of them.
     async fn act_on_page(&mut self, page: Vec<Message>, source: &str) -> Result<()> {
-        let in_the_log = match self.uses_fanout() {
-            true => commits_in_batches(self.deployment, &page).await,
-            false => Ok(BTreeMap::new()),
-        };
-        let in_the_log = match in_the_log {
-            Ok(found) => found,
-            Err(error) => {
-                self.receipts.extend(page.into_iter().filter_map(|message| message.receipt));
-                return Err(error);
-            }
-        };
         let before = self.done.len();
         for message in page {
-            let commits = in_the_log.get(&message.id);
-            self.act_on_message(message, commits).await;
+            self.act_on_message(message).await;
         }
         // A record for each page stays small, and a killed tool leaves the records of its pages.
         // Each discarded message has its own record.
@@ -384,13 +373,8 @@ impl<'a> Pass<'a> {
         .await
     }
 
-    /// Acts on a message if the operator selects it. `in_the_log` has its commits, if the message
-    /// names times.
-    async fn act_on_message(
-        &mut self,
-        message: Message,
-        in_the_log: Option<&BTreeMap<StreamId, (u64, u64)>>,
-    ) {
+    /// Acts on a message if the operator selects it.
+    async fn act_on_message(&mut self, message: Message) {
         let group = message.group.as_ref();
         if !self.options.selects(&message)
             || group.is_some_and(|group| self.stopped_groups.contains(group))
@@ -410,7 +394,7 @@ impl<'a> Pass<'a> {
             self.redriven.extend(commits);
         }
         let result = match self.action {
-            Action::Redrive => redrive(self.deployment, self.queue, &message, in_the_log).await,
+            Action::Redrive => redrive(self.deployment, self.queue, &message).await,
             Action::Park => self.park(&message).await,
             Action::Discard => self.record_discard(&message).await,
         };
@@ -429,7 +413,7 @@ impl<'a> Pass<'a> {
     }
 
     async fn park(&self, message: &Message) -> Result<()> {
-        let Message { id, body, group, since, receipt: _ } = message;
+        let Message { id, body, group, since, receipt: _, object: _ } = message;
         let queue = &self.queue.id;
         let detail = json!({ "queue": queue, "id": id, "group": group, "since": since });
         let parked = ParkedMessage { queue, id, detail, body };
@@ -507,31 +491,8 @@ fn pass_seconds(messages: u64) -> i32 {
     i32::try_from(seconds).unwrap_or(i32::MAX)
 }
 
-/// Returns the commits of the messages that name times: dead-lettered batches of the fanout. It
-/// reads the log once for all of them.
-async fn commits_in_batches(
-    deployment: &Deployment,
-    messages: &[Message],
-) -> Result<BTreeMap<String, BTreeMap<StreamId, (u64, u64)>>> {
-    let batches: Vec<_> = messages
-        .iter()
-        .filter_map(|message| Some((message.id.clone(), message.times()?)))
-        .collect();
-    if batches.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let times: Vec<_> = batches.iter().map(|(_, (from, to))| *from..=*to).collect();
-    let found = deployment.log()?.streams_between_each(&times).await?;
-    Ok(batches.into_iter().map(|(id, _)| id).zip(found).collect())
-}
-
-/// Redrives a message. `in_the_log` has its commits, if the message names times.
-async fn redrive(
-    deployment: &Deployment,
-    queue: &Queue,
-    message: &Message,
-    in_the_log: Option<&BTreeMap<StreamId, (u64, u64)>>,
-) -> Result<()> {
+/// Redrives a message.
+async fn redrive(deployment: &Deployment, queue: &Queue, message: &Message) -> Result<()> {
     match &queue.target {
         RedriveTarget::Queue(url) => {
             let send = deployment.sqs.send_message().queue_url(url).message_body(&message.body);
@@ -544,20 +505,15 @@ async fn redrive(
             Ok(())
         }
         RedriveTarget::Fanout => {
-            let versions = match in_the_log {
-                Some(streams) => {
-                    let all = streams.iter();
-                    all.flat_map(|(stream, (first, last))| {
-                        (*first..=*last).map(|version| (stream.clone(), version))
-                    })
-                    .collect()
+            let commits = message.commits();
+            match &message.object {
+                Some(Err(reason)) => bail!("{reason}"),
+                Some(Ok(_)) | None if commits.is_empty() => {
+                    bail!("the message names no commit: show it with --payloads")
                 }
-                None => message.commits(),
-            };
-            if in_the_log.is_none() && versions.is_empty() {
-                bail!("the message names no commit: show it with --payloads");
+                Some(Ok(_)) | None => {}
             }
-            send_records(deployment, "FanoutFunction", &versions).await
+            send_records(deployment, "FanoutFunction", &commits).await
         }
     }
 }
@@ -607,7 +563,21 @@ impl Message {
             group: attributes.get(&Attribute::MessageGroupId).cloned(),
             since: since.and_then(|milliseconds| Timestamp::from_millisecond(milliseconds).ok()),
             receipt: message.receipt_handle,
+            object: None,
         }
+    }
+
+    /// Reads the object that the message names, if it names one.
+    async fn with_object(mut self, deployment: &Deployment) -> Self {
+        let detail = &self.json()["detail"];
+        let named = (detail["bucket"]["name"].as_str(), detail["object"]["key"].as_str());
+        if let (Some(bucket), Some(key)) = named {
+            let read = read_batch(deployment, bucket, key).await;
+            let reason =
+                |error| format!("the object `{key}` of {bucket} cannot be read: {error:#}");
+            self.object = Some(read.map_err(reason));
+        }
+        self
     }
 
     fn json(&self) -> Value {
@@ -616,6 +586,9 @@ impl Message {
 
     /// Returns the commits that the message is about.
     fn commits(&self) -> Vec<(StreamId, u64)> {
+        if let Some(object) = &self.object {
+            return object.as_ref().map_or(Vec::new(), |batch| batch.commits.clone());
+        }
         let body = self.json();
         let place = |stream: &Value, version: &Value| {
             let stream = StreamId::try_from(stream.as_str()?.to_owned()).ok()?;
@@ -632,22 +605,14 @@ impl Message {
             .collect()
     }
 
-    /// Returns the times of the first and the last record of a dead-lettered batch of the fanout.
-    /// They have a margin for the clocks of writers.
-    fn times(&self) -> Option<(Timestamp, Timestamp)> {
-        let body = self.json();
-        let batch = &body["DDBStreamBatchInfo"];
-        let time = |name: &str| batch[name].as_str()?.parse::<Timestamp>().ok();
-        let around = jiff::SignedDuration::from_secs(AROUND);
-        Some((
-            time("approximateArrivalOfFirstRecord")? - around,
-            time("approximateArrivalOfLastRecord")? + around,
-        ))
-    }
-
     /// Returns the reason why the message is a dead letter. It contains no payload: functions leave
     /// values out of their errors (rule 14).
     fn reason(&self) -> String {
+        match &self.object {
+            Some(Ok(batch)) => return batch.reason.clone(),
+            Some(Err(reason)) => return reason.clone(),
+            None => {}
+        }
         let body = self.json();
         let text = |value: &Value| value.as_str().map(ToOwned::to_owned);
         let error = text(&body["responsePayload"]["errorMessage"]);
@@ -667,6 +632,23 @@ impl Message {
             "queue": queue, "id": self.id, "commits": commits.join(" "), "since": self.since, "reason": self.reason(), "body": body,
         })
     }
+}
+
+/// Reads a batch of records that Lambda gave up from its object.
+///
+/// Source: Lambda's developer guide, "Retaining discarded batches".
+async fn read_batch(deployment: &Deployment, bucket: &str, key: &str) -> Result<FailedBatch> {
+    let object = S3Bodies::new(&deployment.sdk, bucket).get(key).await?;
+    let object: Value = serde_json::from_slice(&object.context("it does not exist")?)?;
+    let payload: Value = serde_json::from_str(object["payload"].as_str().unwrap_or_default())?;
+    let records = payload["Records"].as_array().context("it has no records")?.iter();
+    let commit = |record: &Value| {
+        let keys = &record["dynamodb"]["Keys"];
+        let stream = StreamId::try_from(keys["stream"]["S"].as_str()?.to_owned()).ok()?;
+        Some((stream, keys["version"]["N"].as_str()?.parse().ok()?))
+    };
+    let reason = object["requestContext"]["condition"].as_str().unwrap_or("every attempt failed");
+    Ok(FailedBatch { commits: records.filter_map(commit).collect(), reason: reason.to_owned() })
 }
 
 /// Returns the dead-letter queues of the deployed template, with the sources of their messages.
@@ -724,7 +706,8 @@ async fn receive(deployment: &Deployment, queue: &Queue, seconds: i32) -> Result
         deployment.sqs.receive_message().queue_url(&queue.url).visibility_timeout(seconds);
     let receive = receive.max_number_of_messages(AT_ONCE).wait_time_seconds(1);
     let received = receive.message_system_attribute_names(Attribute::All).send().await?;
-    Ok(received.messages.unwrap_or_default().into_iter().map(Message::from_sqs).collect())
+    let messages = received.messages.unwrap_or_default().into_iter().map(Message::from_sqs);
+    Ok(join_all(messages.map(|message| message.with_object(deployment))).await)
 }
 
 /// Reads all messages that the queue delivers. A FIFO queue delivers at most ten messages of a
@@ -798,10 +781,12 @@ async fn parked_messages(
         group: text(&item, "group"),
         since: text(&item, "since").and_then(|since| since.parse().ok()),
         receipt: None,
+        object: None,
     };
     let items =
         records::parked_messages(deployment, table).await?.into_iter().map(|(item, _)| item);
-    Ok(items.filter(|item| item["queue"] == queue).map(message).collect())
+    let messages = items.filter(|item| item["queue"] == queue).map(message);
+    Ok(join_all(messages.map(|message| message.with_object(deployment))).await)
 }
 
 async fn show_parked(

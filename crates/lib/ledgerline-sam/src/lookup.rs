@@ -15,6 +15,9 @@ pub const OPERATIONS: &str = "OperationsTable";
 /// The logical id of the bucket that holds the body objects.
 pub const BODIES: &str = "BodiesBucket";
 
+/// The logical id of the bucket that holds the batches of records that Lambda gave up.
+pub const FAILURES: &str = "FailuresBucket";
+
 /// The prefix of every scope: the identifier of the template's resource server. With another
 /// identity provider, the template has no such server, and the prefix is that of the first scope of
 /// a route.

@@ -94,6 +94,8 @@ const KNOWN: [Known; 7] = [
         read: &["BucketName"],
         meaningless: &[
             "BucketEncryption",
+            "LifecycleConfiguration",
+            "NotificationConfiguration",
             "OwnershipControls",
             "PublicAccessBlockConfiguration",
             "Tags",

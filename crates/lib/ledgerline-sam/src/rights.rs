@@ -27,7 +27,7 @@ type Right = (String, Option<String>);
 pub(crate) fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Right> {
     let mut rights = BTreeSet::new();
     add_platform(template, function, &mut rights);
-    add_source(function, &mut rights);
+    add_source(template, function, &mut rights);
     add_tables(template, function, &mut rights);
     add_bodies(template, function, &mut rights);
     add_calls(template, function, &mut rights);
@@ -64,7 +64,7 @@ fn add_platform(template: &Template<'_>, function: &Function<'_>, rights: &mut B
 }
 
 /// Adds the rights on the queue or the stream that Lambda reads for the function.
-fn add_source(function: &Function<'_>, rights: &mut BTreeSet<Right>) {
+fn add_source<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut BTreeSet<Right>) {
     match &function.manifest.source {
         // The queue of a state projector contains states to retry.
         Source::Queue(_) | Source::States { .. } => {
@@ -83,8 +83,13 @@ fn add_source(function: &Function<'_>, rights: &mut BTreeSet<Right>) {
                     add(rights, action, &stream);
                 }
                 add(rights, "dynamodb:ListStreams", &format!("{table}/stream/*"));
-                if let Some(queue) = destination(Some(properties)) {
-                    add(rights, "sqs:SendMessage", queue);
+                match destination(Some(properties)) {
+                    Some(bucket) if template.kind(bucket) == "AWS::S3::Bucket" => {
+                        add(rights, "s3:ListBucket", bucket);
+                        add(rights, "s3:PutObject", &format!("{bucket}/*"));
+                    }
+                    Some(queue) => add(rights, "sqs:SendMessage", queue),
+                    None => {}
                 }
             }
         }
@@ -149,7 +154,7 @@ fn add_calls<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut 
     }
 }
 
-/// The dead-letter queue of events or records.
+/// The destination of events or records that Lambda gives up: a queue, or a bucket.
 fn destination(properties: Option<&Value>) -> Option<&str> {
     logical_id(properties?.pointer("/DestinationConfig/OnFailure/Destination")?)
 }

@@ -11,7 +11,12 @@ use std::{collections::BTreeMap, rc::Rc};
 
 use serde_json::Value;
 
-use crate::{generate::Deploy, parameters, template::Source};
+use crate::{
+    generate::Deploy,
+    lookup::{list, logical_id},
+    parameters,
+    template::Source,
+};
 
 /// Finds missing safeguards, missing or useless alarms, and forbidden rights. Each problem is one
 /// sentence with its place and its remedy. `runbook` is the text with an entry for each alarm.
@@ -106,6 +111,29 @@ impl<'a> Rules<'a> {
 
     fn functions(&self) -> impl Iterator<Item = Resource<'a>> + use<'a> {
         self.resources("AWS::Serverless::Function").chain(self.resources("AWS::Lambda::Function"))
+    }
+
+    /// The dead-letter queue of records or events that Lambda gives up: the destination, or the queue
+    /// to which a rule sends the names of the new objects in the destination.
+    fn dead_letter_queue(&self, properties: &'a Value) -> Option<&'a str> {
+        let id = logical_id(&properties["DestinationConfig"]["OnFailure"]["Destination"])?;
+        if self.kind(id) != "AWS::S3::Bucket" {
+            return Some(id);
+        }
+        let is_enabled = &["NotificationConfiguration", "EventBridgeConfiguration"]
+            .iter()
+            .fold(&self.json["Resources"][id]["Properties"], |node, key| &node[key])["EventBridgeEnabled"];
+        let (_, rule) = self.rule_of_bucket(id)?;
+        logical_id(&list(&rule["Targets"]).first()?["Arn"]).filter(|_| *is_enabled == true)
+    }
+
+    /// The rule that gets the new objects of a bucket.
+    fn rule_of_bucket(&self, bucket: &str) -> Option<Resource<'a>> {
+        let names_bucket = |rule: &Value| {
+            let named = list(&rule["EventPattern"]["detail"]["bucket"]["name"]);
+            named.iter().any(|it| logical_id(it) == Some(bucket))
+        };
+        self.resources("AWS::Events::Rule").find(|(_, rule)| names_bucket(rule))
     }
 
     /// A function's events of a type: their paths and properties.

@@ -19,8 +19,8 @@ use serde_json::Value;
 use self::intrinsics::Scope;
 pub use self::model::{
     Bucket, Client, Cors, DeadLetterConfig, Destination, DestinationConfig, DestinationType,
-    Distribution, Event, Filter, FilterCriteria, Function, InvokeConfig, PolicyHeader, Queue,
-    QueueSource, Resource, ResponseType, RetryPolicy, Role, RuleSource, ScalingConfig,
+    Distribution, Event, Filter, FilterCriteria, Function, InvokeConfig, ObjectRule, PolicyHeader,
+    Queue, QueueSource, Resource, ResponseType, RetryPolicy, Role, RuleSource, ScalingConfig,
     StartingPosition, StreamSource, Table, Template,
 };
 pub(crate) use self::resources::OPERATORS;

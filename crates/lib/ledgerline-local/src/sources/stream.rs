@@ -13,9 +13,10 @@ use serde_json::{Value, json};
 use tokio::sync::{Mutex, Notify, watch};
 
 use super::{Reported, read_failures};
-use ledgerline_sam::template::{StartingPosition, StreamSource};
+use ledgerline_sam::template::{ACCOUNT, REGION, StartingPosition, StreamSource};
 
 use crate::{
+    buckets::Buckets,
     host::Function,
     pattern::Filters,
     stream_records::Stream,
@@ -39,8 +40,8 @@ pub(crate) struct Mapping {
     pub(crate) source: StreamSource,
     pub(crate) filters: Filters,
     pub(crate) function: Arc<Function>,
-    /// The client and the URL of the queue for dead-lettered records.
-    pub(crate) on_failure: Option<(aws_sdk_sqs::Client, String)>,
+    /// The client of the queues, and the destination of records that are given up.
+    pub(crate) on_failure: Option<(aws_sdk_sqs::Client, OnFailure)>,
     /// Wakes the poller after a probable write.
     pub(crate) written: Arc<Notify>,
     /// The lock that the mapping holds while it reads and delivers records.
@@ -51,6 +52,23 @@ pub(crate) struct Mapping {
     /// Whether this is the first mapping of its stream. Only the first mapping prints commits, so
     /// that each commit is printed once.
     pub(crate) is_first: bool,
+}
+
+/// The destination of records that are given up.
+#[derive(Debug)]
+pub(crate) enum OnFailure {
+    /// The URL of a queue, which gets the place of the records in the stream.
+    Queue(String),
+    /// A bucket, which gets the records, too.
+    Bucket {
+        buckets: Buckets,
+        name: String,
+        /// The access key of the function, whose role writes the objects.
+        caller: String,
+        /// The prefixes of keys, and the URLs of the queues to which rules send the names of new
+        /// objects.
+        rules: Vec<(String, String)>,
+    },
 }
 
 impl Mapping {
@@ -144,23 +162,24 @@ impl Mapping {
     }
 
     /// Gives up records: sends their place in the stream to the on-failure destination. As with
-    /// Lambda, the message does not contain the records.
+    /// Lambda, only an object contains the records.
     async fn give_up(&self, records: &[Value], attempts: i64) {
         self.hops.line(
             "stream",
             &format!("gave up {} after {attempts} attempts", describe(&records[0])),
         );
-        let Some((sqs, queue)) = &self.on_failure else { return };
+        let Some((sqs, destination)) = &self.on_failure else { return };
         let first = &records[0];
         let last = &records[records.len() - 1];
-        let message = json!({
+        let now = jiff::Timestamp::now();
+        let mut message = json!({
             "requestContext": {
                 "functionArn": self.function.arn(),
                 "condition": "RetryAttemptsExhausted",
                 "approximateInvokeCount": attempts,
             },
             "version": "1.0",
-            "timestamp": jiff::Timestamp::now().to_string(),
+            "timestamp": now.to_string(),
             "DDBStreamBatchInfo": {
                 "shardId": self.stream.shard(),
                 "startSequenceNumber": sequence_number(first),
@@ -169,16 +188,64 @@ impl Mapping {
                 "streamArn": first["eventSourceARN"],
             },
         });
-        if let Err(error) =
-            sqs.send_message().queue_url(queue).message_body(message.to_string()).send().await
-        {
+        let refused = match destination {
+            OnFailure::Queue(queue) => send(sqs, queue, &message).await.err(),
+            OnFailure::Bucket { buckets, name, caller, rules } => {
+                message["payload"] = json!({ "Records": records }).to_string().into();
+                let key = self.key(now);
+                let stored = buckets.store(caller, name, &key, &message.to_string());
+                if stored.is_ok()
+                    && let Err(error) = announce(sqs, rules, name, &key).await
+                {
+                    self.hops.line("rule", &format!("no queue has the name of {key}: {error}"));
+                }
+                stored.err()
+            }
+        };
+        if let Some(error) = refused {
             let function = self.function.name();
             self.hops.line(
                 "stream",
-                &format!("the queue did not accept the dead letter of {function}: {error}"),
+                &format!("the destination did not accept the dead letter of {function}: {error}"),
             );
         }
     }
+
+    /// Returns the key of the object of records that are given up.
+    ///
+    /// Source: Lambda's developer guide, "Retaining discarded batches".
+    fn key(&self, now: jiff::Timestamp) -> String {
+        let (function, shard) = (self.function.name(), self.stream.shard());
+        let (day, time) = (now.strftime("%Y/%m/%d"), now.strftime("%Y-%m-%dT%H.%M.%S"));
+        format!("aws/lambda/{function}/{shard}/{day}/{time}-{}", uuid::Uuid::new_v4())
+    }
+}
+
+async fn send(sqs: &aws_sdk_sqs::Client, queue: &str, message: &Value) -> Result<()> {
+    sqs.send_message().queue_url(queue).message_body(message.to_string()).send().await?;
+    Ok(())
+}
+
+/// Sends the name of a new object to the queues of the rules for it.
+///
+/// Source: the user guide of S3, "EventBridge event message structure".
+async fn announce(
+    sqs: &aws_sdk_sqs::Client,
+    rules: &[(String, String)],
+    bucket: &str,
+    key: &str,
+) -> Result<()> {
+    let event = json!({
+        "version": "0", "id": uuid::Uuid::new_v4(), "detail-type": "Object Created",
+        "source": "aws.s3", "account": ACCOUNT, "time": jiff::Timestamp::now().to_string(),
+        "region": REGION, "resources": [format!("arn:aws:s3:::{bucket}")],
+        "detail": { "version": "0", "bucket": { "name": bucket }, "object": { "key": key },
+            "reason": "PutObject" },
+    });
+    for (_, queue) in rules.iter().filter(|(prefix, _)| key.starts_with(prefix)) {
+        send(sqs, queue, &event).await?;
+    }
+    Ok(())
 }
 
 /// The outcome of an invocation.

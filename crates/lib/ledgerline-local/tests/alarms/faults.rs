@@ -38,7 +38,7 @@ pub(crate) enum Fault {
     /// The retry queue of a state projector is gone.
     RetryQueueGone,
     /// The fanout gives up a record, and its dead-letter queue is gone.
-    FanoutQueueGone,
+    FanoutBucketGone,
     /// An administrator removes a commit, and changes another one.
     CommitsChanged,
     /// A caller exceeds its rate limit.
@@ -76,8 +76,8 @@ impl Fault {
                 delete_queue(stack, "tanks-LevelsRetryQueue").await;
                 install(stack, 1).await;
             }
-            Self::FanoutQueueGone => {
-                delete_queue(stack, "tanks-FanoutDeadLetterQueue").await;
+            Self::FanoutBucketGone => {
+                stack.begin_outage("FailuresBucket", "failed", LASTING).await;
                 stack.begin_outage("LevelsProjectorFunction", "failed", LASTING).await;
                 install(stack, 0).await;
             }

@@ -31,7 +31,7 @@ const STATES: [Row; 10] = [
     (Fault::RequestsFail, 0, &["ApiFailures"]),
     (Fault::StatesGivenUp, 0, &["LevelsDeadLetterQueueNotEmpty"]),
     (Fault::RetryQueueGone, 0, &["LevelsProjectorUndelivered"]),
-    (Fault::FanoutQueueGone, 0, &["FanoutUndelivered"]),
+    (Fault::FanoutBucketGone, 0, &["FanoutUndelivered"]),
     (Fault::CommitsChanged, 0, &["ChangedCommits"]),
 ];
 

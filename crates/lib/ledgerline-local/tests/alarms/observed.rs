@@ -146,8 +146,8 @@ impl Observed<'_> {
                 lines.iter().filter(|(function, _)| function == of).map(|_| 1.0).collect()
             }
             ("AWS/Lambda", "DestinationDeliveryFailures", Some("FunctionName")) => {
-                let lost = format!("the queue did not accept the dead letter of {of}: ");
-                self.hops(|_, text| text.starts_with(&lost))
+                let lost = format!(" did not accept the dead letter of {of}: ");
+                self.hops(|_, text| text.contains(&lost))
             }
             ("AWS/Lambda", "IteratorAge", Some("FunctionName")) => {
                 let waits = self.has_unread_commits(of).await;

@@ -7,6 +7,7 @@ use aws_sdk_sqs::types::QueueAttributeName as Name;
 use ledgerline_testing::{
     LocalStack, Tool, eventually, table,
     tank::{draw, fill, install, log, settled},
+    workspace,
 };
 use reqwest::StatusCode;
 use serde_json::{Value, json};
@@ -157,6 +158,52 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     for wrong in [&["dead-letters", "--redrive"][..], &["dead-letters", "Fanout", "--discard"]] {
         assert_eq!(act(&wrong[1..]).0, 2, "clap refuses {wrong:?}");
     }
+}
+
+/// Lambda gives up a batch during an outage. Its message names an object with the records, by which
+/// the operator finds and redrives exactly these commits.
+#[tokio::test]
+async fn a_batch_that_the_fanout_gave_up_is_redriven_from_its_object() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("template.yaml");
+    let template = std::fs::read_to_string(workspace().join("template.yaml")).unwrap();
+    let attempts = "MaximumRetryAttempts: 10000";
+    assert!(template.contains(attempts));
+    std::fs::write(&path, template.replace(attempts, "MaximumRetryAttempts: 0")).unwrap();
+    let name = "samconfig.toml";
+    std::fs::copy(workspace().join(name), folder.path().join(name)).unwrap();
+    let stack = LocalStack::start_as(&["--template", path.to_str().unwrap()]).await;
+    let early = install(&stack, 1).await;
+    settled(&stack, &early).await;
+    // The fanout attempts an entry for some seconds, in each of its invocations.
+    stack.begin_outage("LevelsProjectorFunction", "failed", 20).await;
+    let late = install(&stack, 1).await;
+    let ledger = Tool::at(&stack);
+    let rows = eventually("a batch is a dead letter", async || {
+        let (_, printed) = ledger.run(&["dead-letters", "Fanout"]);
+        let rows: Vec<_> = printed.into_iter().filter(|row| row["id"].is_string()).collect();
+        (!rows.is_empty()).then_some(rows)
+    })
+    .await;
+    for row in &rows {
+        assert_eq!(row["reason"], "RetryAttemptsExhausted", "{row}");
+        let commits = row["commits"].as_str().unwrap();
+        assert!(commits.split(' ').all(|it| it.starts_with(&format!("tank-{late}@"))), "{row}");
+    }
+    let redrive = ["dead-letters", "Fanout", "--redrive", "--write", "--yes", "--why", "a test"];
+    eventually("the outage is over", async || (ledger.run(&redrive).0 == 0).then_some(())).await;
+    settled(&stack, &late).await;
+    assert_eq!(ledger.run(&["dead-letters"]).0, 0);
+    // A message whose object is gone names it, and stays.
+    let key = "aws/lambda/tank-fanout/shard/2026/11/30/gone";
+    let detail = json!({ "bucket": { "name": "tanks-failuresbucket" }, "object": { "key": key } });
+    let gone = json!({ "source": "aws.s3", "detail": detail });
+    let sqs = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
+    dead_letter(&sqs, "FanoutDeadLetterQueue", None, &gone).await;
+    assert_eq!(ledger.run(&redrive).0, 2);
+    let (_, printed) = ledger.run(&["dead-letters", "Fanout"]);
+    let reason = printed.iter().find_map(|row| row["id"].as_str().and(row["reason"].as_str()));
+    assert!(reason.unwrap().contains(&format!("the object `{key}`")), "{printed:?}");
 }
 
 /// Returns the URL of a queue.

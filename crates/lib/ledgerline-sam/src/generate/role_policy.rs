@@ -2,9 +2,9 @@
 
 use super::{
     statements::Grant,
-    value::{attribute, one_or_list, substitution},
+    value::{attribute, one_or_list, reference, substitution},
 };
-use crate::yaml::Node;
+use crate::{lookup::FAILURES, yaml::Node};
 
 /// The policies of a role with these grants.
 pub(super) fn policies(name: &str, grants: &[Grant]) -> Node {
@@ -32,6 +32,12 @@ fn statement(grant: &Grant) -> Node {
         let null = grant.excludes_no_key().then(|| ("Null", condition("false".into())));
         let like = ("ForAllValues:StringLike", condition(keys));
         statement.push(("Condition", Node::map(null.into_iter().chain([like]))));
+    }
+    // Lambda's developer guide advises it: otherwise, another account that takes the name of a
+    // deleted bucket would get the records.
+    if grant.on.iter().all(|on| on.split('/').next() == Some(FAILURES)) {
+        let account = Node::map([("s3:ResourceAccount", reference("AWS::AccountId"))]);
+        statement.push(("Condition", Node::map([("StringEquals", account)])));
     }
     Node::map(statement)
 }

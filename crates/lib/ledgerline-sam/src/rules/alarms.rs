@@ -176,7 +176,7 @@ fn vital_metrics<'a>(rules: &mut Rules<'a>) -> Vec<(&'a str, String)> {
         streams.iter().for_each(|_| watch(id, "AWS/Lambda IteratorAge FunctionName="));
         let sources = streams.into_iter().map(|(_, event)| event);
         for source in sources.chain(function.get("EventInvokeConfig")) {
-            let queue = logical_id(&source["DestinationConfig"]["OnFailure"]["Destination"]);
+            let queue = rules.dead_letter_queue(source);
             queue
                 .iter()
                 .for_each(|_| watch(id, "AWS/Lambda DestinationDeliveryFailures FunctionName="));

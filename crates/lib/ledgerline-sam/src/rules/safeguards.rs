@@ -131,14 +131,18 @@ fn check_stream(rules: &mut Rules<'_>, id: &str, path: &str, event: &Value) {
         rules.require(event[key].as_i64() >= Some(0), id, &format!("{path}/{key}"), message);
     }
     rules.expect(id, path, &json!({ "BisectBatchOnFunctionError": true }));
-    let queue = destination(event);
-    let message = "records that Lambda no longer retries are lost: write DestinationConfig: { OnFailure: { Type: SQS, … } }";
+    let queue = rules.dead_letter_queue(event);
+    let message = "records that Lambda no longer retries are lost: write DestinationConfig: { OnFailure: { Type: S3, … } }, a bucket with EventBridgeEnabled: true, and an AWS::Events::Rule whose target is the dead-letter queue";
     let is_there = is_dead_letter_queue(rules, queue, false);
     rules.require(is_there, id, &format!("{path}/DestinationConfig"), message);
     let letters = &variables["DEAD_LETTER_QUEUE"];
     let is_same = letters.is_null() || logical_id(letters) == queue;
-    let message = "DEAD_LETTER_QUEUE must be the queue in DestinationConfig of the stream";
+    let message = "DEAD_LETTER_QUEUE must be the queue of DestinationConfig of the stream";
     rules.require(is_same, id, "Environment/Variables/DEAD_LETTER_QUEUE", message);
+    let rule = destination(event).and_then(|bucket| rules.rule_of_bucket(bucket));
+    if let (Some((rule, _)), Some(queue)) = (rule, queue) {
+        check_policy(rules, queue, rule);
+    }
 }
 
 /// Checks a queue that a function reads. The fanout fills queues of commits.
@@ -179,11 +183,12 @@ fn is_dead_letter_queue(rules: &mut Rules<'_>, id: Option<&str>, is_fifo: bool) 
     (*rules.property(id, "FifoQueue") == true) == is_fifo
 }
 
-/// Checks that EventBridge may send the events that a rule cannot deliver to this queue.
+/// Checks that EventBridge may send the events of a rule to this queue.
 fn check_policy(rules: &mut Rules<'_>, queue: &str, rule: &str) {
     let is_of_rule = |it: &Value| {
-        let arn = it["Condition"]["ArnEquals"]["aws:SourceArn"]["Fn::Sub"].as_str();
-        arn.and_then(|arn| arn.rsplit_once('/')).is_some_and(|(_, name)| name == rule)
+        let arn = &it["Condition"]["ArnEquals"]["aws:SourceArn"];
+        let name = arn["Fn::Sub"].as_str().and_then(|arn| arn.rsplit_once('/'));
+        name.is_some_and(|(_, name)| name == rule) || logical_id(arn) == Some(rule)
     };
     let allows = |it: &Value| {
         it["Principal"]["Service"] == "events.amazonaws.com"
@@ -196,7 +201,7 @@ fn check_policy(rules: &mut Rules<'_>, queue: &str, rule: &str) {
         list(&policy["Queues"]).iter().any(|known| logical_id(known) == Some(queue))
     });
     let mut statements = policies.flat_map(|(_, it)| list(&it["PolicyDocument"]["Statement"]));
-    rules.require(statements.any(allows), queue, "", format!("no AWS::SQS::QueuePolicy lets events.amazonaws.com send the events that the rule {rule} cannot deliver: write one"));
+    rules.require(statements.any(allows), queue, "", format!("no AWS::SQS::QueuePolicy lets events.amazonaws.com send events of the rule {rule}: write one"));
 }
 
 fn destination(properties: &Value) -> Option<&str> {

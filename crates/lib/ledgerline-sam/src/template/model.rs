@@ -19,6 +19,8 @@ pub struct Template {
     pub queues: Vec<Queue>,
     /// The buckets of S3.
     pub buckets: Vec<Bucket>,
+    /// The rules that send the names of new objects to queues.
+    pub object_rules: Vec<ObjectRule>,
     /// Names of the event buses.
     pub buses: Vec<String>,
     /// Documents of the policies of operators, with the logical ids of the policies that they are or
@@ -348,7 +350,7 @@ pub struct DestinationConfig {
 pub struct Destination {
     /// The kind of destination, by SAM's name.
     pub r#type: DestinationType,
-    /// ARN of the queue.
+    /// ARN of the queue or bucket.
     pub destination: String,
 }
 
@@ -357,6 +359,8 @@ pub struct Destination {
 pub enum DestinationType {
     /// A standard queue.
     SQS,
+    /// A bucket, for the records of a stream.
+    S3,
 }
 
 /// A table.
@@ -383,6 +387,17 @@ pub struct Bucket {
     pub name: String,
     /// The document of its policy.
     pub policy: Option<Value>,
+}
+
+/// A rule of the default bus that sends the names of new objects to a queue.
+#[derive(Debug, Clone)]
+pub struct ObjectRule {
+    /// Name of the bucket.
+    pub bucket: String,
+    /// The beginning of the keys of the objects.
+    pub prefix: String,
+    /// ARN of the queue.
+    pub queue: String,
 }
 
 /// A queue.

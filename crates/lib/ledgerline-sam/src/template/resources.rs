@@ -9,7 +9,8 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Bucket, Client, Cors, Event, Function, InvokeConfig, Located, Queue, Resource, Table, Template,
+    Bucket, Client, Cors, Event, Function, InvokeConfig, Located, ObjectRule, Queue, Resource,
+    Table, Template,
     intrinsics::{Scope, resource_type, stream_arn},
 };
 use crate::{
@@ -99,8 +100,12 @@ impl<'a> Scope<'a> {
             "AWS::SNS::Subscription"
                 if resource.get("Properties").and_then(|node| node.get("Protocol")?.as_str())
                     == Some("email") => {}
-            wiring @ ("AWS::Events::Rule"
-            | "AWS::Lambda::EventSourceMapping"
+            "AWS::Events::Rule" => {
+                let rule = object_rule(&self.properties(id, resource)?.to_json());
+                let message = format!("{id}: AWS::Events::Rule is not emulated");
+                template.object_rules.push(rule.ok_or((resource.line, message))?);
+            }
+            wiring @ ("AWS::Lambda::EventSourceMapping"
             | "AWS::Lambda::Function"
             | "AWS::Serverless::SimpleTable"
             | "AWS::SNS::Subscription") => {
@@ -430,6 +435,26 @@ impl<'a> Scope<'a> {
             None => Err((resource.line, format!("{id} has no Properties"))),
         }
     }
+}
+
+/// Returns the rule, if it sends the new objects of a bucket, with keys that begin with a prefix, to
+/// one queue, and does nothing else.
+fn object_rule(rule: &Value) -> Option<ObjectRule> {
+    let pattern = &rule["EventPattern"];
+    let (bucket, prefix) =
+        (&pattern["detail"]["bucket"]["name"][0], &pattern["detail"]["object"]["key"][0]["prefix"]);
+    let expected = json!({
+        "source": ["aws.s3"], "detail-type": ["Object Created"],
+        "detail": { "bucket": { "name": [bucket] }, "object": { "key": [{ "prefix": prefix }] } },
+    });
+    let [target] = rule["Targets"].as_array()?.as_slice() else { return None };
+    let is_plain = *pattern == expected && target.as_object()?.len() == 2;
+    let names_others = ["EventBusName", "ScheduleExpression"].iter().any(|it| !rule[*it].is_null());
+    Some(ObjectRule {
+        bucket: bucket.as_str()?.to_owned(),
+        prefix: prefix.as_str()?.to_owned(),
+        queue: target["Arn"].as_str().filter(|_| is_plain && !names_others)?.to_owned(),
+    })
 }
 
 /// The id of the policy that a policy continues: that of `OperatorPolicy2` is `OperatorPolicy`.
