@@ -124,12 +124,12 @@ pub struct Archive {
     write_units: NonZeroU32,
     /// The time from which the next update keeps within the write units.
     next: Instant,
-    archived: Archived,
+    counts: ArchiveCounts,
 }
 
 /// The work of an archive so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Archived {
+pub struct ArchiveCounts {
     /// The number of stubs.
     pub commits: u64,
     /// The number of body objects.
@@ -142,19 +142,19 @@ impl Archive {
     /// Returns an archive of the commits of this log in these objects. It consumes at most this
     /// number of write units a second.
     pub fn new(log: DynamoDbStore, bodies: Arc<dyn Bodies>, write_units: NonZeroU32) -> Self {
-        let archived = Archived::default();
-        Self { log, bodies, write_units, next: Instant::now(), archived }
+        let counts = ArchiveCounts::default();
+        Self { log, bodies, write_units, next: Instant::now(), counts }
     }
 
     /// Returns the work so far, also that of calls that failed.
-    pub fn archived(&self) -> Archived {
-        self.archived
+    pub fn counts(&self) -> ArchiveCounts {
+        self.counts
     }
 
     /// Archives these commits of a stream, which follow each other. Their object is stored, read
     /// back and compared with the commits, and then each item becomes a stub: it keeps the key, the
     /// command, the time and the name of the object. States are left out, because they are a cache
-    /// (rule 5). A repetition is safe, also beside another archive (rule 4): an object has the hash
+    /// (rule 5). A repetition is safe, also during another archive (rule 4): an object has the hash
     /// of its content in its key, and an item that has a body does not change.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl Archive {
             after = last.version;
             for commits in body_object::split(&commits) {
                 let name = self.store(stream, commits).await?;
-                self.archived.objects += 1;
+                self.counts.objects += 1;
                 self.replace(commits, &name).await?;
             }
         }
@@ -198,8 +198,8 @@ impl Archive {
         Err(corrupt(stream, commits.first().map_or(0, |commit| commit.version), &key, damage))
     }
 
-    /// Makes stubs from the items of these commits. Those that are updated at the same time have at
-    /// most the write units of a second, or are one commit.
+    /// Makes stubs from the items of these commits. The updates in progress consume at most the write
+    /// units of one second, unless one commit alone consumes more.
     async fn replace(&mut self, mut commits: &[Commit], body: &str) -> Result<(), StoreError> {
         let limit = f64::from(self.write_units.get());
         while !commits.is_empty() {
@@ -216,8 +216,8 @@ impl Archive {
                 first.iter().map(|commit| make_stub(&self.log, commit, body)).collect();
             let updates = futures::stream::iter(updates).buffer_unordered(few);
             let updated: Vec<Option<f64>> = updates.try_collect().await?;
-            self.archived.commits += updated.iter().flatten().count() as u64;
-            self.archived.write_units += updated.iter().flatten().sum::<f64>();
+            self.counts.commits += updated.iter().flatten().count() as u64;
+            self.counts.write_units += updated.iter().flatten().sum::<f64>();
             // DynamoDB also charges an update whose condition fails.
             let used = first.iter().zip(updated).map(|(it, used)| used.unwrap_or(write_units(it)));
             self.next = began + Duration::from_secs_f64(used.sum::<f64>() / limit);
@@ -275,6 +275,8 @@ async fn make_stub(
         return Ok(None);
     }
     let (stream, version) = (stream.to_string(), *version);
-    let reason = "the log has another commit than the archive read".to_owned();
+    let reason =
+        "its item changed after the archive read it: see \"Changed commits\" in docs/runbook.md"
+            .to_owned();
     Err(StoreError::Corrupt { stream, version, reason })
 }

@@ -201,7 +201,7 @@ impl BodyReference {
         let line = commits.get(place).map(|commit| item::commit_to_item(commit, usize::MAX));
         let line = line.into_iter().flatten().map(|(name, value)| (name.to_owned(), value));
         let line: Item = line.collect();
-        // IAM cannot protect the command of a stub: only `at` is out of reach of all roles.
+        // IAM cannot protect the command of a stub: only `at` is an attribute that no role can change.
         if line.get(item::COMMAND) != self.command.as_ref()
             || line.get(item::AT) != self.at.as_ref()
         {

@@ -15,7 +15,7 @@ mod snapshots;
 mod store;
 mod views;
 
-pub use archive::{Archive, Archived, StoredCommit, Survey};
+pub use archive::{Archive, ArchiveCounts, StoredCommit, Survey};
 pub use bodies::Bodies;
 pub use endpoint::{Units, capacity_units, sdk_config};
 pub use item::{CommitImage, InvalidItem, MAX_ITEM_BYTES, commit_from_image};

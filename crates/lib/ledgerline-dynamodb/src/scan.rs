@@ -22,7 +22,7 @@ use crate::{
 /// The most commits of a page. DynamoDB ends a page after 1 MB in any case. The emulated database
 /// reads the whole rest of the table for a page without a limit.
 pub(crate) const PAGE: i32 = 2_000;
-/// The stubs whose objects are read at once: those of an object follow each other.
+/// The most stubs whose objects are read together. The stubs of an object follow each other.
 const STUBS: usize = 100;
 /// The bytes of a payload of a stub beyond which its record has the gzip.
 const COMPRESS_OVER: usize = 1_024;
@@ -343,8 +343,8 @@ impl DynamoDbStore {
 
     /// Returns the item of a commit in the form of a record of the table's stream, `Keys` and
     /// `NewImage`; `None` if it does not exist. The payloads of a body object are not in it, as in the
-    /// stream: an invocation would have no room for some of them. A stub is whole: its commit was once
-    /// an item.
+    /// stream: an invocation would have no room for some of them. For a stub, the
+    /// record has the payloads, because they fit into an item.
     pub async fn record(
         &self,
         stream: &StreamId,

@@ -272,7 +272,8 @@ impl DynamoDbStore {
         let mut complete = complete && items.len() == found;
         let states = items.iter().position(|item| item.contains_key(item::STATE));
         let mut commits: Vec<_> = items.into_iter().map(|item| read(stream, item)).collect();
-        // A load that has a state needs no older commit. Without body objects, that may be a stub.
+        // A load that has a state needs no older commit, which may be a stub that a store without
+        // body objects cannot read.
         if let (Some(state), Some(failed)) = (states, commits.iter().position(Result::is_err))
             && state < failed
             && !oldest_first

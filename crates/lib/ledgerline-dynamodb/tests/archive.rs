@@ -81,7 +81,7 @@ async fn each_reader_reads_through_stubs() {
     let log = Log::with_commits(10).await;
     let mut archive = log.archive();
     archive.archive(&stream(), 2..=7).await.unwrap();
-    assert_eq!((archive.archived().commits, archive.archived().objects), (6, 1));
+    assert_eq!((archive.counts().commits, archive.counts().objects), (6, 1));
     let stream = stream();
     let commits: Vec<_> = log
         .without_states(7)
@@ -211,10 +211,10 @@ async fn a_repeated_archive_changes_nothing() {
     let (mut one, mut other) = (log.archive(), log.archive());
     let done = tokio::join!(one.archive(&stream, 1..=20), other.archive(&stream, 1..=20));
     done.0.and(done.1).unwrap();
-    assert_eq!(one.archived().commits + other.archived().commits, 20);
+    assert_eq!(one.counts().commits + other.counts().commits, 20);
     let items = log.items().await;
     one.archive(&stream, 1..=20).await.unwrap();
-    assert_eq!(one.archived().commits + other.archived().commits, 20);
+    assert_eq!(one.counts().commits + other.counts().commits, 20);
     assert_eq!(log.items().await, items);
     assert_eq!(log.read().await, log.without_states(20));
     log.bodies.change(|objects| assert_eq!(objects.len(), 1));
@@ -324,7 +324,7 @@ async fn a_long_stream_is_archived_in_several_objects_within_the_write_units() {
     let units = NonZeroU32::new(100).unwrap();
     let mut archive = Archive::new(log.store.clone(), log.bodies.clone(), units);
     archive.archive(&stream(), 1..=1_030).await.unwrap();
-    let archived = archive.archived();
+    let archived = archive.counts();
     assert_eq!((archived.commits, archived.objects), (1_030, 2));
     // The first updates wait for nothing.
     let least = Duration::from_secs_f64((archived.write_units - 8.0) / 100.0);

@@ -187,8 +187,8 @@ fn unreadable_record(raw: &str, reason: String) -> Option<Record> {
     Some(Record { sequence_number, created, run, has_body: false, commit })
 }
 
-/// Reports a commit that was changed or removed (rule 3). Only an administrator that removed the
-/// table's policy can do that, or the role that archives.
+/// Reports a commit that was changed or removed (rule 3). Only the role that archives can change one,
+/// or an administrator after the removal of the table's policy.
 fn report_change(raw: &Value) {
     if is_stub(raw) && config::text(ARCHIVE_ROLE).is_ok() {
         return;
@@ -199,8 +199,8 @@ fn report_change(raw: &Value) {
     metrics::changed_commit();
 }
 
-/// Whether the change made a stub, as an archive does: the item has nothing but what a stub keeps, and
-/// the name of an object with its version.
+/// Whether an archive made the change: the new image has only the attributes of a stub, and names an
+/// object with its version.
 fn is_stub(raw: &Value) -> bool {
     const KEPT: [&str; 5] = ["at", "body", "command", "stream", "version"];
     let image = &raw["dynamodb"]["NewImage"];

@@ -15,7 +15,7 @@ use ledgerline::{
     Consistency, EventLog, Range, StoreError, StreamId,
     manifest::{BODIES_BUCKET, Name},
 };
-use ledgerline_dynamodb::{Archive, Archived, DynamoDbStore, StoredCommit};
+use ledgerline_dynamodb::{Archive, ArchiveCounts, DynamoDbStore, StoredCommit};
 use ledgerline_s3::S3Bodies;
 use ledgerline_sam::lookup::{binary, resources};
 use serde_json::json;
@@ -28,7 +28,7 @@ use crate::{
     records::{self, Record},
 };
 
-/// Fewer commits of a stream are not worth an object.
+/// The fewest commits of a stream that are worth an object.
 const LEAST: usize = 8;
 /// The bytes of an object, without compression.
 const OBJECT: u64 = 256 * 1024;
@@ -44,7 +44,7 @@ pub(crate) struct ArchiveArgs {
     /// Archive commits of streams of this category.
     #[arg(long)]
     pub(crate) category: String,
-    /// Archive commits that are older: `730d`, `2y` or `36h`.
+    /// Archive commits older than this time: `730d`, `2y` or `36h`.
     #[arg(long, value_name = "TIME")]
     older: Span,
     /// Consume at most this number of write units a second.
@@ -82,13 +82,14 @@ pub(crate) async fn run(
     check_readers(deployment, &Deployed::read(deployment, stack).await?, category)?;
     let bucket = deployment.shared_variable(BODIES_BUCKET)?;
     let now = Timestamp::now().to_zoned(TimeZone::UTC);
-    let before = now.checked_sub(*older).context("--older is too long")?.timestamp();
+    let before = now.checked_sub(*older);
+    let before = before.context("`--older` is too long: choose a shorter time")?.timestamp();
     if before > now.timestamp() {
-        bail!("--older is a time in the future");
+        bail!("`--older` is negative: write a time such as `730d`");
     }
     let log = deployment.log()?;
     let busy = out.busy("reading the log");
-    // Before the log: a writer names its object seconds after it has put it.
+    // List keys first: a writer names an object seconds after its PUT.
     let prefix = format!("bodies/{category}-");
     let keys = ledgerline_s3::list_keys(&deployment.sdk, bucket, &prefix).await?;
     let plan = make_plan(&log, category, before).await?;
@@ -134,7 +135,7 @@ pub(crate) async fn run(
 fn check_readers(deployment: &Deployment, deployed: &Deployed, category: &str) -> Result<()> {
     let categories = BTreeSet::from([Name::from(category.to_owned())]);
     let functions = resources(&deployed.template, &["AWS::Serverless::Function"]);
-    let lacks = functions.filter(|(id, function)| {
+    let unready = functions.filter(|(id, function)| {
         let Some(manifest) = deployed.manifests.get(binary(function)) else { return false };
         let reads = manifest.bodies.as_ref().is_some_and(|grants| grants.reads.contains(category));
         let is_live = deployment.function(id).is_ok_and(|function| {
@@ -142,12 +143,12 @@ fn check_readers(deployment: &Deployment, deployed: &Deployed, category: &str) -
         });
         manifest.body_grants(&categories).is_some() && !(reads && is_live)
     });
-    let lacks: Vec<_> = lacks.map(|(id, _)| id).collect();
-    if !lacks.is_empty() {
+    let unready: Vec<_> = unready.map(|(id, _)| id).collect();
+    if !unready.is_empty() {
         bail!(
-            "these functions read commits of `{category}`, and no body objects: {}. Write `bodies` \
-             into `handlers!` of each package, and deploy them first (docs/data.md)",
-            lacks.join(", ")
+            "no live version reads the body objects of `{category}` in: {}. Write `bodies` into \
+             `handlers!` of each package, and deploy (docs/data.md)",
+            unready.join(", ")
         );
     }
     Ok(())
@@ -292,7 +293,7 @@ async fn archive_all(mut archive: Archive, plan: &Plan, out: Output) -> Result<b
                 // The commits behind a damaged one are archived, too.
                 Err(StoreError::Corrupt { version, reason, .. }) => {
                     failed += 1;
-                    eprintln!("not archived: {stream}, version {version}: {reason}");
+                    eprintln!("version {version} of `{stream}` is not archived: {reason}");
                     from = from.max(version) + 1;
                 }
                 Err(StoreError::Throttled(_)) if throttled < ATTEMPTS => {
@@ -300,15 +301,15 @@ async fn archive_all(mut archive: Archive, plan: &Plan, out: Output) -> Result<b
                     tokio::time::sleep(PAUSE).await;
                 }
                 Err(error) => {
-                    let told = "run the command again: it continues with the rest";
-                    return Err(anyhow::Error::from(error).context(told));
+                    let advice = "the archive stopped: run the command again, and it resumes";
+                    return Err(anyhow::Error::from(error).context(advice));
                 }
             }
         }
         bar.inc(run.end() - run.start() + 1);
     }
     bar.finish_and_clear();
-    let Archived { commits, objects, write_units } = archive.archived();
+    let ArchiveCounts { commits, objects, write_units } = archive.counts();
     let row = json!({
         "archived": commits, "objects": objects, "writeUnits": write_units, "failed": failed,
     });

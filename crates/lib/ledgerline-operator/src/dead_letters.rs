@@ -574,7 +574,7 @@ impl Message {
         if let (Some(bucket), Some(key)) = named {
             let read = read_batch(deployment, bucket, key).await;
             let reason =
-                |error| format!("the object `{key}` of {bucket} cannot be read: {error:#}");
+                |error| format!("the object `{key}` of `{bucket}` cannot be read: {error:#}");
             self.object = Some(read.map_err(reason));
         }
         self

@@ -192,10 +192,11 @@ enum Verb {
     Skip(skip::SkipArgs),
     /// Archive old commits: move their payloads into body objects, and make stubs of their items.
     ///
-    /// Archives the commits that are older than --older, and below the newest state of their
-    /// stream, of streams with eight of them or more. All readers still read them. Prints the cost
-    /// and the monthly saving in US dollars, and the number of objects that no item names. Needs
-    /// ArchivePolicy, and the parameter ArchiveRole. It may be stopped and started again.
+    /// Selects commits older than --older and below the newest state of their stream, in streams
+    /// with at least eight such commits. Readers still read them. Prints the cost, the monthly
+    /// saving in US dollars, and the number of objects that no item names. To write, needs the
+    /// policies of operators, ArchivePolicy and the parameter ArchiveRole. An archive that was
+    /// stopped resumes.
     Archive(archive_log::ArchiveArgs),
     /// Export commits as JSON lines, in a compressed file for each category and month.
     ///

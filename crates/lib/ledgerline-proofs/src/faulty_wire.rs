@@ -357,7 +357,8 @@ impl Wire {
         response(answered)
     }
 
-    /// Applies a request. With [`Form::Stubs`], it also archives each second commit of the request.
+    /// Applies a request. With [`Form::Stubs`], it also archives the commits with even
+    /// versions.
     async fn apply(&self, operation: &str, body: &Value) -> Answer {
         let answered = self.inner.services.call(operation, body);
         if form() == Form::Stubs {
@@ -432,7 +433,7 @@ impl Wire {
     }
 }
 
-/// The commits that the statements of a request insert: their first parameters are the keys.
+/// Returns the commits that the statements of a request insert: their first parameters are the keys.
 fn inserted(body: &Value) -> impl Iterator<Item = (StreamId, u64)> {
     let commits = ledgerline_testing::table("CommitsTable");
     let of_transaction = body["TransactStatements"].as_array().into_iter().flatten();

@@ -9,7 +9,7 @@ pub(crate) enum Form {
     Items,
     /// Each commit has a body object.
     Objects,
-    /// Each second commit is archived as soon as it is stored, before its writer has the answer.
+    /// Each commit with an even version is archived before its writer has the answer.
     Stubs,
 }
 
@@ -21,7 +21,7 @@ thread_local! {
     static FORM: Cell<Form> = const { Cell::new(Form::Items) };
 }
 
-/// The form in which the worlds of this thread store commits.
+/// Returns the form in which the worlds of this thread store commits.
 pub(crate) fn form() -> Form {
     FORM.get()
 }

@@ -56,7 +56,7 @@ impl World {
             .with_compression(30)
     }
 
-    /// The same store over another wire.
+    /// The store of functions over another wire, with body objects.
     #[must_use]
     pub fn store_at(wire: &Wire) -> DynamoDbStore {
         Self::store_of_fanout(wire).with_bodies(

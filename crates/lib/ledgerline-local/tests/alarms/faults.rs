@@ -37,7 +37,7 @@ pub(crate) enum Fault {
     StatesGivenUp,
     /// The retry queue of a state projector is gone.
     RetryQueueGone,
-    /// The fanout gives up a record, and its dead-letter queue is gone.
+    /// Lambda gives up a record of the fanout, and `FailuresBucket` has an outage.
     FanoutBucketGone,
     /// An administrator removes a commit, and changes another one.
     CommitsChanged,

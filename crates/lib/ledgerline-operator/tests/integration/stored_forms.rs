@@ -101,7 +101,7 @@ async fn a_category_is_archived_only_if_all_its_readers_read_objects() {
     let refused = ledger.args(["archive", "--category", "haul", "--older", "1d"]).output().unwrap();
     let reason = String::from_utf8(refused.stderr).unwrap();
     assert!(!refused.status.success());
-    let expected = "these functions read commits of `haul`, and no body objects: EventsQueries";
+    let expected = "no live version reads the body objects of `haul` in: EventsQueries";
     assert!(reason.contains(expected), "{reason}");
 }
 

@@ -172,8 +172,8 @@ fn check_log(rules: &mut Rules<'_>, table: &str, id: &str, statements: &[&Value]
     }
 }
 
-/// Whether a statement is that of the policy for archives. It allows to change attributes that a stub
-/// lacks, and the table denies it to all but one role.
+/// Whether a statement is that of the policy for archives. It allows updates of every attribute but
+/// `at`, and the table denies them to all but one role.
 fn archives(id: &str, statement: &Value, arn: &str) -> bool {
     let attributes = ["stream", "version", "body", "command", "events", "meta", "state"];
     let condition = json!({
@@ -188,7 +188,9 @@ fn archives(id: &str, statement: &Value, arn: &str) -> bool {
 /// Checks that no role of the template has the policy for archives, and that no role may archive by
 /// default.
 fn check_archive(rules: &mut Rules<'_>) {
-    let message = format!("rule 3: it gives {ARCHIVE_POLICY} to a role: attach the policy outside");
+    let message = format!(
+        "rule 3: the template gives {ARCHIVE_POLICY} to a role: attach the policy outside the template"
+    );
     for (id, properties) in rules.resources("") {
         let is_own = id == ARCHIVE_POLICY;
         let attaches = ["Groups", "Roles", "Users"].iter().any(|it| !properties[*it].is_null());
@@ -198,7 +200,8 @@ fn check_archive(rules: &mut Rules<'_>) {
     }
     let default = &rules.json["Parameters"]["ArchiveRole"]["Default"];
     let is_empty = default.is_null() || default == "";
-    let message = "rule 3: ArchiveRole has a Default: give the role at the deployment";
+    let message =
+        "rule 3: ArchiveRole has a Default: delete it, and set the parameter at the deployment";
     rules.require(is_empty, COMMITS, "", message);
 }
 
