@@ -168,6 +168,7 @@ impl Archive {
         let mut after = versions.start().saturating_sub(1);
         while after < *versions.end() {
             let page = self.log.read_forwards(stream, after, *versions.end()).await?;
+            let mut units: VecDeque<_> = page.commits.iter().map(write_units).collect();
             let commits = page.commits.into_iter().map(|commit| Commit { state: None, ..commit });
             let commits: Vec<_> = commits.collect();
             let Some(last) = commits.last() else { break };
@@ -175,7 +176,8 @@ impl Archive {
             for commits in body_object::split(&commits) {
                 let name = self.store(stream, commits).await?;
                 self.counts.objects += 1;
-                self.replace(commits, &name).await?;
+                let units: Vec<_> = units.drain(..commits.len()).collect();
+                self.replace(commits, &units, &name).await?;
             }
         }
         Ok(())
@@ -200,15 +202,21 @@ impl Archive {
 
     /// Makes stubs from the items of these commits. The updates in progress consume at most the write
     /// units of one second, unless one commit alone consumes more.
-    async fn replace(&mut self, mut commits: &[Commit], body: &str) -> Result<(), StoreError> {
+    /// `units` has the write units of each item.
+    async fn replace(
+        &mut self,
+        mut commits: &[Commit],
+        mut units: &[f64],
+        body: &str,
+    ) -> Result<(), StoreError> {
         let limit = f64::from(self.write_units.get());
         while !commits.is_empty() {
             let mut expected = 0.0;
-            let fits = |commit: &&Commit| {
-                expected += write_units(commit);
+            let fits = |units: &&f64| {
+                expected += **units;
                 expected <= limit
             };
-            let few = commits.iter().take(AT_ONCE).take_while(fits).count().max(1);
+            let few = units.iter().take(AT_ONCE).take_while(fits).count().max(1);
             let (first, rest) = commits.split_at(few);
             tokio::time::sleep_until(self.next).await;
             let began = Instant::now();
@@ -219,9 +227,9 @@ impl Archive {
             self.counts.commits += updated.iter().flatten().count() as u64;
             self.counts.write_units += updated.iter().flatten().sum::<f64>();
             // DynamoDB also charges an update whose condition fails.
-            let used = first.iter().zip(updated).map(|(it, used)| used.unwrap_or(write_units(it)));
+            let used = units.iter().zip(updated).map(|(units, used)| used.unwrap_or(*units));
             self.next = began + Duration::from_secs_f64(used.sum::<f64>() / limit);
-            commits = rest;
+            (commits, units) = (rest, &units[few..]);
         }
         Ok(())
     }

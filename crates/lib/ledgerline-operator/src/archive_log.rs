@@ -286,15 +286,19 @@ async fn archive_all(mut archive: Archive, plan: &Plan, out: Output) -> Result<b
     for (stream, run) in
         plan.streams.iter().flat_map(|(it, runs)| runs.iter().map(move |run| (it, run)))
     {
-        let (mut from, mut throttled) = (*run.start(), 0);
+        let (mut from, mut to, mut throttled) = (*run.start(), *run.end(), 0);
         while from <= *run.end() {
-            match archive.archive(stream, from..=*run.end()).await {
-                Ok(()) => break,
-                // The commits behind a damaged one are archived, too.
+            match archive.archive(stream, from..=to).await {
+                // The next version is damaged, or behind the run.
+                Ok(()) => (from, to) = (to + 2, *run.end()),
+                // The commits on both sides of a damaged one are archived.
                 Err(StoreError::Corrupt { version, reason, .. }) => {
                     failed += 1;
                     eprintln!("version {version} of `{stream}` is not archived: {reason}");
-                    from = from.max(version) + 1;
+                    match (from..=to).contains(&version) && version > from {
+                        true => to = version - 1,
+                        false => (from, to) = (from + 1, *run.end()),
+                    }
                 }
                 Err(StoreError::Throttled(_)) if throttled < ATTEMPTS => {
                     throttled += 1;

@@ -23,7 +23,7 @@ use jiff::Timestamp;
 use ledgerline::StreamId;
 use ledgerline_dynamodb::Bodies;
 use ledgerline_s3::S3Bodies;
-use ledgerline_sam::lookup::{logical_id, resources};
+use ledgerline_sam::lookup::{FAILURES, logical_id, resources};
 use serde_json::{Value, json};
 
 use crate::{
@@ -415,7 +415,11 @@ impl<'a> Pass<'a> {
     async fn park(&self, message: &Message) -> Result<()> {
         let Message { id, body, group, since, receipt: _, object: _ } = message;
         let queue = &self.queue.id;
-        let detail = json!({ "queue": queue, "id": id, "group": group, "since": since });
+        // The object of a batch expires.
+        let commits = message.commits();
+        let detail = json!({
+            "queue": queue, "id": id, "group": group, "since": since, "commits": commits,
+        });
         let parked = ParkedMessage { queue, id, detail, body };
         records::park(self.deployment, self.table, parked, self.options.write_args.why()).await
     }
@@ -569,9 +573,15 @@ impl Message {
 
     /// Reads the object that the message names, if it names one.
     async fn with_object(mut self, deployment: &Deployment) -> Self {
-        let detail = &self.json()["detail"];
+        let body = self.json();
+        let detail = &body["detail"];
         let named = (detail["bucket"]["name"].as_str(), detail["object"]["key"].as_str());
-        if let (Some(bucket), Some(key)) = named {
+        let mut buckets = deployment.resources_of_type("AWS::S3::Bucket");
+        let mut is_own = |bucket| buckets.any(|it| it == (FAILURES, bucket));
+        if let (Some(bucket), Some(key)) = named
+            && body["source"] == "aws.s3"
+            && is_own(bucket)
+        {
             let read = read_batch(deployment, bucket, key).await;
             let reason =
                 |error| format!("the object `{key}` of `{bucket}` cannot be read: {error:#}");
@@ -642,13 +652,22 @@ async fn read_batch(deployment: &Deployment, bucket: &str, key: &str) -> Result<
     let object: Value = serde_json::from_slice(&object.context("it does not exist")?)?;
     let payload: Value = serde_json::from_str(object["payload"].as_str().unwrap_or_default())?;
     let records = payload["Records"].as_array().context("it has no records")?.iter();
+    // A changed or removed commit is no new one, and an archive changes many.
+    let (inserted, changed): (Vec<_>, Vec<_>) =
+        records.partition(|record| record["eventName"] == "INSERT");
     let commit = |record: &Value| {
         let keys = &record["dynamodb"]["Keys"];
         let stream = StreamId::try_from(keys["stream"]["S"].as_str()?.to_owned()).ok()?;
         Some((stream, keys["version"]["N"].as_str()?.parse().ok()?))
     };
+    let commits: Option<Vec<_>> = inserted.into_iter().map(commit).collect();
+    let commits = commits.context("a record names no commit: run `ledger redeliver --since`")?;
     let reason = object["requestContext"]["condition"].as_str().unwrap_or("every attempt failed");
-    Ok(FailedBatch { commits: records.filter_map(commit).collect(), reason: reason.to_owned() })
+    let others = match changed.len() {
+        0 => String::new(),
+        changed => format!("; {changed} records of changed or removed commits"),
+    };
+    Ok(FailedBatch { commits, reason: format!("{reason}{others}") })
 }
 
 /// Returns the dead-letter queues of the deployed template, with the sources of their messages.
@@ -785,8 +804,15 @@ async fn parked_messages(
     };
     let items =
         records::parked_messages(deployment, table).await?.into_iter().map(|(item, _)| item);
-    let messages = items.filter(|item| item["queue"] == queue).map(message);
-    Ok(join_all(messages.map(|message| message.with_object(deployment))).await)
+    let messages = items.filter(|item| item["queue"] == queue).map(async |item| {
+        let commits = serde_json::from_value(item["commits"].clone()).unwrap_or_default();
+        let mut message = message(item).with_object(deployment).await;
+        if let Some(Err(reason)) = message.object {
+            message.object = Some(Ok(FailedBatch { commits, reason }));
+        }
+        message
+    });
+    Ok(stream::iter(messages).buffered(CALLS).collect().await)
 }
 
 async fn show_parked(

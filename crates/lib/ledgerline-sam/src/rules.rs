@@ -9,7 +9,7 @@ mod safeguards;
 
 use std::{collections::BTreeMap, rc::Rc};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     generate::Deploy,
@@ -127,13 +127,18 @@ impl<'a> Rules<'a> {
         logical_id(&list(&rule["Targets"]).first()?["Arn"]).filter(|_| *is_enabled == true)
     }
 
-    /// The rule that gets the new objects of a bucket.
+    /// The enabled rule that gets each object that Lambda puts into a bucket.
     fn rule_of_bucket(&self, bucket: &str) -> Option<Resource<'a>> {
-        let names_bucket = |rule: &Value| {
-            let named = list(&rule["EventPattern"]["detail"]["bucket"]["name"]);
-            named.iter().any(|it| logical_id(it) == Some(bucket))
+        let pattern = json!({
+            "source": ["aws.s3"], "detail-type": ["Object Created"],
+            "detail": { "bucket": { "name": [{ "Ref": bucket }] },
+                "object": { "key": [{ "prefix": "aws/lambda/" }] } },
+        });
+        let gets_all = |rule: &Value| {
+            let is_enabled = rule["State"].is_null() || rule["State"] == "ENABLED";
+            is_enabled && rule["EventPattern"] == pattern && rule["EventBusName"].is_null()
         };
-        self.resources("AWS::Events::Rule").find(|(_, rule)| names_bucket(rule))
+        self.resources("AWS::Events::Rule").find(|(_, rule)| gets_all(rule))
     }
 
     /// A function's events of a type: their paths and properties.

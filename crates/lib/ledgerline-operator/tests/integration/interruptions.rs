@@ -6,12 +6,12 @@ use std::{collections::BTreeSet, time::Duration};
 use aws_sdk_dynamodb::Client;
 use ledgerline_testing::{
     LocalStack, Tool,
-    tank::{install, settled},
+    tank::{fill, install, settled},
     workspace,
 };
 use serde_json::json;
 
-use crate::rebuild::hasten;
+use crate::{rebuild::hasten, stored_forms::ARCHIVE_ROLE};
 
 /// The verbs that the local stack cannot carry out: it has no versions, aliases and reservations.
 /// `cargo xtask e2e` kills them and runs them again.
@@ -30,10 +30,13 @@ fn verbs_with_write() -> BTreeSet<String> {
 #[tokio::test]
 async fn every_verb_that_writes_succeeds_when_it_is_killed_and_run_again() {
     // Given a tank, and an entry of `$all` without a commit,
-    let stack = LocalStack::start(None).await;
+    let stack = LocalStack::start_as(&["--parameter-overrides", ARCHIVE_ROLE]).await;
     let client = Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     hasten(&client, &["LevelsTable"]).await;
     let id = install(&stack, 1_000).await;
+    for _ in 0..10 {
+        fill(&stack, &id, 1).await;
+    }
     settled(&stack, &id).await;
     let stream = format!("tank-{id}");
     let key = json!({ "stream": { "S": "tank-wrong" }, "version": { "N": "7" } });
@@ -49,6 +52,7 @@ async fn every_verb_that_writes_succeeds_when_it_is_killed_and_run_again() {
         ("rebuild switch", vec!["Levels"]),
         ("rebuild rollback", vec!["Levels"]),
         ("rebuild drop", vec!["Levels"]),
+        ("archive", vec!["--category", "tank", "--older", "0s", "--write-units", "9"]),
         ("redeliver", vec![&*stream]),
         ("order void", vec!["tank-wrong", "7"]),
         ("skip", vec!["Stock", &stream, "1"]),
@@ -61,16 +65,17 @@ async fn every_verb_that_writes_succeeds_when_it_is_killed_and_run_again() {
     for (verb, arguments) in &arguments {
         let sure = ["--write", "--yes", "--why", "a test"];
         let words: Vec<_> = verb.split(' ').chain(arguments.iter().copied()).chain(sure).collect();
+        let policy = if *verb == "archive" { "ArchivePolicy" } else { "OperatorPolicy" };
         // when an operator kills it at its beginning or later,
         for pause in [50, 400, 1_500] {
-            let mut killed = ledger.start(&words);
+            let mut killed = ledger.start_as(policy, &words);
             tokio::time::sleep(Duration::from_millis(pause)).await;
             killed.kill().unwrap();
             killed.wait().unwrap();
         }
         // then it succeeds once and again.
         for _ in 0..2 {
-            let (code, printed) = Tool::end(ledger.start(&words)).await;
+            let (code, printed) = Tool::end(ledger.start_as(policy, &words)).await;
             assert_eq!(code, 0, "{verb}: {printed:?}");
         }
     }

@@ -40,8 +40,8 @@ async fn every_subscriber_and_the_tool_read_payloads_in_body_objects() {
     }
 }
 
-/// The role that may archive: the policy of this name is all that it has.
-const ARCHIVE_ROLE: &str = "ArchiveRole=arn:aws:iam::000000000000:role/ArchivePolicy";
+/// The parameter that lets the holder of `ArchivePolicy` archive.
+pub(crate) const ARCHIVE_ROLE: &str = "ArchiveRole=arn:aws:iam::000000000000:role/ArchivePolicy";
 
 #[tokio::test]
 async fn an_archived_stream_is_read_through_stubs_and_only_one_role_archives() {

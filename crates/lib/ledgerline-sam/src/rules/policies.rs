@@ -41,6 +41,8 @@ const OF_RESOURCES: [[&str; 2]; 7] = [
     ["AWS::SQS::QueuePolicy", "PolicyDocument"],
     ["AWS::SecretsManager::ResourcePolicy", "ResourcePolicy"],
 ];
+/// The attributes that an archive changes or reads, and the keys.
+const ARCHIVED: [&str; 7] = ["stream", "version", "body", "command", "events", "meta", "state"];
 /// The policy of the role that archives.
 const ARCHIVE_POLICY: &str = "ArchivePolicy";
 /// The statements of a table's own policy.
@@ -175,10 +177,9 @@ fn check_log(rules: &mut Rules<'_>, table: &str, id: &str, statements: &[&Value]
 /// Whether a statement is that of the policy for archives. It allows updates of every attribute but
 /// `at`, and the table denies them to all but one role.
 fn archives(id: &str, statement: &Value, arn: &str) -> bool {
-    let attributes = ["stream", "version", "body", "command", "events", "meta", "state"];
     let condition = json!({
         "Null": { "dynamodb:Attributes": "false" },
-        "ForAllValues:StringEquals": { "dynamodb:Attributes": attributes },
+        "ForAllValues:StringEquals": { "dynamodb:Attributes": ARCHIVED },
     });
     let is_update = list(&statement["Action"]) == ["dynamodb:UpdateItem"];
     let is_of_log = list(&statement["Resource"]) == [arn];
@@ -218,6 +219,18 @@ fn check_denials(rules: &mut Rules<'_>, table: &str) {
     };
     let statements = list(rules.property(table, OF_TABLE)).into_iter().filter(is_for_all);
     let denied: BTreeSet<_> = statements.flat_map(|it| texts(&it["Action"])).collect();
+    let keeps_times = json!({
+        "ForAnyValue:StringNotEquals": { "dynamodb:Attributes": ARCHIVED },
+    });
+    let policy = list(rules.property(table, OF_TABLE));
+    let has_condition = |condition: &Value| policy.iter().any(|it| it["Condition"] == *condition);
+    let message = "rule 3: its policy lets the role that archives change every attribute: add the statement CommitsKeepTheirTimes";
+    rules.require(
+        !has_condition(&of_archives) || has_condition(&keeps_times),
+        table,
+        OF_TABLE,
+        message,
+    );
     for action in CHANGES.split(' ').chain(denied.iter().copied()) {
         let message = format!("rule 3: its policy does not deny {action}: add the action");
         rules.require(denied.contains(action), table, OF_TABLE, message);

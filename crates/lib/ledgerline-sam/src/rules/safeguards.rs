@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Rules;
-use crate::lookup::{BODIES, COMMITS, OPERATIONS, SEQUENCE, list, logical_id};
+use crate::lookup::{BODIES, COMMITS, FAILURES, OPERATIONS, SEQUENCE, list, logical_id};
 
 const REQUESTS: &str = "RequestsTable";
 
@@ -64,6 +64,17 @@ fn check_data(rules: &mut Rules<'_>) {
                 let is_kept = properties["LifecycleConfiguration"].is_null();
                 let message = "a rule that expires objects removes commits: delete it (rule 3)";
                 rules.require(is_kept, id, "LifecycleConfiguration", message);
+                continue;
+            }
+            "AWS::S3::Bucket" if id == FAILURES => {
+                check_retention(rules, id);
+                let message = "its records are public: write a PublicAccessBlockConfiguration";
+                let blocked = &properties["PublicAccessBlockConfiguration"];
+                let is_blocked = blocked["BlockPublicPolicy"] == true
+                    && blocked["RestrictPublicBuckets"] == true
+                    && blocked["BlockPublicAcls"] == true
+                    && blocked["IgnorePublicAcls"] == true;
+                rules.require(is_blocked, id, "PublicAccessBlockConfiguration", message);
                 continue;
             }
             "AWS::S3::BucketPolicy" if logical_id(&properties["Bucket"]) == Some(BODIES) => {
@@ -133,9 +144,11 @@ fn check_stream(rules: &mut Rules<'_>, id: &str, path: &str, event: &Value) {
     rules.expect(id, path, &json!({ "BisectBatchOnFunctionError": true }));
     let queue = rules.dead_letter_queue(event);
     let message = "records that Lambda no longer retries are lost: write DestinationConfig: { OnFailure: { Type: S3, … } }, a bucket with EventBridgeEnabled: true, and an AWS::Events::Rule whose target is the dead-letter queue";
-    let is_there = is_dead_letter_queue(rules, queue, false);
-    rules.require(is_there, id, &format!("{path}/DestinationConfig"), message);
     let letters = &variables["DEAD_LETTER_QUEUE"];
+    // `ledger` redrives a batch by its object.
+    let is_bucket = rules.kind(destination(event).unwrap_or_default()) == "AWS::S3::Bucket";
+    let is_there = is_dead_letter_queue(rules, queue, false) && (is_bucket || letters.is_null());
+    rules.require(is_there, id, &format!("{path}/DestinationConfig"), message);
     let is_same = letters.is_null() || logical_id(letters) == queue;
     let message = "DEAD_LETTER_QUEUE must be the queue of DestinationConfig of the stream";
     rules.require(is_same, id, "Environment/Variables/DEAD_LETTER_QUEUE", message);
