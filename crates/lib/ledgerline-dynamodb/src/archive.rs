@@ -108,7 +108,7 @@ fn examine(stream: &StreamId, version: u64, item: &Item) -> StoredCommit {
         version,
         at: scan::time(item),
         bytes: all,
-        stub_bytes: all - freed + BodyName::ATTRIBUTE_BYTES,
+        stub_bytes: all - freed + item::BODY.len() + BodyName::TEXT_BYTES,
         has_state: item.contains_key(item::STATE),
         body: name.map(|name| name.key(stream)),
         is_stub: item::is_stub(item),

@@ -6,7 +6,7 @@ use std::fmt;
 use ledgerline::{AppendError, Commit, StreamId};
 use sha2::{Digest, Sha256};
 
-use crate::{item, payload};
+use crate::payload;
 
 /// The most commits of a body object.
 const MAX_COMMITS: usize = 1_000;
@@ -33,8 +33,8 @@ impl fmt::Display for BodyName {
 }
 
 impl BodyName {
-    /// The bytes of the attribute with a name whose versions have few digits.
-    pub(crate) const ATTRIBUTE_BYTES: usize = item::BODY.len() + HASH_DIGITS + 8;
+    /// The bytes of a name whose versions have few digits.
+    pub(crate) const TEXT_BYTES: usize = HASH_DIGITS + 8;
 
     /// Reads the name of an object that has this version.
     pub(crate) fn parse(name: &str, version: u64) -> Option<Self> {

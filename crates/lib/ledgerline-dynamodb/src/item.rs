@@ -16,7 +16,7 @@ use ledgerline::{
 };
 use serde::Deserialize;
 
-use crate::{error, payload};
+use crate::{body_object::BodyName, error, payload};
 
 pub(crate) type Item = HashMap<String, AttributeValue>;
 /// An item to write. The order of its fields is always the same, so that the statement that writes
@@ -117,6 +117,18 @@ pub fn commit_from_image(mut image: serde_dynamo::Item) -> Result<CommitImage, I
     let item = std::mem::take(image.inner_mut());
     let has_body = item.contains_key(BODY);
     Ok(CommitImage { commit: read(item, has_body.then_some("null"))?, has_body })
+}
+
+/// Whether the new image of a stream record is a stub: it has nothing but what an archive keeps, and
+/// names an object with its version.
+pub fn is_stub_image(image: &serde_dynamo::Item) -> bool {
+    let image = image.inner();
+    let version = image.get(VERSION).cloned().and_then(recorded_version);
+    let name = image.get(BODY).cloned().and_then(Attribute::text);
+    let kept = [STREAM, VERSION, COMMAND, AT, BODY];
+    image.len() == kept.len()
+        && kept.iter().all(|name| image.contains_key(*name))
+        && version.zip(name).is_some_and(|(it, name)| BodyName::parse(&name, it).is_some())
 }
 
 /// Reads a commit. A payload that the item lacks is `missing`.

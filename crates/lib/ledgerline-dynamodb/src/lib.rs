@@ -18,7 +18,7 @@ mod views;
 pub use archive::{Archive, ArchiveCounts, StoredCommit, Survey};
 pub use bodies::Bodies;
 pub use endpoint::{Units, capacity_units, sdk_config};
-pub use item::{CommitImage, InvalidItem, MAX_ITEM_BYTES, commit_from_image};
+pub use item::{CommitImage, InvalidItem, MAX_ITEM_BYTES, commit_from_image, is_stub_image};
 pub use scan::{Head, ScanPart, Scanned};
 pub use store::DynamoDbStore;
 pub use views::{

@@ -5,15 +5,19 @@
 
 use std::{collections::HashMap, num::NonZeroU32, sync::Arc, time::Duration};
 
-use aws_sdk_dynamodb::{Client, types::AttributeValue};
+use aws_sdk_dynamodb::{
+    Client, operation::update_item::builders::UpdateItemFluentBuilder, types::AttributeValue,
+};
+use futures::future::BoxFuture;
 use ledgerline::{
     AppendError, Commit, Consistency, EventLog, Range, RecordedState, StoreError, StreamId,
     append_all_once, contract::commit,
 };
 use ledgerline_dynamodb::{
-    Archive, Bodies, DynamoDbStore, ScanPart, StoredCommit, commit_from_image,
+    Archive, Bodies, DynamoDbStore, ScanPart, StoredCommit, commit_from_image, is_stub_image,
 };
 use ledgerline_testing::{BodyFailure, MemoryBodies, client_and_wire, table};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 const ALL: Range = Range { after: 0, up_to: u64::MAX, limit: None };
@@ -42,6 +46,11 @@ impl Log {
 
     fn archive(&self) -> Archive {
         Archive::new(self.store.clone(), self.bodies.clone(), UNITS)
+    }
+
+    fn archive_with(&self, put: Put) -> Archive {
+        let bodies = Arc::new(OddBodies { bodies: self.bodies.clone(), put });
+        Archive::new(self.store.clone(), bodies, UNITS)
     }
 
     /// The commits as they are read after an archive of the first ones: the archive has no states.
@@ -143,6 +152,34 @@ async fn a_stub_keeps_key_command_time_and_the_name_of_its_object() {
     }
 }
 
+/// The alarm on changed commits does not ring for the image of a stub, and for any other one it does.
+#[test]
+fn the_image_of_a_stub_has_only_what_an_archive_keeps() {
+    let name =
+        |versions: &str| json!({ "S": format!("{versions}-0123456789abcdef0123456789abcdef") });
+    let stub = json!({
+        "stream": { "S": "tank-1" }, "version": { "N": "7" }, "at": { "S": "t" },
+        "command": { "S": "c" }, "body": name("5-9"),
+    });
+    let is_stub = |image: &Value| is_stub_image(&serde_json::from_value(image.clone()).unwrap());
+    assert!(is_stub(&stub));
+    for (field, value) in [
+        ("body", name("8-9")),
+        ("body", name("1-6")),
+        ("body", json!({ "S": "x" })),
+        ("body", json!({ "B": "eA==" })),
+        ("version", json!({ "S": "7" })),
+        ("events", json!({ "L": [] })),
+    ] {
+        let mut changed = stub.clone();
+        changed[field] = value;
+        assert!(!is_stub(&changed), "{changed}");
+    }
+    let mut partial = stub;
+    partial.as_object_mut().unwrap().remove("at");
+    assert!(!is_stub(&partial));
+}
+
 /// A newer program wrote it: this one would lose the field.
 #[tokio::test]
 async fn an_item_with_a_field_that_the_program_does_not_know_is_not_known() {
@@ -233,40 +270,50 @@ async fn no_item_becomes_a_stub_before_its_object_was_read_and_compared() {
         assert_eq!(log.read().await, log.without_states(3));
     }
     // An object under the key that is another one, and a bucket that loses what it accepted.
-    for damage in [Some("it has another hash"), None] {
+    for (put, damage) in [(Put::Cut, "it has another hash"), (Put::Lost, "it does not exist")] {
         let log = Log::with_commits(3).await;
-        let bodies = Arc::new(Forgetful { bodies: log.bodies.clone(), changes: damage.is_some() });
-        let mut archive = Archive::new(log.store.clone(), bodies, UNITS);
+        let mut archive = log.archive_with(put);
         let error = archive.archive(&stream(), 1..=3).await.unwrap_err().to_string();
-        assert!(error.contains(damage.unwrap_or("it does not exist")), "{error}");
+        assert!(error.contains(damage), "{error}");
         assert!(log.items().await.iter().all(|item| item.contains_key("events")));
     }
 }
 
-/// A bucket that stores something else, or nothing.
-#[derive(Debug)]
-struct Forgetful {
-    bodies: Arc<MemoryBodies>,
-    changes: bool,
+/// The effect of a PUT that a bucket accepts.
+#[derive(Debug, Clone)]
+enum Put {
+    /// The object is stored without its last byte.
+    Cut,
+    /// Nothing is stored.
+    Lost,
+    /// The object is stored, and an item changes first.
+    After(Box<UpdateItemFluentBuilder>),
 }
 
-impl Bodies for Forgetful {
+/// A bucket whose PUT has such an effect.
+#[derive(Debug)]
+struct OddBodies {
+    bodies: Arc<MemoryBodies>,
+    put: Put,
+}
+
+impl Bodies for OddBodies {
     fn put_new<'a>(
         &'a self,
         key: &'a str,
         mut object: Vec<u8>,
-    ) -> futures::future::BoxFuture<'a, Result<bool, StoreError>> {
-        if !self.changes {
-            return Box::pin(std::future::ready(Ok(true)));
-        }
-        object.pop();
-        self.bodies.put_new(key, object)
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            match self.put.clone() {
+                Put::Lost => return Ok(true),
+                Put::Cut => _ = object.pop(),
+                Put::After(change) => _ = change.send().await.unwrap(),
+            }
+            self.bodies.put_new(key, object).await
+        })
     }
 
-    fn get<'a>(
-        &'a self,
-        key: &'a str,
-    ) -> futures::future::BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
         self.bodies.get(key)
     }
 }
@@ -281,39 +328,11 @@ async fn an_item_of_another_command_is_not_replaced() {
     let change = update.update_expression("SET command = :other");
     let change = change.expression_attribute_values(":other", AttributeValue::S("other".into()));
     // The change happens after the archive has read the commits.
-    let bodies = Arc::new(Changing { bodies: log.bodies.clone(), change });
-    let mut archive = Archive::new(log.store.clone(), bodies, UNITS);
+    let mut archive = log.archive_with(Put::After(Box::new(change)));
     let error = archive.archive(&stream(), 1..=3).await.unwrap_err();
     assert!(matches!(error, StoreError::Corrupt { version: 2, .. }), "{error}");
     let changed = log.store.get(&stream(), 2).await.unwrap().unwrap();
     assert_eq!((changed.command.as_str(), &changed.events), ("other", &log.commits[1].events));
-}
-
-/// Objects beside which an item changes.
-#[derive(Debug)]
-struct Changing {
-    bodies: Arc<MemoryBodies>,
-    change: aws_sdk_dynamodb::operation::update_item::builders::UpdateItemFluentBuilder,
-}
-
-impl Bodies for Changing {
-    fn put_new<'a>(
-        &'a self,
-        key: &'a str,
-        object: Vec<u8>,
-    ) -> futures::future::BoxFuture<'a, Result<bool, StoreError>> {
-        Box::pin(async move {
-            self.change.clone().send().await.unwrap();
-            self.bodies.put_new(key, object).await
-        })
-    }
-
-    fn get<'a>(
-        &'a self,
-        key: &'a str,
-    ) -> futures::future::BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
-        self.bodies.get(key)
-    }
 }
 
 #[tokio::test]

@@ -388,11 +388,15 @@ async fn an_item_that_names_a_foreign_object_is_corrupt() {
         ("body", AttributeValue::S("1-1".into()), "names no object of this version"),
         ("body", AttributeValue::N("1".into()), "names no object of this version"),
         ("command", AttributeValue::S("another".into()), "its line has another command or time"),
+        ("at", AttributeValue::S("2026-01-01T00:00:00Z".into()), "another command or time"),
     ] {
+        assert_eq!(store.get(&stream(), 1).await.unwrap(), Some(full(1)));
         set(1, name, value).await;
         let error = store.get(&stream(), 1).await.unwrap_err();
         let StoreError::Corrupt { reason, .. } = error else { panic!("{error}") };
         assert!(reason.contains(damage), "{reason}");
         set(1, "body", own.clone()).await;
+        set(1, "command", AttributeValue::S(full(1).command)).await;
+        set(1, "at", AttributeValue::S(full(1).at.to_string())).await;
     }
 }

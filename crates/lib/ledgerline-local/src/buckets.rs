@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 use axum::{
     Router,
     body::{Body, Bytes},
@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     door::{self, Pages},
-    iam::Iam,
+    iam::{Iam, caller},
     outages::Failing,
 };
 
@@ -94,18 +94,12 @@ impl Buckets {
     /// # Errors
     /// When the role has no right to it, the bucket has an outage, or the file cannot be written.
     pub(crate) fn store(&self, caller: &str, bucket: &str, key: &str, content: &str) -> Result<()> {
-        if let Some(iam) = &self.0.iam {
-            let arn = format!("arn:aws:s3:::{bucket}");
-            if iam.outages.failure(&arn).is_some() {
-                bail!("an outage on request");
-            }
-            let denied =
-                iam.denial_of_object_to(caller, "s3:PutObject", &format!("{arn}/{key}"), None);
-            if let Some(denied) = denied {
-                bail!(denied);
-            }
-        }
-        let path = self.0.folder.join(bucket).join(file_name(key));
+        let arn = format!("arn:aws:s3:::{bucket}/{key}");
+        let allowed = self.check_rights(Some(caller), None, "s3:PutObject", &arn);
+        let folder = allowed.and_then(|()| self.bucket(bucket));
+        let folder =
+            folder.map_err(|(status, code, message)| anyhow!("{status} {code}: {message}"))?;
+        let path = folder.join(file_name(key));
         std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
         Ok(std::fs::write(path, content)?)
     }
@@ -143,15 +137,26 @@ impl Buckets {
         Err((StatusCode::NOT_FOUND, "NoSuchBucket", format!("there is no bucket `{name}`")))
     }
 
-    fn check_rights(
+    fn check_request(
         &self,
         headers: &HeaderMap,
         action: &str,
         resource: &str,
     ) -> Result<(), Refusal> {
-        let Some(iam) = &self.0.iam else { return Ok(()) };
+        let condition = headers.get(IF_NONE_MATCH).and_then(|value| value.to_str().ok());
+        self.check_rights(caller(headers), condition, action, resource)
+    }
+
+    fn check_rights(
+        &self,
+        caller: Option<&str>,
+        if_none_match: Option<&str>,
+        action: &str,
+        resource: &str,
+    ) -> Result<(), Refusal> {
+        let (Some(iam), Some(caller)) = (&self.0.iam, caller) else { return Ok(()) };
         let (bucket, _) = resource.split_once('/').unwrap_or((resource, ""));
-        match iam.outage_of_bucket(headers, bucket) {
+        match iam.outage_of_bucket(caller, bucket) {
             Some(Failing::Failed) => {
                 let message = "an outage on request".to_owned();
                 return Err((StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message));
@@ -162,8 +167,7 @@ impl Buckets {
             }
             None => {}
         }
-        let condition = headers.get(IF_NONE_MATCH).and_then(|value| value.to_str().ok());
-        match iam.denial_of_object(headers, action, resource, condition) {
+        match iam.denial_of_object(caller, action, resource, if_none_match) {
             Some(message) => Err((StatusCode::FORBIDDEN, "AccessDenied", message)),
             None => Ok(()),
         }
@@ -293,7 +297,7 @@ async fn answer(State(buckets): State<Buckets>, request: Request) -> Response<Bo
 
 fn list(buckets: &Buckets, bucket: &str, request: &Request) -> Result<Vec<u8>, Refusal> {
     let arn = format!("arn:aws:s3:::{bucket}");
-    buckets.check_rights(request.headers(), "s3:ListBucket", &arn)?;
+    buckets.check_request(request.headers(), "s3:ListBucket", &arn)?;
     if request.method() != Method::GET {
         return Err(not_emulated(request.method()));
     }
@@ -314,7 +318,7 @@ async fn object(
         Method::DELETE => "s3:DeleteObject",
         _ => return Err(not_emulated(&method)),
     };
-    buckets.check_rights(request.headers(), action, &arn)?;
+    buckets.check_request(request.headers(), action, &arn)?;
     let path = buckets.bucket(bucket)?.join(file_name(key));
     match method {
         Method::PUT => buckets.put(path, request).await,
@@ -327,7 +331,7 @@ async fn object(
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 // Only a caller that may list the keys learns that there is none.
                 let bucket = format!("arn:aws:s3:::{bucket}");
-                buckets.check_rights(request.headers(), "s3:ListBucket", &bucket)?;
+                buckets.check_request(request.headers(), "s3:ListBucket", &bucket)?;
                 let message = "the specified key does not exist".to_owned();
                 Err((StatusCode::NOT_FOUND, "NoSuchKey", message))
             }

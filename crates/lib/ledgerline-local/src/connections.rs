@@ -23,11 +23,7 @@ use crate::{
     pattern::Filters,
     services::{DynamoDb, Sqs},
     shard_checkpoint::Checkpoint,
-    sources::{
-        invocation::Invocations,
-        queue,
-        stream::{self, OnFailure},
-    },
+    sources::{invocation::Invocations, on_failure::OnFailure, queue, stream},
     stream_records::{self, Stream},
     trace_log::TraceLog,
 };
@@ -169,7 +165,7 @@ impl Connections<'_> {
         })
     }
 
-    /// Returns the destination of records that a mapping gives up.
+    /// Returns the destination of batches that Lambda gives up.
     fn on_failure(&self, function: &str, destination: &Destination) -> Result<OnFailure> {
         let Services { sqs, buckets, .. } = self.services;
         let arn = &destination.destination;

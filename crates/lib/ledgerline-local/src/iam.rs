@@ -200,20 +200,9 @@ impl Iam {
         self.denial_of_acts(key, self.required_permissions(target, request))
     }
 
-    /// Returns the reason why the caller of these headers may not perform an action on a bucket or an
+    /// Returns the reason why the caller with this access key may not perform an action on a bucket or an
     /// object; `None` if the caller may. `if_none_match` is the condition of a PUT.
     pub(crate) fn denial_of_object(
-        &self,
-        headers: &HeaderMap,
-        action: &str,
-        resource: &str,
-        if_none_match: Option<&str>,
-    ) -> Option<String> {
-        self.denial_of_object_to(caller(headers)?, action, resource, if_none_match)
-    }
-
-    /// Does the same for the caller with this access key.
-    pub(crate) fn denial_of_object_to(
         &self,
         key: &str,
         action: &str,
@@ -229,8 +218,8 @@ impl Iam {
     }
 
     /// Returns the answer to a request of a function to a bucket that has an outage.
-    pub(crate) fn outage_of_bucket(&self, headers: &HeaderMap, arn: &str) -> Option<Failing> {
-        let caller = self.callers.get(caller(headers)?)?;
+    pub(crate) fn outage_of_bucket(&self, key: &str, arn: &str) -> Option<Failing> {
+        let caller = self.callers.get(key)?;
         self.outages.failure(arn).filter(|_| caller.is_function)
     }
 
@@ -647,7 +636,7 @@ pub fn access_key(id: &str) -> String {
 
 /// Returns the access key in the signature of a request: `AWS4-HMAC-SHA256
 /// Credential=KEY/date/region/service/aws4_request, …`.
-fn caller(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn caller(headers: &HeaderMap) -> Option<&str> {
     let authorization = headers.get("authorization")?.to_str().ok()?;
     authorization.split_once("Credential=")?.1.split('/').next()
 }

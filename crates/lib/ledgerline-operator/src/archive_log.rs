@@ -82,9 +82,9 @@ pub(crate) async fn run(
     check_readers(deployment, &Deployed::read(deployment, stack).await?, category)?;
     let bucket = deployment.shared_variable(BODIES_BUCKET)?;
     let now = Timestamp::now().to_zoned(TimeZone::UTC);
-    let before = now.checked_sub(*older);
-    let before = before.context("`--older` is too long: choose a shorter time")?.timestamp();
-    if before > now.timestamp() {
+    let cutoff = now.checked_sub(*older);
+    let cutoff = cutoff.context("`--older` is too long: choose a shorter time")?.timestamp();
+    if cutoff > now.timestamp() {
         bail!("`--older` is negative: write a time such as `730d`");
     }
     let log = deployment.log()?;
@@ -92,13 +92,13 @@ pub(crate) async fn run(
     // List keys first: a writer names an object seconds after its PUT.
     let prefix = format!("bodies/{category}-");
     let keys = ledgerline_s3::list_keys(&deployment.sdk, bucket, &prefix).await?;
-    let plan = make_plan(&log, category, before).await?;
+    let plan = make_plan(&log, category, cutoff).await?;
     let unnamed = keys.iter().filter(|key| !plan.named.contains(*key)).count();
     drop(busy);
     out.rows(
         &[
             "category",
-            "before",
+            "cutoff",
             "streams",
             "commits",
             "bytes",
@@ -109,7 +109,7 @@ pub(crate) async fn run(
             "unnamedObjects",
         ],
         &[json!({
-            "category": category, "before": before, "streams": plan.streams.len(),
+            "category": category, "cutoff": cutoff, "streams": plan.streams.len(),
             "commits": plan.commits, "bytes": plan.bytes, "objects": plan.objects,
             "cost": dollars(plan.cost()), "savesMonthly": dollars(plan.monthly_saving()),
             "paysAfterMonths": plan.months(),
@@ -124,7 +124,7 @@ pub(crate) async fn run(
         return Ok(false);
     }
     let why = write_args.why();
-    let detail = json!({ "category": category, "before": before });
+    let detail = json!({ "category": category, "cutoff": cutoff });
     let record = Record { kind: "archive", what, why, detail };
     records::store(deployment, records::table(deployment)?, record).await?;
     let bodies = Arc::new(S3Bodies::new(&deployment.sdk, bucket));
@@ -156,11 +156,11 @@ fn check_readers(deployment: &Deployment, deployed: &Deployed, category: &str) -
 
 /// Reads the log, and returns the commits to archive: those before this time, and before the newest
 /// state of their stream, so that no cold load reads their objects.
-async fn make_plan(log: &DynamoDbStore, category: &str, before: Timestamp) -> Result<Plan> {
+async fn make_plan(log: &DynamoDbStore, category: &str, cutoff: Timestamp) -> Result<Plan> {
     let (mut plan, mut survey) = (Plan::default(), log.survey(category));
     while let Some((stream, commits)) = survey.next().await? {
         plan.named.extend(commits.iter().filter_map(|commit| commit.body.clone()));
-        let old = commits.iter().filter(|commit| is_old(commit, before)).count();
+        let old = commits.iter().filter(|commit| is_old(commit, cutoff)).count();
         if old < LEAST {
             continue;
         }
@@ -177,7 +177,7 @@ async fn make_plan(log: &DynamoDbStore, category: &str, before: Timestamp) -> Re
                 found => found?,
             };
         }
-        let wanted = commits.iter().filter(|it| is_old(it, before) && it.version < newest);
+        let wanted = commits.iter().filter(|it| is_old(it, cutoff) && it.version < newest);
         let wanted: Vec<_> = wanted.collect();
         if wanted.len() >= LEAST {
             plan.add(stream, &wanted);
@@ -187,9 +187,9 @@ async fn make_plan(log: &DynamoDbStore, category: &str, before: Timestamp) -> Re
     Ok(plan)
 }
 
-fn is_old(commit: &StoredCommit, before: Timestamp) -> bool {
+fn is_old(commit: &StoredCommit, cutoff: Timestamp) -> bool {
     let is_item = commit.body.is_none() && !commit.is_stub && commit.is_known;
-    is_item && commit.at.is_some_and(|at| at < before)
+    is_item && commit.at.is_some_and(|at| at < cutoff)
 }
 
 /// Returns the version of the newest item with a state; 0 if there is none.
@@ -367,14 +367,14 @@ mod tests {
         let stub = StoredCommit { is_stub: true, body: Some("key".into()), ..stored(1, 9) };
         let large = StoredCommit { is_stub: false, ..stub.clone() };
         assert!(is_old(&stored(1, 9), old));
-        for (commit, before) in [
+        for (commit, cutoff) in [
             (stub, old),
             (large, old),
             (StoredCommit { at: None, ..stored(1, 9) }, old),
             (StoredCommit { is_known: false, ..stored(1, 9) }, old),
             (stored(1, 9), young),
         ] {
-            assert!(!is_old(&commit, before), "{commit:?}");
+            assert!(!is_old(&commit, cutoff), "{commit:?}");
         }
     }
 }

@@ -137,10 +137,14 @@ mod tests {
         for commit in [&tank[0], &later, &commit(&stream("haul"), 1)] {
             files.write(commit).unwrap();
         }
-        // More months than files may be open.
-        files.close().unwrap();
+        // With more months than files that may be open, the first ones are closed.
+        for year in 0..OPEN {
+            let at = format!("{:04}-01-01T00:00:00Z", 2_100 + year).parse().unwrap();
+            files.write(&Commit { at, ..tank[0].clone() }).unwrap();
+        }
         files.write(&tank[1]).unwrap();
-        assert_eq!(files.finish().unwrap(), 3);
+        assert!(files.open.len() <= OPEN);
+        assert_eq!(files.finish().unwrap(), 3 + OPEN);
         let file = File::open(folder.path().join("tank/2026-11.jsonl.gz")).unwrap();
         let mut lines = String::new();
         MultiGzDecoder::new(file).read_to_string(&mut lines).unwrap();

@@ -158,7 +158,7 @@ impl Pipeline {
             dead_letter_queue: "http://wire.invalid/dead-letters".into(),
             max_message_bytes: 256 * 1024,
         };
-        let store = World::store_of_fanout(wire);
+        let store = World::fanout_store(wire);
         Self {
             fanout: fanout(store, wire.events(), wire.lambda(), wire.sqs(), wiring),
             stateful,

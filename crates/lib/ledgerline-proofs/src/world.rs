@@ -49,7 +49,7 @@ impl World {
     }
 
     /// The store of the fanout, which reads no body objects.
-    pub(crate) fn store_of_fanout(wire: &Wire) -> DynamoDbStore {
+    pub(crate) fn fanout_store(wire: &Wire) -> DynamoDbStore {
         DynamoDbStore::new(wire.dynamodb(), ledgerline_testing::table("CommitsTable"))
             .with_requests(ledgerline_testing::table("RequestsTable"))
             // Payloads in items have both stored forms.
@@ -59,7 +59,7 @@ impl World {
     /// The store of functions over another wire, with body objects.
     #[must_use]
     pub fn store_at(wire: &Wire) -> DynamoDbStore {
-        Self::store_of_fanout(wire).with_bodies(
+        Self::fanout_store(wire).with_bodies(
             Arc::new(bodies(wire)),
             if form() == Form::Objects { 0 } else { usize::MAX },
         )

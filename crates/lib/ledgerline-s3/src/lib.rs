@@ -136,7 +136,7 @@ pub async fn list_keys(
         let page = list.invoke(Object { path, content: Vec::new() }).await;
         let page = page.map_err(|error| store_error(prefix, error))?;
         keys.extend(texts(&page, "Key"));
-        token = texts(&page, "NextContinuationToken").next();
+        token = texts(&page, "NextContinuationToken").pop();
         if token.is_none() {
             return Ok(keys);
         }
@@ -144,15 +144,13 @@ pub async fn list_keys(
 }
 
 /// Returns the texts of the elements with this name, which have no other element in them.
-fn texts<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = String> + 'a {
+fn texts(xml: &str, name: &str) -> Vec<String> {
     let (begin, end) = (format!("<{name}>"), format!("</{name}>"));
-    let texts: Vec<_> = xml
-        .split(begin.as_str())
+    xml.split(&begin)
         .skip(1)
-        .filter_map(|rest| Some(rest.split_once(end.as_str())?.0))
+        .filter_map(|rest| Some(rest.split_once(&end)?.0))
         .map(|text| text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
-        .collect();
-    texts.into_iter()
+        .collect()
 }
 
 /// Returns the part that all operations have in common.
@@ -244,7 +242,7 @@ fn request(
 
 /// Returns the code in the XML of an error.
 fn code(response: &HttpResponse) -> String {
-    texts(body(response), "Code").next().unwrap_or_default()
+    texts(body(response), "Code").pop().unwrap_or_default()
 }
 
 fn body(response: &HttpResponse) -> &str {
@@ -264,7 +262,7 @@ fn refusal(response: &HttpResponse) -> OrchestratorError<Refusal> {
 /// Names the object of an error.
 fn store_error(key: &str, error: SdkError<Refusal, HttpResponse>) -> StoreError {
     #[derive(Debug, thiserror::Error)]
-    #[error("cannot read or write the object `{key}`")]
+    #[error("cannot list, read or write `{key}` in S3")]
     struct ObjectError {
         key: String,
         source: Box<dyn std::error::Error + Send + Sync>,

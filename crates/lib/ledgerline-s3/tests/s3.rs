@@ -34,6 +34,24 @@ async fn an_object_is_stored_once_and_read_as_it_was_stored() {
     assert_eq!(bodies.get(&other).await.unwrap(), None, "capitals are other letters");
 }
 
+/// S3 lists a thousand keys at once.
+#[tokio::test]
+async fn all_keys_of_a_prefix_are_listed() {
+    let buckets = Buckets::open(["bodies".to_owned()], None, None).unwrap();
+    let sdk = sdk_config(&buckets.serve().await.unwrap());
+    let bodies = S3Bodies::new(&sdk, "bodies");
+    let mut keys: Vec<_> = (0..1_001).map(|n| format!("bodies/tank-a:b+{n:04}")).collect();
+    for key in keys.iter().map(String::as_str).chain(["bodies/haul-1"]) {
+        assert!(bodies.put_new(key, vec![1]).await.unwrap());
+    }
+    let mut listed = ledgerline_s3::list_keys(&sdk, "bodies", "bodies/tank-").await.unwrap();
+    listed.sort();
+    keys.sort();
+    assert_eq!(listed, keys);
+    let error = ledgerline_s3::list_keys(&sdk, "other", "bodies/").await.unwrap_err();
+    assert!(ledgerline::Causes(&error).to_string().contains("404 NoSuchBucket"), "{error}");
+}
+
 #[tokio::test]
 async fn one_of_many_concurrent_puts_stores_the_object() {
     let bodies = bodies().await;

@@ -1,6 +1,6 @@
 //! Finds values in the JSON of a template.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The logical id of the table that holds the commits.
 pub const COMMITS: &str = "CommitsTable";
@@ -17,6 +17,14 @@ pub const BODIES: &str = "BodiesBucket";
 
 /// The logical id of the bucket that holds the batches of records that Lambda gave up.
 pub const FAILURES: &str = "FailuresBucket";
+
+/// The pattern of a rule that gets the new objects of a bucket whose keys begin with a prefix.
+pub(crate) fn object_pattern(bucket: &Value, prefix: &Value) -> Value {
+    json!({
+        "source": ["aws.s3"], "detail-type": ["Object Created"],
+        "detail": { "bucket": { "name": [bucket] }, "object": { "key": [{ "prefix": prefix }] } },
+    })
+}
 
 /// The prefix of every scope: the identifier of the template's resource server. With another
 /// identity provider, the template has no such server, and the prefix is that of the first scope of

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     generate::Deploy,
-    lookup::{list, logical_id},
+    lookup::{list, logical_id, object_pattern},
     parameters,
     template::Source,
 };
@@ -93,6 +93,14 @@ impl<'a> Rules<'a> {
         }
     }
 
+    /// Checks that a bucket lets no caller make it public.
+    fn expect_private(&mut self, bucket: &str) {
+        let blocked =
+            ["BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"];
+        let blocked = blocked.iter().map(|name| ((*name).to_owned(), json!(true))).collect();
+        self.expect(bucket, "PublicAccessBlockConfiguration", &Value::Object(blocked));
+    }
+
     fn property(&self, id: &str, path: &str) -> &'a Value {
         let keys = path.split('/').filter(|key| !key.is_empty());
         keys.fold(&self.json["Resources"][id]["Properties"], |node, key| &node[key])
@@ -120,20 +128,15 @@ impl<'a> Rules<'a> {
         if self.kind(id) != "AWS::S3::Bucket" {
             return Some(id);
         }
-        let is_enabled = &["NotificationConfiguration", "EventBridgeConfiguration"]
-            .iter()
-            .fold(&self.json["Resources"][id]["Properties"], |node, key| &node[key])["EventBridgeEnabled"];
-        let (_, rule) = self.rule_of_bucket(id)?;
-        logical_id(&list(&rule["Targets"]).first()?["Arn"]).filter(|_| *is_enabled == true)
+        let notifies = "NotificationConfiguration/EventBridgeConfiguration/EventBridgeEnabled";
+        let is_enabled = self.property(id, notifies) == true;
+        let (_, rule) = self.object_rule(id)?;
+        logical_id(&list(&rule["Targets"]).first()?["Arn"]).filter(|_| is_enabled)
     }
 
     /// The enabled rule that gets each object that Lambda puts into a bucket.
-    fn rule_of_bucket(&self, bucket: &str) -> Option<Resource<'a>> {
-        let pattern = json!({
-            "source": ["aws.s3"], "detail-type": ["Object Created"],
-            "detail": { "bucket": { "name": [{ "Ref": bucket }] },
-                "object": { "key": [{ "prefix": "aws/lambda/" }] } },
-        });
+    fn object_rule(&self, bucket: &str) -> Option<Resource<'a>> {
+        let pattern = object_pattern(&json!({ "Ref": bucket }), &json!("aws/lambda/"));
         let gets_all = |rule: &Value| {
             let is_enabled = rule["State"].is_null() || rule["State"] == "ENABLED";
             is_enabled && rule["EventPattern"] == pattern && rule["EventBusName"].is_null()

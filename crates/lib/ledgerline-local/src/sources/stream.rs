@@ -12,11 +12,14 @@ use dynoxide::Database;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, Notify, watch};
 
-use super::{Reported, read_failures};
-use ledgerline_sam::template::{ACCOUNT, REGION, StartingPosition, StreamSource};
+use super::{
+    Reported,
+    on_failure::{FailedBatch, OnFailure},
+    read_failures,
+};
+use ledgerline_sam::template::{StartingPosition, StreamSource};
 
 use crate::{
-    buckets::Buckets,
     host::Function,
     pattern::Filters,
     stream_records::Stream,
@@ -40,7 +43,7 @@ pub(crate) struct Mapping {
     pub(crate) source: StreamSource,
     pub(crate) filters: Filters,
     pub(crate) function: Arc<Function>,
-    /// The client of the queues, and the destination of records that are given up.
+    /// The client of the queues, and the destination of records that Lambda gives up.
     pub(crate) on_failure: Option<(aws_sdk_sqs::Client, OnFailure)>,
     /// Wakes the poller after a probable write.
     pub(crate) written: Arc<Notify>,
@@ -52,23 +55,6 @@ pub(crate) struct Mapping {
     /// Whether this is the first mapping of its stream. Only the first mapping prints commits, so
     /// that each commit is printed once.
     pub(crate) is_first: bool,
-}
-
-/// The destination of records that are given up.
-#[derive(Debug)]
-pub(crate) enum OnFailure {
-    /// The URL of a queue, which gets the place of the records in the stream.
-    Queue(String),
-    /// A bucket, which gets the records, too.
-    Bucket {
-        buckets: Buckets,
-        name: String,
-        /// The access key of the function, whose role writes the objects.
-        caller: String,
-        /// The prefixes of keys, and the URLs of the queues to which rules send the names of new
-        /// objects.
-        rules: Vec<(String, String)>,
-    },
 }
 
 impl Mapping {
@@ -172,7 +158,8 @@ impl Mapping {
         let first = &records[0];
         let last = &records[records.len() - 1];
         let now = jiff::Timestamp::now();
-        let mut message = json!({
+        let (function, shard) = (self.function.name(), self.stream.shard());
+        let message = json!({
             "requestContext": {
                 "functionArn": self.function.arn(),
                 "condition": "RetryAttemptsExhausted",
@@ -181,71 +168,21 @@ impl Mapping {
             "version": "1.0",
             "timestamp": now.to_string(),
             "DDBStreamBatchInfo": {
-                "shardId": self.stream.shard(),
+                "shardId": shard,
                 "startSequenceNumber": sequence_number(first),
                 "endSequenceNumber": sequence_number(last),
                 "batchSize": records.len(),
                 "streamArn": first["eventSourceARN"],
             },
         });
-        let refused = match destination {
-            OnFailure::Queue(queue) => send(sqs, queue, &message).await.err(),
-            OnFailure::Bucket { buckets, name, caller, rules } => {
-                message["payload"] = json!({ "Records": records }).to_string().into();
-                let key = self.key(now);
-                let stored = buckets.store(caller, name, &key, &message.to_string());
-                if stored.is_ok()
-                    && let Err(error) = announce(sqs, rules, name, &key).await
-                {
-                    self.hops.line("rule", &format!("no queue has the name of {key}: {error}"));
-                }
-                stored.err()
-            }
-        };
-        if let Some(error) = refused {
-            let function = self.function.name();
+        let batch = FailedBatch { prefix: format!("{function}/{shard}"), message, records, now };
+        if let Err(error) = destination.accept(sqs, batch).await {
             self.hops.line(
                 "stream",
                 &format!("the destination did not accept the dead letter of {function}: {error}"),
             );
         }
     }
-
-    /// Returns the key of the object of records that are given up.
-    ///
-    /// Source: Lambda's developer guide, "Retaining discarded batches".
-    fn key(&self, now: jiff::Timestamp) -> String {
-        let (function, shard) = (self.function.name(), self.stream.shard());
-        let (day, time) = (now.strftime("%Y/%m/%d"), now.strftime("%Y-%m-%dT%H.%M.%S"));
-        format!("aws/lambda/{function}/{shard}/{day}/{time}-{}", uuid::Uuid::new_v4())
-    }
-}
-
-async fn send(sqs: &aws_sdk_sqs::Client, queue: &str, message: &Value) -> Result<()> {
-    sqs.send_message().queue_url(queue).message_body(message.to_string()).send().await?;
-    Ok(())
-}
-
-/// Sends the name of a new object to the queues of the rules for it.
-///
-/// Source: the user guide of S3, "EventBridge event message structure".
-async fn announce(
-    sqs: &aws_sdk_sqs::Client,
-    rules: &[(String, String)],
-    bucket: &str,
-    key: &str,
-) -> Result<()> {
-    let event = json!({
-        "version": "0", "id": uuid::Uuid::new_v4(), "detail-type": "Object Created",
-        "source": "aws.s3", "account": ACCOUNT, "time": jiff::Timestamp::now().to_string(),
-        "region": REGION, "resources": [format!("arn:aws:s3:::{bucket}")],
-        "detail": { "version": "0", "bucket": { "name": bucket }, "object": { "key": key },
-            "reason": "PutObject" },
-    });
-    for (_, queue) in rules.iter().filter(|(prefix, _)| key.starts_with(prefix)) {
-        send(sqs, queue, &event).await?;
-    }
-    Ok(())
 }
 
 /// The outcome of an invocation.

@@ -194,12 +194,41 @@ async fn a_batch_that_the_fanout_gave_up_is_redriven_from_its_object() {
     eventually("the outage is over", async || (ledger.run(&redrive).0 == 0).then_some(())).await;
     settled(&stack, &late).await;
     assert_eq!(ledger.run(&["dead-letters"]).0, 0);
+    // Of a batch with a changed commit, only the new one is redriven. Parked, it survives its object.
+    let record = |event: &str, version: &str| {
+        json!({ "eventName": event, "dynamodb": { "Keys": {
+            "stream": { "S": format!("tank-{early}") }, "version": { "N": version } } } })
+    };
+    let records = json!({ "Records": [record("INSERT", "2"), record("MODIFY", "1")] });
+    let object = json!({
+        "requestContext": { "condition": "RetryAttemptsExhausted" }, "payload": records.to_string(),
+    });
+    let kept = format!("{}/tanks-failuresbucket/aws/lambda/tank-fanout/kept", stack.aws_url());
+    let put = ledgerline_local::http_client().put(&kept).body(object.to_string());
+    assert_eq!(put.send().await.unwrap().status(), StatusCode::OK);
+    let message = |key: &str| {
+        let detail =
+            json!({ "bucket": { "name": "tanks-failuresbucket" }, "object": { "key": key } });
+        json!({ "source": "aws.s3", "detail": detail })
+    };
+    let sqs = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
+    let kept_message = message("aws/lambda/tank-fanout/kept");
+    dead_letter(&sqs, "FanoutDeadLetterQueue", None, &kept_message).await;
+    let (_, printed) = ledger.run(&["dead-letters", "Fanout"]);
+    let row = printed.iter().find(|row| row["id"].is_string()).unwrap();
+    assert_eq!(row["commits"], format!("tank-{early}@2"), "{row}");
+    let reason = "RetryAttemptsExhausted; 1 records of changed or removed commits";
+    assert_eq!(row["reason"], reason, "{row}");
+    let sure = ["--write", "--yes", "--why", "a test"];
+    let act = |words: &[&str]| ledger.run(&[&["dead-letters", "Fanout"], words, &sure].concat());
+    assert_eq!(act(&["--park", "--id", row["id"].as_str().unwrap()]).0, 0);
+    let deleted = ledgerline_local::http_client().delete(&kept).send().await.unwrap();
+    assert_eq!(deleted.status(), StatusCode::NO_CONTENT);
+    let (code, redriven) = act(&["--parked", "--redrive"]);
+    assert_eq!((code, &redriven[0]["messages"]), (0, &json!(1)), "{redriven:?}");
     // A message whose object is gone names it, and stays.
     let key = "aws/lambda/tank-fanout/shard/2026/11/30/gone";
-    let detail = json!({ "bucket": { "name": "tanks-failuresbucket" }, "object": { "key": key } });
-    let gone = json!({ "source": "aws.s3", "detail": detail });
-    let sqs = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
-    dead_letter(&sqs, "FanoutDeadLetterQueue", None, &gone).await;
+    dead_letter(&sqs, "FanoutDeadLetterQueue", None, &message(key)).await;
     assert_eq!(ledger.run(&redrive).0, 2);
     let (_, printed) = ledger.run(&["dead-letters", "Fanout"]);
     let reason = printed.iter().find_map(|row| row["id"].as_str().and(row["reason"].as_str()));

@@ -6,7 +6,7 @@ use std::{
     rc::Rc,
 };
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{Rules, names};
 use crate::{
@@ -42,7 +42,8 @@ const OF_RESOURCES: [[&str; 2]; 7] = [
     ["AWS::SecretsManager::ResourcePolicy", "ResourcePolicy"],
 ];
 /// The attributes that an archive changes or reads, and the keys.
-const ARCHIVED: [&str; 7] = ["stream", "version", "body", "command", "events", "meta", "state"];
+const ARCHIVE_ATTRIBUTES: [&str; 7] =
+    ["stream", "version", "body", "command", "events", "meta", "state"];
 /// The policy of the role that archives.
 const ARCHIVE_POLICY: &str = "ArchivePolicy";
 /// The statements of a table's own policy.
@@ -179,7 +180,7 @@ fn check_log(rules: &mut Rules<'_>, table: &str, id: &str, statements: &[&Value]
 fn archives(id: &str, statement: &Value, arn: &str) -> bool {
     let condition = json!({
         "Null": { "dynamodb:Attributes": "false" },
-        "ForAllValues:StringEquals": { "dynamodb:Attributes": ARCHIVED },
+        "ForAllValues:StringEquals": { "dynamodb:Attributes": ARCHIVE_ATTRIBUTES },
     });
     let is_update = list(&statement["Action"]) == ["dynamodb:UpdateItem"];
     let is_of_log = list(&statement["Resource"]) == [arn];
@@ -220,7 +221,7 @@ fn check_denials(rules: &mut Rules<'_>, table: &str) {
     let statements = list(rules.property(table, OF_TABLE)).into_iter().filter(is_for_all);
     let denied: BTreeSet<_> = statements.flat_map(|it| texts(&it["Action"])).collect();
     let keeps_times = json!({
-        "ForAnyValue:StringNotEquals": { "dynamodb:Attributes": ARCHIVED },
+        "ForAnyValue:StringNotEquals": { "dynamodb:Attributes": ARCHIVE_ATTRIBUTES },
     });
     let policy = list(rules.property(table, OF_TABLE));
     let has_condition = |condition: &Value| policy.iter().any(|it| it["Condition"] == *condition);
@@ -273,10 +274,7 @@ fn check_bucket(rules: &mut Rules<'_>) {
             rules.require(is_denied, id, "PolicyDocument", message);
         }
     }
-    let blocked =
-        ["BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"];
-    let blocked: Map<_, _> = blocked.iter().map(|name| ((*name).to_owned(), json!(true))).collect();
-    rules.expect(BODIES, "PublicAccessBlockConfiguration", &Value::Object(blocked));
+    rules.expect_private(BODIES);
 }
 
 /// Checks that each function has its own role, and that no policy is outside the template.

@@ -68,13 +68,7 @@ fn check_data(rules: &mut Rules<'_>) {
             }
             "AWS::S3::Bucket" if id == FAILURES => {
                 check_retention(rules, id);
-                let message = "its records are public: write a PublicAccessBlockConfiguration";
-                let blocked = &properties["PublicAccessBlockConfiguration"];
-                let is_blocked = blocked["BlockPublicPolicy"] == true
-                    && blocked["RestrictPublicBuckets"] == true
-                    && blocked["BlockPublicAcls"] == true
-                    && blocked["IgnorePublicAcls"] == true;
-                rules.require(is_blocked, id, "PublicAccessBlockConfiguration", message);
+                rules.expect_private(id);
                 continue;
             }
             "AWS::S3::BucketPolicy" if logical_id(&properties["Bucket"]) == Some(BODIES) => {
@@ -152,7 +146,7 @@ fn check_stream(rules: &mut Rules<'_>, id: &str, path: &str, event: &Value) {
     let is_same = letters.is_null() || logical_id(letters) == queue;
     let message = "DEAD_LETTER_QUEUE must be the queue of DestinationConfig of the stream";
     rules.require(is_same, id, "Environment/Variables/DEAD_LETTER_QUEUE", message);
-    let rule = destination(event).and_then(|bucket| rules.rule_of_bucket(bucket));
+    let rule = destination(event).and_then(|bucket| rules.object_rule(bucket));
     if let (Some((rule, _)), Some(queue)) = (rule, queue) {
         check_policy(rules, queue, rule);
     }

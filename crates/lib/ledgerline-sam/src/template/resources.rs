@@ -14,7 +14,7 @@ use super::{
     intrinsics::{Scope, resource_type, stream_arn},
 };
 use crate::{
-    lookup::list,
+    lookup::{list, object_pattern},
     properties,
     yaml::{self, Kind, Node},
 };
@@ -443,13 +443,10 @@ fn object_rule(rule: &Value) -> Option<ObjectRule> {
     let pattern = &rule["EventPattern"];
     let (bucket, prefix) =
         (&pattern["detail"]["bucket"]["name"][0], &pattern["detail"]["object"]["key"][0]["prefix"]);
-    let expected = json!({
-        "source": ["aws.s3"], "detail-type": ["Object Created"],
-        "detail": { "bucket": { "name": [bucket] }, "object": { "key": [{ "prefix": prefix }] } },
-    });
     let [target] = rule["Targets"].as_array()?.as_slice() else { return None };
-    let is_plain = *pattern == expected && target.as_object()?.len() == 2;
-    let names_others = ["EventBusName", "ScheduleExpression"].iter().any(|it| !rule[*it].is_null());
+    let is_plain = *pattern == object_pattern(bucket, prefix) && target.as_object()?.len() == 2;
+    let others = ["EventBusName", "ScheduleExpression", "State"];
+    let names_others = others.iter().any(|it| !rule[*it].is_null());
     Some(ObjectRule {
         bucket: bucket.as_str()?.to_owned(),
         prefix: prefix.as_str()?.to_owned(),
