@@ -66,6 +66,13 @@ impl Log {
         self.store.read_forwards(&stream(), 0, u64::MAX).await.unwrap().commits
     }
 
+    /// Returns an update of the item of this version.
+    fn update(&self, version: u64) -> UpdateItemFluentBuilder {
+        let update = self.client.update_item().table_name(table("CommitsTable"));
+        let update = update.key("stream", AttributeValue::S(stream().to_string()));
+        update.key("version", AttributeValue::N(version.to_string()))
+    }
+
     async fn items(&self) -> Vec<HashMap<String, AttributeValue>> {
         let scan = self.client.scan().table_name(table("CommitsTable"));
         scan.send().await.unwrap().items.unwrap()
@@ -187,10 +194,7 @@ async fn an_item_with_a_field_that_the_program_does_not_know_is_not_known() {
     for (version, path) in
         [(1, "tenant"), (2, "meta.tenant"), (3, "events[0].tenant"), (4, "#state.tenant")]
     {
-        let update = log.client.update_item().table_name(table("CommitsTable"));
-        let update = update.key("stream", AttributeValue::S("tank-north".into()));
-        let update = update.key("version", AttributeValue::N(version.to_string()));
-        let update = update.update_expression(format!("SET {path} = :one"));
+        let update = log.update(version).update_expression(format!("SET {path} = :one"));
         let update = if path.starts_with('#') {
             update.expression_attribute_names("#state", "state")
         } else {
@@ -217,6 +221,13 @@ async fn a_fold_without_a_bucket_ends_at_the_newest_state() {
     let older = Range { up_to: 6, ..range };
     let error = without.read_for_fold(&stream(), older, Consistency::Strong).await.unwrap_err();
     assert!(matches!(error, StoreError::PayloadElsewhere { version: 6, .. }), "{error}");
+
+    // A damaged commit is an error, also if it has the newest state.
+    let update = log.update(8).update_expression("SET events = :damaged");
+    let damaged = AttributeValue::S("damaged".into());
+    update.expression_attribute_values(":damaged", damaged).send().await.unwrap();
+    let error = without.read_for_fold(&stream(), range, Consistency::Strong).await.unwrap_err();
+    assert!(matches!(error, StoreError::Corrupt { version: 8, .. }), "{error}");
 }
 
 #[tokio::test]
@@ -322,10 +333,7 @@ impl Bodies for OddBodies {
 #[tokio::test]
 async fn an_item_of_another_command_is_not_replaced() {
     let log = Log::with_commits(3).await;
-    let update = log.client.update_item().table_name(table("CommitsTable"));
-    let update = update.key("stream", AttributeValue::S("tank-north".into()));
-    let update = update.key("version", AttributeValue::N("2".into()));
-    let change = update.update_expression("SET command = :other");
+    let change = log.update(2).update_expression("SET command = :other");
     let change = change.expression_attribute_values(":other", AttributeValue::S("other".into()));
     // The change happens after the archive has read the commits.
     let mut archive = log.archive_with(Put::After(Box::new(change)));
