@@ -3,6 +3,7 @@
 use applications::All;
 
 ledgerline_lambda::handlers! {
+    bodies: &["link", "user"], ledgerline_s3::open;
     events_queries: ledgerline_lambda::events::run::<All>();
     fanout: ledgerline_lambda::fanout::run::<All>();
     reconciler: ledgerline_lambda::reconciler::run();

@@ -6,7 +6,11 @@ pub mod process_managers;
 pub mod projectors;
 pub mod queries;
 
+use ledgerline::Aggregate;
+use links::{link::Link, user::User};
+
 ledgerline_lambda::handlers! {
+    bodies: &[Link::CATEGORY, User::CATEGORY], ledgerline_s3::open;
     feeds_projector: projectors::feeds::run();
     link_commands: ledgerline_lambda::commands::run(commands::link::routes());
     link_ratings_projector: ledgerline_lambda::log_projector::run(links::views::link_ratings::VIEW);
