@@ -209,6 +209,10 @@ def tables():
 def protect():
     """Puts the table's own policy as the template has it."""
     policy = template()["Resources"]["CommitsTable"]["Properties"]["ResourcePolicy"]["PolicyDocument"]
+    for statement in policy["Statement"]:
+        but = statement.get("Condition", {}).get("StringNotEquals", {})
+        if but.get("aws:PrincipalArn") == {"Ref": "ArchiveRole"}:
+            but["aws:PrincipalArn"] = parameter("ArchiveRole")
     client("dynamodb").put_resource_policy(ResourceArn=table_arn(), Policy=json.dumps(policy))
 
 
@@ -224,6 +228,11 @@ def attempt(what, operation, **arguments):
     except ClientError as error:
         code, message = error.response["Error"]["Code"], error.response["Error"]["Message"]
         return what, f"denied: {message}" if code.startswith("AccessDenied") else f"{code}: {message}"
+
+
+def expect(expected, what, operation, **arguments):
+    """An attempt, and how its outcome has to begin."""
+    return {"action": what, "expected": expected, "outcome": attempt(what, operation, **arguments)[1]}
 
 
 def credentials(role):
@@ -310,17 +319,104 @@ def writers():
     return sorted(name for name, resource in resources if resource["Type"] == "AWS::IAM::Role" and appends(resource))
 
 
+TRUST = json.dumps({"Version": "2012-10-17", "Statement": [{
+    "Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::000000000000:root"}, "Action": "sts:AssumeRole"}]})
+
+
+def bodies():
+    """What each function does with body objects, by the id of the function."""
+    manifests = template()["Metadata"]["Ledgerline"]["Manifests"].items()
+    ids = (("".join(map(str.capitalize, name.split("-"))), json.loads(text)) for name, text in manifests)
+    return {id: manifest["bodies"] for id, manifest in ids if "bodies" in manifest}
+
+
+def put_over(limit):
+    """Makes the functions put each commit of more bytes into an object; with None, as they are deployed."""
+    functions = client("lambda")
+    for id, part in bodies().items():
+        if "writes" not in part:
+            continue
+        name = physical(f"{id}Function")
+        variables = functions.get_function_configuration(FunctionName=name)["Environment"]["Variables"]
+        others = {name: value for name, value in variables.items() if name != "BODY_OVER"}
+        variables = others if limit is None else {**others, "BODY_OVER": str(limit)}
+        functions.update_function_configuration(FunctionName=name, Environment={"Variables": variables})
+        version = functions.publish_version(FunctionName=name)["Version"]
+        functions.update_alias(FunctionName=name, Name="live", FunctionVersion=version)
+
+
+def all_into_objects():
+    put_over(0)
+
+
+def as_deployed():
+    put_over(None)
+
+
+def object_attempts():
+    """What each role may do with the objects of each category, beside what its manifest says."""
+    if not bodies():
+        return {}
+    iam, bucket = client("iam"), physical("BodiesBucket")
+    keys = [item["Key"] for item in client("s3").list_objects_v2(Bucket=bucket, Prefix="bodies/").get("Contents", [])]
+    one = {key.split("/")[1].split("-")[0]: key for key in keys}
+    roles = {id: physical(f"{id}Role") for id in bodies()} | {"an administrator": "administrator"}
+    found = {}
+    for id, role in roles.items():
+        iam.update_assume_role_policy(RoleName=role, PolicyDocument=TRUST)
+        they = client("s3", **credentials(iam.get_role(RoleName=role)["Role"]["Arn"]))
+        tried, may = [], bodies().get(id, {"reads": list(one), "writes": list(one)})
+        for category, key in one.items():
+            at = {"Bucket": bucket, "Key": key}
+            read, put = ("" if category in may.get(right, []) else "denied" for right in ["reads", "writes"])
+            tried += [
+                expect(read or "ALLOWED", f"GetObject of a {category}", they.get_object, **at),
+                # Not denied, and still no overwriting: the key is taken.
+                expect(put or "PreconditionFailed", f"PutObject of a {category}", they.put_object, **at, Body=b"x", IfNoneMatch="*"),
+                expect("denied", f"PutObject over a {category}", they.put_object, **at, Body=b"x"),
+                expect("denied", f"DeleteObject of a {category}", they.delete_object, **at),
+            ]
+        if id != "an administrator":
+            tried.append(expect("denied", "ListObjectsV2", they.list_objects_v2, Bucket=bucket))
+        found[id] = tried
+    return found
+
+
+def archivist():
+    """The role that may archive, by its name alone until `archivist_attempts` gives it the policy."""
+    return client("iam").create_role(RoleName="archivist", AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
+
+
+def archivist_attempts():
+    """What the role that may archive may change of a commit."""
+    if not bodies():
+        return {}
+    client("iam").attach_role_policy(RoleName="archivist", PolicyArn=physical("ArchivePolicy"))
+    they = as_role(client("iam").get_role(RoleName="archivist")["Role"]["Arn"])
+    table = physical("CommitsTable")
+    commit = client("dynamodb").scan(TableName=table, Limit=1)["Items"][0]
+    # No attempt changes anything: there is a commit with this key.
+    update = {"TableName": table, "Key": {name: commit[name] for name in ["stream", "version"]},
+              "ConditionExpression": "attribute_not_exists(command)", "ExpressionAttributeNames": {"#state": "state"}}
+    text = {"ExpressionAttributeValues": {":text": {"S": "x"}}}
+    return {"the archivist": [
+        expect("ConditionalCheckFailedException", "UpdateItem of payloads", they.update_item, **update, **text,
+               UpdateExpression="SET body = :text REMOVE events, meta, #state"),
+        expect("denied", "UpdateItem of payloads and time", they.update_item, **update, **text,
+               UpdateExpression="SET body = :text, at = :text REMOVE #state"),
+        expect("denied", "DeleteItem", they.delete_item, TableName=table, Key=update["Key"]),
+    ]}
+
+
 def denials():
     """As a command function, whom its role stops, and as an administrator, whom only the table's own policy stops."""
     iam = client("iam")
-    trust = {"Version": "2012-10-17", "Statement": [{
-        "Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::000000000000:root"}, "Action": "sts:AssumeRole"}]}
     everything = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
-    administrator = iam.create_role(RoleName="administrator", AssumeRolePolicyDocument=json.dumps(trust))["Role"]
+    administrator = iam.create_role(RoleName="administrator", AssumeRolePolicyDocument=TRUST)["Role"]
     iam.put_role_policy(RoleName="administrator", PolicyName="everything", PolicyDocument=json.dumps(everything))
     writer = physical(writers()[0])
     # Lambda alone may take the role; for the attempt, so may we.
-    iam.update_assume_role_policy(RoleName=writer, PolicyDocument=json.dumps(trust))
+    iam.update_assume_role_policy(RoleName=writer, PolicyDocument=TRUST)
     arn = iam.get_role(RoleName=writer)["Role"]["Arn"]
     # The role by itself first, without what the table's policy would deny it in any case.
     client("dynamodb").delete_resource_policy(ResourceArn=table_arn())
@@ -330,14 +426,12 @@ def denials():
     return {"a command function": as_writer, "an administrator": attempts(as_role(administrator["Arn"]))}
 
 
-def order_denials():
+def order_attempts():
     """What the functions of `$all` may not do: append to the log, and change what has its place in the order."""
     resources = template()["Resources"]
     if "SequenceTable" not in resources:
         return {}
     iam, dynamodb = client("iam"), client("dynamodb")
-    trust = {"Version": "2012-10-17", "Statement": [{
-        "Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::000000000000:root"}, "Action": "sts:AssumeRole"}]}
     log, order = physical("CommitsTable"), physical("SequenceTable")
     segment = dynamodb.scan(TableName=order, Limit=1)["Items"][0]
     key = {"stream": segment["stream"], "version": segment["version"]}
@@ -350,20 +444,21 @@ def order_denials():
         if resource["Type"] != "AWS::IAM::Role" or "SequenceTable" not in json.dumps(resource):
             continue
         role = physical(name)
-        iam.update_assume_role_policy(RoleName=role, PolicyDocument=json.dumps(trust))
+        iam.update_assume_role_policy(RoleName=role, PolicyDocument=TRUST)
         they = as_role(iam.get_role(RoleName=role)["Role"]["Arn"])
         insert = "INSERT INTO \"{}\" VALUE {{'stream': 'account-attempt', 'version': 1}}"
         tried = [
-            attempt("PartiQL INSERT into the log", they.execute_statement, Statement=insert.format(log)),
-            attempt("PutItem into the log", they.put_item, TableName=log, Item=key),
-            attempt("PutItem of a segment", they.put_item, TableName=order, Item=segment),
-            attempt("DeleteItem of a segment", they.delete_item, TableName=order, Key=key),
-            attempt("PartiQL UPDATE of a segment", they.execute_statement, Statement=f"UPDATE \"{order}\" SET command = 'x' {where}"),
-            attempt("PartiQL DELETE of a segment", they.execute_statement, Statement=f'DELETE FROM "{order}" {where}'),
+            expect("denied", "PartiQL INSERT into the log", they.execute_statement, Statement=insert.format(log)),
+            expect("denied", "PutItem into the log", they.put_item, TableName=log, Item=key),
+            expect("denied", "PutItem of a segment", they.put_item, TableName=order, Item=segment),
+            expect("denied", "DeleteItem of a segment", they.delete_item, TableName=order, Key=key),
+            expect("denied", "PartiQL UPDATE of a segment", they.execute_statement, Statement=f"UPDATE \"{order}\" SET command = 'x' {where}"),
+            expect("denied", "PartiQL DELETE of a segment", they.execute_statement, Statement=f'DELETE FROM "{order}" {where}'),
         ]
         if name != "SequencerRole":
-            tried.append(attempt("PartiQL INSERT into the order", they.execute_statement, Statement=insert.format(order)))
-        denied[name] = dict(tried)
+            tried.append(expect("denied", "PartiQL INSERT into the order", they.execute_statement,
+                                Statement=insert.format(order)))
+        denied[name] = tried
     policy = resources["SequenceTable"]["Properties"]["ResourcePolicy"]["PolicyDocument"]
     dynamodb.put_resource_policy(ResourceArn=arn, Policy=json.dumps(policy))
     return denied
@@ -375,14 +470,12 @@ def operators():
     if "OperatorPolicy" not in resources:
         return {}
     iam = client("iam")
-    trust = {"Version": "2012-10-17", "Statement": [{
-        "Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::000000000000:root"}, "Action": "sts:AssumeRole"}]}
     commit = client("dynamodb").scan(TableName=physical("CommitsTable"), Limit=1)["Items"][0]
     found = {}
     # A long policy continues in another one, such as OperatorPolicy2.
     for who, begins in {"reader": ("OperatorReadPolicy",), "writer": ("OperatorReadPolicy", "OperatorPolicy")}.items():
         policies = [name for name in resources if name.startswith(begins)]
-        role = iam.create_role(RoleName=f"operator-{who}", AssumeRolePolicyDocument=json.dumps(trust))["Role"]
+        role = iam.create_role(RoleName=f"operator-{who}", AssumeRolePolicyDocument=TRUST)["Role"]
         for policy in policies:
             iam.attach_role_policy(RoleName=role["RoleName"], PolicyArn=physical(policy))
         # The emulator takes GetAlias and UpdateAlias for ListAliases, and GetFunctionConcurrency for PutFunctionConcurrency.
@@ -470,6 +563,7 @@ def invoke(function, event):
 
 
 if __name__ == "__main__":
-    commands = [routes, preflight, tokens, web_app, denials, order_denials, operators, wrong_entry, samples]
+    commands = [routes, preflight, tokens, web_app, all_into_objects, as_deployed, denials, order_attempts, object_attempts,
+                archivist, archivist_attempts, operators, wrong_entry, samples]
     (command,) = (command for command in commands if command.__name__ == sys.argv[1])
     print(json.dumps(command(*sys.argv[2:]), indent=1))

@@ -111,10 +111,54 @@ def context(body):
     item = data.get("Key") or data.get("Item") or {}
     key = item.get(table["pk_name"], {}) if table else {}
     leading = {"dynamodb:LeadingKeys": list(key.values())} if key else {}
-    return {**_context(body), **leading}
+    return {**_context(body), **leading, **attributes(data)}
+
+
+# --- An update carries the names of its key's attributes and of those in its expressions as `dynamodb:Attributes`.
+
+_WORDS = {"SET", "REMOVE", "ADD", "DELETE", "AND", "OR", "NOT", "BETWEEN", "IN", "if_not_exists", "list_append",
+          "attribute_exists", "attribute_not_exists", "attribute_type", "begins_with", "contains", "size"}
+
+
+def attributes(data):
+    expressions = [data.get(name, "") for name in ("UpdateExpression", "ConditionExpression")]
+    if not expressions[0]:
+        return {}
+    names = data.get("ExpressionAttributeNames", {})
+    found = re.findall(r"(?<![\w.:#])[#A-Za-z_]\w*", " ".join(expressions))
+    return {"dynamodb:Attributes": [*data["Key"], *(names.get(name, name) for name in found if name not in _WORDS)]}
 
 
 iam_actions.dynamodb_service_context = context
+
+# --- A request to put an object carries its header as `s3:if-none-match` (user guide, "Enforce conditional writes").
+
+_s3_context = iam_actions.s3_service_context
+
+
+def s3_context(iam_action, query, path="", headers=None):
+    header = (headers or {}).get("if-none-match") if iam_action == "s3:PutObject" else None
+    return {**_s3_context(iam_action, query, path, headers), **({"s3:if-none-match": header} if header else {})}
+
+
+iam_actions.s3_service_context = s3_context
+
+# --- `aws:PrincipalArn` is the role, not its session (user guide, "AWS global condition context keys").
+
+_resolve = iam_evaluator._resolve_condition_key
+_SESSION = re.compile(r":sts::(\d+):assumed-role/([^/]+)/.*")
+
+
+def condition_key(key, ctx):
+    value = _resolve(key, ctx)
+    return _SESSION.sub(r":iam::\1:role/\2", value) if key.lower() == "aws:principalarn" else value
+
+
+iam_evaluator._resolve_condition_key = condition_key
+
+# --- The emulator has no TLS: each request counts as one that came by it, as those of an SDK do at AWS.
+
+app.pin_request_origin = lambda address, _: iam_evaluator.pin_request_origin(address, True)
 
 # --- SQS has no actions for its batch calls: they are authorized as the single call (service authorization reference, SQS).
 

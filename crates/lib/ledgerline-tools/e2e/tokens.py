@@ -14,7 +14,6 @@ import boto3
 
 ENDPOINT = os.environ["AWS_ENDPOINT_URL"]
 STACK = os.environ["STACK"]
-# An operator may take long: the tool is compiled first.
 PATIENCE = 900
 
 
@@ -66,7 +65,7 @@ def signs_in(address, password):
 
 # Of the emulator's own making, a first password is shorter than the user pool's policy wants.
 PREAMBLE = """\
-ledger() { cargo run --quiet --package ledger -- --stack "$STACK" "$@"; }
+ledger() { "$LEDGER" --stack "$STACK" "$@"; }
 aws() {
   if [ "$2" = admin-create-user ]; then set -- "$@" --temporary-password "aA1!$(openssl rand -hex 16)"; fi
   command aws "$@"

@@ -38,8 +38,9 @@ pub(crate) fn run(build: bool) -> Result<()> {
     }
     let emulator = Emulator::start(&python)?;
     let template = Source::read(Path::new("template.yaml"))?.json();
-    let has_web_app = template["Parameters"][WEB_APP].is_object();
-    deploy(&emulator, &sam, has_web_app)?;
+    let has = |parameter: &str| template["Parameters"][parameter].is_object();
+    let has_web_app = has(WEB_APP);
+    deploy(&emulator, &sam, has_web_app, has("ArchiveRole"))?;
 
     let Routes { url, routes } = emulator.run_deployment_script("routes")?;
     routes.iter().for_each(|route| println!("  {route}"));
@@ -66,6 +67,8 @@ pub(crate) fn run(build: bool) -> Result<()> {
     if has_web_app {
         in_browser(&emulator)?;
     }
+    // Each commit of a category with body objects goes to S3.
+    let _: Value = emulator.run_deployment_script("all_into_objects")?;
     let mut scenario = cargo();
     // Run one test after the other, because the emulator is one process.
     scenario.args([
@@ -78,6 +81,7 @@ pub(crate) fn run(build: bool) -> Result<()> {
         "--test-threads=1",
     ]);
     tools::run(scenario.env("BASE_URL", &url).envs(&tokens))?;
+    let _: Value = emulator.run_deployment_script("as_deployed")?;
 
     invoke_samples(&emulator)?;
     // The attempts come last, because they change which principals may assume the writer's role.
@@ -121,8 +125,10 @@ fn analyse(emulator: &Emulator, reader: &BTreeMap<String, String>) -> Result<()>
 }
 
 /// Deploys the stack to the emulator.
-fn deploy(emulator: &Emulator, sam: &Path, has_web_app: bool) -> Result<()> {
+fn deploy(emulator: &Emulator, sam: &Path, has_web_app: bool, has_archive: bool) -> Result<()> {
     let architecture = format!("Architecture={}", tools::architecture());
+    let role = has_archive.then(|| emulator.run_deployment_script::<String>("archivist"));
+    let role = role.transpose()?.map(|role| format!("ArchiveRole={role}"));
     let allowed = format!("AllowedOrigins={ORIGIN}");
     let arguments = [
         "deploy",
@@ -146,27 +152,40 @@ fn deploy(emulator: &Emulator, sam: &Path, has_web_app: bool) -> Result<()> {
     // The documented commands take the code at this address.
     let web_app = [format!("{WEB_APP}=true"), "CallbackUrl=http://localhost:3000/callback".into()];
     let web_app = has_web_app.then_some(web_app).into_iter().flatten();
-    tools::run(emulator.program(sam, "sam").args(arguments).args(web_app))
+    tools::run(emulator.program(sam, "sam").args(arguments).args(web_app).args(role))
 }
 
-/// Fails if a principal is not denied a change of a commit or of an answer.
+/// Fails if a principal is not denied a change of a commit, of its object or of an answer, or what it
+/// may do.
 fn attempt_changes(emulator: &Emulator) -> Result<()> {
     println!("Attempts to change a commit or an answer:");
     let denials: BTreeMap<String, Attempts> = emulator.run_deployment_script("denials")?;
     for (principal, attempts) in &denials {
         attempts.check(principal)?;
     }
-    let denials: BTreeMap<String, BTreeMap<String, String>> =
-        emulator.run_deployment_script("order_denials")?;
-    for (principal, attempts) in &denials {
-        for (action, outcome) in attempts {
-            if !outcome.starts_with("denied") {
-                bail!("{principal} was not denied {action}: {outcome}");
+    for command in ["order_attempts", "object_attempts", "archivist_attempts"] {
+        let attempts: BTreeMap<String, Vec<Attempt>> = emulator.run_deployment_script(command)?;
+        for (principal, attempts) in &attempts {
+            let is_other = |attempt: &&Attempt| !attempt.outcome.starts_with(&attempt.expected);
+            if let Some(Attempt { action, expected, outcome }) = attempts.iter().find(is_other) {
+                bail!("{principal}: {action}: {outcome}, not {expected}");
             }
-            println!("  {principal}: {action}: denied");
+            let outcome =
+                |Attempt { action, expected, .. }: &Attempt| format!("{action}: {expected}");
+            let outcomes: Vec<_> = attempts.iter().map(outcome).collect();
+            println!("  {principal}: {}", outcomes.join(", "));
         }
     }
     Ok(())
+}
+
+/// An attempt at something that a principal may or may not do.
+#[derive(Deserialize)]
+struct Attempt {
+    action: String,
+    /// The beginning of the outcome.
+    expected: String,
+    outcome: String,
 }
 
 /// A role of an operator: its credentials as environment variables, and the outcomes of attempts

@@ -94,7 +94,8 @@ impl Emulator {
             .env("AWS_ENDPOINT_URL", &self.url)
             .env("AWS_ACCESS_KEY_ID", "test")
             .env("AWS_SECRET_ACCESS_KEY", "test")
-            .env("STACK", STACK);
+            .env("STACK", STACK)
+            .env("LEDGER", &self.ledger);
         command
     }
 
