@@ -251,18 +251,19 @@ fn check_bucket(rules: &mut Rules<'_>) {
         (id, list(&policy["PolicyDocument"]["Statement"]))
     });
     let objects = json!({ "Fn::Sub": format!("${{{BODIES}.Arn}}/*") });
-    let bucket = json!({ "Fn::GetAtt": format!("{BODIES}.Arn") });
-    for (actions, resources, condition) in [
-        (&["s3:DeleteObject", "s3:DeleteObjectVersion"][..], vec![&objects], Value::Null),
-        (&["s3:PutObject"], vec![&objects], json!({ "Null": { "s3:if-none-match": "true" } })),
-        (&["s3:*"], vec![&bucket, &objects], json!({ "Bool": { "aws:SecureTransport": "false" } })),
+    let is_bucket = |resource: &&Value| logical_id(resource) == Some(BODIES);
+    for (actions, on_bucket, condition) in [
+        (&["s3:DeleteObject", "s3:DeleteObjectVersion"][..], false, Value::Null),
+        (&["s3:PutObject"], false, json!({ "Null": { "s3:if-none-match": "true" } })),
+        (&["s3:*"], true, json!({ "Bool": { "aws:SecureTransport": "false" } })),
     ] {
         let is_denial = |it: &&Value, action: &str| {
             it["Effect"] == "Deny"
                 && it["Principal"] == "*"
                 && it["Condition"] == condition
                 && texts(&it["Action"]).any(|denied| denied == action)
-                && resources.iter().all(|resource| list(&it["Resource"]).contains(resource))
+                && list(&it["Resource"]).contains(&&objects)
+                && (!on_bucket || list(&it["Resource"]).iter().any(is_bucket))
         };
         for action in actions {
             let is_denied = statements.iter().any(|it| is_denial(it, action));

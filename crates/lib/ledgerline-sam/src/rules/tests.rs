@@ -102,6 +102,21 @@ fn a_planted_fault_is_refused_with_its_resource_its_line_and_a_remedy() {
     assert!(unnoticed.is_empty(), "{} of them: {}", unnoticed.len(), unnoticed.join("\n\n"));
 }
 
+/// The linter checks what SAM makes of a template, which has each attribute as a list.
+#[test]
+fn an_attribute_may_be_a_list() {
+    let whole = generate_tanks("");
+    let mut parts = whole.text().split("!GetAtt ");
+    let mut text = parts.next().unwrap().to_owned();
+    for part in parts {
+        let end = part.find([',', ' ', ']', '}', '\n']).unwrap();
+        let (id, attribute) = part[..end].split_once('.').unwrap();
+        text += &format!("{{ Fn::GetAtt: [{id}, {attribute}] }}{}", &part[end..]);
+    }
+    let source = Source::parse(&text, Path::new(NOWHERE)).unwrap();
+    assert_eq!(problems(&source, &RUNBOOK), [""; 0]);
+}
+
 #[test]
 fn templates_without_faults_have_no_problems() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
