@@ -210,9 +210,9 @@ def protect():
     """Puts the table's own policy as the template has it."""
     policy = template()["Resources"]["CommitsTable"]["Properties"]["ResourcePolicy"]["PolicyDocument"]
     for statement in policy["Statement"]:
-        but = statement.get("Condition", {}).get("StringNotEquals", {})
-        if but.get("aws:PrincipalArn") == {"Ref": "ArchiveRole"}:
-            but["aws:PrincipalArn"] = parameter("ArchiveRole")
+        condition = statement.get("Condition", {}).get("StringNotEquals", {})
+        if condition.get("aws:PrincipalArn") == {"Ref": "ArchiveRole"}:
+            condition["aws:PrincipalArn"] = parameter("ArchiveRole")
     client("dynamodb").put_resource_policy(ResourceArn=table_arn(), Policy=json.dumps(policy))
 
 
@@ -322,16 +322,18 @@ def writers():
 TRUST = json.dumps({"Version": "2012-10-17", "Statement": [{
     "Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::000000000000:root"}, "Action": "sts:AssumeRole"}]})
 
+EVERYTHING = json.dumps({"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]})
+
 
 def bodies():
-    """What each function does with body objects, by the id of the function."""
+    """The body grants of each function, by its id in the template."""
     manifests = template()["Metadata"]["Ledgerline"]["Manifests"].items()
     ids = (("".join(map(str.capitalize, name.split("-"))), json.loads(text)) for name, text in manifests)
     return {id: manifest["bodies"] for id, manifest in ids if "bodies" in manifest}
 
 
-def put_over(limit):
-    """Makes the functions put each commit of more bytes into an object; with None, as they are deployed."""
+def set_body_limit(limit):
+    """Sets `BODY_OVER` of each function that writes objects; None removes it."""
     functions = client("lambda")
     for id, part in bodies().items():
         if "writes" not in part:
@@ -345,21 +347,24 @@ def put_over(limit):
         functions.update_alias(FunctionName=name, Name="live", FunctionVersion=version)
 
 
-def all_into_objects():
-    put_over(0)
+def put_commits_into_objects():
+    set_body_limit(0)
 
 
-def as_deployed():
-    put_over(None)
+def restore_body_limit():
+    set_body_limit(None)
 
 
-def object_attempts():
-    """What each role may do with the objects of each category, beside what its manifest says."""
+def attempt_objects():
+    """Attempts reads and writes of the objects of each category by each role, with the outcomes that its manifest implies."""
     if not bodies():
         return {}
     iam, bucket = client("iam"), physical("BodiesBucket")
     keys = [item["Key"] for item in client("s3").list_objects_v2(Bucket=bucket, Prefix="bodies/").get("Contents", [])]
     one = {key.split("/")[1].split("-")[0]: key for key in keys}
+    read = {category for part in bodies().values() for category in part["reads"]}
+    if set(one) != read:
+        raise SystemExit(f"the scenario made objects of {set(one)}, not of {read}")
     roles = {id: physical(f"{id}Role") for id in bodies()} | {"an administrator": "administrator"}
     found = {}
     for id, role in roles.items():
@@ -371,7 +376,7 @@ def object_attempts():
             read, put = ("" if category in may.get(right, []) else "denied" for right in ["reads", "writes"])
             tried += [
                 expect(read or "ALLOWED", f"GetObject of a {category}", they.get_object, **at),
-                # Not denied, and still no overwriting: the key is taken.
+                # IAM allows the PUT, and S3 refuses it: the key exists.
                 expect(put or "PreconditionFailed", f"PutObject of a {category}", they.put_object, **at, Body=b"x", IfNoneMatch="*"),
                 expect("denied", f"PutObject over a {category}", they.put_object, **at, Body=b"x"),
                 expect("denied", f"DeleteObject of a {category}", they.delete_object, **at),
@@ -382,26 +387,29 @@ def object_attempts():
     return found
 
 
-def archivist():
-    """The role that may archive, by its name alone until `archivist_attempts` gives it the policy."""
+def create_archive_role():
+    """Creates the role that archives. `attempt_archive_changes` attaches its policy."""
     return client("iam").create_role(RoleName="archivist", AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
 
 
-def archivist_attempts():
-    """What the role that may archive may change of a commit."""
+def attempt_archive_changes():
+    """Attempts to change a commit by the role that archives."""
     if not bodies():
         return {}
     client("iam").attach_role_policy(RoleName="archivist", PolicyArn=physical("ArchivePolicy"))
     they = as_role(client("iam").get_role(RoleName="archivist")["Role"]["Arn"])
     table = physical("CommitsTable")
     commit = client("dynamodb").scan(TableName=table, Limit=1)["Items"][0]
-    # No attempt changes anything: there is a commit with this key.
+    # The condition fails for every commit, so no attempt changes one.
     update = {"TableName": table, "Key": {name: commit[name] for name in ["stream", "version"]},
               "ConditionExpression": "attribute_not_exists(command)", "ExpressionAttributeNames": {"#state": "state"}}
     text = {"ExpressionAttributeValues": {":text": {"S": "x"}}}
-    return {"the archivist": [
-        expect("ConditionalCheckFailedException", "UpdateItem of payloads", they.update_item, **update, **text,
-               UpdateExpression="SET body = :text REMOVE events, meta, #state"),
+    archives = expect("ConditionalCheckFailedException", "UpdateItem of payloads", they.update_item, **update, **text,
+                      UpdateExpression="SET body = :text REMOVE events, meta, #state")
+    # The policy of the table also limits the other policies of the role.
+    client("iam").put_role_policy(RoleName="archivist", PolicyName="everything", PolicyDocument=EVERYTHING)
+    return {"the role that archives": [
+        archives,
         expect("denied", "UpdateItem of payloads and time", they.update_item, **update, **text,
                UpdateExpression="SET body = :text, at = :text REMOVE #state"),
         expect("denied", "DeleteItem", they.delete_item, TableName=table, Key=update["Key"]),
@@ -411,9 +419,8 @@ def archivist_attempts():
 def denials():
     """As a command function, whom its role stops, and as an administrator, whom only the table's own policy stops."""
     iam = client("iam")
-    everything = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
     administrator = iam.create_role(RoleName="administrator", AssumeRolePolicyDocument=TRUST)["Role"]
-    iam.put_role_policy(RoleName="administrator", PolicyName="everything", PolicyDocument=json.dumps(everything))
+    iam.put_role_policy(RoleName="administrator", PolicyName="everything", PolicyDocument=EVERYTHING)
     writer = physical(writers()[0])
     # Lambda alone may take the role; for the attempt, so may we.
     iam.update_assume_role_policy(RoleName=writer, PolicyDocument=TRUST)
@@ -426,7 +433,7 @@ def denials():
     return {"a command function": as_writer, "an administrator": attempts(as_role(administrator["Arn"]))}
 
 
-def order_attempts():
+def attempt_order_changes():
     """What the functions of `$all` may not do: append to the log, and change what has its place in the order."""
     resources = template()["Resources"]
     if "SequenceTable" not in resources:
@@ -563,7 +570,7 @@ def invoke(function, event):
 
 
 if __name__ == "__main__":
-    commands = [routes, preflight, tokens, web_app, all_into_objects, as_deployed, denials, order_attempts, object_attempts,
-                archivist, archivist_attempts, operators, wrong_entry, samples]
+    commands = [routes, preflight, tokens, web_app, put_commits_into_objects, restore_body_limit, denials, attempt_order_changes, attempt_objects,
+                create_archive_role, attempt_archive_changes, operators, wrong_entry, samples]
     (command,) = (command for command in commands if command.__name__ == sys.argv[1])
     print(json.dumps(command(*sys.argv[2:]), indent=1))

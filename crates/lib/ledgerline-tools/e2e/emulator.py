@@ -98,7 +98,7 @@ def checks(iam_action, body, region, account_id):
 
 iam_actions.dynamodb_transaction_checks = checks
 
-# --- An operation on one item carries the item's partition key as `dynamodb:LeadingKeys` (developer guide, "Using IAM
+# --- An operation on one item, or a query of one partition, carries the partition key as `dynamodb:LeadingKeys` (developer guide, "Using IAM
 # --- policy conditions for fine-grained access control").
 
 _context = iam_actions.dynamodb_service_context
@@ -110,6 +110,10 @@ def context(body):
     table = dynamodb._tables.get(data.get("TableName", "").rsplit("/", 1)[-1])
     item = data.get("Key") or data.get("Item") or {}
     key = item.get(table["pk_name"], {}) if table else {}
+    names = data.get("ExpressionAttributeNames", {})
+    for name, value in re.findall(r"([\w#]+)\s*=\s*(:\w+)", data.get("KeyConditionExpression", "")):
+        if table and names.get(name, name) == table["pk_name"]:
+            key = data["ExpressionAttributeValues"][value]
     leading = {"dynamodb:LeadingKeys": list(key.values())} if key else {}
     return {**_context(body), **leading, **attributes(data)}
 
@@ -156,7 +160,7 @@ def condition_key(key, ctx):
 
 iam_evaluator._resolve_condition_key = condition_key
 
-# --- The emulator has no TLS: each request counts as one that came by it, as those of an SDK do at AWS.
+# --- The emulator has no TLS: each request counts as sent over TLS, as SDKs send those to AWS.
 
 app.pin_request_origin = lambda address, _: iam_evaluator.pin_request_origin(address, True)
 

@@ -68,7 +68,7 @@ pub(crate) fn run(build: bool) -> Result<()> {
         in_browser(&emulator)?;
     }
     // Each commit of a category with body objects goes to S3.
-    let _: Value = emulator.run_deployment_script("all_into_objects")?;
+    let _: Value = emulator.run_deployment_script("put_commits_into_objects")?;
     let mut scenario = cargo();
     // Run one test after the other, because the emulator is one process.
     scenario.args([
@@ -81,7 +81,7 @@ pub(crate) fn run(build: bool) -> Result<()> {
         "--test-threads=1",
     ]);
     tools::run(scenario.env("BASE_URL", &url).envs(&tokens))?;
-    let _: Value = emulator.run_deployment_script("as_deployed")?;
+    let _: Value = emulator.run_deployment_script("restore_body_limit")?;
 
     invoke_samples(&emulator)?;
     // The attempts come last, because they change which principals may assume the writer's role.
@@ -127,7 +127,7 @@ fn analyse(emulator: &Emulator, reader: &BTreeMap<String, String>) -> Result<()>
 /// Deploys the stack to the emulator.
 fn deploy(emulator: &Emulator, sam: &Path, has_web_app: bool, has_archive: bool) -> Result<()> {
     let architecture = format!("Architecture={}", tools::architecture());
-    let role = has_archive.then(|| emulator.run_deployment_script::<String>("archivist"));
+    let role = has_archive.then(|| emulator.run_deployment_script::<String>("create_archive_role"));
     let role = role.transpose()?.map(|role| format!("ArchiveRole={role}"));
     let allowed = format!("AllowedOrigins={ORIGIN}");
     let arguments = [
@@ -155,20 +155,20 @@ fn deploy(emulator: &Emulator, sam: &Path, has_web_app: bool, has_archive: bool)
     tools::run(emulator.program(sam, "sam").args(arguments).args(web_app).args(role))
 }
 
-/// Fails if a principal is not denied a change of a commit, of its object or of an answer, or what it
-/// may do.
+/// Fails if a principal can change a commit, an object or an answer, or IAM denies an action that a
+/// role allows.
 fn attempt_changes(emulator: &Emulator) -> Result<()> {
     println!("Attempts to change a commit or an answer:");
     let denials: BTreeMap<String, Attempts> = emulator.run_deployment_script("denials")?;
     for (principal, attempts) in &denials {
         attempts.check(principal)?;
     }
-    for command in ["order_attempts", "object_attempts", "archivist_attempts"] {
+    for command in ["attempt_order_changes", "attempt_objects", "attempt_archive_changes"] {
         let attempts: BTreeMap<String, Vec<Attempt>> = emulator.run_deployment_script(command)?;
         for (principal, attempts) in &attempts {
             let is_other = |attempt: &&Attempt| !attempt.outcome.starts_with(&attempt.expected);
             if let Some(Attempt { action, expected, outcome }) = attempts.iter().find(is_other) {
-                bail!("{principal}: {action}: {outcome}, not {expected}");
+                bail!("`{action}` by {principal}: `{outcome}`, not `{expected}`");
             }
             let outcome =
                 |Attempt { action, expected, .. }: &Attempt| format!("{action}: {expected}");
@@ -179,11 +179,11 @@ fn attempt_changes(emulator: &Emulator) -> Result<()> {
     Ok(())
 }
 
-/// An attempt at something that a principal may or may not do.
+/// An action that a principal attempted.
 #[derive(Deserialize)]
 struct Attempt {
     action: String,
-    /// The beginning of the outcome.
+    /// The prefix that the outcome must have.
     expected: String,
     outcome: String,
 }
