@@ -159,7 +159,7 @@ async fn a_stub_keeps_key_command_time_and_the_name_of_its_object() {
     }
 }
 
-/// The alarm on changed commits does not ring for the image of a stub, and for any other one it does.
+/// A new stub rings no alarm on changed commits. Any other change of a commit does.
 #[test]
 fn the_image_of_a_stub_has_only_what_an_archive_keeps() {
     let name =

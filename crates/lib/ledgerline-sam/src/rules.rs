@@ -93,7 +93,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Checks that a bucket lets no caller make it public.
+    /// Checks that a bucket blocks all public access.
     fn expect_private(&mut self, bucket: &str) {
         let blocked =
             ["BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"];

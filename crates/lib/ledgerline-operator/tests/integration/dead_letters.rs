@@ -194,7 +194,7 @@ async fn a_batch_that_the_fanout_gave_up_is_redriven_from_its_object() {
     eventually("the outage is over", async || (ledger.run(&redrive).0 == 0).then_some(())).await;
     settled(&stack, &late).await;
     assert_eq!(ledger.run(&["dead-letters"]).0, 0);
-    // Of a batch with a changed commit, only the new one is redriven. Parked, it survives its object.
+    // A redrive sends only the new commits of a batch. A parked batch outlives its object.
     let record = |event: &str, version: &str| {
         json!({ "eventName": event, "dynamodb": { "Keys": {
             "stream": { "S": format!("tank-{early}") }, "version": { "N": version } } } })

@@ -252,7 +252,7 @@ fn check_bucket(rules: &mut Rules<'_>) {
     });
     let objects = json!({ "Fn::Sub": format!("${{{BODIES}.Arn}}/*") });
     let is_bucket = |resource: &&Value| logical_id(resource) == Some(BODIES);
-    for (actions, on_bucket, condition) in [
+    for (actions, includes_bucket, condition) in [
         (&["s3:DeleteObject", "s3:DeleteObjectVersion"][..], false, Value::Null),
         (&["s3:PutObject"], false, json!({ "Null": { "s3:if-none-match": "true" } })),
         (&["s3:*"], true, json!({ "Bool": { "aws:SecureTransport": "false" } })),
@@ -263,7 +263,7 @@ fn check_bucket(rules: &mut Rules<'_>) {
                 && it["Condition"] == condition
                 && texts(&it["Action"]).any(|denied| denied == action)
                 && list(&it["Resource"]).contains(&&objects)
-                && (!on_bucket || list(&it["Resource"]).iter().any(is_bucket))
+                && (!includes_bucket || list(&it["Resource"]).iter().any(is_bucket))
         };
         for action in actions {
             let is_denied = statements.iter().any(|it| is_denial(it, action));

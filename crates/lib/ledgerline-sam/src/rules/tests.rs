@@ -102,9 +102,9 @@ fn a_planted_fault_is_refused_with_its_resource_its_line_and_a_remedy() {
     assert!(unnoticed.is_empty(), "{} of them: {}", unnoticed.len(), unnoticed.join("\n\n"));
 }
 
-/// The linter checks what SAM makes of a template, which has each attribute as a list.
+/// SAM writes each `Fn::GetAtt` as a list, and the linter checks the output of SAM.
 #[test]
-fn an_attribute_may_be_a_list() {
+fn a_list_is_accepted_for_an_attribute() {
     let whole = generate_tanks("");
     let mut parts = whole.text().split("!GetAtt ");
     let mut text = parts.next().unwrap().to_owned();

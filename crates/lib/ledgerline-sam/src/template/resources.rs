@@ -445,8 +445,9 @@ fn object_rule(rule: &Value) -> Option<ObjectRule> {
         (&pattern["detail"]["bucket"]["name"][0], &pattern["detail"]["object"]["key"][0]["prefix"]);
     let [target] = rule["Targets"].as_array()?.as_slice() else { return None };
     let is_plain = *pattern == object_pattern(bucket, prefix) && target.as_object()?.len() == 2;
-    let others = ["EventBusName", "ScheduleExpression", "State"];
-    let names_others = others.iter().any(|it| !rule[*it].is_null());
+    let others = ["EventBusName", "ScheduleExpression"];
+    let is_enabled = rule["State"].is_null() || rule["State"] == "ENABLED";
+    let names_others = !is_enabled || others.iter().any(|it| !rule[*it].is_null());
     Some(ObjectRule {
         bucket: bucket.as_str()?.to_owned(),
         prefix: prefix.as_str()?.to_owned(),
