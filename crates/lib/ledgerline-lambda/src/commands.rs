@@ -52,7 +52,7 @@ const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zer
 /// The time that a command may take, including retries. It is less than the function's timeout
 /// (rule 11), so that the client gets a response. A commit appended within this time stays in the
 /// log. A client that retries with the same Idempotency-Key gets its response.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(8);
+pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The function that builds the body of a success from the stream, and the state and the version
 /// after the command.

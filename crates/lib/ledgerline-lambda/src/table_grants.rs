@@ -40,6 +40,11 @@ pub(crate) fn find_commits(categories: &BTreeSet<&'static str>) -> Table {
     COMMITS.grant_keys([GetItem], &streams(categories.iter().copied()))
 }
 
+/// Reads of the streams of these categories, and of no others: states from the log.
+pub(crate) fn read_category_streams(categories: &BTreeSet<&'static str>) -> Table {
+    COMMITS.grant_keys([GetItem, Query], &streams(categories.iter().copied()))
+}
+
 /// Reads of `$all`.
 pub(crate) fn read_sequence() -> Table {
     Table::grant(SEQUENCE, [GetItem, Query])

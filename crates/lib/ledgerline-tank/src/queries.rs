@@ -11,13 +11,14 @@ use ledgerline_lambda::{
     http::{HttpRequest, Problem},
     queries::{
         Answer, KeyRange, PageEnd, Query, Views, VisibleTo, limit, page, problem, row, split_page,
+        state,
     },
 };
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::views::{
-    BOOK, LEVELS, Level, OF_INSTALLER, OF_LIQUID, READINGS, Reading, STOCK, Stock, StockRow,
+    BOOK, LEVELS, Level, OF_INSTALLER, OF_LIQUID, READINGS, Reading, STOCK, Stock, StockRow, level,
 };
 
 /// A tank is visible to the caller who installed it.
@@ -36,6 +37,7 @@ pub fn tanks() -> Vec<Query> {
     };
     vec![
         row::<Tank, _, _>("GET /tanks/{id}", LEVELS, UNKNOWN, YOURS, tank),
+        state::<Tank, _, _>("GET /tanks/{id}/state", level, UNKNOWN, YOURS, tank),
         page("GET /tanks", "tanks", LEVELS, OF_INSTALLER, KeyRange::from_caller, tank),
         page("GET /liquids/{liquid}/tanks", "tanks", LEVELS, OF_LIQUID, of_liquid, tank)
             .path_parameter::<Liquid>("liquid"),

@@ -1,8 +1,15 @@
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
+use ledgerline::{Index, Projection, StateTable};
+use ledgerline_dynamodb::{Page, PageQuery, UnreadableRow};
 use ledgerline_testing::http_event;
-use serde_json::json;
+use schemars::SchemaGenerator;
+use serde_json::{Value, json};
 
-use super::*;
+use super::{
+    page_body::{page_body, page_schema},
+    query_routes::page_that_fits,
+    *,
+};
 
 /// A writer that does not know the index would not mark its keys with the generation. Rows of a
 /// later generation would then appear in the pages of another one.

@@ -56,7 +56,7 @@ impl World {
 async fn a_function_may_do_what_its_role_allows_and_no_caller_overwrites_or_deletes() {
     let world = World::new().await;
     let [commands, projector, queries] =
-        ["TankCommandsFunction", "FillsProjectorFunction", "TankQueriesFunction"].map(access_key);
+        ["TankCommandsFunction", "FillsProjectorFunction", "StockQueriesFunction"].map(access_key);
     let admin = "AKIAADMIN".to_owned();
     let other = OBJECT.replace("tank", "haul");
     for (caller, method, key, is_conditional, expected) in [

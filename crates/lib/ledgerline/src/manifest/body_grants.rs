@@ -39,14 +39,24 @@ impl Manifest {
         {
             return None;
         }
-        let inserts = self.table_of(COMMITS)?.actions.get(&Action::PartiQLInsert);
-        let appends =
-            |category: &Name| inserts.is_some_and(|keys| keys.contains(&*format!("{category}-*")));
+        let actions = &self.table_of(COMMITS)?.actions;
+        let has = |action: Action, category: &Name| {
+            let keys = actions.get(&action);
+            keys.is_some_and(|keys| keys.contains(&*format!("{category}-*")))
+        };
+        let appends = |category: &Name| has(Action::PartiQLInsert, category);
         let consumed = self.categories();
-        // The reader of `$all` behind the API shows every category.
-        let reads_all = consumed.is_empty() && inserts.is_none();
-        let reads =
-            |category: &Name| reads_all || consumed.contains(&**category) || appends(category);
+        // The reader of `$all` behind the API shows every category. A query function may read only
+        // the streams of some.
+        let reads_some = actions.get(&Action::Query).is_some_and(|keys| !keys.is_empty());
+        let reads_all =
+            consumed.is_empty() && !actions.contains_key(&Action::PartiQLInsert) && !reads_some;
+        let reads = |category: &Name| {
+            reads_all
+                || consumed.contains(&**category)
+                || appends(category)
+                || has(Action::Query, category)
+        };
         let select = |is_meant: &dyn Fn(&Name) -> bool| -> BTreeSet<Name> {
             categories.iter().filter(|category| is_meant(category)).cloned().collect()
         };
@@ -98,6 +108,8 @@ mod tests {
         );
         assert_eq!(grants(queue(&["haul", "user"]), reads()), expected(&["haul"], &[]));
         assert_eq!(grants(http(), Table::grant(log(), [Action::BatchGetItem])), all);
+        let state = log().grant_keys([Action::GetItem, Action::Query], &names(&["tank-*"]));
+        assert_eq!(grants(http(), state), expected(&["tank"], &[]));
         // No payload is read by commands to another category, by read-your-writes, and by
         // functions behind the stream of the table.
         assert_eq!(grants(http(), commands(&["user-*"])), None);

@@ -18,6 +18,7 @@ use ledgerline_lambda::{
     http::{HttpRequest, Problem},
     queries::{
         Answer, KeyRange, PageEnd, Query, Views, VisibleTo, limit, page, problem, row, split_page,
+        state,
     },
 };
 use schemars::JsonSchema;
@@ -35,6 +36,7 @@ pub fn routes() -> Vec<Query> {
     ];
     vec![
         row::<Account, _, _>("GET /accounts/{id}", balances::TABLE, UNKNOWN, YOURS, account),
+        state::<Account, _, _>("GET /accounts/{id}/state", balances::row, UNKNOWN, YOURS, account),
         page(
             "GET /accounts",
             "accounts",

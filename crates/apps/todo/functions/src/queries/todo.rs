@@ -3,13 +3,13 @@
 use ledgerline::values;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem},
-    queries::{KeyRange, Query, VisibleTo, page, row},
+    queries::{KeyRange, Query, VisibleTo, page, row, state},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
 use todo::{
     todo::{Status, Todo, UNKNOWN},
-    views::todos::{BY_CREATOR, Row, TABLE, listing},
+    views::todos::{self, BY_CREATOR, Row, TABLE, listing},
 };
 
 /// The routes.
@@ -18,6 +18,7 @@ pub fn routes() -> Vec<Query> {
     let yours = VisibleTo::Owner(|row: &Row| row.created_by.as_deref());
     vec![
         row::<Todo, _, _>("GET /todo/{id}", TABLE, UNKNOWN, yours, todo),
+        state::<Todo, _, _>("GET /todo/{id}/state", todos::row, UNKNOWN, yours, todo),
         page("GET /todo", "todos", TABLE, BY_CREATOR, own_todos, todo)
             .parameter::<Status>("status"),
     ]
