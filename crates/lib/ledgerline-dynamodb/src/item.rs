@@ -119,8 +119,8 @@ pub fn commit_from_image(mut image: serde_dynamo::Item) -> Result<CommitImage, I
     Ok(CommitImage { commit: read(item, has_body.then_some("null"))?, has_body })
 }
 
-/// Whether the new image of a stream record is a stub: it has nothing but what an archive keeps, and
-/// names an object with its version.
+/// Returns whether the new image of a stream record is a stub. A stub has only the attributes that an
+/// archive keeps, and names an object with its version.
 pub fn is_stub_image(image: &serde_dynamo::Item) -> bool {
     let image = image.inner();
     let version = image.get(VERSION).cloned().and_then(recorded_version);

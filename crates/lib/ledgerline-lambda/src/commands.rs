@@ -4,7 +4,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     num::NonZeroUsize,
-    time::Duration,
 };
 
 use http::{HeaderName, StatusCode, header};
@@ -29,8 +28,8 @@ use crate::{
     failure::Error,
     http::{
         COMMIT_TOO_LARGE, CONTENDED, HttpRequest, IDEMPOTENCY_KEY_REUSED, MAX_BODY_BYTES,
-        OVERTAKEN, PRECONDITION_FAILED, PRECONDITION_REQUIRED, Problem, ProblemType, Response,
-        Routes, as_json, parse_etags, parse_weak_etags,
+        OVERTAKEN, PRECONDITION_FAILED, PRECONDITION_REQUIRED, Problem, ProblemType,
+        REQUEST_TIMEOUT, Response, Routes, as_json, parse_etags, parse_weak_etags,
     },
     metrics,
     route_descriptions::Described,
@@ -48,11 +47,6 @@ const MAX_LARGE_BODY_BYTES: usize = 4 * 1024 * 1024;
 
 /// The number of streams whose states a warm instance caches.
 const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
-
-/// The time that a command may take, including retries. It is less than the function's timeout
-/// (rule 11), so that the client gets a response. A commit appended within this time stays in the
-/// log. A client that retries with the same Idempotency-Key gets its response.
-pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The function that builds the body of a success from the stream, and the state and the version
 /// after the command.
@@ -423,7 +417,9 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         // would copy it, at a fifteenth of a command's instructions.
         let executed =
             Box::pin(execute(&self.store, &self.cache, &DynamoDbStore::HOST, &execution));
-        let Ok(outcome) = timeout(COMMAND_TIMEOUT, executed).await else {
+        // A commit appended within this time stays in the log. A client that retries with the same
+        // Idempotency-Key gets its response.
+        let Ok(outcome) = timeout(REQUEST_TIMEOUT, executed).await else {
             tracing::error!(%stream, outcome = "timed out", "command");
             metrics::command("timed out");
             return Err(Problem::unavailable());

@@ -4,7 +4,7 @@ pub(crate) mod problem;
 pub(crate) mod request;
 pub(crate) mod response;
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use aws_lambda_events::apigw::{ApiGatewayRequestAuthorizer, ApiGatewayV2httpRequest};
 use futures::{FutureExt, future::LocalBoxFuture};
@@ -23,6 +23,10 @@ use crate::{
     rate_limit::{self, Limit},
     start::{handler, start},
 };
+
+/// The time that the work of a request may take, including retries. It is less than the function's
+/// timeout (rule 11), so that the client gets a response.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Runs a function behind the HTTP API.
 ///

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use http::StatusCode;
@@ -21,6 +21,7 @@ use ledgerline_testing::{
     Call, MemoryBodies, Wire, cold, commits, http_event, send, store_and_wire,
 };
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 const ROUTE: &str = "GET /tanks/{id}/state";
 const NORTH: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
@@ -159,6 +160,20 @@ async fn the_refusal_of_a_wrong_request_names_the_field() {
         );
     }
     assert_eq!(function.wire.take(), []);
+}
+
+/// The client gets a response before Lambda ends the function (rule 11).
+#[tokio::test(start_paused = true)]
+async fn a_log_that_never_answers_is_an_error_after_eight_seconds() {
+    // The kernel accepts connections to the port, and no program reads from them.
+    let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let client = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&url));
+    let silent_log = queries(DynamoDbStore::new(client, "Commits"));
+    let began = Instant::now();
+    let problem = ask(&silent_log, id(NORTH)).await.unwrap_err();
+    assert_eq!(problem.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(began.elapsed() <= Duration::from_millis(8_100), "{:?}", began.elapsed());
 }
 
 #[tokio::test]

@@ -200,8 +200,8 @@ impl Iam {
         self.denial_of_acts(key, self.required_permissions(target, request))
     }
 
-    /// Returns the reason why the caller with this access key may not perform an action on a bucket or an
-    /// object; `None` if the caller may. `if_none_match` is the condition of a PUT.
+    /// Returns the reason why the caller with this access key may not perform an action on a bucket
+    /// or an object; `None` if the caller may. `if_none_match` is the condition of a PUT.
     pub(crate) fn denial_of_object(
         &self,
         key: &str,

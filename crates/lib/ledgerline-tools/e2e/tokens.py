@@ -14,6 +14,7 @@ import boto3
 
 ENDPOINT = os.environ["AWS_ENDPOINT_URL"]
 STACK = os.environ["STACK"]
+# Seconds for the commands of one document.
 PATIENCE = 900
 
 

@@ -158,7 +158,7 @@ fn deploy(emulator: &Emulator, sam: &Path, has_web_app: bool, has_archive: bool)
 /// Fails if a principal can change a commit, an object or an answer, or IAM denies an action that a
 /// role allows.
 fn attempt_changes(emulator: &Emulator) -> Result<()> {
-    println!("Attempts to change a commit or an answer:");
+    println!("Attempts to change a commit, an object or an answer:");
     let denials: BTreeMap<String, Attempts> = emulator.run_deployment_script("denials")?;
     for (principal, attempts) in &denials {
         attempts.check(principal)?;

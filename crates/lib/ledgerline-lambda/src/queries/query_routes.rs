@@ -16,6 +16,7 @@ use super::{
     problem,
 };
 use crate::http::{HttpRequest, MAX_ANSWER_BYTES, Problem, Response, as_json, encoded_bytes};
+
 /// The callers that may see a row.
 #[derive(Debug)]
 pub enum VisibleTo<Row> {

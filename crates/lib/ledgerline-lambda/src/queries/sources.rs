@@ -13,10 +13,9 @@ use tokio::time::timeout;
 
 use super::{Patience, Query, Visibility, VisibleTo, problem, query_routes::is_visible};
 use crate::{
-    commands::COMMAND_TIMEOUT,
     config,
     failure::Error,
-    http::{HttpRequest, Problem},
+    http::{HttpRequest, Problem, REQUEST_TIMEOUT},
     start::{self, sdk_config},
 };
 
@@ -151,17 +150,17 @@ impl Views {
     /// Loads the state of an aggregate from the log, by a strongly consistent read.
     ///
     /// # Errors
-    /// `503` when the log throttles or does not answer, the stream is too long to be folded in the
-    /// time of a command, or a commit cannot be read. `500` when no
-    /// route declares that it reads the log: a programming error.
+    /// `503` when the log throttles or does not answer in time, the stream is too long to be folded
+    /// in time, or a commit cannot be read. `500` when no route declares that it reads the log: a
+    /// programming error.
     pub async fn load<A: Aggregate>(&self, stream: &StreamId) -> Result<Loaded<A>, Problem> {
         let Some(log) = &self.log else {
             tracing::error!("a query reads the log, which its route does not declare");
             return Err(Problem::internal());
         };
         let load = ledgerline::load(log, stream, None, Consistency::Strong);
-        let Ok(loaded) = timeout(COMMAND_TIMEOUT, load).await else {
-            tracing::error!(%stream, "a fold of a long stream without states timed out");
+        let Ok(loaded) = timeout(REQUEST_TIMEOUT, load).await else {
+            tracing::error!(%stream, "the load of a state timed out");
             return Err(Problem::unavailable());
         };
         loaded.map_err(|error| {

@@ -28,7 +28,7 @@ pub(crate) enum OnFailure {
 
 /// A batch that Lambda gives up.
 pub(crate) struct FailedBatch<'a> {
-    /// The function and the shard, as the key of an object begins.
+    /// The part of an object's key that names the function and the shard.
     pub(crate) prefix: String,
     /// The message without the records.
     pub(crate) message: Value,
@@ -38,7 +38,7 @@ pub(crate) struct FailedBatch<'a> {
 
 impl OnFailure {
     /// Sends the batch to the destination.
-    pub(crate) async fn accept(
+    pub(crate) async fn send_batch(
         &self,
         sqs: &aws_sdk_sqs::Client,
         batch: FailedBatch<'_>,
@@ -52,7 +52,7 @@ impl OnFailure {
                 let key = format!("aws/lambda/{prefix}/{day}/{time}-{}", Uuid::new_v4());
                 message["payload"] = json!({ "Records": records }).to_string().into();
                 buckets.store(caller, name, &key, &message.to_string())?;
-                let event = event(name, &key, now);
+                let event = make_event(name, &key, now);
                 for (_, queue) in rules.iter().filter(|(prefix, _)| key.starts_with(prefix)) {
                     send(sqs, queue, &event).await?;
                 }
@@ -65,7 +65,7 @@ impl OnFailure {
 /// Returns the event of a new object.
 ///
 /// Source: the user guide of S3, "EventBridge event message structure".
-fn event(bucket: &str, key: &str, now: Timestamp) -> Value {
+fn make_event(bucket: &str, key: &str, now: Timestamp) -> Value {
     json!({
         "version": "0", "id": Uuid::new_v4(), "detail-type": "Object Created",
         "source": "aws.s3", "account": ACCOUNT, "time": now.to_string(), "region": REGION,

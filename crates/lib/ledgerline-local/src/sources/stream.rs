@@ -176,7 +176,7 @@ impl Mapping {
             },
         });
         let batch = FailedBatch { prefix: format!("{function}/{shard}"), message, records, now };
-        if let Err(error) = destination.accept(sqs, batch).await {
+        if let Err(error) = destination.send_batch(sqs, batch).await {
             self.hops.line(
                 "stream",
                 &format!("the destination did not accept the dead letter of {function}: {error}"),

@@ -167,8 +167,8 @@ async fn row_lost(stack: &LocalStack) {
     .await;
 }
 
-/// Removes the first commit of a tank, changes the second one, and makes a stub of the third one, though
-/// no role may archive.
+/// Removes the first commit of a tank, changes the second one, and makes a stub of the third one. No
+/// role may archive, so the stub rings the alarm, too.
 async fn commits_changed(stack: &LocalStack) {
     let id = install(stack, 1).await;
     fill(stack, &id, 1).await;
