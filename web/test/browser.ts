@@ -23,6 +23,26 @@ export async function launch(): Promise<Browser> {
   return chromium.launch({ executablePath: CHROMIUM, args: [...SANDBOX, ...QUIET, RESOLVE] });
 }
 
+/** Launches a browser with the extension in this folder. `click` clicks its button at a page. */
+export async function launchWith(extension: string) {
+  const context = await chromium.launchPersistentContext("", {
+    executablePath: CHROMIUM,
+    ignoreDefaultArgs: ["--disable-extensions"],
+    args: [...SANDBOX, ...QUIET, `--load-extension=${extension}`, "--enable-unsafe-extension-debugging"],
+  });
+  context.setDefaultTimeout(10_000);
+  const [worker = await context.waitForEvent("serviceworker")] = context.serviceWorkers();
+  const id = new URL(worker.url()).host;
+  const click = async (page: Page) => {
+    const session = await context.browser()?.newBrowserCDPSession();
+    const tabs = await session?.send("Target.getTargets", { filter: [{ type: "tab" }] });
+    const tab = tabs?.targetInfos.find(({ url }) => url === page.url());
+    // The types of playwright-core lack the command.
+    await session?.send("Extensions.triggerAction" as never, { id, targetId: tab?.targetId } as never);
+  };
+  return { context, click };
+}
+
 export const PHONE = { viewport: { width: 390, height: 844 } };
 
 /** A browser and a local stack for the tests of a file. */

@@ -13,7 +13,7 @@ export const application: Application = {
   page({ segments: [kind, id], query }) {
     const url = query.get("url");
     if (kind === undefined) return <FeedPage />;
-    if (kind === "link" && url !== null) return <LinkPage url={url} />;
+    if (kind === "link" && url !== null) return <LinkPage url={url} title={query.get("title") ?? undefined} />;
     if (kind === "users" && id !== undefined) return <UserPage id={id} />;
     if (kind === "people") return <PeoplePage />;
     return undefined;

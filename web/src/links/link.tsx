@@ -5,7 +5,7 @@ import { userIdOf, type Rate } from "./commands";
 import { isSameUrl, RateForm, RatingItem, ratingsOf } from "./parts";
 
 /** A link, and the ratings of all users. */
-export function LinkPage({ url }: { url: string }) {
+export function LinkPage({ url, title }: { url: string; title?: string | undefined }) {
   const { api, session } = useShared();
   const own = userIdOf(session.user.subject);
   const ratings = useList((query, signal) => ratingsOf(api, url, query, signal), [url]);
@@ -14,7 +14,7 @@ export function LinkPage({ url }: { url: string }) {
   const isSent = pending.some(({ state }) => state !== "unknown");
   const others = (ratings.rows ?? []).filter(({ userId }) => !isSent || userId !== own);
   return (
-    <Page title="A link" forms={<RateForm userId={own} url={url} entries={pending} />}>
+    <Page title="A link" forms={<RateForm userId={own} url={url} title={title} entries={pending} />}>
       <p>
         <WebLink url={url} />
       </p>

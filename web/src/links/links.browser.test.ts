@@ -1,7 +1,12 @@
 /** Rated links in a real browser, against a local stack. */
+import { mkdtempSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import type { Page } from "playwright-core";
+import { build } from "vite";
 import { expect, test } from "vitest";
-import { expectSound, hold, openApp, openForm, PHONE, screenshot, useStack } from "../../test/browser";
+import { enter, expectSound, hold, launchWith, openApp, openForm, PHONE, screenshot, useStack } from "../../test/browser";
 
 const suite = useStack();
 
@@ -116,4 +121,34 @@ test("no address and no text of a rating runs a script", async () => {
   await mallory.getByRole("heading", { name: "Ratings of ../../accounts" }).waitFor();
   expect(await mallory.evaluate(() => "attacked" in window)).toBe(false);
   expect(await mallory.locator("main img, main script, main b").count()).toBe(0);
+});
+
+test("the extension opens the form to rate the page of the active tab", async () => {
+  process.env["APP"] = suite.stack.app;
+  const configFile = fileURLToPath(new URL("extension/vite.config.ts", import.meta.url));
+  const outDir = mkdtempSync(join(tmpdir(), "extension-"));
+  await build({ configFile, logLevel: "warn", build: { outDir } });
+  const { context, click } = await launchWith(outDir);
+  try {
+    const page = context.pages()[0] ?? (await context.newPage());
+    // The extension does nothing at a page of the browser itself.
+    await page.goto("about:blank");
+    await click(page);
+    await page.goto(`${suite.stack.url}/openapi?a=b&c`);
+    const [url, title] = [page.url(), await page.title()];
+    const opened = context.waitForEvent("page");
+    await click(page);
+    const rating = await opened;
+    await rating.getByRole("button", { name: "Sign in" }).click();
+    await enter(rating, "fay");
+    const form = rating.getByRole("form", { name: "Rate a link" });
+    expect(await form.getByLabel("Title").inputValue()).toBe(title);
+    await form.getByLabel("4", { exact: true }).check();
+    await form.getByRole("button", { name: "Rate" }).click();
+    await rating.getByText("4 of 5 on average, by 1.").waitFor();
+    await rating.getByRole("link", { name: url }).waitFor();
+    expect(context.pages().length).toBe(2);
+  } finally {
+    await context.close();
+  }
 });

@@ -2,6 +2,7 @@ import { link, useShared, type Api } from "../application";
 import type { PendingCommand } from "../outbox";
 import { readUntil, useCommand } from "../ui/hooks";
 import { Field, Form, WebLink } from "../ui/parts";
+import { pageOf } from "./address";
 import type { Rate } from "./commands";
 
 /** A rating of a link by a user. */
@@ -10,11 +11,6 @@ export interface Rating {
   rating: number;
   title?: string | null | undefined;
   tags?: string[] | null | undefined;
-}
-
-/** The address of the page of a link. */
-export function pageOf(url: string): string {
-  return `${link("links", "link")}?${new URLSearchParams({ url })}`;
 }
 
 export function Stars({ rating }: { rating: number }) {
@@ -67,7 +63,14 @@ export async function ratingsOf(api: Api, url: string, query: { cursor?: string 
  * The form to rate a link: that of the page, or any. The view is eventually consistent, so the
  * command stays in the outbox until the view shows the rating.
  */
-export function RateForm({ userId, url, entries = [] }: { userId: string; url?: string; entries?: PendingCommand[] }) {
+export function RateForm(props: {
+  userId: string;
+  url?: string;
+  /** The first text of the field, with which the form is open. */
+  title?: string | undefined;
+  entries?: PendingCommand[];
+}) {
+  const { userId, url, title: first, entries = [] } = props;
   const { api } = useShared();
   const rate = useCommand<Rate>("links.rate");
 
@@ -94,7 +97,7 @@ export function RateForm({ userId, url, entries = [] }: { userId: string; url?: 
   }
 
   return (
-    <Form title="Rate a link" action="Rate" command={rate} entries={entries} onSend={onSend}>
+    <Form title="Rate a link" action="Rate" isOpen={first !== undefined} command={rate} entries={entries} onSend={onSend}>
       {url === undefined && <Field label="Address" name="url" type="url" required placeholder="https://" />}
       <fieldset>
         <legend>Rating</legend>
@@ -104,7 +107,7 @@ export function RateForm({ userId, url, entries = [] }: { userId: string; url?: 
           </label>
         ))}
       </fieldset>
-      <Field label="Title" name="title" maxLength={200} />
+      <Field label="Title" name="title" maxLength={200} defaultValue={first ?? ""} />
       <Field label="Tags" name="tags" hint="Separated by commas" />
     </Form>
   );

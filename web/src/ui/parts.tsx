@@ -68,13 +68,14 @@ export function Day({ date }: { date: string }) {
 export function Form(props: {
   title: string;
   action: string;
+  isOpen?: boolean;
   command: Command<never>;
   /** The commands of the form that have no answer yet. */
   entries?: PendingCommand[];
   onSend: (fields: (name: string) => string) => Promise<Outcome> | Outcome;
   children?: ComponentChildren;
 }) {
-  const { title, action, command, entries = [], onSend, children } = props;
+  const { title, action, isOpen = false, command, entries = [], onSend, children } = props;
   const id = useId();
   const details = useRef<HTMLDetailsElement>(null);
   const isBlocked = command.isSending || entries.length > 0;
@@ -84,7 +85,7 @@ export function Form(props: {
     if (isBlocked) return;
     const form = event.currentTarget;
     const data = new FormData(form);
-    // The form is empty at once: a text that the user writes before the answer is a new one. A
+    // The form is as at its beginning at once: a text that the user writes before the answer is a new one. A
     // command without an answer is in the outbox with its texts.
     form.reset();
     const outcome = await onSend((name) => String(data.get(name) ?? "").trim());
@@ -94,7 +95,7 @@ export function Form(props: {
   }
 
   return (
-    <details ref={details} class="card">
+    <details ref={details} class="card" open={isOpen}>
       <summary id={id}>{title}</summary>
       <form onSubmit={(event) => void submit(event)} aria-labelledby={id}>
         {children}
