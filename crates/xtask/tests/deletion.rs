@@ -20,7 +20,7 @@ use ledgerline_sam::{
     build::cargo,
     generate::{self, Application, Deploy},
     manifests,
-    template::Source,
+    template::{self, Source},
 };
 
 struct Copy {
@@ -264,7 +264,7 @@ fn the_template_is_valid_without_any_one_application() {
             })
             .collect();
         assert_eq!(unused_roles, Vec::<&String>::new());
-        source.template(&Default::default(), "http://127.0.0.1").unwrap().functions.len()
+        template::resolve_all(source).unwrap().functions.len()
     };
     let whole = Source::read(&root.join("template.yaml")).unwrap();
     let manifests = manifests::in_template(&whole.json()).unwrap().unwrap();

@@ -12,9 +12,7 @@ use aws_sdk_dynamodb::{
         },
     },
 };
-use ledgerline::StoreError;
-
-use crate::TableError;
+use ledgerline::{StoreError, view_store::ViewError};
 
 /// The meaning of a failed call for the caller.
 #[derive(Debug)]
@@ -132,7 +130,7 @@ pub(crate) fn to_store_error(failure: Failure) -> StoreError {
 }
 
 /// Converts the failure of a call into an error of a read table.
-pub(crate) fn table_error<E, R>(error: SdkError<E, R>) -> TableError
+pub(crate) fn table_error<E, R>(error: SdkError<E, R>) -> ViewError
 where
     E: ProvideErrorMetadata + Error + Send + Sync + 'static,
     R: Debug + Send + Sync + 'static,
@@ -140,15 +138,15 @@ where
     to_table_error(failure(error))
 }
 
-pub(crate) fn to_table_error(failure: Failure) -> TableError {
+pub(crate) fn to_table_error(failure: Failure) -> ViewError {
     match failure {
-        Failure::Throttled(cause) => TableError::Throttled(cause),
+        Failure::Throttled(cause) => ViewError::Throttled(cause),
         Failure::Busy => {
-            TableError::Throttled("another transaction is busy with the same items".into())
+            ViewError::Throttled("another transaction is busy with the same items".into())
         }
         // It is not `Unavailable`, because clients would then retry.
-        Failure::Invalid(message) => TableError::Row(message),
-        Failure::Unavailable(source) => TableError::Unavailable(source),
+        Failure::Invalid(message) => ViewError::Row(message),
+        Failure::Unavailable(source) => ViewError::Unavailable(source),
     }
 }
 
@@ -185,14 +183,14 @@ mod tests {
             "RequestLimitExceeded",
         ] {
             assert!(matches!(store_error(service_error(code)), StoreError::Throttled(_)), "{code}");
-            assert!(matches!(table_error(service_error(code)), TableError::Throttled(_)), "{code}");
+            assert!(matches!(table_error(service_error(code)), ViewError::Throttled(_)), "{code}");
         }
         assert!(matches!(
             table_error(service_error("TransactionInProgressException")),
-            TableError::Throttled(_)
+            ViewError::Throttled(_)
         ));
         assert!(
-            matches!(table_error(service_error("ValidationException")), TableError::Row(words) if words == "words")
+            matches!(table_error(service_error("ValidationException")), ViewError::Row(words) if words == "words")
         );
     }
 
@@ -219,7 +217,7 @@ mod tests {
              arn:aws:dynamodb:eu-west-1:1:table/orders/index/i"
         );
         let bare = table_error(service_error("RequestLimitExceeded")).to_string();
-        assert_eq!(bare, "the table is throttled: RequestLimitExceeded: words");
+        assert_eq!(bare, "the store of the view is throttled: RequestLimitExceeded: words");
     }
 
     #[test]

@@ -22,8 +22,7 @@ pub use item::{CommitImage, InvalidItem, MAX_ITEM_BYTES, commit_from_image, is_s
 pub use scan::{Head, ScanPart, Scanned};
 pub use store::DynamoDbStore;
 pub use views::{
-    Applied, Checkpoint, Cleared, CommitBatch, CommitChanges, Generations, InvalidCursor,
-    InvalidTransition, KeyNames, LogRows, MAX_CHANGES, Marks, Move, NextCheckpoint, OrderedRows,
-    Overwrite, Page, PageQuery, Phase, Previous, RowKey, SegmentProgress, Standby, StateRows,
-    StoredRow, StreamPosition, TableError, UnreadableRow, ViewTable,
+    Checkpoint, Cleared, Generations, InvalidTransition, KeyNames, LogRows, MAX_CHANGES, Marks,
+    Move, NextCheckpoint, OrderedRows, Page, PageQuery, Phase, Previous, ReadPositions, RowKey,
+    SegmentProgress, Standby, StateRows, StreamPosition, UnreadableRow, ViewTable,
 };

@@ -13,9 +13,10 @@ use ledgerline::{
     EventLog, StoreError, StreamId,
     all::{CLOCK_SKEW, Entry, last_segment_before, segments},
     manifest::SubscriberKind,
+    view_store::ViewError,
 };
 
-use crate::{DynamoDbStore, Head, Phase, TableError, ViewTable};
+use crate::{DynamoDbStore, Head, Phase, ViewTable};
 
 /// The number of streams that are compared at once.
 const AT_ONCE: usize = 32;
@@ -51,7 +52,7 @@ impl Subscriber {
     ///
     /// # Errors
     /// When they have to be read, and the table fails.
-    pub async fn at_generations(self) -> Result<Self, TableError> {
+    pub async fn at_generations(self) -> Result<Self, ViewError> {
         let generations = self.table.recent_generations().await?;
         let now = Timestamp::now();
         let [active, building] = [
@@ -196,7 +197,7 @@ pub enum CompareError {
     Store(#[from] StoreError),
     /// A table cannot be read.
     #[error(transparent)]
-    Table(#[from] TableError),
+    Table(#[from] ViewError),
 }
 
 /// The input of a comparison.
@@ -449,7 +450,7 @@ async fn look_at(
     let (found, unreadable) = match table.applied_version(stream).await {
         Ok(found) => (found, None),
         // One row must not hide the missing commits of other streams (rule 11).
-        Err(error @ TableError::Row(_)) => (0, Some(error.to_string())),
+        Err(error @ ViewError::Row(_)) => (0, Some(error.to_string())),
         Err(error) => return Err(error.into()),
     };
     let who = subscriber.id.clone();

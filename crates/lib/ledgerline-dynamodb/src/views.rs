@@ -6,12 +6,12 @@
 mod apply;
 pub(crate) mod batch;
 mod checkpoint;
-mod commit_batch;
 mod generations;
 mod log_rows;
 mod page_cursor;
 mod pages;
 mod rebuild_progress;
+mod remote_positions;
 mod state_rows;
 mod stored_rows;
 mod stream_position;
@@ -24,19 +24,23 @@ use aws_sdk_dynamodb::{
     operation::put_item::PutItemError,
     types::{AttributeValue, ReturnConsumedCapacity, error::TransactionCanceledException},
 };
-use ledgerline::{LogTable, StateTable, changes::Key, manifest::Table};
+use ledgerline::{
+    LogTable, StateTable,
+    changes::Key,
+    manifest::{OtherView, Table, VIEWS_TABLE},
+    view_store::ViewError,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use self::remote_positions::RemotePositions;
 pub use self::{
     checkpoint::{Checkpoint, MAX_CHANGES, NextCheckpoint, OrderedRows, StreamPosition},
-    commit_batch::{Applied, CommitBatch, CommitChanges},
     generations::{Generations, InvalidTransition, Marks, Move, Phase, Previous, Standby},
     log_rows::LogRows,
-    page_cursor::InvalidCursor,
     pages::{Page, PageQuery, UnreadableRow},
     rebuild_progress::{Cleared, SegmentProgress},
-    state_rows::{Overwrite, StateRows},
-    stored_rows::StoredRow,
+    remote_positions::ReadPositions,
+    state_rows::StateRows,
 };
 use crate::error::{self, cancellation, is_busy, is_throttling, table_error};
 
@@ -73,12 +77,18 @@ impl Position {
     }
 }
 
-/// The table of a view, at one generation of its rows ([`Generations`]). Cheap to clone.
+/// The table of a view, at one generation of its rows ([`Generations`]). If another store has the
+/// rows, the table has the generations of many views, and the progress of their rebuilds. Cheap to
+/// clone.
 #[derive(Debug, Clone)]
 pub struct ViewTable {
     client: Client,
     name: String,
     keys: KeyNames,
+    /// The partition of the view's items, if another store has its rows.
+    view: Option<String>,
+    /// Reads the positions, if another store has them.
+    positions: Option<RemotePositions>,
     generation: u32,
     known: generations::Known,
 }
@@ -110,27 +120,6 @@ impl From<&Table> for KeyNames {
     }
 }
 
-/// The reason why a table could not be read or written.
-#[derive(Debug, thiserror::Error)]
-pub enum TableError {
-    /// The database throttles the request, or another writer is busy with the same items. The text
-    /// has the reason and the throttled resource, as far as the database names them.
-    #[error("the table is throttled: {0}")]
-    Throttled(String),
-    /// The database could not be reached or failed.
-    #[error("the table is unavailable")]
-    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// This program or the database cannot write or read a row or a key.
-    #[error("a row cannot be written or read: {0}")]
-    Row(String),
-    /// One commit would change more rows than one transaction accepts (rule 9).
-    #[error("a commit changes {0} rows, and one transaction has {max} at most", max = MAX_TRANSACTION_ITEMS - 1)]
-    TooManyRows(usize),
-    /// The client's cursor is not from a page of this query.
-    #[error(transparent)]
-    Cursor(#[from] InvalidCursor),
-}
-
 /// The keys of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowKey<'a> {
@@ -153,9 +142,29 @@ impl ViewTable {
             client,
             name: name.into(),
             keys: keys.into(),
+            view: None,
+            positions: None,
             generation: 0,
             known: generations::Known::default(),
         }
+    }
+
+    /// Returns the generations of a view whose rows are in another store, in the table of this
+    /// name.
+    pub fn from_view(client: Client, name: impl Into<String>, view: &OtherView) -> Self {
+        Self { view: Some(view.key()), ..Self::new(client, name, &VIEWS_TABLE) }
+    }
+
+    /// Makes [`applied_version`](Self::applied_version) ask the function of a view whose rows are
+    /// in another store. Positions that are asked for at the same time are read in one call.
+    #[must_use]
+    pub fn with_positions(self, read: ReadPositions) -> Self {
+        Self { positions: Some(RemotePositions::new(read)), ..self }
+    }
+
+    /// Whether another store has the rows.
+    pub fn is_in_other_store(&self) -> bool {
+        self.view.is_some()
     }
 
     /// Returns its name.
@@ -168,7 +177,7 @@ impl ViewTable {
         &self.keys
     }
 
-    async fn item(&self, key: Item, strongly: bool) -> Result<Option<Item>, TableError> {
+    async fn item(&self, key: Item, strongly: bool) -> Result<Option<Item>, ViewError> {
         let output = self
             .client
             .get_item()
@@ -185,20 +194,20 @@ impl ViewTable {
 
 /// Returns the error in the reasons of a cancelled transaction, if the reasons are more specific
 /// than the error itself.
-fn cancellation_error(cancelled: &TransactionCanceledException) -> Option<TableError> {
+fn cancellation_error(cancelled: &TransactionCanceledException) -> Option<ViewError> {
     let reasons = cancelled.cancellation_reasons();
     let busy = |code: &str| is_busy(code) || is_throttling(code);
     if let Some(reason) = reasons.iter().find(|reason| reason.code().is_some_and(busy)) {
-        return Some(TableError::Throttled(cancellation(reason)));
+        return Some(ViewError::Throttled(cancellation(reason)));
     }
     // A change that can never be written, such as an addition to a text. If the error were
     // `Unavailable`, the caller would retry.
     let invalid = reasons.iter().find(|reason| reason.code() == Some("ValidationError"))?;
-    Some(TableError::Row(invalid.message().unwrap_or("a change is not valid").to_owned()))
+    Some(ViewError::Row(invalid.message().unwrap_or("a change is not valid").to_owned()))
 }
 
 /// Whether the condition of a write held.
-fn condition_held<T>(result: Result<T, SdkError<PutItemError>>) -> Result<bool, TableError> {
+fn condition_held<T>(result: Result<T, SdkError<PutItemError>>) -> Result<bool, ViewError> {
     match result {
         Ok(_) => Ok(true),
         Err(error) => match error.as_service_error() {
@@ -208,26 +217,26 @@ fn condition_held<T>(result: Result<T, SdkError<PutItemError>>) -> Result<bool, 
     }
 }
 
-fn invalid(error: aws_sdk_dynamodb::error::BuildError) -> TableError {
-    TableError::Row(error.to_string())
+fn invalid(error: aws_sdk_dynamodb::error::BuildError) -> ViewError {
+    ViewError::Row(error.to_string())
 }
 
-fn number_of(item: Option<&Item>, attribute: &str) -> Result<u64, TableError> {
+fn number_of(item: Option<&Item>, attribute: &str) -> Result<u64, ViewError> {
     let Some(value) = item.and_then(|item| item.get(attribute)) else { return Ok(0) };
     let number = value.as_n().ok().and_then(|number| number.parse().ok());
-    number.ok_or_else(|| TableError::Row(format!("the attribute {attribute} is not a number")))
+    number.ok_or_else(|| ViewError::Row(format!("the attribute {attribute} is not a number")))
 }
 
 fn number(value: u64) -> AttributeValue {
     AttributeValue::N(value.to_string())
 }
 
-fn to_item(row: &impl Serialize) -> Result<Item, TableError> {
-    serde_dynamo::to_item(row).map_err(|error| TableError::Row(error.to_string()))
+fn to_item(row: &impl Serialize) -> Result<Item, ViewError> {
+    serde_dynamo::to_item(row).map_err(|error| ViewError::Row(error.to_string()))
 }
 
-fn from_item<T: DeserializeOwned>(item: Item) -> Result<T, TableError> {
-    deserialize(item).map_err(TableError::Row)
+fn from_item<T: DeserializeOwned>(item: Item) -> Result<T, ViewError> {
+    deserialize(item).map_err(ViewError::Row)
 }
 
 /// Returns the content of an item, or the reason why it cannot be read, without values (rule 14).

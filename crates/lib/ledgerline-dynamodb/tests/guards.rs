@@ -15,12 +15,16 @@ use aws_smithy_runtime_api::{
 };
 use jiff::Timestamp;
 use ledgerline::{
-    Changes, Index, LogTable, Projection, StateTable, StreamId, Write, contract, position::Delivery,
+    Changes, Index, LogTable, Projection, StateTable, StreamId, Write, contract,
+    position::Delivery,
+    view_store::{
+        CommitBatch, CommitChanges, LogRowStore,
+        Overwrite::{Shows, Written},
+        RowStore, StateRowStore, ViewError,
+    },
 };
 use ledgerline_dynamodb::{
-    CommitBatch, CommitChanges, Generations, LogRows, Marks, Move,
-    Overwrite::{Shows, Written},
-    PageQuery, Phase, RowKey, StateRows, TableError, ViewTable,
+    Generations, LogRows, Marks, Move, PageQuery, Phase, RowKey, StateRows, ViewTable,
 };
 use ledgerline_testing::{Wire, client_and_wire};
 use serde::{Deserialize, Serialize};
@@ -36,12 +40,20 @@ async fn levels() -> (StateRows, Wire) {
     (StateRows::new(client, ledgerline_testing::table("LevelsTable"), LEVELS), wire)
 }
 
+mod log_rows {
+    ledgerline::log_row_store_tests!(async { super::fills().await.0 });
+}
+
+mod state_rows {
+    ledgerline::state_row_store_tests!(async { super::levels().await.0 });
+}
+
 /// Delivers a commit of the stream [`tank`].
 async fn deliver(
     rows: &LogRows,
     version: u64,
     changes: &Changes,
-) -> Result<(Delivery, u64), TableError> {
+) -> Result<(Delivery, u64), ViewError> {
     rows.deliver(CommitChanges { stream: &tank(), version, changes: changes.clone() }).await
 }
 
@@ -50,7 +62,7 @@ async fn begin(
     rows: &LogRows,
     version: u64,
     progress: Option<String>,
-) -> Result<(Delivery, u64), TableError> {
+) -> Result<(Delivery, u64), ViewError> {
     let delivery = CommitChanges { stream: &tank(), version, changes: self::rows(version, 1) };
     rows.begin(delivery, progress).await
 }
@@ -85,79 +97,18 @@ async fn versions(table: &LogRows) -> Vec<u64> {
     rows.iter().map(|row| row.version).collect()
 }
 
+/// Rule 8 needs no read before a write.
 #[tokio::test]
-async fn rule_8_a_row_is_overwritten_by_a_newer_version_only() {
+async fn a_row_of_a_state_and_a_tombstone_are_one_conditional_write_each() {
     let (levels, wire) = levels().await;
-    let row = |level: i64| json!({ "tankId": "1", "site": "North", "level": level });
-    for (version, level, written) in [
-        (2, 20, Written),
-        (2, 99, Shows(2)),
-        (1, 99, Shows(2)),
-        (5, 50, Written),
-        (4, 99, Shows(5)),
-    ] {
-        assert_eq!(
-            levels.put_newer(&row(level), version).await.unwrap().0,
-            written,
-            "version {version}"
-        );
-        assert_eq!(wire.operations(), ["PutItem"], "one conditional write, no read");
-    }
-    let found: Value = levels.find_row("1").await.unwrap().1.unwrap();
-    assert_eq!((found["level"].as_i64(), found["version"].as_u64()), (Some(50), Some(5)));
-}
-
-/// A late or redelivered older event does not restore a forgotten row.
-#[tokio::test]
-async fn rule_8_holds_for_rows_that_were_forgotten() {
-    let (table, wire) = levels().await;
     let row = json!({ "tankId": "1", "site": "North" });
-    table.put_newer(&row, 1).await.unwrap();
-    assert_eq!(table.forget("1", 1, 9).await.unwrap().0, Shows(1));
-    wire.take();
-    assert_eq!(table.forget("1", 3, 9).await.unwrap().0, Written);
-    assert_eq!(wire.operations(), ["PutItem"]);
-    for version in [2, 3] {
-        assert_eq!(table.put_newer(&row, version).await.unwrap().0, Shows(3), "{version}");
+    for (version, expected) in [(2, Written), (1, Shows(2))] {
+        assert_eq!(levels.put_newer(&row, version).await.unwrap().0, expected);
+        assert_eq!(wire.operations(), ["PutItem"]);
     }
-    assert_eq!(table.find_row::<Value>("1").await.unwrap().1, None);
-    assert_eq!(table.find_row::<Value>("1").await.unwrap(), (3, None));
-    // A tombstone may be the first write for a key.
-    assert_eq!(table.forget("2", 2, 9).await.unwrap().0, Written);
-    assert_eq!(table.put_newer(&json!({ "tankId": "2" }), 1).await.unwrap().0, Shows(2));
-}
-
-#[tokio::test]
-async fn fields_are_set_summed_and_rows_deleted_with_the_position() {
-    let (table, wire) = fills().await;
-    let mut expected = std::collections::BTreeMap::new();
-    let mut apply = async |version: u64, changes: Changes| {
-        changes.fold(&mut expected);
-        wire.take();
-        assert_eq!(deliver(&table, version, &changes).await.unwrap(), (Delivery::Next, version));
-        // The same delivery a second time is a duplicate and changes nothing.
-        assert_eq!(
-            deliver(&table, version, &changes).await.unwrap(),
-            (Delivery::Duplicate, version)
-        );
-        assert_eq!(wire.operations(), ["TransactWriteItems", "TransactWriteItems"]);
-    };
-    let mut changes = Changes::new(KEYS);
-    changes.add("1", "sum", "count", 1);
-    changes.add("1", "sum", "total", 4);
-    changes.set("1", "a", "title", "First");
-    changes.set("1", "a", "tags", json!(["x", "y"]));
-    changes.put(&json!({ "tankId": "1", "entry": "b", "n": 1 })).unwrap();
-    apply(1, changes).await;
-    let mut changes = Changes::new(KEYS);
-    changes.add("1", "sum", "total", -3);
-    changes.set("1", "sum", "name", "it");
-    changes.delete("1", "b");
-    apply(2, changes).await;
-    let query = PageQuery::new("1", 100, None);
-    let (rows, _) = table.page::<Value>(&query).await.unwrap().whole().unwrap();
-    assert_eq!(rows, expected.into_values().map(Value::Object).collect::<Vec<_>>());
-    assert_eq!((rows.len(), &rows[1]["total"]), (2, &json!(1)));
+    assert_eq!(levels.forget("1", 3, 9).await.unwrap().0, Written);
+    assert_eq!(wire.operations(), ["PutItem"]);
+    assert_eq!(levels.find_row::<Value>("1").await.unwrap(), (3, None));
 }
 
 /// A commit that takes more than one write may begin several times. Only the last write moves the
@@ -177,46 +128,6 @@ async fn a_begun_commit_leaves_the_position_until_it_is_delivered() {
     assert_eq!(begin(&table, 1, None).await.unwrap(), (Delivery::Duplicate, 1));
 }
 
-/// Twenty streams change one sum at once. `LogRows` retries a write that conflicts with another
-/// one, so no message needs a redelivery.
-#[tokio::test]
-async fn one_sum_over_many_streams_is_exact() {
-    let (table, _) = fills().await;
-    let streams = (0..20).map(|stream| {
-        let table = table.clone();
-        async move {
-            let mut changes = Changes::new(KEYS);
-            changes.add("all", "sum", "count", 1);
-            let stream = &StreamId::new("tank", &stream.to_string()).unwrap();
-            table.deliver(CommitChanges { stream, version: 1, changes }).await.unwrap();
-        }
-    });
-    futures::future::join_all(streams).await;
-    let sum: Value = table.get(RowKey { partition: "all", sort: "sum" }).await.unwrap().unwrap();
-    assert_eq!(sum["count"], 20);
-}
-
-#[tokio::test]
-async fn rule_7_only_the_next_commit_is_applied_with_rows_or_without() {
-    for (count, shown) in [(1, &[1, 2, 3][..]), (0, &[])] {
-        let (table, _) = fills().await;
-        for (version, expected) in [
-            (2, (Delivery::Gap, 0)),
-            (1, (Delivery::Next, 1)),
-            (1, (Delivery::Duplicate, 1)),
-            (3, (Delivery::Gap, 1)),
-            (2, (Delivery::Next, 2)),
-            (1, (Delivery::Duplicate, 2)),
-            (3, (Delivery::Next, 3)),
-        ] {
-            let found = deliver(&table, version, &rows(version, count)).await.unwrap();
-            assert_eq!(found, expected, "version {version}, {count} rows");
-        }
-        assert_eq!(versions(&table).await, shown);
-        assert_eq!(table.position(&tank()).await.unwrap(), 3);
-    }
-}
-
 #[tokio::test]
 async fn rule_9_rows_and_position_are_one_write() {
     let (table, wire) = fills().await;
@@ -224,6 +135,11 @@ async fn rule_9_rows_and_position_are_one_write() {
     assert_eq!(wire.operations(), ["PutItem"]);
     deliver(&table, 2, &rows(2, 3)).await.unwrap();
     assert_eq!(wire.operations(), ["TransactWriteItems"]);
+    let duplicate = deliver(&table, 2, &rows(2, 3)).await.unwrap();
+    assert_eq!(
+        (duplicate, wire.operations()),
+        ((Delivery::Duplicate, 2), vec!["TransactWriteItems".to_owned()])
+    );
     // A commit that is out of order writes no row.
     deliver(&table, 9, &rows(9, 3)).await.unwrap();
     assert_eq!(versions(&table).await, [2, 2, 2]);
@@ -331,9 +247,9 @@ async fn commits_catch_up_a_stream_whose_rebuild_crashed_between_two_calls() {
     let name = ledgerline_testing::table("FillsTable");
     let table = LogRows::new(client.clone(), &name, KEYS).with_writes(&[Write::Insert]);
     assert_eq!(insert(&table, 1, 1).await, (Delivery::Next, 1));
-    let (stream, mut batch) = (tank(), CommitBatch::new(KEYS));
+    let (stream, mut batch) = (tank(), CommitBatch::new(KEYS, None));
     for version in 2..=5 {
-        table.try_add(&mut batch, insertion(&stream, version, 1)).unwrap();
+        batch.try_add(insertion(&stream, version, 1)).unwrap();
     }
     table.apply(&batch).await.unwrap();
     let last = contract::commit(&stream, 5).entry(0);
@@ -508,7 +424,7 @@ async fn unprocessed_keys_are_read_before_the_call_returns() {
     assert_eq!(found.len(), 3);
     assert_eq!(busy.batches(), [vec!["a", "b", "c"], vec!["b", "c"], vec!["c"]]);
     let failed = busy.table().get_all::<Value>(&[key("a"), key("z")]).await;
-    assert!(matches!(failed, Err(TableError::Throttled(_))), "{failed:?}");
+    assert!(matches!(failed, Err(ViewError::Throttled(_))), "{failed:?}");
 }
 
 /// A crash between two rows of a commit does not move the position.
@@ -566,7 +482,7 @@ async fn a_row_is_deleted_only_while_its_claim_is_the_given_one() {
 async fn a_commit_may_change_as_many_rows_as_one_transaction_accepts() {
     let (table, _) = fills().await;
     let refused = deliver(&table, 1, &rows(1, 100)).await;
-    assert!(matches!(refused, Err(TableError::TooManyRows(100))));
+    assert!(matches!(refused, Err(ViewError::TooManyRows { rows: 100, max: 99 })));
     assert_eq!(deliver(&table, 1, &rows(1, 99)).await.unwrap(), (Delivery::Next, 1));
     assert_eq!(versions(&table).await.len(), 99);
 }
@@ -687,8 +603,8 @@ async fn changes_of_the_generations_keep_the_fields_of_a_newer_version() {
 #[tokio::test]
 async fn two_generations_share_no_row_position_or_cursor() {
     let (table, _) = fills().await;
-    let old = table.at(0);
-    let new = table.at(2);
+    let old = table.at_generation(0);
+    let new = table.at_generation(2);
     let stream = StreamId::new("tank", "1").unwrap();
     for (rows, version, of) in [(&old, 1, "old"), (&new, 1, "new"), (&new, 2, "new")] {
         let mut changes = Changes::new(KEYS);
@@ -878,11 +794,11 @@ async fn a_text_that_begins_with_a_dollar_is_only_in_its_own_list_and_is_shown_a
     for generation in [0, 1] {
         for (place, text) in TEXTS.iter().enumerate() {
             let row = row(&format!("{place}"), text, TEXTS[TEXTS.len() - 1 - place]);
-            table.at(generation).put_newer(&row, 1).await.unwrap();
+            table.at_generation(generation).put_newer(&row, 1).await.unwrap();
         }
     }
     for generation in [0, 1] {
-        let table = table.at(generation);
+        let table = table.at_generation(generation);
         for (place, text) in TEXTS.iter().enumerate() {
             let other = TEXTS[TEXTS.len() - 1 - place];
             let mut expected = row(&format!("{place}"), text, other);

@@ -20,6 +20,7 @@ mod rate_limit;
 pub mod reconciler;
 mod route_descriptions;
 pub mod sequencer;
+pub mod sign_up;
 mod snapshot_warmup;
 mod start;
 pub mod stream_records;

@@ -10,15 +10,16 @@ use ledgerline::{
     Idempotency, LogTable, Meta, Outcome, Refusal, StreamId, execute,
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
     position::{Delivery, check},
+    view_store::CommitChanges,
 };
-use ledgerline_dynamodb::{CommitChanges, DynamoDbStore, LogRows};
+use ledgerline_dynamodb::{DynamoDbStore, LogRows};
 use tokio::time::timeout;
 
 use crate::{
     config,
     failure::Error,
-    projection::bus_consumer,
     projection::queue_runner::{self, ApplyError, Consumer},
+    projection::{bus_consumer, kinesis},
     start::{self, COMPRESS_OVER},
     table_grants::{self, REQUESTS},
 };
@@ -79,9 +80,9 @@ pub trait Reaction {
     }
 
     /// Does the work that is due after this commit. The commits of a stream arrive in order, and a
-    /// commit may be delivered again after a part of the work was done. [On the bus](run_on_bus),
-    /// two instances may have the same commit at the same time. So each action here must be safe to
-    /// repeat, and to run twice at once.
+    /// commit may be delivered again after a part of the work was done. [On the bus](run_on_bus)
+    /// and [with Kinesis](run_with_kinesis), two instances may have the same commit at the same
+    /// time. So each action here must be safe to repeat, and to run twice at once.
     fn react(&self, commit: &Commit) -> impl Future<Output = Result<(), ApplyError>>;
 }
 
@@ -110,6 +111,17 @@ pub async fn run<R: Reaction + 'static>(
     build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
 ) -> Result<(), Error> {
     queue_runner::run(manifest::<R>(), async |sdk| build_manager(sdk, build).await).await
+}
+
+/// Runs a process manager that also applies the records of the log's Kinesis stream, if the stack
+/// has one. As on the bus, two instances may have the same commit at the same time.
+///
+/// # Errors
+/// Those of [`run`].
+pub async fn run_with_kinesis<R: Reaction + 'static>(
+    build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
+) -> Result<(), Error> {
+    kinesis::run(manifest::<R>(), async |sdk| build_manager(sdk, build).await).await
 }
 
 /// Runs a process manager that a rule of the bus invokes with the events of this aggregate, in

@@ -4,6 +4,7 @@
 mod apply_error;
 pub(crate) mod bus_consumer;
 mod gap_repair;
+pub(crate) mod kinesis;
 pub mod log_projector;
 pub mod queue_runner;
 pub mod state_projector;

@@ -8,14 +8,15 @@ mod sources;
 
 use std::{collections::BTreeSet, fmt, rc::Rc};
 
+use aws_config::SdkConfig;
 use futures::{FutureExt, future::LocalBoxFuture};
 use http::StatusCode;
 use ledgerline::{
     Aggregate, Causes, Number, Refusal,
     api::Occurs,
     manifest::{Action, Endpoint, Manifest, Scope, Source, Table},
+    view_store::ViewError,
 };
-use ledgerline_dynamodb::TableError;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -43,6 +44,15 @@ const DEFAULT_LIMIT: i32 = 50;
 /// The largest number of rows in a page.
 const MAX_LIMIT: i32 = 200;
 
+/// A store that routes read in addition to the log and the tables of their function.
+pub trait QueryStore {
+    /// Adds the variables and the calls of the store to the manifest of the function.
+    fn declare(&self, manifest: Manifest) -> Manifest;
+
+    /// Opens the store.
+    fn open<'a>(&'a self, sdk: &'a SdkConfig) -> LocalBoxFuture<'a, Result<(), Error>>;
+}
+
 /// A route of a query function.
 pub struct Query {
     key: &'static str,
@@ -51,6 +61,8 @@ pub struct Query {
     waits: Option<&'static str>,
     /// The categories of the streams that the route reads from the log.
     loads: Vec<&'static str>,
+    /// The stores that the route reads in addition to its tables and the log.
+    stores: Vec<Rc<dyn QueryStore>>,
     /// The names of the query's parameters.
     parameters: Vec<&'static str>,
     scope: Scope,
@@ -101,6 +113,7 @@ impl Query {
             tables: tables.collect(),
             waits: None,
             loads: Vec::new(),
+            stores: Vec::new(),
             parameters: Vec::new(),
             scope: Scope::Read,
             described: Described::default(),
@@ -119,6 +132,13 @@ impl Query {
     #[must_use]
     pub fn read_log<A: Aggregate>(mut self) -> Self {
         self.loads.push(A::CATEGORY);
+        self
+    }
+
+    /// Lets the route read this store, which the function opens at its start.
+    #[must_use]
+    pub fn read_store(mut self, store: Rc<dyn QueryStore>) -> Self {
+        self.stores.push(store);
         self
     }
 
@@ -271,6 +291,8 @@ pub fn manifest(routes: &[Query]) -> Manifest {
         true => manifest,
         false => manifest.table(table_grants::read_category_streams(&loads)),
     };
+    let stores = routes.iter().flat_map(|query| &query.stores);
+    let manifest = stores.fold(manifest, |manifest, store| store.declare(manifest));
     let waits: BTreeSet<_> = routes.iter().filter_map(|query| query.waits).collect();
     match waits.is_empty() {
         true => manifest,
@@ -338,18 +360,18 @@ pub fn limit(request: &HttpRequest) -> Result<i32, Problem> {
 /// Maps a failure of a read table to the client's problem. This is the only place where such
 /// failures become HTTP.
 #[expect(clippy::needless_pass_by_value, reason = "it is mapped over results")]
-pub fn problem(error: TableError) -> Problem {
+pub fn problem(error: ViewError) -> Problem {
     match error {
-        TableError::Cursor(invalid) => Problem::field("cursor", invalid.to_string()),
-        TableError::Throttled(_) => {
+        ViewError::Cursor(invalid) => Problem::field("cursor", invalid.to_string()),
+        ViewError::Throttled(_) => {
             tracing::warn!(error = %Causes(&error), "query");
             Problem::unavailable()
         }
-        TableError::Unavailable(_) => {
+        ViewError::Unavailable(_) => {
             tracing::error!(error = %Causes(&error), "query");
             Problem::unavailable()
         }
-        TableError::Row(_) | TableError::TooManyRows(_) => {
+        ViewError::Row(_) | ViewError::TooManyRows { .. } => {
             tracing::error!(error = %Causes(&error), "query");
             Problem::internal()
         }

@@ -63,13 +63,17 @@ pub(crate) fn append_to_sequence() -> Table {
 /// Commands to aggregates of these categories, and of no others. The grants are appends to their
 /// streams, idempotency records with these keys, which never change, and snapshots of long streams.
 pub(crate) fn commands(categories: &[&'static str], records: &BTreeSet<Name>) -> [Table; 2] {
+    let [commits, requests] = commands_without_keys(categories);
+    [commits, requests.grant_keys([PartiQLInsert], records)]
+}
+
+/// The same grants, for commands without idempotency records.
+pub(crate) fn commands_without_keys(categories: &[&'static str]) -> [Table; 2] {
     let streams = streams(categories.iter().copied());
     let snapshots = streams.iter().map(|streams| format!("state/{streams}").into()).collect();
     [
         read_streams().grant_keys([PartiQLInsert], &streams),
-        Table::grant(REQUESTS, [GetItem])
-            .grant_keys([PartiQLInsert], records)
-            .grant_keys([PutItem], &snapshots),
+        Table::grant(REQUESTS, [GetItem]).grant_keys([PutItem], &snapshots),
     ]
 }
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 use aws_lambda_events::sqs::{SqsEvent, SqsMessage};
 use aws_sdk_dynamodb::{Client, config::Builder};
 use jiff::Timestamp;
-use ledgerline::{Aggregate, Commit, EventLog, changes::Change, testing::tank::Tank};
+use ledgerline::{
+    Aggregate, Commit, EventLog, changes::Change, testing::tank::Tank, view_store::RowStore,
+};
 use ledgerline_dynamodb::{DynamoDbStore, Move, StateRows};
 use ledgerline_lambda::{
     log_projector::LogProjector,
@@ -60,7 +62,7 @@ async fn levels() -> (StateProjector<Tank, Level>, Wire) {
     // The function reads the generations at its start, and after that at most once in ten seconds.
     table.view().recent_generations().await.unwrap();
     wire.take();
-    (StateProjector { table, log, view: LEVELS_VIEW }, wire)
+    (StateProjector::new(table, log, LEVELS_VIEW), wire)
 }
 
 async fn readings() -> (QueueRunner<DynamoDbStore, LogProjector>, Wire) {
@@ -71,7 +73,7 @@ async fn readings() -> (QueueRunner<DynamoDbStore, LogProjector>, Wire) {
 }
 
 async fn row(projector: &StateProjector<Tank, Level>) -> Option<Level> {
-    projector.table.find_row(ID).await.unwrap().1
+    projector.rows.find_row(ID).await.unwrap().1
 }
 
 #[tokio::test]
@@ -183,7 +185,7 @@ async fn a_message_at_which_the_view_panics_or_that_is_malformed_stops_only_its_
     let failed: Vec<_> = failures.iter().map(|failure| &failure.item_identifier).collect();
     assert_eq!(failed, ["b", "c"]);
     let stream = Tank::stream(ID).unwrap();
-    assert_eq!(readings.consumer.table.position(&stream).await.unwrap(), 1);
+    assert_eq!(readings.consumer.rows.position(&stream).await.unwrap(), 1);
 }
 
 #[tokio::test]
@@ -221,7 +223,7 @@ async fn a_rebuild_with_a_limit_returns_a_pause_and_resumes_where_it_stopped() {
         let commit = Commit { version, ..commits().swap_remove(1) };
         readings.store.append(&commit, None).await.unwrap();
     }
-    let view = readings.consumer.table.view();
+    let view = readings.consumer.rows.view();
     let now = view.generations().await.unwrap();
     let by = Move { at: Timestamp::now(), what: "begin".into(), ..Move::default() };
     let begun = now.begin_build(by.at).unwrap();
@@ -239,7 +241,7 @@ async fn a_rebuild_with_a_limit_returns_a_pause_and_resumes_where_it_stopped() {
     assert_eq!((last.commits, last.failed.len()), (10, 0));
     let seconds = Duration::from_millis(pauses).as_secs_f64();
     assert!(requests > 1 && seconds > last.writes, "{requests} requests, {seconds} s, {last:?}");
-    let rebuilt = readings.consumer.table.at(1);
+    let rebuilt = readings.consumer.rows.at_generation(1);
     assert_eq!(rebuilt.position(&Tank::stream(ID).unwrap()).await.unwrap(), 10);
     // A late request does not rebuild another generation.
     let late = RebuildRequest { generation: 2, ..request };

@@ -87,7 +87,11 @@ fn rules_of(template: &Template) -> impl Iterator<Item = Rule<'_>> {
         .flat_map(|function| function.events.iter().map(move |event| (function, event)));
     let rules = events.filter_map(|(function, event)| match event {
         Event::Rule { name, rule } => Some((function, name, rule)),
-        Event::HttpApi { .. } | Event::Stream(_) | Event::Queue(_) | Event::Schedule(_) => None,
+        Event::HttpApi { .. }
+        | Event::Stream(_)
+        | Event::Kinesis(_)
+        | Event::Queue(_)
+        | Event::Schedule(_) => None,
     });
     rules.map(|(function, event, rule)| {
         let name = rule.rule_name.clone().unwrap_or_else(|| format!("{}-{event}", function.id));

@@ -7,15 +7,17 @@ use std::{
     process::ExitCode,
 };
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
 use ledgerline::{Aggregates, shapes::unreadable};
 use ledgerline_dynamodb::{DynamoDbStore, ScanPart};
-use ledgerline_sam::template::{Source, WEB_APP};
+use ledgerline_sam::template::{DATABASE_HOST, Source, WEB_APP};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::{
     contract, descriptors, output,
+    postgres::PostgresServer,
     stack::{Options, Stack},
     web_app,
 };
@@ -51,6 +53,11 @@ struct Arguments {
     /// Without this option, the data is in memory.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Start a PostgreSQL server for the views in PostgreSQL, or use the database of this URL.
+    ///
+    /// Needs Debian's package `postgresql`, unless a URL is given.
+    #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true)]
+    postgres: Option<Option<String>>,
     /// Set these parameters of the template, as for `sam deploy`.
     #[arg(long, value_name = "NAME=VALUE", num_args = 1.., value_parser = parameter)]
     parameter_overrides: Vec<(String, String)>,
@@ -154,6 +161,11 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
     if is_built && source.json()["Parameters"][WEB_APP].is_object() {
         parameters.insert(WEB_APP.to_owned(), "true".to_owned());
     }
+    let database = match &arguments.postgres {
+        Some(url) => Some(database(url.as_deref(), arguments.data.as_deref(), &source)?),
+        None => None,
+    };
+    parameters.extend(database.iter().flat_map(|database| database.parameters.clone()));
     parameters.extend(arguments.parameter_overrides);
     let is_kept = arguments.data.is_some();
     let stack = Stack::start(Options {
@@ -172,6 +184,9 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
     .await?;
     let has_sources = folder.join("web/index.html").exists() && !is_built;
     print_addresses(&stack, &arguments.user, has_sources);
+    if let Some(server) = database.as_ref().and_then(|database| database.server.as_ref()) {
+        output::line(format_args!("  database     {}", server.url(OWN_DATABASE)));
+    }
     output::line(format_args!("  data         {place}"));
     if let Some(log) = stack.log.as_ref().filter(|_| is_kept) {
         match unreadable_commits::<L>(log).await.context("the log cannot be read")? {
@@ -191,7 +206,56 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Prints the routes and the addresses of a stack. `has_sources` says that the web app can be built.
+/// The database of views in a server that the stack starts.
+const OWN_DATABASE: &str = "postgres";
+
+/// A database for views, and the parameters of the template that name it.
+struct Database {
+    parameters: Vec<(String, String)>,
+    server: Option<PostgresServer>,
+    /// The data of a server without `--data`.
+    _folder: Option<TempDir>,
+}
+
+/// Starts a server, or uses the database of a URL.
+fn database(url: Option<&str>, data: Option<&Path>, source: &Source) -> Result<Database> {
+    if !source.json()["Parameters"][DATABASE_HOST].is_object() {
+        bail!(
+            "`--postgres`: no function of the template uses PostgreSQL; start the stack without it"
+        );
+    }
+    let (mut server, mut folder, mut authority) = (None, None, String::new());
+    let url = match url {
+        Some(url) => url.to_owned(),
+        None => {
+            let place = match data {
+                Some(data) => data.join("postgres"),
+                None => folder.insert(tempfile::tempdir()?).path().to_owned(),
+            };
+            let started = PostgresServer::start(&place, None, &[]).context("`--postgres`")?;
+            authority = std::path::absolute(started.authority())?.display().to_string();
+            server.insert(started).url(OWN_DATABASE)
+        }
+    };
+    let rest = url.strip_prefix("postgresql://").or(url.strip_prefix("postgres://"));
+    let parts = rest.and_then(|rest| rest.rsplit_once('@'));
+    let parts = parts.and_then(|(user, rest)| Some((user, rest.split_once('/')?)));
+    let (user, (host, name)) = parts.context(
+        "`--postgres`: the URL is not valid; write `postgresql://user:password@host/name`",
+    )?;
+    let parameters = [
+        (DATABASE_HOST, host),
+        ("DatabaseUser", user),
+        ("DatabaseName", name),
+        ("DatabaseCa", &authority),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into();
+    Ok(Database { parameters, server, _folder: folder })
+}
+
+/// Prints the routes and the addresses of a stack. `has_sources` says that the web app can be
+/// built.
 fn print_addresses(stack: &Stack, user: &str, has_sources: bool) {
     output::line(format_args!(""));
     for (route, function) in &stack.routes {

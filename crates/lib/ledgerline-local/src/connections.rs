@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Result, anyhow, bail};
 use tokio::sync::{Notify, watch};
 
+use ledgerline_sam::lookup::COMMITS;
 use ledgerline_sam::template::{
     self, Destination, DestinationType, Event, QueueSource, StreamSource, Template,
 };
@@ -23,7 +24,7 @@ use crate::{
     pattern::Filters,
     services::{DynamoDb, Sqs},
     shard_checkpoint::Checkpoint,
-    sources::{invocation::Invocations, on_failure::OnFailure, queue, stream},
+    sources::{invocation::Invocations, kinesis_shards, on_failure::OnFailure, queue, stream},
     stream_records::{self, Stream},
     trace_log::TraceLog,
 };
@@ -114,17 +115,18 @@ impl Connections<'_> {
     fn start_streams(&self, written: &Arc<Notify>, data: Option<&Path>) -> Result<()> {
         let mut readers = BTreeMap::<_, (Stream, Vec<_>)>::new();
         for (definition, function, event) in self.events() {
-            let Event::Stream(source) = event else { continue };
-            let mut mapping = self.stream_mapping(definition, function, source, written)?;
-            mapping.is_first = !readers.contains_key(&mapping.stream.table);
-            let delivered = mapping.delivered.subscribe();
-            let passed = match data {
-                Some(data) => self.start_checkpoint(&mapping, delivered, data)?,
-                None => delivered,
-            };
-            let stream = mapping.stream.clone();
-            readers.entry(stream.table.clone()).or_insert((stream, Vec::new())).1.push(passed);
-            tokio::spawn(mapping.run());
+            for mut mapping in self.stream_mappings(definition, function, event, written)? {
+                let is_table_stream = mapping.kinesis.is_none();
+                mapping.is_first = is_table_stream && !readers.contains_key(&mapping.stream.table);
+                let delivered = mapping.delivered.subscribe();
+                let passed = match data {
+                    Some(data) => self.start_checkpoint(&mapping, delivered, data)?,
+                    None => delivered,
+                };
+                let stream = mapping.stream.clone();
+                readers.entry(stream.table.clone()).or_insert((stream, Vec::new())).1.push(passed);
+                tokio::spawn(mapping.run());
+            }
         }
         for (stream, readers) in readers.into_values() {
             let database = self.services.dynamodb.database.clone();
@@ -133,28 +135,61 @@ impl Connections<'_> {
         Ok(())
     }
 
+    /// Returns the mapping of a table's stream, or those of the halves of a Kinesis stream.
+    fn stream_mappings(
+        &self,
+        definition: &template::Function,
+        function: &Arc<Function>,
+        event: &Event,
+        written: &Arc<Notify>,
+    ) -> Result<Vec<stream::Mapping>> {
+        let (source, is_kinesis) = match event {
+            Event::Stream(source) => (source, false),
+            Event::Kinesis(source) => (source, true),
+            Event::HttpApi { .. } | Event::Queue(_) | Event::Schedule(_) | Event::Rule { .. } => {
+                return Ok(Vec::new());
+            }
+        };
+        let mut tables = self.template.tables.iter();
+        let table = tables.find(|table| match is_kinesis {
+            true => table.id == COMMITS,
+            false => table.stream_arn.as_ref() == Some(&source.stream),
+        });
+        let table = table.ok_or_else(|| {
+            anyhow!("{}: no table has the stream {}", definition.id, source.stream)
+        })?;
+        let halves = match is_kinesis {
+            true => kinesis_shards::Half::both(&source.stream, &table.name).map(Some).into(),
+            false => vec![None],
+        };
+        let mapping = |kinesis| {
+            Ok(stream::Mapping {
+                kinesis,
+                ..self.stream_mapping(definition, function, source, &table.name, written)?
+            })
+        };
+        halves.into_iter().map(mapping).collect()
+    }
+
     fn stream_mapping(
         &self,
         definition: &template::Function,
         function: &Arc<Function>,
         source: &StreamSource,
+        table: &str,
         written: &Arc<Notify>,
     ) -> Result<stream::Mapping> {
         let Services { dynamodb, sqs, hops, .. } = self.services;
-        let mut tables = self.template.tables.iter();
-        let table = tables.find(|table| table.stream_arn.as_ref() == Some(&source.stream));
-        let table = table.ok_or_else(|| {
-            anyhow!("{}: no table has the stream {}", definition.id, source.stream)
-        })?;
         let destination = source.destination_config.on_failure.as_ref();
         let on_failure = destination
             .map(|destination| self.on_failure(&definition.id, destination))
             .transpose()?;
         Ok(stream::Mapping {
             database: dynamodb.database.clone(),
-            stream: Stream::find(&dynamodb.database, &table.name)?,
+            stream: Stream::find(&dynamodb.database, table)?,
             filters: Filters::parse(&source.filter_criteria)?,
             source: source.clone(),
+            kinesis: None,
             function: Arc::clone(function),
             on_failure: on_failure.map(|destination| (sqs.client.clone(), destination)),
             written: Arc::clone(written),
@@ -190,7 +225,9 @@ impl Connections<'_> {
         let Services { sqs, invocations, .. } = self.services;
         // The name of the file contains the consumer, because another consumer of the same stream
         // has another position.
-        let file = format!("delivered-{}-{}", mapping.stream.table, mapping.function.name());
+        let half = mapping.kinesis.as_ref().map(|half| format!("-kinesis-{}", half.number));
+        let (table, function) = (&mapping.stream.table, mapping.function.name());
+        let file = format!("delivered-{table}-{function}{}", half.unwrap_or_default());
         let file = data.join(file);
         let position = std::fs::read_to_string(&file).unwrap_or_default();
         mapping.delivered.send_replace(position.clone());

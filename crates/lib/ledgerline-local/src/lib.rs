@@ -23,6 +23,7 @@ mod operations;
 mod outages;
 mod output;
 mod pattern;
+pub mod postgres;
 pub mod services;
 mod shard_checkpoint;
 mod sign_in;

@@ -38,11 +38,12 @@ pub(crate) enum Failing {
 }
 
 impl Outages {
-    /// Makes the resource fail until the end of the outage.
+    /// Makes the resource fail until the end of the outage. It replaces an earlier outage of the
+    /// same resource.
     pub(crate) fn begin(&self, outage: Outage) {
         let now = Instant::now();
         let mut under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        under_way.retain(|(_, until)| *until > now);
+        under_way.retain(|(earlier, until)| *until > now && earlier.of != outage.of);
         let until = now + Duration::from_secs(outage.seconds.into());
         under_way.push((outage, until));
     }

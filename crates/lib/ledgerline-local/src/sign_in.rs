@@ -8,7 +8,7 @@
 mod discovery;
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -24,9 +24,10 @@ use base64::{
     Engine,
     prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
 };
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use ledgerline::Text;
-use ledgerline_sam::template::Client;
+use ledgerline_sam::template::{Client, REGION};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -51,15 +52,20 @@ const LOGOUT: &str = "/logout";
 const MOST: usize = 1_000;
 
 /// The state of the sign-in pages: the signing key, the clients and the grants.
-#[derive(Debug)]
 pub(crate) struct SignIn {
     tokens: Arc<Tokens>,
     clients: Vec<Client>,
     grants: Mutex<Grants>,
+    /// The trigger when a user signs in for the first time, as if the user had signed up. The first
+    /// field has the names of the users.
+    sign_up: Option<(Mutex<HashSet<String>>, Trigger)>,
     /// The name of the cookie of a browser's session. It has the port of this stack, because a
     /// browser sends the cookies of all ports to each port (RFC 6265, 8.5).
     cookie: String,
 }
+
+/// Invokes the function of a trigger with an event, and waits until it ends.
+pub(crate) type Trigger = Box<dyn Fn(Value) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// The codes, refresh tokens and sessions of users, each by a text that cannot be guessed.
 #[derive(Debug, Default)]
@@ -177,10 +183,15 @@ struct Logout {
 }
 
 /// Returns the routes of the pages, for the clients of the template.
-pub(crate) fn router(tokens: Arc<Tokens>, clients: Vec<Client>) -> Router {
+pub(crate) fn router(
+    tokens: Arc<Tokens>,
+    clients: Vec<Client>,
+    sign_up: Option<Trigger>,
+) -> Router {
     let port = tokens.issuer().rsplit(':').next().unwrap_or_default();
     let cookie = format!("ledgerline-session-{port}");
-    let state = Arc::new(SignIn { tokens, clients, grants: Mutex::default(), cookie });
+    let sign_up = sign_up.map(|trigger| (Mutex::default(), trigger));
+    let state = Arc::new(SignIn { tokens, clients, grants: Mutex::default(), sign_up, cookie });
     Router::new()
         .route(AUTHORIZE, get(show_form).post(submit_form))
         .route(TOKEN, post(token))
@@ -231,6 +242,7 @@ async fn submit_form(
         Ok(user) => user,
         Err(invalid) => return error_page(StatusCode::BAD_REQUEST, invalid),
     };
+    sign_in.sign_up(&user.name).await;
     let session = sign_in.grants().sessions.add(user.clone());
     let mut response = sign_in.redirect_with_code(client, request, user);
     sign_in.set_cookie(&mut response, &session, "");
@@ -304,6 +316,27 @@ async fn logout(
 impl SignIn {
     fn grants(&self) -> MutexGuard<'_, Grants> {
         self.grants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Invokes the function after a sign-up, if this user signs in for the first time. A failure
+    /// does not block the user.
+    ///
+    /// Source: the Cognito developer guide, "Post confirmation Lambda trigger".
+    async fn sign_up(&self, name: &str) {
+        let Some((known, trigger)) = &self.sign_up else { return };
+        if !known.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned()) {
+            return;
+        }
+        let event = json!({
+            "version": "1", "triggerSource": "PostConfirmation_ConfirmSignUp", "region": REGION,
+            "userPoolId": format!("{REGION}_local"), "userName": name,
+            "callerContext": { "awsSdkVersion": "local", "clientId": "local" },
+            "request": { "userAttributes": {
+                "sub": name, "email": format!("{name}@example.com"), "email_verified": "true",
+            } },
+            "response": {},
+        });
+        trigger(event).await;
     }
 
     /// Returns the id of the browser's session.

@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use axum::Router;
+use futures::FutureExt;
 use ledgerline_dynamodb::DynamoDbStore;
 use tokio::{net::TcpListener, sync::Notify};
 
@@ -135,7 +136,9 @@ impl Stack {
         let url = format!("http://{}", ports.api.local_addr()?);
         let tokens = Arc::new(Tokens::new(url.clone())?);
         let (pages, web_app) = start_web_app(options.root(), &mut template, &url).await?;
-        let sign_in = sign_in::router(Arc::clone(&tokens), std::mem::take(&mut template.clients));
+        let sign_up = sign_up_trigger(&template, &functions);
+        let clients = std::mem::take(&mut template.clients);
+        let sign_in = sign_in::router(Arc::clone(&tokens), clients, sign_up);
         let contract = contract::router(options.root().to_owned(), source.stack().to_owned());
         let developer = options.user;
         let authorizer =
@@ -190,6 +193,17 @@ impl Ports {
         let aws_url = format!("http://{}", aws.local_addr()?);
         Ok(Self { api, aws, aws_url })
     }
+}
+
+/// Returns the trigger of the user pool after a sign-up, if it has one.
+fn sign_up_trigger(template: &Template, functions: &[Arc<Function>]) -> Option<sign_in::Trigger> {
+    let arn = template.sign_up.as_deref()?.trim_end_matches(":live");
+    let function = Arc::clone(functions.iter().find(|function| function.arn() == arn)?);
+    Some(Box::new(move |event| {
+        let function = Arc::clone(&function);
+        // The person has an account even if the trigger fails.
+        async move { _ = function.invoke(event.to_string().into_bytes()).await }.boxed()
+    }))
 }
 
 /// Reads the template. Its stack has the name of the stack that created the data.

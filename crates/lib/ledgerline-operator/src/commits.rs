@@ -7,8 +7,8 @@ use ledgerline::{
     Aggregate, Aggregates, Commit, EventLog, STATE_REPUBLISHED, StoreError, StreamId, Visitor,
     all::{Cursor, Filter, Subscription},
     decode, encode_state, fold,
+    view_store::ViewError,
 };
-use ledgerline_dynamodb::TableError;
 use serde_json::{Value, json};
 
 use crate::{
@@ -231,7 +231,7 @@ pub(crate) async fn trace(
             let is_there = match compared.table.applied_version(&commit.stream).await {
                 Ok(reached) => reached >= commit.version,
                 // A subscriber that cannot read its own position has not applied the commit.
-                Err(TableError::Row(_)) => false,
+                Err(ViewError::Row(_)) => false,
                 Err(error) => return Err(error.into()),
             };
             if is_there { &mut there } else { &mut not_yet }.push(compared.id.as_str());

@@ -17,6 +17,7 @@ use aws_sdk_sqs::types::{
     ChangeMessageVisibilityBatchRequestEntry, MessageSystemAttributeName as Attribute,
     QueueAttributeName,
 };
+use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::Args;
 use futures::{StreamExt, future::join_all, stream};
 use jiff::Timestamp;
@@ -652,9 +653,14 @@ async fn read_batch(deployment: &Deployment, bucket: &str, key: &str) -> Result<
     let object: Value = serde_json::from_slice(&object.context("it does not exist")?)?;
     let payload: Value = serde_json::from_str(object["payload"].as_str().unwrap_or_default())?;
     let records = payload["Records"].as_array().context("it has no records")?.iter();
+    let records = records.map(|record| match record["kinesis"]["data"].as_str() {
+        Some(data) => Ok(serde_json::from_slice(&BASE64_STANDARD.decode(data)?)?),
+        None => Ok(record.clone()),
+    });
+    let records: Vec<Value> = records.collect::<Result<_>>()?;
     // A changed or removed commit is no new one, and an archive changes many.
     let (inserted, changed): (Vec<_>, Vec<_>) =
-        records.partition(|record| record["eventName"] == "INSERT");
+        records.iter().partition(|record| record["eventName"] == "INSERT");
     let commit = |record: &Value| {
         let keys = &record["dynamodb"]["Keys"];
         let stream = StreamId::try_from(keys["stream"]["S"].as_str()?.to_owned()).ok()?;
@@ -662,12 +668,15 @@ async fn read_batch(deployment: &Deployment, bucket: &str, key: &str) -> Result<
     };
     let commits: Option<Vec<_>> = inserted.into_iter().map(commit).collect();
     let commits = commits.context("a record names no commit: run `ledger redeliver --since`")?;
-    let reason = object["requestContext"]["condition"].as_str().unwrap_or("every attempt failed");
+    let request = &object["requestContext"];
+    let function = request["functionArn"].as_str().and_then(|arn| arn.split(':').nth(6));
+    let function = function.map(|name| format!(" of {name}")).unwrap_or_default();
+    let reason = request["condition"].as_str().unwrap_or("every attempt failed");
     let others = match changed.len() {
         0 => String::new(),
         changed => format!("; {changed} records of changed or removed commits"),
     };
-    Ok(FailedBatch { commits, reason: format!("{reason}{others}") })
+    Ok(FailedBatch { commits, reason: format!("{reason}{function}{others}") })
 }
 
 /// Returns the dead-letter queues of the deployed template, with the sources of their messages.

@@ -1,19 +1,29 @@
 //! The deployed stack: its resources, and its functions with their environments. The environments
 //! name the tables and the queues.
 
-use std::{collections::BTreeMap, process::Command, sync::LazyLock, time::Duration};
+use std::{
+    collections::BTreeMap,
+    process::Command,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use aws_config::BehaviorVersion;
 use aws_sdk_cloudformation::types::TemplateStage;
 use aws_sdk_dynamodb::config::{Credentials, SharedCredentialsProvider};
-use aws_sdk_lambda::{primitives::Blob, types::EnvironmentResponse};
+use aws_sdk_lambda::{
+    error::{ProvideErrorMetadata, SdkError},
+    operation::invoke::InvokeError,
+    primitives::Blob,
+    types::EnvironmentResponse,
+};
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use aws_smithy_types::timeout::TimeoutConfig;
 use aws_types::SdkConfig;
-use futures::{StreamExt, stream};
+use futures::{FutureExt, StreamExt, stream};
 use ledgerline::manifest::BODIES_BUCKET;
-use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Units, ViewTable};
+use ledgerline_dynamodb::{DynamoDbStore, KeyNames, ReadPositions, Units, ViewTable};
 use ledgerline_lambda::rebuild::{RebuildRequest, RebuildResponse};
 use serde_json::{Value, json};
 
@@ -201,15 +211,27 @@ impl Deployment {
         id: &str,
         request: &RebuildRequest,
     ) -> Result<RebuildResponse> {
-        let payload = json!({ "rebuild": request }).to_string();
-        let call = self.lambda.invoke().function_name(self.name(id)?).payload(Blob::new(payload));
-        let response = call.send().await?;
-        let body = response.payload.as_ref().map_or(&[][..], |payload| payload.as_ref());
-        if response.function_error.is_some() {
-            bail!("{id}: {}", String::from_utf8_lossy(body));
-        }
-        serde_json::from_slice(body)
-            .context("the deployed function cannot rebuild its view: deploy a newer version first")
+        let response = invoke_view(&self.lambda, &self.name(id)?, request).await;
+        response.with_context(|| id.to_owned())
+    }
+
+    /// Returns a reader of the positions of a view in another store. The reader invokes the view's
+    /// function, because the tool cannot reach the store.
+    pub(crate) fn read_positions(&self, name: &str) -> ReadPositions {
+        let (lambda, name) = (self.lambda.clone(), name.to_owned());
+        Arc::new(move |generation, positions| {
+            let (lambda, name) = (lambda.clone(), name.clone());
+            let request = RebuildRequest { generation, positions, ..RebuildRequest::default() };
+            async move {
+                let response = invoke_view(&lambda, &name, &request).await;
+                let reason = |error: anyhow::Error| match is_denied(&error) {
+                    true => "unknown: needs OperatorPolicy".to_owned(),
+                    false => format!("{error:#}"),
+                };
+                response.map(|response| response.positions).map_err(reason)
+            }
+            .boxed()
+        })
     }
 
     /// Returns the value of a variable that has the same value in every function with this
@@ -352,4 +374,27 @@ async fn aws_config() -> SdkConfig {
     let provider = tls::Provider::Rustls(CryptoMode::Ring);
     let http = aws_smithy_http_client::Builder::new().tls_provider(provider).build_https();
     aws_config::defaults(BehaviorVersion::latest()).http_client(http).load().await
+}
+
+/// Makes a function rebuild, fold or read its view. `name` is that of the function.
+async fn invoke_view(
+    lambda: &aws_sdk_lambda::Client,
+    name: &str,
+    request: &RebuildRequest,
+) -> Result<RebuildResponse> {
+    let payload = json!({ "rebuild": request }).to_string();
+    let call = lambda.invoke().function_name(name).payload(Blob::new(payload));
+    let response = call.send().await?;
+    let body = response.payload.as_ref().map_or(&[][..], |payload| payload.as_ref());
+    if response.function_error.is_some() {
+        bail!("{}", String::from_utf8_lossy(body));
+    }
+    serde_json::from_slice(body)
+        .context("the deployed function cannot rebuild its view: deploy a newer version first")
+}
+
+/// Whether the operator may not invoke the function.
+pub(crate) fn is_denied(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<SdkError<InvokeError>>();
+    error.and_then(ProvideErrorMetadata::code) == Some("AccessDeniedException")
 }

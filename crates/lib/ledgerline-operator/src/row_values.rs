@@ -18,11 +18,11 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     Output, Stack,
-    deployment::Deployment,
+    deployment::{Deployment, is_denied},
     price::READS,
     reconciliation::{SHOWN, YOUNGER},
     subscribers::{find, subscribers},
-    view_folds::{Folds, UNKNOWN, Versions, ViewFolds, fold_row, is_denied},
+    view_folds::{Folds, UNKNOWN, Versions, ViewFolds, fold_row},
 };
 
 /// The number of streams that are compared together.

@@ -10,8 +10,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use backon::{ConstantBuilder, Retryable};
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
-use ledgerline::{StreamId, manifest::SubscriberKind};
-use ledgerline_dynamodb::{Generations, Phase, Standby, TableError, ViewTable};
+use ledgerline::{StreamId, manifest::SubscriberKind, view_store::ViewError};
+use ledgerline_dynamodb::{Generations, Phase, Standby, ViewTable};
 use ledgerline_lambda::rebuild::{RebuildRequest, RebuildResponse};
 use serde_json::json;
 
@@ -420,7 +420,7 @@ impl View<'_> {
         let compared = stream::iter(streams).map(|(stream, Versions { log, view })| async move {
             let read = match table.applied_version(&stream).await {
                 // The function has the reason for which it cannot repair the stream.
-                Err(TableError::Row(_)) => 0,
+                Err(ViewError::Row(_)) => 0,
                 read => read?,
             };
             // An eventually consistent read may return an older version after a newer one.

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::{
     Output, Stack,
-    deployment::Deployment,
+    deployment::{Deployment, is_denied},
     row_values::row_name,
     subscribers::subscribers,
-    view_folds::{UNKNOWN, ViewFolds, is_denied},
+    view_folds::{UNKNOWN, ViewFolds},
 };
 
 /// Prints the rows that each view has of a stream: those that the fold of the stream touches, up to

@@ -89,7 +89,9 @@ pub(crate) async fn list(deployment: &Deployment, stack: &Stack, out: Output) ->
         });
         let described =
             deployment.dynamodb.describe_table().table_name(table.name()).send().await?;
+        // The items of a table with the generations of many views are no rows.
         let items = described.table.and_then(|table| table.item_count);
+        let items = items.filter(|_| !table.is_in_other_store());
         rows.push(json!({
             "who": subscriber.compared.id, "from": kind(subscriber.compared.kind), "of": subscriber.compared.of.join(", "), "table": table.name(),
             "items": items, "generation": generations.active, "other": other,

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail};
 use ledgerline::manifest::{Action, SubscriberKind};
-use ledgerline_dynamodb::reconcile;
+use ledgerline_dynamodb::{ViewTable, reconcile};
 use ledgerline_sam::lookup::{logical_id, resources};
 
 use crate::{
@@ -41,14 +41,21 @@ pub(crate) async fn subscribers(deployment: &Deployment, stack: &Stack) -> Resul
             format!("the manifest of `{id}` has no table `{}`", subscriber.table)
         })?;
         let Ok(Function { name, variables, .. }) = deployment.function(id) else {
-            eprintln!("`{id}` is not deployed; the tool leaves it out");
+            // With its condition, a function need not be there.
+            if function["Condition"].is_null() {
+                eprintln!("`{id}` is not deployed; the tool leaves it out");
+            }
             continue;
         };
         let table = variables.get(&*subscriber.table);
         let table =
             table.with_context(|| format!("`{name}` has no variable `{}`", subscriber.table))?;
         let name_of_table = table;
-        let table = deployment.table(table, keys);
+        let table = match &subscriber.view {
+            Some(view) => ViewTable::from_view(deployment.dynamodb.clone(), table, view)
+                .with_positions(deployment.read_positions(&deployment.name(id)?)),
+            None => deployment.table(table, keys),
+        };
         let events = function["Properties"]["Events"]
             .as_object()
             .into_iter()

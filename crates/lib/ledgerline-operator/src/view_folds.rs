@@ -6,18 +6,15 @@ use std::{
 };
 
 use anyhow::{Error, Result, bail};
-use aws_sdk_lambda::{
-    error::{ProvideErrorMetadata, SdkError},
-    operation::invoke::InvokeError,
-};
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use ledgerline::{
     Changes, LogTable, StreamId,
     changes::{Change, Fields, Key},
     manifest::SubscriberKind,
+    view_store::StoredRow,
 };
-use ledgerline_dynamodb::{StoredRow, ViewTable};
+use ledgerline_dynamodb::ViewTable;
 use ledgerline_lambda::rebuild::{RebuildRequest, StreamRange};
 
 use crate::{deployment::Deployment, subscribers::Subscriber};
@@ -68,6 +65,9 @@ impl<'a> ViewFolds<'a> {
             }
         }
         let table = &subscriber.compared.table;
+        if table.is_in_other_store() {
+            return Err("the rows are not in DynamoDB");
+        }
         // The names live as long as the program, which compares one view or shows one stream.
         let name = |name: &str| &*name.to_owned().leak();
         let keys = LogTable {
@@ -175,12 +175,6 @@ impl<'a> ViewFolds<'a> {
             }
         }
     }
-}
-
-/// Whether the operator may not invoke the function.
-pub(crate) fn is_denied(error: &Error) -> bool {
-    let error = error.downcast_ref::<SdkError<InvokeError>>();
-    error.and_then(ProvideErrorMetadata::code) == Some("AccessDeniedException")
 }
 
 /// Returns the row after these changes, each the fold of another stream; `None` if their result

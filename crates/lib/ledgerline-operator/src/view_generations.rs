@@ -14,7 +14,7 @@ use ledgerline_dynamodb::{
     Generations, InvalidTransition, Marks, Move, Phase, Previous, SegmentProgress, Standby,
     ViewTable,
 };
-use ledgerline_lambda::rebuild::RebuildResponse;
+use ledgerline_lambda::rebuild::{RebuildRequest, RebuildResponse};
 use serde_json::json;
 
 use crate::{
@@ -379,6 +379,12 @@ impl View<'_> {
             }
         };
         self.wait_for_cached_generations(&leaving).await;
+        if self.table.is_in_other_store() {
+            let request =
+                RebuildRequest { generation: number, delete: true, ..RebuildRequest::default() };
+            let id = &self.subscriber.compared.id;
+            self.deployment.invoke_view(id, &request).await?;
+        }
         let table = self.table.at(number);
         let mut after = None;
         let mut deleted = 0;

@@ -209,7 +209,7 @@ impl Application {
             instance: Arc::new(move |wire| {
                 let wire = wire.under(&role);
                 let table = StateRows::new(wire.dynamodb(), table(id), view.table);
-                stateful(id, StateProjector { table, log: World::store_at(&wire), view })
+                stateful(id, StateProjector::new(table, World::store_at(&wire), view))
             }),
         });
         self

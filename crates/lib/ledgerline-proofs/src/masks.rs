@@ -295,7 +295,7 @@ async fn answer_to_a_queue(wire: &Wire, mask: u64) -> Result<()> {
     ensure!(still.is_empty(), "{still:?} failed again");
     for tank in &tanks {
         let stream = &tank[0].stream;
-        let position = runner.consumer.projector.table.position(stream).await?;
+        let position = runner.consumer.projector.rows.position(stream).await?;
         let last = commits.iter().filter(|commit| commit.stream == *stream).count() as u64;
         ensure!(position == last, "the position in {stream} is {position}, not {last}");
     }

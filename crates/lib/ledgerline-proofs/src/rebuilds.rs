@@ -189,7 +189,7 @@ impl Instance {
             Kind::Lists => log(LISTS),
             Kind::States => {
                 let table = StateRows::new(wire.dynamodb(), table("SitesTable"), SITES.table);
-                Self::States(StateProjector { table, log: store(), view: SITES })
+                Self::States(StateProjector::new(table, store(), SITES))
             }
         }
     }

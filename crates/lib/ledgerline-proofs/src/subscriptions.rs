@@ -347,6 +347,8 @@ mod tests {
 
     use ledgerline_dynamodb::{Generations, Move};
 
+    use ledgerline::view_store::RowStore;
+
     use super::*;
     use crate::faulty_wire::Fault;
 
@@ -359,7 +361,8 @@ mod tests {
             let quiet = world.wire.fork();
             world.runtime.block_on(async {
                 let (log, rows) = (World::store_at(&quiet), |generation| {
-                    LogRows::new(quiet.dynamodb(), table("FillsTable"), KEYS).at(generation)
+                    LogRows::new(quiet.dynamodb(), table("FillsTable"), KEYS)
+                        .at_generation(generation)
                 });
                 let stream = StreamId::new("tank", "1").unwrap();
                 for version in 1..=1_000 {

@@ -33,7 +33,8 @@ impl<'t> Template<'t> {
     /// The line that declares a subscriber to the reconciler. It has the function, its table as the
     /// template names it, the table's keys, and the categories that it consumes.
     pub(crate) fn subscriber_line(&self, function: &Function<'_>) -> Option<String> {
-        let subscriber = function.manifest.subscriber.as_ref()?;
+        // The reconciler has no way to another store.
+        let subscriber = function.manifest.subscriber.as_ref().filter(|it| it.view.is_none())?;
         let id = table_of_variable(self, function, &subscriber.table)?;
         let table = function.manifest.table_of(&subscriber.table)?;
         let sort = table.sort.as_deref().unwrap_or("-");

@@ -2,6 +2,7 @@
 
 mod application_name;
 mod assembly;
+mod conditions;
 mod deploy;
 mod function;
 mod headings;

@@ -19,7 +19,11 @@ pub(crate) fn longest(template: &Value, value: &Value) -> usize {
                     2 + named(template, &path.collect::<Vec<_>>().join("."))
                 }
                 "Fn::Sub" => substituted(template, argument.as_str().unwrap_or_default()),
-                // Both values of a condition, or all parts of a text.
+                "Fn::If" => {
+                    let values = list(argument).into_iter().skip(1);
+                    values.map(|value| longest(template, value)).max().unwrap_or_default()
+                }
+                // All parts of a text.
                 name if name.starts_with("Fn::") => {
                     list(argument).into_iter().map(|part| longest(template, part)).sum()
                 }

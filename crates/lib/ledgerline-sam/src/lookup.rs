@@ -92,10 +92,14 @@ pub(crate) fn variable<'t>(
         .find_map(|node| node["Environment"]["Variables"].get(name))
 }
 
-/// The logical ids that an `Fn::Sub` refers to.
-pub(crate) fn substitutions(value: &Value) -> impl Iterator<Item = &str> {
+/// The logical ids that an `Fn::Sub` refers to, or those of each text of an `Fn::Join`, also where
+/// a condition chooses the text.
+pub(crate) fn substitutions(value: &Value) -> Vec<&str> {
     let text = value["Fn::Sub"].as_str().unwrap_or_default();
-    text.split("${").skip(1).filter_map(|rest| rest.split('}').next())
+    let own = text.split("${").skip(1).filter_map(|rest| rest.split('}').next());
+    let parts = list(&value["Fn::Join"][1]).into_iter();
+    let parts = parts.chain(list(&value["Fn::If"]).into_iter().skip(1));
+    own.chain(parts.flat_map(substitutions)).collect()
 }
 
 /// The name of a function's binary.

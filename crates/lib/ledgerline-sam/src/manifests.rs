@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use ledgerline::manifest::{Manifest, Manifests};
 use serde_json::Value;
 
-use crate::template::Source;
+use crate::{lookup, template::Source};
 
 /// The names of the functions whose manifests differ.
 #[must_use]
@@ -17,12 +17,20 @@ pub fn changed_functions(ours: &Manifests, others: &Manifests) -> Vec<String> {
 }
 
 /// Finds functions whose manifests are not those from which the template was made. A template
-/// without manifests was made by hand.
+/// without manifests was made by hand. A function with a condition need not be among the printed
+/// ones.
 ///
 /// # Errors
 /// When the manifests of the template cannot be read.
 pub fn stale_functions(template: &Source, printed: &Manifests) -> Result<Vec<String>> {
-    let Some(written) = in_template(&template.json())? else { return Ok(Vec::new()) };
+    let json = template.json();
+    let Some(mut written) = in_template(&json)? else { return Ok(Vec::new()) };
+    for (_, function) in lookup::resources(&json, &["AWS::Serverless::Function"]) {
+        let name = lookup::binary(function);
+        if !function["Condition"].is_null() && !printed.contains_key(name) {
+            written.remove(name);
+        }
+    }
     let stale = changed_functions(&written, printed).into_iter();
     let problem = |name| {
         format!("the template was made from another manifest of `{name}`: run `cargo xtask wire`")

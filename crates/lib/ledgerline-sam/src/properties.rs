@@ -51,6 +51,7 @@ const KNOWN: [Known; 7] = [
             "AttributeDefinitions",
             "GlobalSecondaryIndexes",
             "KeySchema",
+            "KinesisStreamSpecification",
             "LocalSecondaryIndexes",
             "ResourcePolicy",
             "StreamSpecification",
@@ -128,7 +129,7 @@ mod tests {
     fn properties_that_are_not_emulated_are_named() {
         let template = "Globals:\n  Function: { Timeout: 3, SnapStart: { ApplyOn: x } }\n  HttpApi: { Domain: {} }\n\
             Resources:\n  HttpApi:\n    Type: AWS::Serverless::HttpApi\n    Properties: { Domain: {}, FailOnWarnings: true }\n  \
-            Rows:\n    Type: AWS::DynamoDB::Table\n    Properties: { KinesisStreamSpecification: {}, BillingMode: PAY_PER_REQUEST }\n  \
+            Rows:\n    Type: AWS::DynamoDB::Table\n    Properties: { ImportSourceSpecification: {}, BillingMode: PAY_PER_REQUEST }\n  \
             Jobs:\n    Type: AWS::SQS::Queue\n    Properties: { FifoQueue: true, RedriveAllowPolicy: {} }\n";
         let source = Source::parse(template, Path::new("t")).unwrap();
         let template = source.template(&BTreeMap::new(), "http://127.0.0.1").unwrap();
@@ -136,7 +137,7 @@ mod tests {
             "Globals.Function.SnapStart",
             "Globals.HttpApi.Domain",
             "HttpApi.Domain",
-            "Rows.KinesisStreamSpecification",
+            "Rows.ImportSourceSpecification",
             "Jobs.RedriveAllowPolicy",
         ];
         assert_eq!(template.ignored_properties, expected);

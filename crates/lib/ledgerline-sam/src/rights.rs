@@ -93,7 +93,7 @@ fn add_source<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut
                 }
             }
         }
-        Source::Http(_) | Source::Sequence(_) | Source::Schedule => {}
+        Source::Http(_) | Source::Sequence(_) | Source::Schedule | Source::SignUp => {}
     }
 }
 

@@ -58,17 +58,31 @@ const VARYING: char = '…';
 /// # Errors
 /// When a file cannot be read, or an event and its answers do not match. Also when the steps of a
 /// function are not numbered 1, 2, 3 and so on.
-pub fn samples(root: &Path) -> Result<Vec<Sample>> {
+pub fn all_samples(root: &Path) -> Result<Vec<Sample>> {
     samples_for(&Source::read(&root.join("template.yaml"))?, root)
+}
+
+/// Reads the samples of the functions that a stack has if no parameter has a value, so without those
+/// that need a database.
+///
+/// # Errors
+/// As those of [`all_samples`].
+pub fn samples(root: &Path) -> Result<Vec<Sample>> {
+    let source = Source::read(&root.join("template.yaml"))?;
+    let template = template::resolve(&source, &BTreeMap::new(), "http://127.0.0.1")?;
+    let functions: BTreeSet<_> = template.functions.iter().map(|function| &*function.id).collect();
+    let mut samples = samples_for(&source, root)?;
+    samples.retain(|sample| functions.contains(&*sample.function));
+    Ok(samples)
 }
 
 /// Reads the samples of the functions of this template. `root` is the folder with their events and
 /// answers.
 ///
 /// # Errors
-/// As those of [`samples`].
+/// As those of [`all_samples`].
 pub fn samples_for(source: &Source, root: &Path) -> Result<Vec<Sample>> {
-    let template = template::resolve(source, &BTreeMap::new(), "http://127.0.0.1")?;
+    let template = template::resolve_all(source)?;
     let mut functions: Vec<_> = template.functions.iter().collect();
     // The order is commands, the fanout, the functions behind it, queries, so that later events
     // find the writes of earlier ones.
@@ -76,7 +90,7 @@ pub fn samples_for(source: &Source, root: &Path) -> Result<Vec<Sample>> {
         let place = |event: &Event| match event {
             Event::HttpApi { method, .. } if method != "GET" => 0,
             Event::Stream(_) => 1,
-            Event::Rule { .. } | Event::Queue(_) | Event::Schedule(_) => 2,
+            Event::Kinesis(_) | Event::Rule { .. } | Event::Queue(_) | Event::Schedule(_) => 2,
             Event::HttpApi { .. } => 3,
         };
         function.events.iter().map(place).min()

@@ -197,6 +197,20 @@ impl Source {
     }
 }
 
+/// The parameter with the host of the database for views. Without a value, functions that need the
+/// database do not exist.
+pub const DATABASE_HOST: &str = "DatabaseHost";
+
+/// Resolves a template with all functions that it may have, such as those that need a database.
+///
+/// # Errors
+/// As those of [`resolve`].
+pub fn resolve_all(source: &Source) -> Result<Template, TemplateError> {
+    let has_database = source.json()["Parameters"][DATABASE_HOST].is_object();
+    let host = has_database.then(|| (DATABASE_HOST.to_owned(), "localhost".to_owned()));
+    resolve(source, &host.into_iter().collect(), "http://127.0.0.1")
+}
+
 /// Reads a template that has functions, as [`Source::read`] and [`Source::template`] do.
 ///
 /// # Errors

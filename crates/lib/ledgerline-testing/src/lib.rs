@@ -54,7 +54,7 @@ use serde_json::{Value, json};
 pub use self::{
     api_client::{Answer, Api, Quiet, eventually},
     copies::copy_streams,
-    local_stack::LocalStack,
+    local_stack::{LocalStack, has_postgres},
     log::{category_commits, client_and_wire, cold, commits, event_types, send, store_and_wire},
     memory_bodies::{BodyFailure, MemoryBodies},
     requests::any_request_is_answered,

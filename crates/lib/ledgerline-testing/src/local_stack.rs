@@ -21,6 +21,7 @@ use super::{
     api_client::{eventually, note},
     table, workspace,
 };
+use ledgerline_local::postgres::is_postgres_installed;
 use ledgerline_sam::template;
 
 /// The turns that running stacks hold. Several stacks run at once, because most tests mostly wait.
@@ -53,10 +54,35 @@ impl Deref for LocalStack {
     }
 }
 
+/// Whether tests can start a PostgreSQL server. With `LEDGERLINE_POSTGRES=required`, as in CI, a
+/// missing server is a failure of the test that needs it.
+pub fn has_postgres() -> bool {
+    if is_postgres_installed() || std::env::var_os("LEDGERLINE_POSTGRES").is_some() {
+        return true;
+    }
+    eprintln!(
+        "no PostgreSQL server is installed, so a part of the test is left out: install Debian's `postgresql`"
+    );
+    false
+}
+
 impl LocalStack {
     /// Starts the program `local` of the workspace, and waits until it prints that it is ready.
     pub async fn start(data: Option<&Path>) -> Self {
         Self::start_with(data, &[], &[], ONE).await
+    }
+
+    /// Starts a stack with a database for views, if the workspace has views in PostgreSQL and a
+    /// server is installed. Returns whether the stack has all functions of the template.
+    pub async fn start_whole() -> (Self, bool) {
+        let template = template::tree(&workspace().join("template.yaml")).unwrap();
+        if !template["Parameters"][template::DATABASE_HOST].is_object() {
+            return (Self::start(None).await, true);
+        }
+        match has_postgres() {
+            true => (Self::start_as(&["--postgres"]).await, true),
+            false => (Self::start(None).await, false),
+        }
     }
 
     /// Starts a stack for a test that loads the machine. No other stack runs at the same time,
@@ -148,6 +174,11 @@ impl LocalStack {
     /// largest of several times.
     pub fn measured(&self, function: &str, name: &str) -> f64 {
         self.values(function, name).iter().sum()
+    }
+
+    /// Returns the address of the database that the stack has started.
+    pub fn database_url(&self) -> String {
+        self.find(|line| line.strip_prefix("  database     ").map(ToOwned::to_owned)).unwrap()
     }
 
     /// Returns the number of lines with a measurement of a function under this name. A sum of times

@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{Answer, LocalStack, workspace};
-use ledgerline_sam::template::{self, Event};
+use ledgerline_sam::template::{self, Event, Source};
 
 /// The number of requests to each route.
 const REQUESTS: usize = 60;
@@ -16,8 +16,7 @@ const UNKNOWN: &str = "zzz";
 const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
 
 /// Names of parameters that some route may have, with a bar between two names.
-const PARAMETERS: &str =
-    "limit|cursor|minVersion|after|category|type|day|accountId|url|owner|status|Limit|minversion|";
+const PARAMETERS: &str = "limit|cursor|minVersion|q|after|category|type|day|accountId|url|owner|status|Limit|minversion|";
 /// Values, as they stand in a URL, with a bar between two values.
 const VALUES: &str = "|0|1|-1|%2B5|+5|05|1e3|1.0|18446744073709551616|now|beginning|null|a,b|%00|%ff|\
     %F0%9F%98%80|%E2%80%8B|%22|*|2026-11-26T23:00:00-05:00|2026-02-30|eyJhIjoiYiJ9|\
@@ -37,14 +36,21 @@ const HEADERS: [(&str, &[&str]); 4] = [
 pub async fn any_request_is_answered() {
     let seed = super::seed();
     let mut rng = Rng::with_seed(seed);
-    let local = LocalStack::start(None).await;
-    let template =
-        template::load(&workspace().join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1");
+    let (local, is_whole) = LocalStack::start_whole().await;
+    let source = Source::read(&workspace().join("template.yaml")).unwrap();
+    let template = match is_whole {
+        true => template::resolve_all(&source),
+        false => template::resolve(&source, &BTreeMap::new(), "http://127.0.0.1"),
+    };
     let functions = template.unwrap().functions;
     let routes =
         functions.iter().flat_map(|function| &function.events).filter_map(|event| match event {
             Event::HttpApi { method, path, .. } => Some((method.clone(), path.clone())),
-            Event::Stream(_) | Event::Queue(_) | Event::Schedule(_) | Event::Rule { .. } => None,
+            Event::Stream(_)
+            | Event::Kinesis(_)
+            | Event::Queue(_)
+            | Event::Schedule(_)
+            | Event::Rule { .. } => None,
         });
     let (mut wrong, mut answers) = (Vec::new(), BTreeMap::<u16, usize>::new());
     for (method, path) in routes {

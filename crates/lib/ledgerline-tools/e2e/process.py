@@ -61,7 +61,8 @@ with open(sys.argv[1]) as file:
     template = yaml_parse(file.read())
 
 if "CanaryDeployments" in template["Parameters"]:
-    resources = processed(template, {"CanaryDeployments": "true"})["Resources"]
+    values = {"CanaryDeployments": "true"}
+    resources = processed(with_values(values), values)["Resources"]
     if not any(resource["Type"] == "AWS::CodeDeploy::DeploymentGroup" for resource in resources.values()):
         sys.exit("CanaryDeployments makes no deployment group")
     try:
@@ -70,7 +71,9 @@ if "CanaryDeployments" in template["Parameters"]:
     except graphlib.CycleError as cycle:
         sys.exit(f"with CanaryDeployments, resources wait for each other: {' <- '.join(cycle.args[1])}")
 
-before = versions(processed(with_values({}), {}))
+# Functions that need a database exist.
+database = {"DatabaseHost": "db.example.com"} if "DatabaseHost" in template["Parameters"] else {}
+before = versions(processed(with_values(database), database))
 for name, parameter in template["Parameters"].items():
     readers = [
         function
@@ -78,7 +81,7 @@ for name, parameter in template["Parameters"].items():
         if resource["Type"] == "AWS::Serverless::Function" and name in references(resource["Properties"].get("Environment", {}))
     ]
     # As a text, which is how values are handed over.
-    other = {name: str(parameter.get("MaxValue", "another"))}
+    other = {**database, name: str(parameter.get("MaxValue", "another"))}
     kept = versions(processed(with_values(other), other)) & before
     deaf = [function for function in readers if any(version.startswith(f"{function}Version") for version in kept)]
     if deaf:

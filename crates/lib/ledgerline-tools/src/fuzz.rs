@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ledgerline_sam::build::cargo;
+use ledgerline_sam::{build::cargo, template};
 use serde_json::Value;
 
 use crate::{schemas, tools};
@@ -82,6 +82,11 @@ impl Stack {
         let mut local = cargo();
         local.args(["run", "--quiet", "--package", "local", "--"]);
         local.args(["--quiet", "--port", "0", "--aws-address", "127.0.0.1:0"]);
+        // The contract has the routes of views in PostgreSQL.
+        let template = template::tree(Path::new("template.yaml"))?;
+        if template["Parameters"][template::DATABASE_HOST].is_object() {
+            local.arg("--postgres");
+        }
         let mut child = local.stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
         let output = BufReader::new(child.stdout.take().context("the stack has no output")?);
         let mut lines = output.lines();

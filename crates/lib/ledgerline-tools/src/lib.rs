@@ -476,11 +476,8 @@ fn mismatches(metadata: &Metadata) -> Result<Vec<String>> {
         .filter(|target| target.is_bin())
         .map(|target| target.name.clone())
         .collect();
-    let template = ledgerline_sam::template::load(
-        &root.join("template.yaml"),
-        &BTreeMap::new(),
-        "http://127.0.0.1",
-    )?;
+    let source = Source::read(&root.join("template.yaml"))?;
+    let template = ledgerline_sam::template::resolve_all(&source)?;
     let resources: BTreeSet<String> =
         template.functions.iter().map(|function| function.binary.clone()).collect();
     let samples = sample_folders(&root.join(EVENTS))?;

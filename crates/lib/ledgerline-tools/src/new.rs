@@ -65,6 +65,15 @@ pub(crate) enum Via {
     Bus,
 }
 
+/// The store of a projector's view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Store {
+    /// A table in DynamoDB.
+    Dynamodb,
+    /// A table in PostgreSQL.
+    Postgres,
+}
+
 /// The arguments of `cargo xtask new`.
 #[derive(Debug, Args)]
 pub(crate) struct Part {
@@ -95,6 +104,10 @@ pub(crate) struct Part {
     /// consumers can use too.
     #[arg(long, value_name = "SOURCE", conflicts_with_all = ["log", "sums"])]
     via: Option<Via>,
+    /// The store of the view of a projector that gets commits from the log, or states from the
+    /// fanout.
+    #[arg(long, value_name = "STORE", conflicts_with = "via")]
+    store: Option<Store>,
     /// Create a query that also lists the rows with one value of this field, and the index for the
     /// list.
     #[arg(long, value_name = "FIELD", conflicts_with = "log")]
@@ -107,12 +120,14 @@ pub(crate) struct Part {
 impl Part {
     /// Fails if an option is not for this kind of part.
     fn check(&self) -> Result<()> {
-        let Self { kind, application, category, of, log, sums, via, by, commands, .. } = self;
+        let Self { kind, application, category, of, log, sums, via, store, by, commands, .. } =
+            self;
         let of_log = matches!(kind, Kind::Projector | Kind::Query);
         for (is_given, is_right, message) in [
             (*log, of_log, "--log is for projectors and queries"),
             (*sums, *kind == Kind::Projector, "--sums is for projectors"),
             (via.is_some(), *kind == Kind::Projector, "--via is for projectors"),
+            (store.is_some(), *kind == Kind::Projector, "--store is for projectors"),
             (by.is_some(), *kind == Kind::Query, "--by is for queries"),
             (
                 commands.is_some(),
@@ -140,6 +155,10 @@ impl Part {
             }
         }
         Ok(())
+    }
+
+    fn store(&self) -> Store {
+        self.store.unwrap_or(Store::Dynamodb)
     }
 
     fn is_on_bus(&self) -> bool {
@@ -309,10 +328,10 @@ fn lay_down(part: &Part, facts: Option<&Facts>, change: &mut Change) -> Result<(
     let facts = || facts.context("give --of CATEGORY");
     match part.kind {
         Kind::Aggregate => parts::aggregate(change),
-        Kind::Projector if part.sums => parts::sums_projector(change, facts()?),
-        Kind::Projector if part.log => parts::log_projector(change, facts()?),
+        Kind::Projector if part.sums => parts::sums_projector(change, facts()?, part.store()),
+        Kind::Projector if part.log => parts::log_projector(change, facts()?, part.store()),
         Kind::Projector if part.is_on_bus() => parts::bus_projector(change, facts()?),
-        Kind::Projector => parts::state_projector(change, facts()?),
+        Kind::Projector => parts::state_projector(change, facts()?, part.store()),
         Kind::ProcessManager if part.commands.is_some() => parts::commanding(change, facts()?),
         Kind::ProcessManager => parts::process_manager(change, facts()?),
         Kind::Subscription => parts::subscription(change, facts()?),
@@ -355,10 +374,12 @@ fn next_steps(part: &Part, names: &Names) -> String {
         ],
         Kind::Projector => {
             let log = if part.log || part.sums { " --log" } else { "" };
-            vec![
-                ("its rows", format!("{model}/views/{module}.rs, tested by: {test}")),
-                ("read it", format!("cargo xtask new query {name} --of {category}{log}")),
-            ]
+            let read = match part.store() {
+                Store::Dynamodb => format!("cargo xtask new query {name} --of {category}{log}"),
+                Store::Postgres => "docs/postgres.md of ledgerline".to_owned(),
+            };
+            let rows = format!("{model}/views/{module}.rs, tested by: {test}");
+            vec![("its rows", rows), ("read it", read)]
         }
         Kind::Subscription => vec![
             ("its rows", format!("{model}/views/{module}.rs, tested by: {test}")),

@@ -1,9 +1,11 @@
 //! `cargo xtask schemas`: the contract of the workspace, made from its code.
 //!
 //! * `openapi.json` has the routes of the HTTP API.
-//! * `asyncapi.json` has the messages on the bus and on the queues, if events are on the bus.
+//! * `asyncapi.json` has the messages on the bus, on the queues and in the Kinesis stream, if
+//!   events are on the bus.
 //! * `events/<category>/<type>.<number>.json` is the JSON Schema of an event at a schema number.
-//! * `rows/<name>.json` is the JSON Schema of a row.
+//! * `rows/<name>.json` is the JSON Schema of a row. If the view has a script for PostgreSQL,
+//!   `views/<name>.sql`, the generated end of the script has a column for each field of the row.
 //! * `released/` is a copy of all of them, with which every later version is compared.
 
 mod api_errors;
@@ -14,6 +16,7 @@ mod inferred;
 mod openapi;
 mod portable;
 mod revision;
+mod sql_views;
 mod stored;
 mod types;
 
@@ -28,7 +31,7 @@ use ledgerline::{Aggregates, manifest::Manifests};
 use ledgerline_sam::{manifests, template::Source};
 use serde_json::Value;
 
-use self::stored::Stored;
+use self::{sql_views::StaleScript, stored::Stored};
 
 use crate::new::TEMPLATE;
 
@@ -81,16 +84,18 @@ pub(crate) fn run<L: Aggregates>(
         fs::write(path, text(&serde_json::to_value(&types)?))?;
     }
     problems.extend(asyncapi::taken_fields(&types.aggregates));
+    let scripts = sql_views::stale_scripts(root, &types.documents)?;
     let documents = types.contract(&source, &manifests, root)?;
     if mode != Mode::Release {
         problems.extend(compatibility::problems(&earlier, &documents));
     }
     let stale = stale(folder, &documents)?;
     if mode == Mode::Check {
-        let is_stale = |path: &PathBuf| {
-            format!("{FOLDER}/{} is stale: run `cargo xtask schemas`", path.display())
-        };
-        problems.extend(stale.iter().map(is_stale));
+        let paths = stale.iter().map(|path| folder.join(path));
+        let paths = paths.chain(scripts.iter().map(|script| script.path.clone()));
+        let is_stale =
+            |path: PathBuf| format!("{} is stale: run `cargo xtask schemas`", path.display());
+        problems.extend(paths.map(is_stale));
     }
     if !problems.is_empty() {
         problems.iter().for_each(|problem| eprintln!("{problem}"));
@@ -103,7 +108,15 @@ pub(crate) fn run<L: Aggregates>(
             }
         );
     }
-    let written = if mode == Mode::Check { 0 } else { write(folder, &documents, &stale)? };
+    let written = match mode {
+        Mode::Check => 0,
+        Mode::Write | Mode::Release => {
+            for StaleScript { path, text } in &scripts {
+                fs::write(path, text).with_context(|| path.display().to_string())?;
+            }
+            write(folder, &documents, &stale)? + scripts.len()
+        }
+    };
     if mode == Mode::Release {
         let released = folder.join(RELEASED);
         let stale = self::stale(&released, &documents)?;

@@ -1,14 +1,18 @@
 //! The tests that every store must pass, one function each, so that the name of a failed test
 //! describes the fault. Each port has a module.
 //!
-//! A crate that implements the ports runs all tests with
-//! [`contract_tests!`](crate::contract_tests).
+//! A crate that implements the ports of an event store runs all tests with
+//! [`contract_tests!`](crate::contract_tests). A store of views has
+//! [`log_row_store_tests!`](crate::log_row_store_tests) and
+//! [`state_row_store_tests!`](crate::state_row_store_tests).
 
 #![expect(clippy::missing_panics_doc, clippy::unwrap_used, reason = "these are tests")]
 
 mod event_log;
 mod idempotency_store;
+pub mod log_row_store;
 mod snapshot_store;
+pub mod state_row_store;
 
 use crate::{
     Commit, Consistency, EventLog, EventStore, IdempotencyRecord, Meta, Range, RecordedEvent,
@@ -50,6 +54,13 @@ macro_rules! contract_tests {
             let store = $make.await;
             $crate::contract::check(stringify!($name), &store).await;
         })*)*
+    };
+    (@each [$make:expr] $port:ident: $($name:ident)*) => {
+        $(#[tokio::test]
+        async fn $name() {
+            let store = $make.await;
+            $crate::contract::$port::$name(&store).await;
+        })*
     };
     (@call [$test:ident $store:ident] $($port:ident: $($name:ident)*;)*) => {
         match $test {

@@ -26,6 +26,7 @@ pub mod testing;
 pub mod url_text;
 pub mod values;
 mod view;
+pub mod view_store;
 
 pub(crate) use self::execute::Pause;
 pub use self::{

@@ -30,6 +30,9 @@ pub type Manifests = BTreeMap<String, Manifest>;
 pub struct Manifest {
     /// The source of its events.
     pub source: Source,
+    /// Whether the function also gets the records of the log's Kinesis stream.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kinesis: bool,
     /// Its kind of subscriber, and the table of its progress, if it subscribes to the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subscriber: Option<Subscriber>,
@@ -88,6 +91,8 @@ pub enum Source {
     Sequence(BTreeSet<Name>),
     /// A schedule alone.
     Schedule,
+    /// The user pool, after a person has confirmed a sign-up.
+    SignUp,
 }
 
 /// A route of the HTTP API.
@@ -133,8 +138,52 @@ impl Scope {
 pub struct Subscriber {
     /// The kind of subscriber.
     pub kind: SubscriberKind,
-    /// The variable that names the table with its rows, positions or checkpoint.
+    /// The variable that names the table with its rows, positions or checkpoint. If another store
+    /// has the rows, it names the table with the generations ([`VIEWS_TABLE`]).
     pub table: Name,
+    /// The view, if another store than DynamoDB has its rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub view: Option<OtherView>,
+}
+
+/// The variable that names the table with the generations of all views whose rows are in other
+/// stores than DynamoDB. Its partition key is [`OtherView::key`].
+pub const VIEWS_TABLE: Table = Table::new("VIEWS_TABLE", "view", Some("entry"));
+
+/// A view whose rows are in another store than DynamoDB.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OtherView {
+    /// The kind of store.
+    pub store: ViewStore,
+    /// The name of the view in the store.
+    pub name: Name,
+}
+
+/// The stores of views other than DynamoDB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ViewStore {
+    /// PostgreSQL.
+    Postgres,
+}
+
+impl OtherView {
+    /// Returns the view of the table or index that this variable names, in this store: that of
+    /// `FILLS_TABLE` is named `fills`.
+    #[must_use]
+    pub fn new(store: ViewStore, variable: &str) -> Self {
+        let name = variable.strip_suffix("_TABLE").unwrap_or(variable).to_lowercase();
+        Self { store, name: name.into() }
+    }
+
+    /// Returns its partition key in the table of generations: `postgres/fills`.
+    #[must_use]
+    pub fn key(&self) -> String {
+        match self.store {
+            ViewStore::Postgres => format!("postgres/{}", self.name),
+        }
+    }
 }
 
 /// The ways in which a function subscribes to the log.
@@ -347,6 +396,7 @@ impl Manifest {
     pub fn new(source: Source) -> Self {
         Self {
             source,
+            kinesis: false,
             subscriber: None,
             tables: Vec::new(),
             bodies: None,
@@ -379,8 +429,26 @@ impl Manifest {
     /// Declares the kind of subscriber of the function, with the table of its progress.
     #[must_use]
     pub fn subscriber(mut self, kind: SubscriberKind, table: Table) -> Self {
-        self.subscriber = Some(Subscriber { kind, table: table.variable.clone() });
+        self.subscriber = Some(Subscriber { kind, table: table.variable.clone(), view: None });
         self.table(table)
+    }
+
+    /// Declares the kind of subscriber of a function that writes the rows of this view into another
+    /// store. Its generations are in a table of DynamoDB.
+    #[must_use]
+    pub fn other_view(mut self, kind: SubscriberKind, view: OtherView) -> Self {
+        let keys = BTreeSet::from([view.key().into()]);
+        let table = VIEWS_TABLE.grant_keys([Action::GetItem, Action::PutItem], &keys);
+        self.subscriber =
+            Some(Subscriber { kind, table: table.variable.clone(), view: Some(view) });
+        self.table(table)
+    }
+
+    /// Adds the Kinesis stream of the log as a source, beside the queue.
+    #[must_use]
+    pub fn kinesis(mut self) -> Self {
+        self.kinesis = true;
+        self
     }
 
     /// Adds a variable.
@@ -427,6 +495,10 @@ impl Manifest {
         check_texts("variable", variables, |text| text.chars().all(is_upper))?;
         let is_word = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         let of_indexes = self.tables.iter().flat_map(|table| &table.indexes);
+        let of_view = self.subscriber.iter().filter_map(|subscriber| subscriber.view.as_ref());
+        check_texts("name of a view", of_view.map(|view| &view.name), |text| {
+            text.chars().all(is_word)
+        })?;
         let of_indexes = of_indexes.flat_map(|index| [&index.name, &index.partition, &index.sort]);
         let keys =
             self.tables.iter().flat_map(|table| [Some(&table.partition), table.sort.as_ref()]);
@@ -448,7 +520,8 @@ impl Manifest {
             | Source::Queue(_)
             | Source::Stream
             | Source::Sequence(_)
-            | Source::Schedule => None,
+            | Source::Schedule
+            | Source::SignUp => None,
         };
         let events = events.into_iter().flatten();
         check_texts("name of an event or metric", events.chain(&self.metrics), |text| {
@@ -474,7 +547,8 @@ impl Manifest {
             | Source::Queue(_)
             | Source::Stream
             | Source::Sequence(_)
-            | Source::Schedule => &[],
+            | Source::Schedule
+            | Source::SignUp => &[],
         }
     }
 
@@ -483,7 +557,7 @@ impl Manifest {
         match &self.source {
             Source::States { category, .. } => BTreeSet::from([&**category]),
             Source::Queue(of) | Source::Sequence(of) => of.iter().map(|of| &**of).collect(),
-            Source::Http(_) | Source::Stream | Source::Schedule => BTreeSet::new(),
+            Source::Http(_) | Source::Stream | Source::Schedule | Source::SignUp => BTreeSet::new(),
         }
     }
 

@@ -13,6 +13,11 @@ ledgerline_lambda::handlers! {
     bookings_queries: ledgerline_lambda::queries::run(queries::bookings::routes());
     bookings_subscription: ledgerline_lambda::subscription::run(bank::views::bookings::VIEW);
     transactions_projector: ledgerline_lambda::log_projector::run(bank::views::transactions::VIEW);
+    transactions_search_queries: ledgerline_lambda::queries::run(queries::search::routes());
+    transactions_search_projector: ledgerline_postgres::log_projector::run(
+        bank::views::transactions::VIEW,
+        bank::views::transactions::SQL,
+    );
     transfer: ledgerline_lambda::process_manager::run(async |_, store| Ok(Transfers::new(store)));
     transfer_commands: ledgerline_lambda::commands::run(commands::transfer::routes());
     transfer_queries: ledgerline_lambda::queries::run(queries::transfer::routes());

@@ -2,4 +2,5 @@
 
 pub mod account;
 pub mod bookings;
+pub mod search;
 pub mod transfer;

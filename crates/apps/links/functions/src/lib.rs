@@ -15,7 +15,8 @@ ledgerline_lambda::handlers! {
     link_commands: ledgerline_lambda::commands::run(commands::link::routes());
     link_ratings_projector: ledgerline_lambda::log_projector::run(links::views::link_ratings::VIEW);
     rating_queries: ledgerline_lambda::queries::run(queries::rating::routes());
+    sign_up: ledgerline_lambda::sign_up::run::<User>(commands::user::sign_up);
     user_commands: ledgerline_lambda::commands::run(commands::user::routes());
-    user_ratings_projector: ledgerline_lambda::log_projector::run(links::views::user_ratings::VIEW);
+    user_ratings_projector: ledgerline_lambda::log_projector::run_with_kinesis(links::views::user_ratings::VIEW);
     welcome_email: process_managers::welcome_email::run();
 }

@@ -2,7 +2,10 @@
 //! log: a batch of commits, with the positions that they move. Deliveries write one commit or a
 //! few, a rebuild writes many.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use aws_sdk_dynamodb::{
     operation::transact_write_items::TransactWriteItemsError,
@@ -13,15 +16,14 @@ use aws_sdk_dynamodb::{
 };
 use backon::{ExponentialBuilder, Retryable};
 use ledgerline::{
-    Changes,
+    StreamId,
     changes::{Change, Key},
+    view_store::{Applied, CommitBatch, ViewError},
 };
 
 use super::{
-    Applied, CommitBatch, CommitChanges, LogRows, MAX_TRANSACTION_ITEMS, POSITION, POSITION_ENTRY,
-    Position, RowKey, TableError, batch, cancellation_error, invalid,
-    log_rows::Guard,
-    number, number_of,
+    LogRows, MAX_TRANSACTION_ITEMS, POSITION, POSITION_ENTRY, Position, RowKey, batch,
+    cancellation_error, invalid, number, number_of,
     stream_position::{Condition, position_below, position_equals},
 };
 use crate::error::table_error;
@@ -30,56 +32,15 @@ use crate::error::table_error;
 /// rows (rule 11).
 const MAX_CONFLICTS: usize = 10;
 /// The longest pause of a rebuild, whose workers conflict at sums.
-const REBUILD_PAUSE: Duration = Duration::from_millis(500);
+pub(super) const REBUILD_PAUSE: Duration = Duration::from_millis(500);
 
 impl LogRows {
-    /// Adds a commit to a batch. The batch's earlier commits of its stream are those right before
-    /// it.
-    ///
-    /// # Errors
-    /// When the batch has to be written first, because both together exceed the limits of one
-    /// transaction. The changes are returned.
-    pub fn try_add(
-        &self,
-        batch: &mut CommitBatch,
-        commit: CommitChanges<'_>,
-    ) -> Result<(), Changes> {
-        let CommitChanges { stream, version, changes } = commit;
-        // Inserted rows need no transaction.
-        if self.guard == Guard::Transaction {
-            let bytes = changes.bytes();
-            if batch.is_full_for(&changes, bytes) {
-                return Err(changes);
-            }
-            batch.bytes += bytes;
-        }
-        batch.add(stream, version, changes);
-        Ok(())
-    }
-
-    /// Applies the changes of these commits, and moves the positions in their streams (rule 9).
-    ///
-    /// In a view that inserts rows, no write has a condition: the caller has compared the positions
-    /// with the beginning of the batch. The last row of a stream contains its own commit's version,
-    /// and the other rows contain the position before the first of the commits. The last row is
-    /// written after all others. So every row up to the position in the newest row exists.
-    ///
-    /// # Errors
-    /// When the table fails, there are more rows and streams than one transaction accepts, or a
-    /// view that inserts rows changes one. In such a view, some of the rows may have been written.
-    pub async fn apply(&self, batch: &CommitBatch) -> Result<Applied, TableError> {
-        match self.guard {
-            Guard::Transaction => self.transact(batch, REBUILD_PAUSE).await,
-            Guard::NewestRow => self.insert_rows(batch).await,
-        }
-    }
-
     /// Writes a batch in one transaction. `longest` is the longest pause between two attempts.
     pub(super) async fn transact(
         &self,
         batch: &CommitBatch,
         longest: Duration,
-    ) -> Result<Applied, TableError> {
+    ) -> Result<Applied, ViewError> {
         // Usually another stream changes the same row, such as a sum. A pause here costs less than
         // a redelivery of the message, which would delay all of its group.
         let delays = ExponentialBuilder::default()
@@ -88,15 +49,21 @@ impl LogRows {
             .with_max_times(MAX_CONFLICTS)
             .with_jitter();
         let write = || self.write_together(batch);
-        let is_busy = |error: &TableError| matches!(error, TableError::Throttled(_));
+        let is_busy = |error: &ViewError| matches!(error, ViewError::Throttled(_));
         write.retry(delays).sleep(tokio::time::sleep).when(is_busy).await
     }
 
-    async fn insert_rows(&self, batch: &CommitBatch) -> Result<Applied, TableError> {
+    /// Inserts the rows of a batch, and writes the positions of the streams in `beside` next to the
+    /// rows, too.
+    pub(super) async fn insert_rows(
+        &self,
+        batch: &CommitBatch,
+        beside: &BTreeSet<StreamId>,
+    ) -> Result<Applied, ViewError> {
         let mut rows = BTreeMap::<_, Vec<_>>::new();
         for ((partition, _), change) in batch.changes.iter() {
             let Change::Insert(fields) = change else {
-                return Err(TableError::Row("a view that inserts rows cannot change rows".into()));
+                return Err(ViewError::Row("a view that inserts rows cannot change rows".into()));
             };
             rows.entry(partition.as_str()).or_default().push(self.row(fields)?);
         }
@@ -113,12 +80,12 @@ impl LogRows {
                 row.insert(POSITION_ENTRY.into(), number(step.from));
                 first_rows.push(row);
             }
-            if step.last_row < step.to || step.beside {
+            if step.last_row < step.to || beside.contains(stream) {
                 positions.push((stream, step.to));
             }
         }
         if !rows.is_empty() {
-            return Err(TableError::Row(
+            return Err(ViewError::Row(
                 "an inserted row must be in the partition of its stream's id".into(),
             ));
         }
@@ -134,7 +101,7 @@ impl LogRows {
         Ok(Applied::Written { units, further })
     }
 
-    async fn write_together(&self, batch: &CommitBatch) -> Result<Applied, TableError> {
+    async fn write_together(&self, batch: &CommitBatch) -> Result<Applied, ViewError> {
         let mut positions = Vec::new();
         for (stream, step) in &batch.moves {
             let position = Position { position: step.to, progress: step.progress.clone() };
@@ -150,7 +117,8 @@ impl LogRows {
             });
         }
         if batch.changes.len() + positions.len() > MAX_TRANSACTION_ITEMS {
-            return Err(TableError::TooManyRows(batch.changes.len()));
+            let (rows, max) = (batch.changes.len(), MAX_TRANSACTION_ITEMS - 1);
+            return Err(ViewError::TooManyRows { rows, max });
         }
         let mut writes = Vec::new();
         for (item, Condition { expression, values }) in positions {
@@ -201,7 +169,7 @@ impl LogRows {
         &self,
         key: &Key,
         change: &Change,
-    ) -> Result<TransactWriteItem, TableError> {
+    ) -> Result<TransactWriteItem, ViewError> {
         let item = TransactWriteItem::builder();
         let key = self.view.key(RowKey::from(key));
         let name = &self.view.name;
@@ -220,7 +188,7 @@ impl LogRows {
                 for (place, (field, value)) in set.iter().enumerate() {
                     sets.push(format!("#s{place} = :s{place}"));
                     let value = serde_dynamo::to_attribute_value(value)
-                        .map_err(|error| TableError::Row(error.to_string()))?;
+                        .map_err(|error| ViewError::Row(error.to_string()))?;
                     update = update
                         .expression_attribute_names(format!("#s{place}"), field)
                         .expression_attribute_values(format!(":s{place}"), value);

@@ -17,7 +17,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     error::{Failure, failure, table_error, to_table_error},
-    views::{Item, LogRows, TableError, UnreadableRow, ViewTable, invalid},
+    views::{Item, LogRows, UnreadableRow, ViewError, ViewTable, invalid},
 };
 
 /// The most rows that one call writes.
@@ -44,7 +44,7 @@ impl LogRows {
     ///
     /// # Errors
     /// When the table fails, or is throttled for too long. Some of the rows may have been written.
-    pub async fn put_all(&self, rows: &[impl Serialize]) -> Result<(), TableError> {
+    pub async fn put_all(&self, rows: &[impl Serialize]) -> Result<(), ViewError> {
         let rows = rows.iter().map(|row| self.row(row)).collect::<Result<_, _>>()?;
         self.view.put_items(rows).await.map(|_| ())
     }
@@ -53,7 +53,7 @@ impl LogRows {
     ///
     /// # Errors
     /// When the table fails, or is throttled for too long. Some of the rows may have been deleted.
-    pub async fn delete_all(&self, rows: &[Key]) -> Result<(), TableError> {
+    pub async fn delete_all(&self, rows: &[Key]) -> Result<(), ViewError> {
         let mut writes = Vec::new();
         for row in rows {
             writes.push(delete_request(self.view.key(row.into()))?);
@@ -66,7 +66,7 @@ impl LogRows {
     pub async fn get_all<T: DeserializeOwned>(
         &self,
         rows: &[Key],
-    ) -> Result<Vec<Result<T, UnreadableRow>>, TableError> {
+    ) -> Result<Vec<Result<T, UnreadableRow>>, ViewError> {
         let rows = rows.iter().map(|row| self.view.key(row.into()));
         let found = self.view.get_items(rows.collect(), true).await?;
         Ok(self.view.rows_read(found, self.keys.sort, &[self.keys.partition]))
@@ -75,7 +75,7 @@ impl LogRows {
 
 impl ViewTable {
     /// Writes items as they are. Returns the consumed write units.
-    pub(super) async fn put_items(&self, items: Vec<Item>) -> Result<f64, TableError> {
+    pub(super) async fn put_items(&self, items: Vec<Item>) -> Result<f64, ViewError> {
         let mut writes = Vec::new();
         for item in items {
             let put = PutRequest::builder().set_item(Some(item)).build().map_err(invalid)?;
@@ -84,7 +84,7 @@ impl ViewTable {
         self.write_all(writes).await
     }
 
-    pub(super) async fn write_all(&self, writes: Vec<WriteRequest>) -> Result<f64, TableError> {
+    pub(super) async fn write_all(&self, writes: Vec<WriteRequest>) -> Result<f64, ViewError> {
         let calls: Vec<_> = writes.chunks(WRITES).map(<[WriteRequest]>::to_vec).collect();
         futures::stream::iter(calls)
             .map(|call| self.write_batch(call))
@@ -93,7 +93,7 @@ impl ViewTable {
             .await
     }
 
-    async fn write_batch(&self, mut writes: Vec<WriteRequest>) -> Result<f64, TableError> {
+    async fn write_batch(&self, mut writes: Vec<WriteRequest>) -> Result<f64, ViewError> {
         let mut delays = delays();
         let mut units = 0.0;
         loop {
@@ -114,7 +114,7 @@ impl ViewTable {
             tokio::time::sleep(
                 delays
                     .next()
-                    .ok_or_else(|| TableError::Throttled(remaining_requests(&self.name)))?,
+                    .ok_or_else(|| ViewError::Throttled(remaining_requests(&self.name)))?,
             )
             .await;
         }
@@ -126,7 +126,7 @@ impl ViewTable {
         &self,
         keys: Vec<Item>,
         strongly: bool,
-    ) -> Result<Vec<Item>, TableError> {
+    ) -> Result<Vec<Item>, ViewError> {
         get_items(&self.client, &self.name, keys, strongly).await.map_err(to_table_error)
     }
 }
@@ -177,7 +177,7 @@ fn remaining_requests(table: &str) -> String {
 }
 
 /// Returns the deletion of a row.
-pub(super) fn delete_request(key: Item) -> Result<WriteRequest, TableError> {
+pub(super) fn delete_request(key: Item) -> Result<WriteRequest, ViewError> {
     let delete = DeleteRequest::builder().set_key(Some(key)).build().map_err(invalid)?;
     Ok(WriteRequest::builder().delete_request(delete).build())
 }

@@ -23,7 +23,7 @@ use ledgerline::{Changes, StreamId, all::CLOCK_SKEW};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Item, LogRows, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, RowKey, TableError,
+    Item, LogRows, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, RowKey, ViewError,
     cancellation_error, from_item, invalid, number, to_item,
 };
 use crate::error::table_error;
@@ -107,7 +107,7 @@ impl LogRows {
     pub async fn applied_positions(
         &self,
         streams: &BTreeSet<&StreamId>,
-    ) -> Result<BTreeMap<StreamId, StreamPosition>, TableError> {
+    ) -> Result<BTreeMap<StreamId, StreamPosition>, ViewError> {
         let mut wanted = Vec::new();
         let mut asked = HashMap::new();
         for stream in streams {
@@ -125,7 +125,7 @@ impl LogRows {
     }
 
     /// Reads the checkpoint, with strong consistency.
-    pub async fn checkpoint(&self) -> Result<Checkpoint, TableError> {
+    pub async fn checkpoint(&self) -> Result<Checkpoint, ViewError> {
         let item = self.view.item(self.view.item_key(CHECKPOINT), true).await?;
         item.map_or_else(|| Ok(Checkpoint::default()), from_item)
     }
@@ -139,7 +139,7 @@ impl LogRows {
         holder: &str,
         now: Timestamp,
         holding: SignedDuration,
-    ) -> Result<Option<Checkpoint>, TableError> {
+    ) -> Result<Option<Checkpoint>, ViewError> {
         let until = now + holding;
         let result = self
             .view
@@ -193,7 +193,7 @@ impl LogRows {
         from: &Checkpoint,
         to: NextCheckpoint,
         rows: OrderedRows<'_>,
-    ) -> Result<Option<Checkpoint>, TableError> {
+    ) -> Result<Option<Checkpoint>, ViewError> {
         let moved = Checkpoint {
             cursor: to.cursor,
             state: to.state,
@@ -214,7 +214,7 @@ impl LogRows {
     }
 
     /// Releases the checkpoint without a move, if it is still this holder's.
-    pub async fn give_back_checkpoint(&self, taken: &Checkpoint) -> Result<(), TableError> {
+    pub async fn give_back_checkpoint(&self, taken: &Checkpoint) -> Result<(), ViewError> {
         let pauses = ExponentialBuilder::default()
             .with_min_delay(Duration::from_millis(100))
             .with_max_times(3);
@@ -244,7 +244,7 @@ impl LogRows {
                 Some(_) | None => return Err(table_error(error)),
             }
         }
-        Err(TableError::Throttled("a transaction on the checkpoint is in progress".into()))
+        Err(ViewError::Throttled("a transaction on the checkpoint is in progress".into()))
     }
 
     async fn put_checkpoint_and_rows(
@@ -252,9 +252,12 @@ impl LogRows {
         item: Item,
         from: &Checkpoint,
         OrderedRows { changes, positions }: OrderedRows<'_>,
-    ) -> Result<bool, TableError> {
+    ) -> Result<bool, ViewError> {
         if changes.len() + positions.len() > MAX_CHANGES {
-            return Err(TableError::TooManyRows(changes.len() + positions.len()));
+            return Err(ViewError::TooManyRows {
+                rows: changes.len() + positions.len(),
+                max: MAX_TRANSACTION_ITEMS - 1,
+            });
         }
         let guarded = Put::builder()
             .table_name(&self.view.name)
@@ -296,7 +299,7 @@ impl LogRows {
         Err(cancellation_error(cancelled).unwrap_or_else(|| table_error(error)))
     }
 
-    async fn put_checkpoint(&self, item: Item, from: &Checkpoint) -> Result<bool, TableError> {
+    async fn put_checkpoint(&self, item: Item, from: &Checkpoint) -> Result<bool, ViewError> {
         let put = self
             .view
             .client

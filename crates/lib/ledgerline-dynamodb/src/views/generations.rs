@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 use super::{
-    Item, KeyNames, POSITION_ENTRY, RowKey, TableError, ViewTable, checkpoint::CHECKPOINT,
+    Item, KeyNames, POSITION_ENTRY, RowKey, ViewError, ViewTable, checkpoint::CHECKPOINT,
     from_item, number, to_item,
 };
 use crate::error::table_error;
@@ -349,8 +349,8 @@ impl ViewTable {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn generations(&self) -> Result<Generations, TableError> {
-        let key = item_key(&self.keys, GENERATIONS);
+    pub async fn generations(&self) -> Result<Generations, ViewError> {
+        let key = self.generations_key();
         let Some(mut item) = self.item(key.clone(), true).await? else {
             return Ok(Generations::default());
         };
@@ -364,7 +364,7 @@ impl ViewTable {
     ///
     /// # Errors
     /// When they have to be read, and the table fails.
-    pub async fn recent_generations(&self) -> Result<Generations, TableError> {
+    pub async fn recent_generations(&self) -> Result<Generations, ViewError> {
         let now = Timestamp::now();
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let is_fresh = |seen: &Seen| (seen.at..seen.at + seen.generations.fresh()).contains(&now);
@@ -396,7 +396,7 @@ impl ViewTable {
     /// # Errors
     /// When they have to be read, and the table fails. The projector must not write then: a row
     /// written into one generation alone might never be written into the other one.
-    pub async fn written(&self) -> Result<Vec<u32>, TableError> {
+    pub async fn written(&self) -> Result<Vec<u32>, ViewError> {
         Ok(self.recent_generations().await?.generations_to_write(Timestamp::now()))
     }
 
@@ -404,7 +404,7 @@ impl ViewTable {
     ///
     /// # Errors
     /// When the generations have to be read, and the table fails.
-    pub async fn is_building(&self) -> Result<bool, TableError> {
+    pub async fn is_building(&self) -> Result<bool, ViewError> {
         let generations = self.recent_generations().await?;
         Ok(generations.generation_in_phase(Phase::Building) == Some(self.generation))
     }
@@ -419,7 +419,7 @@ impl ViewTable {
         from: &Generations,
         mut to: Generations,
         by: Move,
-    ) -> Result<bool, TableError> {
+    ) -> Result<bool, ViewError> {
         to.history.push(by);
         let forgotten = to.history.len().saturating_sub(REMEMBERED);
         to.history.drain(..forgotten);
@@ -433,7 +433,7 @@ impl ViewTable {
     ///
     /// # Errors
     /// When the table fails, or others change the generations at each attempt.
-    pub async fn mark_behind(&self, stream: Option<&StreamId>) -> Result<bool, TableError> {
+    pub async fn mark_behind(&self, stream: Option<&StreamId>) -> Result<bool, ViewError> {
         let now = Timestamp::now();
         let is_read =
             |generations: &Generations| generations.active_generation(now) != generations.active;
@@ -459,7 +459,7 @@ impl ViewTable {
     ///
     /// # Errors
     /// As those of [`mark_behind`](Self::mark_behind).
-    pub async fn remove_marks(&self) -> Result<Generations, TableError> {
+    pub async fn remove_marks(&self) -> Result<Generations, ViewError> {
         self.change_marks(|generations| {
             let marks = generations.standby.as_mut().map(|standby| &mut standby.marks);
             marks.is_some_and(|marks| !std::mem::take(marks).is_empty())
@@ -472,7 +472,7 @@ impl ViewTable {
     async fn change_marks(
         &self,
         change: impl Fn(&mut Generations) -> bool,
-    ) -> Result<Generations, TableError> {
+    ) -> Result<Generations, ViewError> {
         for _ in 0..MARK_ATTEMPTS {
             let from = self.generations().await?;
             let mut to = Generations { moves: from.moves + 1, ..from.clone() };
@@ -483,17 +483,17 @@ impl ViewTable {
                 return Ok(to);
             }
         }
-        Err(TableError::Throttled("other functions change the generations".into()))
+        Err(ViewError::Throttled("other functions change the generations".into()))
     }
 
     async fn put_generations(
         &self,
         from: &Generations,
         mut to: Generations,
-    ) -> Result<bool, TableError> {
+    ) -> Result<bool, ViewError> {
         to.moves = from.moves + 1;
         let mut item = to_item(&to)?;
-        item.extend(item_key(&self.keys, GENERATIONS));
+        item.extend(self.generations_key());
         let result = self
             .client
             .put_item()
@@ -531,10 +531,40 @@ impl ViewTable {
         })
     }
 
+    fn generations_key(&self) -> Item {
+        self.unsigned_key(GENERATIONS)
+    }
+
+    /// Returns the key of an item that is no row, and belongs to no generation. If another store
+    /// has the rows, the item is in the partition of the view.
+    fn unsigned_key(&self, name: &str) -> Item {
+        let mut key = item_key(&self.keys, name);
+        if let (Some(view), Some(sort)) = (&self.view, &self.keys.sort) {
+            key.insert(self.keys.partition.to_string(), AttributeValue::S(view.clone()));
+            key.insert(sort.to_string(), AttributeValue::S(name.to_owned()));
+        }
+        key
+    }
+
+    /// Whether a key is that of a row of this generation, or of an item next to its rows.
+    pub(super) fn has_key(&self, key: &Item) -> bool {
+        let text = |name: &str| key.get(name).and_then(|key| key.as_s().ok());
+        let signed = match (&self.view, &self.keys.sort) {
+            (Some(view), Some(sort)) if text(&self.keys.partition) == Some(view) => text(sort),
+            (Some(_), _) => None,
+            (None, _) => text(&self.keys.partition),
+        };
+        signed.is_some_and(|key| generation_of(key) == Some(self.generation))
+    }
+
     /// Returns the key of an item next to the rows of this generation.
     pub(super) fn item_key(&self, name: &str) -> Item {
-        let mut key = item_key(&self.keys, name);
-        key.insert(self.keys.partition.to_string(), self.sign_key(name));
+        let mut key = self.unsigned_key(name);
+        let signed = match (&self.view, &self.keys.sort) {
+            (Some(_), Some(sort)) => sort,
+            (_, _) => &self.keys.partition,
+        };
+        key.insert(signed.to_string(), self.sign_key(name));
         key
     }
 
@@ -612,7 +642,7 @@ impl ViewTable {
         &self,
         mut item: Item,
         partitions: &[&str],
-    ) -> Result<T, TableError> {
+    ) -> Result<T, ViewError> {
         self.strip_keys(&mut item, partitions.iter().copied());
         from_item(item)
     }
@@ -655,7 +685,7 @@ fn sign(generation: u32) -> String {
 
 /// Returns the generation that a partition key belongs to; `None` for the item that names the
 /// generation that is read.
-pub(super) fn generation_of(key: &str) -> Option<u32> {
+fn generation_of(key: &str) -> Option<u32> {
     if key == GENERATIONS {
         return None;
     }
@@ -666,7 +696,7 @@ pub(super) fn generation_of(key: &str) -> Option<u32> {
 }
 
 /// Returns the key of an item that is no row.
-pub(super) fn item_key(keys: &KeyNames, name: &str) -> Item {
+fn item_key(keys: &KeyNames, name: &str) -> Item {
     let partition = (keys.partition.to_string(), AttributeValue::S(name.to_owned()));
     let sort = keys
         .sort

@@ -1,7 +1,7 @@
 //! Rows that are written from the log, together with the position in its stream (rule 9).
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     time::Duration,
 };
 
@@ -12,12 +12,16 @@ use aws_sdk_dynamodb::{
 };
 use ledgerline::{
     LogTable, StreamId, Write,
+    changes::Key,
     position::{Delivery, check},
+    view_store::{
+        Applied, CommitBatch, CommitChanges, LogRowStore, RowStore, StoredRow, ViewError,
+    },
 };
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    Applied, CommitBatch, CommitChanges, Item, RowKey, TableError, ViewTable, condition_held,
+    Item, MAX_TRANSACTION_ITEMS, RowKey, ViewTable, apply::REBUILD_PAUSE, condition_held,
     stream_position::NewestRow, to_item,
 };
 use crate::error::table_error;
@@ -86,26 +90,13 @@ impl LogRows {
         &self.view
     }
 
-    /// Returns the same view, at the rows of this generation.
-    pub fn at(&self, generation: u32) -> Self {
-        Self { view: self.view.at(generation), ..self.clone() }
-    }
-
-    /// Whether one call can write the rows of many streams.
-    pub fn inserts(&self) -> bool {
-        self.guard == Guard::NewestRow
-    }
-
     /// Reads the row with these keys, by an eventually consistent read.
-    pub async fn get<T: DeserializeOwned>(&self, key: RowKey<'_>) -> Result<Option<T>, TableError> {
+    pub async fn get<T: DeserializeOwned>(&self, key: RowKey<'_>) -> Result<Option<T>, ViewError> {
         self.read_row(key, false).await
     }
 
     /// Reads the row with these keys, by a strongly consistent read.
-    pub async fn read<T: DeserializeOwned>(
-        &self,
-        key: RowKey<'_>,
-    ) -> Result<Option<T>, TableError> {
+    pub async fn read<T: DeserializeOwned>(&self, key: RowKey<'_>) -> Result<Option<T>, ViewError> {
         self.read_row(key, true).await
     }
 
@@ -113,13 +104,13 @@ impl LogRows {
         &self,
         key: RowKey<'_>,
         strongly: bool,
-    ) -> Result<Option<T>, TableError> {
+    ) -> Result<Option<T>, ViewError> {
         let item = self.view.item(self.view.key(key), strongly).await?;
         item.map(|item| self.view.read_row(item, &[self.keys.partition])).transpose()
     }
 
     /// Writes a row unless a row has its keys already. Returns whether it was written.
-    pub async fn put_new(&self, row: &impl Serialize) -> Result<bool, TableError> {
+    pub async fn put_new(&self, row: &impl Serialize) -> Result<bool, ViewError> {
         let put = self.view.client.put_item().table_name(&self.view.name);
         let result = put
             .set_item(Some(self.row(row)?))
@@ -137,7 +128,7 @@ impl LogRows {
         row: &impl Serialize,
         field: &str,
         value: &str,
-    ) -> Result<bool, TableError> {
+    ) -> Result<bool, ViewError> {
         let put = self.view.client.put_item().table_name(&self.view.name);
         let result = put
             .set_item(Some(self.row(row)?))
@@ -157,7 +148,7 @@ impl LogRows {
         key: RowKey<'_>,
         field: &str,
         value: &str,
-    ) -> Result<bool, TableError> {
+    ) -> Result<bool, ViewError> {
         let delete = self.view.client.delete_item().table_name(&self.view.name);
         let result = delete
             .set_key(Some(self.view.key(key)))
@@ -183,16 +174,16 @@ impl LogRows {
     /// # Errors
     /// When the table fails, or the commit changes more rows than one transaction accepts. Also
     /// when a view that inserts rows changes one.
-    pub async fn deliver(&self, commit: CommitChanges<'_>) -> Result<(Delivery, u64), TableError> {
+    pub async fn deliver(&self, commit: CommitChanges<'_>) -> Result<(Delivery, u64), ViewError> {
         match self.guard {
             Guard::Transaction => self.deliver_one(commit).await,
             Guard::NewestRow => Ok(self.insert(vec![commit]).await?[0]),
         }
     }
 
-    async fn deliver_one(&self, commit: CommitChanges<'_>) -> Result<(Delivery, u64), TableError> {
-        let CommitChanges { stream, version, changes } = commit;
-        let batch = CommitBatch::from_commit(stream, version, changes);
+    async fn deliver_one(&self, commit: CommitChanges<'_>) -> Result<(Delivery, u64), ViewError> {
+        let version = commit.version;
+        let batch = CommitBatch::from_commit(commit);
         delivery(&self.transact(&batch, DELIVERY_PAUSE).await?, version)
     }
 
@@ -207,30 +198,10 @@ impl LogRows {
         &self,
         commit: CommitChanges<'_>,
         progress: Option<String>,
-    ) -> Result<(Delivery, u64), TableError> {
-        let CommitChanges { stream, version, changes } = commit;
-        let batch = CommitBatch::from_first_changes(stream, version, changes, progress);
+    ) -> Result<(Delivery, u64), ViewError> {
+        let version = commit.version;
+        let batch = CommitBatch::from_first_changes(commit, progress);
         delivery(&self.transact(&batch, DELIVERY_PAUSE).await?, version)
-    }
-
-    /// Applies many commits, like [`deliver`](Self::deliver). A view that inserts rows writes those
-    /// of different streams in the same calls. The deliveries are in the order of the commits.
-    ///
-    /// # Errors
-    /// When the table fails, or a change is no insertion. Some of the commits may have been
-    /// applied.
-    pub async fn deliver_all(
-        &self,
-        commits: Vec<CommitChanges<'_>>,
-    ) -> Result<Vec<(Delivery, u64)>, TableError> {
-        if self.guard == Guard::NewestRow {
-            return self.insert(commits).await;
-        }
-        let mut verdicts = Vec::new();
-        for commit in commits {
-            verdicts.push(self.deliver_one(commit).await?);
-        }
-        Ok(verdicts)
     }
 
     /// Inserts the rows of these commits. The newest row of a stream contains the position: the
@@ -244,13 +215,13 @@ impl LogRows {
     async fn insert(
         &self,
         commits: Vec<CommitChanges<'_>>,
-    ) -> Result<Vec<(Delivery, u64)>, TableError> {
+    ) -> Result<Vec<(Delivery, u64)>, ViewError> {
         let mut verdicts = Vec::new();
         let mut positions = BTreeMap::new();
         // The first batch has the first commit of each stream, the second one the second, and so
         // on. So the position of each is written before that of the next one in its stream, and the
         // position never decreases.
-        let mut batches = Vec::<CommitBatch>::new();
+        let mut batches = Vec::<InsertBatch>::new();
         // The places of a stream's commits in the list: one in each batch.
         let mut places = BTreeMap::<&StreamId, Vec<usize>>::new();
         for CommitChanges { stream, version, changes } in commits {
@@ -269,18 +240,21 @@ impl LogRows {
                 let has_later_rows = last.is_some_and(|last| entry.as_ref() > Some(last));
                 let places = places.entry(stream).or_default();
                 if batches.len() == places.len() {
-                    batches.push(CommitBatch::new(self.keys));
+                    batches.push(InsertBatch::new(self.keys));
                 }
-                batches[places.len()].add(stream, version, changes);
+                let batch = &mut batches[places.len()];
+                // A batch of inserted rows has no limit, so each commit has room.
+                _ = batch.commits.try_add(CommitChanges { stream, version, changes });
                 if has_later_rows {
-                    batches[places.len()].write_position_beside(stream);
+                    batch.beside.insert(stream.clone());
                 }
                 places.push(verdicts.len());
             }
             verdicts.push((verdict, *position));
         }
         for (depth, batch) in batches.iter().enumerate() {
-            let Applied::Written { further, .. } = self.apply(batch).await? else { continue };
+            let applied = self.insert_rows(&batch.commits, &batch.beside).await?;
+            let Applied::Written { further, .. } = applied else { continue };
             // The position next to the rows was not read if the newest row sufficed.
             for (stream, position) in &further {
                 verdicts[places[stream][depth]] = (Delivery::Duplicate, *position);
@@ -294,7 +268,7 @@ impl LogRows {
         &self,
         stream: &StreamId,
         version: u64,
-    ) -> Result<NewestRow, TableError> {
+    ) -> Result<NewestRow, ViewError> {
         let before = version.saturating_sub(1);
         let NewestRow { entry, position } = self.view.newest_row(stream, true).await?;
         if position == before && before > 0 {
@@ -306,32 +280,119 @@ impl LogRows {
         Ok(NewestRow { entry, position: position.max(beside.position) })
     }
 
-    /// Returns the position from which a rebuild resumes in a stream. Only a view that inserts rows
-    /// has it in the newest row; the roles of all others allow no query.
-    pub async fn resume_position(&self, stream: &StreamId) -> Result<u64, TableError> {
-        match self.guard {
-            Guard::NewestRow => self.consistent_position(stream).await,
-            Guard::Transaction => Ok(self.progress(stream).await?.0),
-        }
-    }
-
     /// Returns a row of this generation as an item.
-    pub(super) fn row(&self, row: &impl Serialize) -> Result<Item, TableError> {
+    pub(super) fn row(&self, row: &impl Serialize) -> Result<Item, ViewError> {
         let mut item = to_item(row)?;
         self.view.name_keys(&mut item, [self.keys.partition]);
         Ok(item)
     }
 }
 
+/// Commits of different streams that insert rows in the same calls.
+struct InsertBatch {
+    commits: CommitBatch,
+    /// The streams whose position is written next to the rows, although rows have it.
+    beside: BTreeSet<StreamId>,
+}
+
+impl InsertBatch {
+    fn new(keys: LogTable) -> Self {
+        Self { commits: CommitBatch::new(keys, None), beside: BTreeSet::new() }
+    }
+}
+
+impl RowStore for LogRows {
+    fn at_generation(&self, generation: u32) -> Self {
+        Self { view: self.view.at(generation), ..self.clone() }
+    }
+
+    async fn positions(&self, streams: &[StreamId]) -> Result<Vec<u64>, ViewError> {
+        let positions = streams.iter().map(|stream| self.view.applied_version(stream));
+        futures::future::try_join_all(positions).await
+    }
+
+    /// The operator's tool deletes the rows of a table ([`ViewTable::clear`]).
+    async fn delete_generation(&self) -> Result<(), ViewError> {
+        Ok(())
+    }
+
+    async fn stored_rows(
+        &self,
+        keys: &BTreeSet<Key>,
+    ) -> Result<BTreeMap<Key, StoredRow>, ViewError> {
+        self.view.stored_rows(keys).await
+    }
+}
+
+impl LogRowStore for LogRows {
+    fn writes_many(&self) -> bool {
+        self.guard == Guard::NewestRow
+    }
+
+    fn max_items(&self) -> Option<usize> {
+        match self.guard {
+            Guard::Transaction => Some(MAX_TRANSACTION_ITEMS),
+            // Inserted rows need no transaction.
+            Guard::NewestRow => None,
+        }
+    }
+
+    /// Applies many commits. A view that inserts rows writes those of different streams in the same
+    /// calls.
+    async fn deliver_all(
+        &self,
+        commits: Vec<CommitChanges<'_>>,
+    ) -> Result<Vec<(Delivery, u64)>, ViewError> {
+        if self.guard == Guard::NewestRow {
+            return self.insert(commits).await;
+        }
+        let mut verdicts = Vec::new();
+        for commit in commits {
+            verdicts.push(self.deliver_one(commit).await?);
+        }
+        Ok(verdicts)
+    }
+
+    /// Applies the changes of these commits, and moves the positions in their streams (rule 9).
+    ///
+    /// In a view that inserts rows, no write has a condition: the caller has compared the positions
+    /// with the beginning of the batch. The last row of a stream contains its own commit's version,
+    /// and the other rows contain the position before the first of the commits. The last row is
+    /// written after all others. So every row up to the position in the newest row exists.
+    async fn apply(&self, batch: &CommitBatch) -> Result<Applied, ViewError> {
+        match self.guard {
+            Guard::Transaction => self.transact(batch, REBUILD_PAUSE).await,
+            Guard::NewestRow => self.insert_rows(batch, &BTreeSet::new()).await,
+        }
+    }
+
+    /// Inserted rows have no condition that would compare the position with the version.
+    async fn can_begin_at(&self, stream: &StreamId, version: u64) -> Result<bool, ViewError> {
+        if self.guard == Guard::Transaction || version == 1 {
+            return Ok(true);
+        }
+        Ok(self.consistent_position(stream).await? == version.saturating_sub(1))
+    }
+
+    /// Only a view that inserts rows has the position in the newest row; the roles of all others
+    /// allow no query.
+    async fn resume_position(&self, stream: &StreamId) -> Result<u64, ViewError> {
+        match self.guard {
+            Guard::NewestRow => self.consistent_position(stream).await,
+            Guard::Transaction => Ok(self.progress(stream).await?.0),
+        }
+    }
+}
+
 /// Returns the delivery of a commit of this version, and the position.
-fn delivery(applied: &Applied, version: u64) -> Result<(Delivery, u64), TableError> {
+fn delivery(applied: &Applied, version: u64) -> Result<(Delivery, u64), ViewError> {
     match applied {
         Applied::Written { .. } => Ok((Delivery::Next, version)),
         &Applied::PositionIs(position) => match check(position, version) {
             // The position moved between the failed condition and its answer, because another
             // instance applies commits of this stream.
             Delivery::Next => {
-                Err(TableError::Throttled("another instance applies commits of the stream".into()))
+                Err(ViewError::Throttled("another instance applies commits of the stream".into()))
             }
             verdict @ (Delivery::Duplicate | Delivery::Gap) => Ok((verdict, position)),
         },

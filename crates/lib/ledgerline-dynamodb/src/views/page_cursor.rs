@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use ledgerline::view_store::{InvalidCursor, ViewError};
 
-use super::{Item, TableError};
+use super::Item;
 
 /// A query with the names of the keys of its table or index.
 #[derive(Debug, Clone, Copy)]
@@ -39,23 +40,18 @@ impl List<'_> {
     }
 }
 
-/// A cursor that no page of this query ended with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the cursor is not one that a page of this list ended with")]
-pub struct InvalidCursor;
-
-pub(crate) fn write(key: &Item, query: &List<'_>) -> Result<String, TableError> {
+pub(crate) fn write(key: &Item, query: &List<'_>) -> Result<String, ViewError> {
     let mut rest = BTreeMap::new();
     for (name, value) in key.iter().filter(|(name, _)| *name != query.partition.0) {
         rest.insert(
             name,
-            value.as_s().map_err(|_| TableError::Row(format!("the key {name} is not a text")))?,
+            value.as_s().map_err(|_| ViewError::Row(format!("the key {name} is not a text")))?,
         );
     }
     let name = LIST.to_owned();
     let list = checksum(query);
     rest.insert(&name, &list);
-    let json = serde_json::to_vec(&rest).map_err(|error| TableError::Row(error.to_string()))?;
+    let json = serde_json::to_vec(&rest).map_err(|error| ViewError::Row(error.to_string()))?;
     Ok(BASE64_URL_SAFE_NO_PAD.encode(json))
 }
 

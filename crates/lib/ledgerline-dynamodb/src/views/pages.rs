@@ -7,7 +7,7 @@ use ledgerline::{Index, Projection};
 use serde::de::DeserializeOwned;
 
 use super::{
-    Item, LogRows, StateRows, TOMBSTONE, TableError, ViewTable, deserialize, generations,
+    Item, LogRows, StateRows, TOMBSTONE, ViewError, ViewTable, deserialize, generations,
     page_cursor::{self, List},
 };
 use crate::error::table_error;
@@ -24,9 +24,9 @@ pub struct Page<T> {
 
 impl<T> Page<T> {
     /// Returns the rows and the place where the next page begins, for a reader that needs all rows.
-    pub fn whole(self) -> Result<(Vec<T>, Option<String>), TableError> {
+    pub fn whole(self) -> Result<(Vec<T>, Option<String>), ViewError> {
         let rows = self.rows.into_iter().collect::<Result<_, _>>();
-        Ok((rows.map_err(|row| TableError::Row(row.reason))?, self.cursor))
+        Ok((rows.map_err(|row| ViewError::Row(row.reason))?, self.cursor))
     }
 }
 
@@ -76,7 +76,7 @@ impl LogRows {
     pub async fn page<T: DeserializeOwned>(
         &self,
         query: &PageQuery<'_>,
-    ) -> Result<Page<T>, TableError> {
+    ) -> Result<Page<T>, ViewError> {
         let PageQuery { partition, starts_with, newest_first, limit, cursor } = *query;
         let list = List {
             index: None,
@@ -106,7 +106,7 @@ impl StateRows {
         &self,
         index: &Index,
         query: &PageQuery<'_>,
-    ) -> Result<Page<T>, TableError> {
+    ) -> Result<Page<T>, ViewError> {
         let PageQuery { partition, starts_with, newest_first, limit, cursor } = *query;
         let partitions: Vec<_> = self.keys.partitions().collect();
         let list = List {
@@ -128,7 +128,7 @@ impl StateRows {
 
     /// Returns the rows of these items of an index, in their order, if they still have this place
     /// in it.
-    async fn rows_at(&self, list: &List<'_>, items: &[Item]) -> Result<Vec<Item>, TableError> {
+    async fn rows_at(&self, list: &List<'_>, items: &[Item]) -> Result<Vec<Item>, ViewError> {
         let key = self.keys.key;
         // The ids are as in the table: with the generation.
         let id = |item: &Item| item.get(key).and_then(|id| id.as_s().ok()).cloned();
@@ -177,7 +177,7 @@ impl ViewTable {
     }
 
     /// Reads the items of a page.
-    async fn items(&self, list: &List<'_>) -> Result<Items, TableError> {
+    async fn items(&self, list: &List<'_>) -> Result<Items, ViewError> {
         let prefix = list.starts_with.map(|prefix| {
             if list.is_sorted_by_partition() {
                 generations::escape(prefix)
@@ -207,7 +207,7 @@ impl ViewTable {
         &self,
         list: &List<'_>,
         start: Option<Item>,
-    ) -> Result<(Vec<Item>, Option<Item>), TableError> {
+    ) -> Result<(Vec<Item>, Option<Item>), ViewError> {
         let mut request = self.client.query();
         if let Some(prefix) = list.starts_with {
             let prefix = if list.is_sorted_by_partition() {

@@ -7,11 +7,7 @@ use aws_sdk_dynamodb::types::{AttributeValue, ReturnConsumedCapacity};
 use ledgerline::StreamId;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Item, TableError, ViewTable, batch, from_item,
-    generations::{PART, generation_of},
-    to_item,
-};
+use super::{ViewError, ViewTable, batch, from_item, generations::PART, to_item};
 use crate::error::table_error;
 
 /// The progress of a view's rebuild in one part of the log.
@@ -53,14 +49,14 @@ pub struct Cleared {
 
 impl ViewTable {
     /// Reads the progress of this generation's rebuild in this part of the log.
-    pub async fn part(&self, name: &str) -> Result<SegmentProgress, TableError> {
+    pub async fn part(&self, name: &str) -> Result<SegmentProgress, ViewError> {
         self.item(self.item_key(name), true)
             .await?
             .map_or_else(|| Ok(SegmentProgress::default()), from_item)
     }
 
     /// Stores the progress of the rebuild.
-    pub async fn put_part(&self, name: &str, part: &SegmentProgress) -> Result<(), TableError> {
+    pub async fn put_part(&self, name: &str, part: &SegmentProgress) -> Result<(), ViewError> {
         let mut item = to_item(part)?;
         item.extend(self.item_key(name));
         let put = self.client.put_item().table_name(&self.name).set_item(Some(item));
@@ -79,7 +75,7 @@ impl ViewTable {
     pub async fn clear(
         &self,
         after: Option<HashMap<String, AttributeValue>>,
-    ) -> Result<Cleared, TableError> {
+    ) -> Result<Cleared, ViewError> {
         let mut scan = self
             .client
             .scan()
@@ -94,11 +90,7 @@ impl ViewTable {
             names.push_str(", #sort");
         }
         let page = scan.projection_expression(names).send().await.map_err(table_error)?;
-        let is_of_it = |key: &&Item| {
-            let partition = key.get(&*self.keys.partition).and_then(|key| key.as_s().ok());
-            partition.is_some_and(|key| generation_of(key) == Some(self.generation))
-        };
-        let found: Vec<_> = page.items().iter().filter(is_of_it).cloned().collect();
+        let found: Vec<_> = page.items().iter().filter(|key| self.has_key(key)).cloned().collect();
         let deletions =
             found.iter().cloned().map(batch::delete_request).collect::<Result<_, _>>()?;
         self.write_all(deletions).await?;

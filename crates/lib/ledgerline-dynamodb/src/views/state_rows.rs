@@ -1,6 +1,6 @@
 //! Rows that are written from states: each shows the newest state of its aggregate (rule 8).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use aws_sdk_dynamodb::{
     Client,
@@ -10,22 +10,15 @@ use aws_sdk_dynamodb::{
         ReturnValuesOnConditionCheckFailure,
     },
 };
-use ledgerline::{StateTable, changes::Fields};
+use ledgerline::{
+    StateTable, StreamId,
+    changes::{Fields, Key},
+    view_store::{Overwrite, RowStore, StateRowStore, StoredRow, ViewError},
+};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{
-    Item, TOMBSTONE, TableError, VERSION, ViewTable, from_item, number, number_of, to_item,
-};
+use super::{Item, TOMBSTONE, VERSION, ViewTable, from_item, number, number_of, to_item};
 use crate::error::table_error;
-
-/// The result of overwriting a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Overwrite {
-    /// The row was written.
-    Written,
-    /// The row was not written: the table shows this version already, the same or a newer one.
-    Shows(u64),
-}
 
 /// The rows of a view that is written from states. Cheap to clone.
 ///
@@ -66,30 +59,7 @@ impl StateRows {
         &self.view
     }
 
-    /// Returns the same view, at the rows of this generation.
-    pub fn at(&self, generation: u32) -> Self {
-        Self { view: self.view.at(generation), keys: self.keys }
-    }
-
-    /// Writes a row made from a state, unless the table shows the same version or a newer one
-    /// already (rule 8). Also returns the consumed write units.
-    pub async fn put_newer(
-        &self,
-        row: &impl Serialize,
-        version: u64,
-    ) -> Result<(Overwrite, f64), TableError> {
-        self.overwrite(self.item(row, version)?, version).await
-    }
-
-    /// Returns the fields of the item that [`put_newer`](Self::put_newer) writes.
-    ///
-    /// # Errors
-    /// When the row cannot be stored, or is no JSON as it is stored.
-    pub fn stored_fields(&self, row: &impl Serialize, version: u64) -> Result<Fields, TableError> {
-        from_item(self.item(row, version)?)
-    }
-
-    fn item(&self, row: &impl Serialize, version: u64) -> Result<Item, TableError> {
+    fn item(&self, row: &impl Serialize, version: u64) -> Result<Item, ViewError> {
         let mut item = to_item(row)?;
         item.insert(VERSION.into(), number(version));
         // DynamoDB refuses a row with a null key of an index. Without the field, the row is in no
@@ -105,24 +75,7 @@ impl StateRows {
         Ok(item)
     }
 
-    /// Deletes a row, unless the table shows the same version or a newer one already. It leaves a
-    /// tombstone, which keeps older versions out (rule 8) until `expires`, in Unix seconds. No
-    /// older version may arrive after that time.
-    pub async fn forget(
-        &self,
-        id: &str,
-        version: u64,
-        expires: i64,
-    ) -> Result<(Overwrite, f64), TableError> {
-        let tombstone = HashMap::from([
-            (self.keys.key.to_owned(), self.view.partition(id)),
-            (VERSION.to_owned(), number(version)),
-            (TOMBSTONE.to_owned(), AttributeValue::N(expires.to_string())),
-        ]);
-        self.overwrite(tombstone, version).await
-    }
-
-    async fn overwrite(&self, item: Item, version: u64) -> Result<(Overwrite, f64), TableError> {
+    async fn overwrite(&self, item: Item, version: u64) -> Result<(Overwrite, f64), ViewError> {
         let result = self
             .view
             .client
@@ -157,7 +110,7 @@ impl StateRows {
     pub async fn find_row<T: DeserializeOwned>(
         &self,
         id: &str,
-    ) -> Result<(u64, Option<T>), TableError> {
+    ) -> Result<(u64, Option<T>), ViewError> {
         let key = HashMap::from([(self.keys.key.to_owned(), self.view.partition(id))]);
         let Some(item) = self.view.item(key, false).await? else { return Ok((0, None)) };
         let version = number_of(Some(&item), VERSION)?;
@@ -167,5 +120,56 @@ impl StateRows {
             Some(self.view.read_row(item, &self.keys.partitions().collect::<Vec<_>>())?)
         };
         Ok((version, row))
+    }
+}
+
+impl RowStore for StateRows {
+    fn at_generation(&self, generation: u32) -> Self {
+        Self { view: self.view.at(generation), keys: self.keys }
+    }
+
+    async fn positions(&self, streams: &[StreamId]) -> Result<Vec<u64>, ViewError> {
+        let positions = streams.iter().map(|stream| self.view.applied_version(stream));
+        futures::future::try_join_all(positions).await
+    }
+
+    /// The operator's tool deletes the rows of a table ([`ViewTable::clear`]).
+    async fn delete_generation(&self) -> Result<(), ViewError> {
+        Ok(())
+    }
+
+    async fn stored_rows(
+        &self,
+        keys: &BTreeSet<Key>,
+    ) -> Result<BTreeMap<Key, StoredRow>, ViewError> {
+        self.view.stored_rows(keys).await
+    }
+}
+
+impl StateRowStore for StateRows {
+    async fn put_newer(
+        &self,
+        row: &impl Serialize,
+        version: u64,
+    ) -> Result<(Overwrite, f64), ViewError> {
+        self.overwrite(self.item(row, version)?, version).await
+    }
+
+    async fn forget(
+        &self,
+        id: &str,
+        version: u64,
+        expires: i64,
+    ) -> Result<(Overwrite, f64), ViewError> {
+        let tombstone = HashMap::from([
+            (self.keys.key.to_owned(), self.view.partition(id)),
+            (VERSION.to_owned(), number(version)),
+            (TOMBSTONE.to_owned(), AttributeValue::N(expires.to_string())),
+        ]);
+        self.overwrite(tombstone, version).await
+    }
+
+    fn stored_fields(&self, row: &impl Serialize, version: u64) -> Result<Fields, ViewError> {
+        from_item(self.item(row, version)?)
     }
 }

@@ -2,18 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ledgerline::changes::{Fields, Key};
+use ledgerline::{
+    changes::Key,
+    view_store::{StoredRow, ViewError},
+};
 
-use super::{Item, RowKey, TOMBSTONE, TableError, VERSION, ViewTable, from_item, number_of};
-
-/// A row as it is stored.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StoredRow {
-    /// The version of the state that it shows; 0 in a table that is written from the log.
-    pub version: u64,
-    /// The fields, keys with the sign of the generation among them; `None` for a forgotten row.
-    pub fields: Option<Fields>,
-}
+use super::{Item, RowKey, TOMBSTONE, VERSION, ViewTable, from_item, number_of};
 
 impl ViewTable {
     /// Reads the rows with these keys that exist, with strong consistency. A row without a sort key
@@ -24,13 +18,13 @@ impl ViewTable {
     pub async fn stored_rows(
         &self,
         keys: &BTreeSet<Key>,
-    ) -> Result<BTreeMap<Key, StoredRow>, TableError> {
+    ) -> Result<BTreeMap<Key, StoredRow>, ViewError> {
         let keys = keys.iter().map(|key| self.key(RowKey::from(key))).collect();
         let found = self.get_items(keys, true).await?;
         found.into_iter().map(|item| self.stored_row(item)).collect()
     }
 
-    fn stored_row(&self, item: Item) -> Result<(Key, StoredRow), TableError> {
+    fn stored_row(&self, item: Item) -> Result<(Key, StoredRow), ViewError> {
         let mut keys = item.clone();
         self.strip_keys(&mut keys, [&*self.keys.partition]);
         let text = |name: &str| keys.get(name).and_then(|key| key.as_s().ok()).cloned();

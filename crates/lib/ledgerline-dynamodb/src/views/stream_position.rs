@@ -12,7 +12,7 @@ use aws_sdk_dynamodb::{
 use ledgerline::StreamId;
 
 use super::{
-    Item, LogRows, POSITION, POSITION_ENTRY, Position, RowKey, TableError, VERSION, ViewTable,
+    Item, LogRows, POSITION, POSITION_ENTRY, Position, RowKey, VERSION, ViewError, ViewTable,
     from_item, number, number_of, to_item,
 };
 use crate::error::table_error;
@@ -52,18 +52,18 @@ pub(super) fn position_below(version: u64) -> Condition {
 impl LogRows {
     /// Returns the last version of the stream that the view shows; 0 for none. The newest row is
     /// searched in the partition that is named like the stream's id, where inserted rows are.
-    pub async fn position(&self, stream: &StreamId) -> Result<u64, TableError> {
+    pub async fn position(&self, stream: &StreamId) -> Result<u64, ViewError> {
         self.view.position(stream, false).await
     }
 
     /// Returns the same as [`position`](Self::position), by strongly consistent reads.
-    pub async fn consistent_position(&self, stream: &StreamId) -> Result<u64, TableError> {
+    pub async fn consistent_position(&self, stream: &StreamId) -> Result<u64, ViewError> {
         self.view.consistent_position(stream).await
     }
 
     /// Reads the position in the item next to the rows, and the progress in the next commit (see
     /// [`begin`](Self::begin)). The read is strongly consistent.
-    pub async fn progress(&self, stream: &StreamId) -> Result<(u64, Option<String>), TableError> {
+    pub async fn progress(&self, stream: &StreamId) -> Result<(u64, Option<String>), ViewError> {
         let Position { position, progress } = self.view.position_beside(stream, true).await?;
         Ok((position, progress))
     }
@@ -74,15 +74,19 @@ impl ViewTable {
     /// the stream's row, if the table has no sort key, or the position in the stream.
     ///
     /// # Errors
-    /// When the table fails, or the row has no version.
-    pub async fn applied_version(&self, stream: &StreamId) -> Result<u64, TableError> {
+    /// When the table fails, or the row has no version. [`ViewError::Row`] with the reason, when the
+    /// function of a view in another store does not answer.
+    pub async fn applied_version(&self, stream: &StreamId) -> Result<u64, ViewError> {
+        if let Some(positions) = &self.positions {
+            return positions.position(self.generation, stream).await;
+        }
         if self.keys.sort.is_some() {
             return self.position(stream, false).await;
         }
         let key = HashMap::from([(self.keys.partition.to_string(), self.partition(stream.id()))]);
         match self.item(key, false).await? {
             Some(item) => match number_of(Some(&item), VERSION)? {
-                0 => Err(TableError::Row(format!("the attribute {VERSION} is missing"))),
+                0 => Err(ViewError::Row(format!("the attribute {VERSION} is missing"))),
                 version => Ok(version),
             },
             None => Ok(0),
@@ -93,11 +97,11 @@ impl ViewTable {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn consistent_position(&self, stream: &StreamId) -> Result<u64, TableError> {
+    pub async fn consistent_position(&self, stream: &StreamId) -> Result<u64, ViewError> {
         self.position(stream, true).await
     }
 
-    async fn position(&self, stream: &StreamId, strongly: bool) -> Result<u64, TableError> {
+    async fn position(&self, stream: &StreamId, strongly: bool) -> Result<u64, ViewError> {
         let beside = self.position_beside(stream, strongly);
         let (beside, newest) = futures::try_join!(beside, self.newest_row(stream, strongly))?;
         Ok(beside.position.max(newest.position))
@@ -107,7 +111,7 @@ impl ViewTable {
         &self,
         stream: &StreamId,
         strongly: bool,
-    ) -> Result<Position, TableError> {
+    ) -> Result<Position, ViewError> {
         let key = self.key(RowKey { partition: stream.as_str(), sort: POSITION_ENTRY });
         self.item(key, strongly).await?.map_or(Ok(Position::new(0)), from_item)
     }
@@ -118,7 +122,7 @@ impl ViewTable {
         &self,
         stream: &StreamId,
         strongly: bool,
-    ) -> Result<NewestRow, TableError> {
+    ) -> Result<NewestRow, ViewError> {
         let sort = self.keys.sort.as_deref().unwrap_or(POSITION_ENTRY);
         let rows = self
             .client
@@ -147,7 +151,7 @@ impl ViewTable {
         &self,
         stream: &StreamId,
         position: &Position,
-    ) -> Result<Item, TableError> {
+    ) -> Result<Item, ViewError> {
         let mut item = to_item(position)?;
         item.extend(self.key(RowKey { partition: stream.as_str(), sort: POSITION_ENTRY }));
         Ok(item)
@@ -159,7 +163,7 @@ impl ViewTable {
         &self,
         position: Item,
         condition: Condition,
-    ) -> Result<Option<u64>, TableError> {
+    ) -> Result<Option<u64>, ViewError> {
         let result = self
             .client
             .put_item()

@@ -1,9 +1,8 @@
 //! The errors of applying a commit.
 
-use ledgerline::{ChangesError, Commit, ExecuteError, LoadError, StoreError, StreamId};
-use ledgerline_dynamodb::TableError;
-
-use super::view_rebuild::is_outage;
+use ledgerline::{
+    ChangesError, Commit, ExecuteError, LoadError, StoreError, StreamId, view_store::ViewError,
+};
 
 /// The reason why a commit was not applied. Its message is delivered again; after the last attempt
 /// it goes to the dead-letter queue.
@@ -65,7 +64,7 @@ pub enum ApplyError {
     Store(#[from] StoreError),
     /// The rows could not be written.
     #[error(transparent)]
-    Table(#[from] TableError),
+    Table(#[from] ViewError),
     /// The state of a stream could not be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -88,7 +87,7 @@ impl ApplyError {
     /// Whether the log or a table is unavailable or throttled.
     pub(super) fn is_outage(&self) -> bool {
         matches!(self, Self::Store(StoreError::Throttled(_) | StoreError::Unavailable(_)))
-            || matches!(self, Self::Table(error) if is_outage(error))
+            || matches!(self, Self::Table(error) if error.is_outage())
     }
 
     /// Refuses a commit whose category is not among these: the queue is wired to the wrong streams.

@@ -3,19 +3,29 @@
 
 mod log_rebuild;
 
+use std::collections::BTreeSet;
+
+use aws_config::SdkConfig;
 use aws_sdk_dynamodb::Client;
 use ledgerline::{
     Changes, ChangesError, Commit, LogView, Write,
-    manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
+    manifest::{Action, Manifest, Name, OtherView, Source, SubscriberKind, Table, ViewStore},
     position::Delivery,
+    view_store::{CommitChanges, LogRowStore, ViewError},
 };
-use ledgerline_dynamodb::{CommitChanges, DynamoDbStore, LogRows, TableError, ViewTable};
+use ledgerline_dynamodb::{DynamoDbStore, LogRows, ViewTable};
 
 use crate::{
     config,
     failure::Error,
-    projection::queue_runner::{self, ApplyError, Consumer},
-    projection::view_rebuild::{RebuildError, RebuildRequest, RebuildResponse, rebuild},
+    projection::{
+        kinesis,
+        queue_runner::{self, ApplyError, Consumer},
+        view_rebuild::{
+            RebuildError, RebuildRequest, RebuildResponse, generation_table, prepare_start,
+            publish_active, rebuild,
+        },
+    },
     table_grants,
 };
 
@@ -47,15 +57,61 @@ use crate::{
 /// [`LogView::check`] refuses the view.
 pub async fn run(view: LogView) -> Result<(), Error> {
     view.check()?;
-    queue_runner::run(manifest(&view), async |sdk| {
-        let client = Client::new(&sdk);
-        let projector = LogProjector::new(client, config::text(view.table.variable)?, view);
-        // This call opens the connection, so that the first message does not wait for it. If the
-        // call fails, so will the first message.
-        let _ = projector.table.view().recent_generations().await;
-        Ok(projector)
+    queue_runner::run(manifest(&view), async |sdk| open(&sdk, view).await).await
+}
+
+async fn open(sdk: &SdkConfig, view: LogView) -> Result<LogProjector, Error> {
+    let projector = LogProjector::new(Client::new(sdk), config::text(view.table.variable)?, view);
+    // This call opens the connection, so that the first message does not wait for it. If the call
+    // fails, so will the first message.
+    let _ = projector.generations.recent_generations().await;
+    Ok(projector)
+}
+
+/// Runs a log projector that also applies the records of the log's Kinesis stream, if the stack has
+/// one. It applies a commit that both sources deliver once.
+///
+/// # Errors
+/// Those of [`run`].
+pub async fn run_with_kinesis(view: LogView) -> Result<(), Error> {
+    view.check()?;
+    kinesis::run(manifest(&view), async |sdk| open(&sdk, view).await).await
+}
+
+/// Runs a log projector that writes the rows of a view into another store than DynamoDB. `open`
+/// opens the store. `manifest` is that of [`manifest_in_store`], with what `open` reads.
+///
+/// # Errors
+/// When its configuration is wrong: `COMMITS_TABLE`, `VIEWS_TABLE`, and what `open` reads. When
+/// [`LogView::check`] refuses the view.
+pub async fn run_in_store<S: LogRowStore + 'static>(
+    view: LogView,
+    store: ViewStore,
+    manifest: Manifest,
+    open: impl AsyncFnOnce(&SdkConfig) -> Result<S, Error>,
+) -> Result<(), Error> {
+    view.check()?;
+    queue_runner::run(manifest, async |sdk| {
+        let rows = open(&sdk).await?;
+        let other = OtherView::new(store, view.table.variable);
+        let generations = generation_table(&sdk, &other)?;
+        prepare_start(&generations, &rows).await?;
+        Ok(LogProjector { rows, generations, view })
     })
     .await
+}
+
+/// The manifest of the function that writes this view into another store than DynamoDB.
+pub fn manifest_in_store(view: &LogView, store: ViewStore) -> Manifest {
+    let other = OtherView::new(store, view.table.variable);
+    Manifest::new(Source::Queue(categories(view)))
+        .other_view(SubscriberKind::LogProjector, other)
+        .table(table_grants::scan_log())
+        .table(table_grants::read_streams())
+}
+
+fn categories(view: &LogView) -> BTreeSet<Name> {
+    view.of.iter().map(|of| Name::Borrowed(*of)).collect()
 }
 
 /// The manifest of the function of this view.
@@ -67,8 +123,7 @@ pub fn manifest(view: &LogView) -> Manifest {
     let more = if inserts { &[Action::Query, Action::BatchWriteItem][..] } else { &[] };
     let actions = view.writes.iter().copied().map(Action::from).chain(more.iter().copied());
     let actions = actions.chain([Action::GetItem, Action::PutItem]);
-    let categories = view.of.iter().map(|of| Name::Borrowed(*of)).collect();
-    Manifest::new(Source::Queue(categories))
+    Manifest::new(Source::Queue(categories(view)))
         .subscriber(SubscriberKind::LogProjector, Table::grant(view.table, actions))
         .table(table_grants::scan_log())
         .table(table_grants::read_streams())
@@ -76,36 +131,45 @@ pub fn manifest(view: &LogView) -> Manifest {
 
 /// The parts of a log projector.
 #[derive(Debug)]
-#[non_exhaustive]
-pub struct LogProjector {
+pub struct LogProjector<S = LogRows> {
     /// The rows, written as the view's [`writes`](LogView::writes) allow.
-    pub table: LogRows,
+    pub rows: S,
+    /// The generations of the view.
+    pub generations: ViewTable,
     /// The view that defines the rows.
     pub view: LogView,
 }
 
-impl Consumer for LogProjector {
+impl<S: LogRowStore> Consumer for LogProjector<S> {
     async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
-        Ok(self.table.deliver(self.commit_changes(commit)?).await?)
+        let delivered = self.rows.deliver_all(vec![self.commit_changes(commit)?]).await?;
+        delivered.first().copied().ok_or_else(|| {
+            ApplyError::Effect("the store of the view returned no delivery".to_owned())
+        })
     }
 
-    /// Inserted rows have no conditions, so one call writes those of many streams.
     async fn apply_batch(&self, commits: &[&Commit]) -> Result<Vec<(Delivery, u64)>, ApplyError> {
-        if !self.table.inserts() {
+        if !self.rows.writes_many() {
             return Ok(Vec::new());
         }
         let deliveries =
             commits.iter().map(|commit| self.commit_changes(commit)).collect::<Result<_, _>>()?;
-        Ok(self.table.deliver_all(deliveries).await?)
+        Ok(self.rows.deliver_all(deliveries).await?)
     }
 
-    async fn generations(&self) -> Result<Vec<Self>, TableError> {
-        let at = |number| Self { table: self.table.at(number), view: self.view };
-        Ok(self.table.view().written().await?.into_iter().map(at).collect())
+    async fn generations(&self) -> Result<Vec<Self>, ViewError> {
+        let at = |number| Self {
+            rows: self.rows.at_generation(number),
+            generations: self.generations.at(number),
+            view: self.view,
+        };
+        let written = self.generations.written().await?;
+        publish_active(&self.rows, &written).await;
+        Ok(written.into_iter().map(at).collect())
     }
 
     fn view_table(&self) -> Option<&ViewTable> {
-        Some(self.table.view())
+        Some(&self.generations)
     }
 
     async fn rebuild(
@@ -120,9 +184,12 @@ impl Consumer for LogProjector {
 impl LogProjector {
     /// Creates a projector that writes the rows of this view into the table of this name.
     pub fn new(client: Client, name: impl Into<String>, view: LogView) -> Self {
-        Self { table: LogRows::new(client, name, view.table).with_writes(view.writes), view }
+        let rows = LogRows::new(client, name, view.table).with_writes(view.writes);
+        Self { generations: rows.view().clone(), rows, view }
     }
+}
 
+impl<S: LogRowStore> LogProjector<S> {
     fn changes(&self, commit: &Commit) -> Result<Changes, ChangesError> {
         (self.view.changes)(commit).and_then(|changes| changes.only(self.view.writes))
     }

@@ -13,9 +13,11 @@ use aws_config::SdkConfig;
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsMessage};
 use futures::{FutureExt, future::LocalBoxFuture};
 use lambda_runtime::LambdaEvent;
-use ledgerline::{Causes, Commit, EventLog, manifest::Manifest, position::Delivery};
-use ledgerline_dynamodb::{DynamoDbStore, TableError, ViewTable};
-use serde::Deserialize;
+use ledgerline::{
+    Causes, Commit, EventLog, manifest::Manifest, position::Delivery, view_store::ViewError,
+};
+use ledgerline_dynamodb::{DynamoDbStore, ViewTable};
+use serde::{Deserialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
 pub use super::apply_error::ApplyError;
@@ -74,7 +76,7 @@ pub trait Consumer: Sized {
     /// Returns a consumer for each written generation of the view, the active one last. The list is
     /// empty if the consumer writes no view that can be rebuilt. Then the runner gives commits to
     /// the consumer itself.
-    fn generations(&self) -> impl Future<Output = Result<Vec<Self>, TableError>> {
+    fn generations(&self) -> impl Future<Output = Result<Vec<Self>, ViewError>> {
         std::future::ready(Ok(Vec::new()))
     }
 
@@ -95,11 +97,33 @@ pub trait Consumer: Sized {
 
 /// An event of a function behind a FIFO queue: messages, or a request of the operator's tool.
 #[derive(Debug, Deserialize)]
-struct Event {
-    #[serde(rename = "Records", default)]
-    records: Vec<SqsMessage>,
+struct Event<Record> {
+    #[serde(rename = "Records", default = "Vec::new")]
+    records: Vec<Record>,
     #[serde(default)]
     rebuild: Option<RebuildRequest>,
+}
+
+type Answer = ViewAnswer<SqsBatchResponse>;
+
+/// Messages, each with the commit in its body, or the reason why the body is unreadable.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) messages: Vec<SqsMessage>,
+    pub(super) bodies: Vec<Result<Message, String>>,
+}
+
+impl Batch {
+    fn read(messages: Vec<SqsMessage>) -> Self {
+        let mut batch = Self::default();
+        messages.into_iter().for_each(|message| batch.push(message));
+        batch
+    }
+
+    pub(super) fn push(&mut self, message: SqsMessage) {
+        self.bodies.push(read_body(&message));
+        self.messages.push(message);
+    }
 }
 
 /// Runs a consumer of commits. It applies each commit exactly once and in order (rule 7). An effect
@@ -112,17 +136,29 @@ pub async fn run<C: Consumer + 'static>(
     manifest: Manifest,
     build: impl AsyncFnOnce(SdkConfig) -> Result<C, Error>,
 ) -> Result<(), Error> {
+    run_records(manifest, Batch::read, build).await
+}
+
+/// Does the same as [`run`], for a function with records of other sources too. `read` converts the
+/// records to messages.
+pub(super) async fn run_records<Record: DeserializeOwned + 'static, C: Consumer + 'static>(
+    manifest: Manifest,
+    read: fn(Vec<Record>) -> Batch,
+    build: impl AsyncFnOnce(SdkConfig) -> Result<C, Error>,
+) -> Result<(), Error> {
     let build = async {
         let sdk = sdk_config().await;
         let store = store(&sdk, aws_sdk_dynamodb::Client::new(&sdk)).await?;
         let runner = Arc::new(QueueRunner { store, consumer: build(sdk).await? });
-        Ok(handler(move |LambdaEvent { payload: event, context }: LambdaEvent<Event>| {
+        Ok(handler(move |LambdaEvent { payload: event, context }: LambdaEvent<Event<Record>>| {
             let runner = Arc::clone(&runner);
             async move {
                 let left =
                     context.deadline().duration_since(SystemTime::now()).unwrap_or(INVOCATION_TIME);
                 Ok(match event.rebuild {
-                    None => ViewAnswer::Handled(runner.batch_within(&event.records, left).await),
+                    None => {
+                        ViewAnswer::Handled(runner.batch_within(read(event.records), left).await)
+                    }
                     Some(request) => {
                         ViewAnswer::Rebuilt(runner.consumer.rebuild(&runner.store, &request).await?)
                     }
@@ -133,11 +169,11 @@ pub async fn run<C: Consumer + 'static>(
     serve(manifest.table(table_grants::read_streams()), build.boxed_local()).await
 }
 
-/// This function has no type parameters, so it is compiled once for all functions behind a FIFO
-/// queue.
-fn serve(
+/// Starts the function. The consumer is no type parameter, so this is compiled once for each kind
+/// of record.
+fn serve<Record: DeserializeOwned + 'static>(
     manifest: Manifest,
-    build: LocalBoxFuture<'_, Result<Handle<Event, ViewAnswer<SqsBatchResponse>>, Error>>,
+    build: LocalBoxFuture<'_, Result<Handle<Event<Record>, Answer>, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
     start(manifest, build)
 }
@@ -156,7 +192,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
     /// of the group are reported as failed too, without an attempt: they must not overtake it.
     /// Other groups continue.
     pub async fn batch(&self, messages: &[SqsMessage]) -> SqsBatchResponse {
-        self.batch_within(messages, INVOCATION_TIME).await
+        self.batch_within(Batch::read(messages.to_vec()), INVOCATION_TIME).await
     }
 
     /// Does the same as [`batch`](Self::batch), for an invocation that ends after this time.
@@ -164,7 +200,9 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
     /// A consumer that applies a batch as a whole has two thirds of the time. The rest is for
     /// applying the commits one by one. With a shorter limit, most batches would begin again
     /// halfway while a table is slow, and pay twice.
-    async fn batch_within(&self, messages: &[SqsMessage], left: Duration) -> SqsBatchResponse {
+    pub(super) async fn batch_within(&self, batch: Batch, left: Duration) -> SqsBatchResponse {
+        let Batch { messages, bodies } = batch;
+        let messages = messages.as_slice();
         let generations = match self.consumer.generations().await {
             Ok(generations) => generations,
             Err(error) => {
@@ -177,7 +215,6 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
             }
         };
         let repair_until = Instant::now() + left / 2;
-        let bodies: Vec<_> = messages.iter().map(read_body).collect();
         let limit = (left * 2 / 3).clamp(MIN_BATCH_TIME, MAX_BATCH_TIME);
         let outcomes = self.apply_together(messages, &bodies, &generations, limit).await;
         let mut bodies: Vec<_> = bodies.into_iter().map(Some).collect();

@@ -9,6 +9,7 @@ mod state_rebuild;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
+use aws_config::SdkConfig;
 use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};
 use futures::{FutureExt, future::LocalBoxFuture};
 use jiff::Timestamp;
@@ -16,10 +17,11 @@ use lambda_runtime::LambdaEvent;
 use ledgerline::{
     Aggregate, Causes, Consistency, EventLog, EventTypes, LoadError, StateView, StoreError,
     StreamId, load,
-    manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
+    manifest::{Action, Manifest, Name, OtherView, Source, SubscriberKind, Table, ViewStore},
     upcast,
+    view_store::{Overwrite, StateRowStore, ViewError},
 };
-use ledgerline_dynamodb::{DynamoDbStore, Overwrite, StateRows, TableError};
+use ledgerline_dynamodb::{DynamoDbStore, StateRows, ViewTable};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -30,7 +32,8 @@ use crate::{
     messages::{BusEntry, field_or_root},
     metrics,
     projection::view_rebuild::{
-        RebuildError, RebuildRequest, RebuildResponse, ViewAnswer, is_outage, rebuild,
+        RebuildError, RebuildRequest, RebuildResponse, ViewAnswer, generation_table, prepare_start,
+        publish_active, rebuild,
     },
     start::{Handle, handler, log, sdk_config, start},
     table_grants,
@@ -91,15 +94,56 @@ async fn run_with<A: Aggregate, Row: Serialize + 'static>(
     manifest: Manifest,
     view: StateView<A, Row>,
 ) -> Result<(), Error> {
-    let build = async {
-        let sdk = sdk_config().await;
+    let build = async |sdk: SdkConfig| {
         let client = aws_sdk_dynamodb::Client::new(&sdk);
         let log = log(&sdk, client.clone())?;
         let table = StateRows::new(client, config::text(view.table.variable)?, view.table);
         // This call opens the connection, so that the first state does not wait for it. If the call
         // fails, so will the first state.
         let _ = table.view().recent_generations().await;
-        let projector = Arc::new(StateProjector { table, log, view });
+        Ok(StateProjector::new(table, log, view))
+    };
+    serve_projector(manifest, build).await
+}
+
+/// Runs a state projector that writes the rows of a view into another store than DynamoDB. `open`
+/// opens the store. `manifest` is that of [`manifest_in_store`], with what `open` reads.
+///
+/// # Errors
+/// When its configuration is wrong: `COMMITS_TABLE`, `VIEWS_TABLE`, and what `open` reads.
+pub async fn run_in_store<A, Row, S>(
+    view: StateView<A, Row>,
+    store: ViewStore,
+    manifest: Manifest,
+    open: impl AsyncFnOnce(&SdkConfig) -> Result<S, Error>,
+) -> Result<(), Error>
+where
+    A: Aggregate,
+    Row: Serialize + 'static,
+    S: StateRowStore + 'static,
+{
+    let build = async |sdk: SdkConfig| {
+        let rows = open(&sdk).await?;
+        let log = log(&sdk, aws_sdk_dynamodb::Client::new(&sdk))?;
+        let other = OtherView::new(store, view.table.variable);
+        let generations = generation_table(&sdk, &other)?;
+        prepare_start(&generations, &rows).await?;
+        Ok(StateProjector { rows, generations, log, view })
+    };
+    serve_projector(manifest, build).await
+}
+
+async fn serve_projector<A, Row, S>(
+    manifest: Manifest,
+    build: impl AsyncFnOnce(SdkConfig) -> Result<StateProjector<A, Row, S>, Error>,
+) -> Result<(), Error>
+where
+    A: Aggregate,
+    Row: Serialize + 'static,
+    S: StateRowStore + 'static,
+{
+    let build = async {
+        let projector = Arc::new(build(sdk_config().await).await?);
         Ok(handler(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
             let projector = Arc::clone(&projector);
             async move {
@@ -115,21 +159,36 @@ async fn run_with<A: Aggregate, Row: Serialize + 'static>(
     serve(manifest, build.boxed_local()).await
 }
 
+/// The manifest of the function that writes this view into another store than DynamoDB.
+pub fn manifest_in_store<A: Aggregate, Row>(
+    view: &StateView<A, Row>,
+    store: ViewStore,
+) -> Manifest {
+    let other = OtherView::new(store, view.table.variable);
+    Manifest::new(source::<A>(false))
+        .table(table_grants::read_streams())
+        .table(table_grants::scan_log())
+        .other_view(SubscriberKind::StateProjector, other)
+}
+
 /// The manifest of the function of this view.
 pub fn manifest<A: Aggregate, Row>(view: &StateView<A, Row>) -> Manifest {
     manifest_with_source(view, false)
 }
 
 fn manifest_with_source<A: Aggregate, Row>(view: &StateView<A, Row>, bus: bool) -> Manifest {
-    // A redelivered commit has its events under the names that they have in the log.
-    let events =
-        A::Event::TYPES.iter().flat_map(|known| known.names()).map(Name::Borrowed).collect();
-    let source = Source::States { category: A::CATEGORY.into(), events, bus };
     let table = Table::grant(view.table, [Action::GetItem, Action::PutItem]);
-    Manifest::new(source)
+    Manifest::new(source::<A>(bus))
         .table(table_grants::read_streams())
         .table(table_grants::scan_log())
         .subscriber(SubscriberKind::StateProjector, table)
+}
+
+fn source<A: Aggregate>(bus: bool) -> Source {
+    // A redelivered commit has its events under the names that they have in the log.
+    let events =
+        A::Event::TYPES.iter().flat_map(|known| known.names()).map(Name::Borrowed).collect();
+    Source::States { category: A::CATEGORY.into(), events, bus }
 }
 
 /// This function has no type parameters, so it is compiled once for all state projectors.
@@ -193,9 +252,11 @@ pub fn details(event: Value) -> Result<Vec<Value>, Error> {
 
 /// The parts of a state projector.
 #[derive(Debug)]
-pub struct StateProjector<A: Aggregate, Row> {
-    /// The table of the rows.
-    pub table: StateRows,
+pub struct StateProjector<A: Aggregate, Row, S = StateRows> {
+    /// The rows.
+    pub rows: S,
+    /// The generations of the view.
+    pub generations: ViewTable,
     /// The log, for entries whose state this program cannot read.
     pub log: DynamoDbStore,
     /// The view that defines the rows.
@@ -223,7 +284,7 @@ enum ProjectError {
     #[error(transparent)]
     Log(#[from] StoreError),
     #[error(transparent)]
-    Table(#[from] TableError),
+    Table(#[from] ViewError),
 }
 
 fn field_error(error: &serde_path_to_error::Error<serde_json::Error>) -> ProjectError {
@@ -238,7 +299,14 @@ struct Projected {
     written: bool,
 }
 
-impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
+impl<A: Aggregate, Row> StateProjector<A, Row> {
+    /// Creates a projector that writes the rows of this view into a table.
+    pub fn new(rows: StateRows, log: DynamoDbStore, view: StateView<A, Row>) -> Self {
+        Self { generations: rows.view().clone(), rows, log, view }
+    }
+}
+
+impl<A: Aggregate, Row: Serialize, S: StateRowStore> StateProjector<A, Row, S> {
     /// Projects the details of these entries, one after the other. A failed entry does not keep the
     /// others from their rows.
     ///
@@ -250,7 +318,8 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         let mut written = CommitList::default();
         let mut older = CommitList::default();
         let mut failed = Ok(());
-        let generations = self.table.view().written().await?;
+        let generations = self.generations.written().await?;
+        publish_active(&self.rows, &generations).await;
         for detail in details {
             // An operator who looks for a missing command searches the logs by the stream and the
             // correlation id. Even an unreadable entry may have them.
@@ -308,15 +377,15 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         let row = (self.view.row)(stream.id(), shown, state);
         let mut overwritten = Overwrite::Written;
         for (place, generation) in generations.iter().enumerate() {
-            let table = self.table.at(*generation);
+            let rows = self.rows.at_generation(*generation);
             // The active generation is the last one, and its result counts.
             let is_read = place + 1 == generations.len();
-            match self.write_row(&table, stream, shown, row.as_ref()).await {
+            match self.write_row(&rows, stream, shown, row.as_ref()).await {
                 Ok((result, _)) => overwritten = result,
                 Err(error)
                     if !is_read
-                        && !is_outage(&error)
-                        && table.view().mark_behind(Some(stream)).await? =>
+                        && !error.is_outage()
+                        && self.generations.at(*generation).mark_behind(Some(stream)).await? =>
                 {
                     let error = Causes(&error);
                     tracing::warn!(%stream, version, %error, "a standby generation is behind");
@@ -349,18 +418,18 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     /// write units.
     async fn write_row(
         &self,
-        table: &StateRows,
+        rows: &S,
         stream: &StreamId,
         version: u64,
         row: Option<&Row>,
-    ) -> Result<(Overwrite, f64), TableError> {
+    ) -> Result<(Overwrite, f64), ViewError> {
         if let Some(row) = row {
-            return table.put_newer(row, version).await;
+            return rows.put_newer(row, version).await;
         }
         // The time begins at the write, even if this event waited for weeks, because older events
         // may have waited with it.
         let expires = Timestamp::now().as_second().saturating_add(TOMBSTONE_SECONDS);
-        table.forget(stream.id(), version, expires).await
+        rows.forget(stream.id(), version, expires).await
     }
 
     /// Returns the version and the state that the entry shows. An older or newer fanout may have

@@ -23,6 +23,7 @@ use ledgerline::{
     Causes, OrderedView, StreamId, Write,
     all::{Cursor, Filter, Page, Subscription},
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
+    view_store::RowStore,
 };
 use ledgerline_dynamodb::{Checkpoint, DynamoDbStore, LogRows, Phase};
 use serde::{Serialize, de::DeserializeOwned};
@@ -35,9 +36,7 @@ use crate::{
     config,
     failure::Error,
     metrics,
-    projection::view_rebuild::{
-        RebuildRequest, RebuildResponse, ViewAnswer, check_standby, is_outage,
-    },
+    projection::view_rebuild::{RebuildRequest, RebuildResponse, ViewAnswer, check_standby},
     start::{Handle, handler, sdk_config, start},
     table_grants,
 };
@@ -254,7 +253,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     fn in_generation(&self, generation: u32, is_read: bool) -> Self {
         Self {
             view: self.view,
-            table: self.table.at(generation),
+            table: self.table.at_generation(generation),
             subscription: self.subscription.clone(),
             holder: self.holder.clone(),
             holding: self.holding,
@@ -349,7 +348,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 // The page has a row that can never be written.
-                Err(SubscribeError::Table(error)) if !mode.one_by_one && !is_outage(&error) => {
+                Err(SubscribeError::Table(error)) if !mode.one_by_one && !error.is_outage() => {
                     mode.one_by_one = true;
                 }
                 Err(error) => {

@@ -7,17 +7,22 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use aws_config::SdkConfig;
 use futures::{StreamExt, TryFutureExt, stream};
-use ledgerline::{Causes, Commit, LoadError, StoreError, StreamId};
+use ledgerline::{
+    Causes, Commit, LoadError, StoreError, StreamId,
+    manifest::{OtherView, VIEWS_TABLE},
+    view_store::{RowStore, ViewError},
+};
 use ledgerline_dynamodb::{
-    DynamoDbStore, Generations, Phase, ScanPart, Scanned, SegmentProgress, TableError, Units,
-    ViewTable,
+    DynamoDbStore, Generations, Phase, ScanPart, Scanned, SegmentProgress, Units, ViewTable,
 };
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::view_fold::MAX_BYTES;
 pub use super::view_fold::{StreamFold, StreamRange};
+use crate::config::{self, ConfigError};
 
 /// The time for which one invocation begins new pages. A log projector has ten seconds: the rest is
 /// for the last page.
@@ -49,6 +54,12 @@ pub struct RebuildRequest {
     /// The ranges of streams to fold, instead of a rebuild. Their rows are those of the generation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub folds: Vec<StreamRange>,
+    /// The streams whose positions in the generation are read, instead of a rebuild.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub positions: Vec<StreamId>,
+    /// Whether the generation, which is being dropped, is deleted, instead of a rebuild.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub delete: bool,
 }
 
 /// Whether a number is zero. A function of an older version refuses an unknown field, so a field
@@ -78,6 +89,9 @@ pub struct RebuildResponse {
     /// The folds that fit into the time and the size of a response.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub folds: Vec<StreamFold>,
+    /// The positions, in the order of the request.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub positions: Vec<u64>,
 }
 
 /// A stream that could not be rebuilt.
@@ -106,6 +120,9 @@ pub enum RebuildError {
     /// write rows of a generation that is active, or that is being deleted.
     #[error("the generation {0} is neither built nor kept")]
     NotStandby(u32),
+    /// The generation is not in the phase [`Phase::Dropping`], so the function does not delete it.
+    #[error("the generation {0} is not being dropped; drop it with `ledger` first")]
+    NotDropping(u32),
     /// No part has this number.
     #[error("there is no part {part} of {parts}")]
     NoPart {
@@ -146,7 +163,7 @@ pub enum RebuildError {
     Load(#[from] LoadError),
     /// The table failed.
     #[error(transparent)]
-    Table(#[from] TableError),
+    Table(#[from] ViewError),
 }
 
 /// The write units used, the failed streams, and the streams that are left.
@@ -179,8 +196,11 @@ pub(crate) trait Rebuild {
     /// The categories of the view's commits.
     fn categories(&self) -> Vec<&'static str>;
 
-    /// The view's table.
-    fn view(&self) -> &ViewTable;
+    /// The generations of the view.
+    fn generations(&self) -> &ViewTable;
+
+    /// Returns the store of the rows, at this generation.
+    fn rows(&self, generation: u32) -> impl RowStore;
 
     /// Writes these commits into the rows of this generation. Each list is of one stream, in order.
     /// A stream that cannot be rebuilt is named, and does not keep the others from their rows.
@@ -191,7 +211,7 @@ pub(crate) trait Rebuild {
         log: &DynamoDbStore,
         streams: Vec<Vec<Commit>>,
         until: Instant,
-    ) -> impl Future<Output = Result<Progress, TableError>>;
+    ) -> impl Future<Output = Result<Progress, ViewError>>;
 
     /// Writes the commits of a stream that this generation lacks, from the log. Returns the write
     /// units used.
@@ -259,7 +279,23 @@ pub(crate) async fn rebuild(
     if !request.folds.is_empty() {
         return Ok(fold_ranges(view, log, request, began + WORK_TIME).await);
     }
-    check_standby(&view.view().generations().await?, generation)?;
+    if !request.positions.is_empty() {
+        let positions = view.rows(generation).positions(&request.positions).await?;
+        return Ok(RebuildResponse { is_done: true, positions, ..RebuildResponse::default() });
+    }
+    let generations = view.generations().generations().await?;
+    if request.delete {
+        if generations.generation_in_phase(Phase::Dropping) != Some(generation) {
+            return Err(RebuildError::NotDropping(generation));
+        }
+        // Readers of the store itself may still see the generation.
+        if let Some(active) = view.generations().written().await?.last() {
+            view.rows(*active).publish().await?;
+        }
+        view.rows(generation).delete_generation().await?;
+        return Ok(RebuildResponse { is_done: true, ..RebuildResponse::default() });
+    }
+    check_standby(&generations, generation)?;
     if request.streams.is_empty() {
         return rebuild_part(view, log, request, began).await;
     }
@@ -328,7 +364,7 @@ async fn rebuild_part(
         categories: view.categories(),
         limit: page_limit(write_units),
     };
-    let table = view.view().at(generation);
+    let table = view.generations().at(generation);
     let name = SegmentProgress::name(number, parts);
     let mut part = table.part(&name).await?;
     let written_before = part.writes;
@@ -472,6 +508,46 @@ pub(crate) fn find_hole(commits: &[Commit]) -> Option<u64> {
     })
 }
 
+/// Returns the generations of a view whose rows are in another store.
+pub(super) fn generation_table(
+    sdk: &SdkConfig,
+    view: &OtherView,
+) -> Result<ViewTable, ConfigError> {
+    let name = config::text(VIEWS_TABLE.variable)?;
+    Ok(ViewTable::from_view(aws_sdk_dynamodb::Client::new(sdk), name, view))
+}
+
+/// Prepares the written generations of a store, which also opens the connections, and publishes the
+/// active one. A store that lacks a right, or has another table under a name of the view, fails the
+/// start. An outage does not: the events fail until the store is back.
+pub(super) async fn prepare_start(
+    generations: &ViewTable,
+    rows: &impl RowStore,
+) -> Result<(), ViewError> {
+    let written = generations.written().await.unwrap_or_default();
+    for number in &written {
+        if let Err(error) = rows.at_generation(*number).prepare().await {
+            if !error.is_outage() {
+                return Err(error);
+            }
+            tracing::warn!(error = %Causes(&error), "the store of the view cannot be reached");
+        }
+    }
+    publish_active(rows, &written).await;
+    Ok(())
+}
+
+/// Publishes the active generation, the last number in `written`, to readers of the store itself.
+/// After a failure, these readers see the previous generation.
+pub(super) async fn publish_active(rows: &impl RowStore, written: &[u32]) {
+    let Some(active) = written.last().map(|number| rows.at_generation(*number)) else { return };
+    if active.is_publish_due()
+        && let Err(error) = active.publish().await
+    {
+        tracing::warn!(error = %Causes(&error), "the active generation was not published");
+    }
+}
+
 /// The response of a function that handled an event of its own kind, or a request to rebuild its
 /// view.
 #[derive(Debug, Serialize)]
@@ -481,12 +557,4 @@ pub(crate) enum ViewAnswer<Handled> {
     Handled(Handled),
     /// The progress of the rebuild.
     Rebuilt(RebuildResponse),
-}
-
-/// Whether all rows would fail like this one, and may be written later.
-pub(crate) fn is_outage(error: &TableError) -> bool {
-    match error {
-        TableError::Throttled(_) | TableError::Unavailable(_) => true,
-        TableError::Row(_) | TableError::TooManyRows(_) | TableError::Cursor(_) => false,
-    }
 }

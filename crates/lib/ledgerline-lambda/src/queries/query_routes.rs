@@ -4,8 +4,9 @@ use http::StatusCode;
 use ledgerline::{
     Aggregate, Id, Index, Loaded, LogTable, Projection, Refusal, StateTable, StreamId,
     manifest::{Action, Table},
+    view_store::ViewError,
 };
-use ledgerline_dynamodb::{Page, PageQuery, TableError};
+use ledgerline_dynamodb::{Page, PageQuery};
 use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -25,6 +26,16 @@ pub enum VisibleTo<Row> {
     Owner(fn(&Row) -> Option<&str>),
     /// Every signed-in caller.
     All,
+}
+
+impl<Row> VisibleTo<Row> {
+    /// Whether this caller may see the row.
+    pub fn includes(self, row: &Row, actor: &str) -> bool {
+        match self {
+            Self::Owner(owner) => owner(row) == Some(actor),
+            Self::All => true,
+        }
+    }
 }
 
 impl<Row> Clone for VisibleTo<Row> {
@@ -58,7 +69,7 @@ where
             let (version, row) =
                 views.state_rows(table)?.find_row::<Row>(id.get()).await.map_err(problem)?;
             Ok(match row {
-                Some(row) if is_visible(&row, visible, actor) => {
+                Some(row) if visible.includes(&row, actor) => {
                     (Visibility::Version(version), Some(row))
                 }
                 Some(_) => (Visibility::Hidden, None),
@@ -102,7 +113,7 @@ where
         // A view has no row of a stream without commits, whatever its function returns for the
         // initial state.
         let row = if version == 0 { None } else { row(id.get(), version, state) };
-        let row = row.filter(|row| is_visible(row, visible, actor));
+        let row = row.filter(|row| visible.includes(row, actor));
         let row = row.ok_or_else(|| Problem::from(&missing))?;
         Ok(Answer::new(shown(row)).with_version(version))
     };
@@ -112,13 +123,6 @@ where
 /// Returns the stream of the aggregate that the path names.
 fn stream<A: Aggregate>(id: &Id) -> Result<StreamId, Problem> {
     A::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))
-}
-
-pub(super) fn is_visible<Row>(row: &Row, visible: VisibleTo<Row>, actor: &str) -> bool {
-    match visible {
-        VisibleTo::Owner(owner) => owner(row) == Some(actor),
-        VisibleTo::All => true,
-    }
 }
 
 /// The rows of one partition from which a page is read.
@@ -228,7 +232,7 @@ where
 /// [`MAX_ANSWER_BYTES`] is read again with half as many rows, until it fits. One row always fits.
 pub(super) async fn page_that_fits<Row, Shown: Serialize>(
     mut query: PageQuery<'_>,
-    read: impl AsyncFn(&PageQuery<'_>) -> Result<Page<Row>, TableError>,
+    read: impl AsyncFn(&PageQuery<'_>) -> Result<Page<Row>, ViewError>,
     shown: fn(Row) -> Shown,
 ) -> Result<Page<Value>, Problem> {
     loop {

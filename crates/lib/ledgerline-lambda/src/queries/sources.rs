@@ -6,12 +6,13 @@ use aws_sdk_dynamodb::Client;
 use ledgerline::{
     Aggregate, Causes, Consistency, Loaded, LogTable, StateTable, StreamId,
     manifest::{Name, Table},
+    view_store::ViewError,
 };
-use ledgerline_dynamodb::{DynamoDbStore, LogRows, StateRows, TableError, ViewTable};
+use ledgerline_dynamodb::{DynamoDbStore, LogRows, StateRows, ViewTable};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::{Patience, Query, Visibility, VisibleTo, problem, query_routes::is_visible};
+use super::{Patience, Query, Visibility, VisibleTo, problem};
 use crate::{
     config,
     failure::Error,
@@ -72,6 +73,9 @@ impl Views {
         // No read opens a connection here: the role allows only streams of some categories.
         let reads_log = routes.iter().any(|query| !query.loads.is_empty());
         let log = if reads_log { Some(start::log(&sdk, client.clone())?) } else { None };
+        for store in routes.iter().flat_map(|query| &query.stores) {
+            store.open(&sdk).await?;
+        }
         let views = Self { tables: BTreeMap::new(), patience, log };
         let tables = names.into_values();
         let views = tables
@@ -85,7 +89,7 @@ impl Views {
 
     /// Reads the active generation of these views, if the cached copy is some seconds old. The
     /// active generation stays the same until the next read, which is for the next request.
-    pub(super) async fn refresh_generations(&self, tables: &[Table]) -> Result<(), TableError> {
+    pub(super) async fn refresh_generations(&self, tables: &[Table]) -> Result<(), ViewError> {
         // Two routes may read one table.
         let variables: BTreeSet<_> = tables.iter().map(|table| &table.variable).collect();
         let known = variables.into_iter().filter_map(|variable| self.tables.get(variable));
@@ -94,7 +98,10 @@ impl Views {
     }
 
     /// Returns the rows of a state view, at the active generation.
-    pub(crate) fn state_rows(&self, table: StateTable) -> Result<StateRows, Problem> {
+    ///
+    /// # Errors
+    /// `500` when no route named its table: a programming error.
+    pub fn state_rows(&self, table: StateTable) -> Result<StateRows, Problem> {
         Ok(StateRows::from_table(self.table(table.variable)?, table))
     }
 
@@ -136,7 +143,7 @@ impl Views {
             let (position, row) =
                 tokio::join!(log.position(stream), state.find_row::<Row>(stream.id()));
             let visibility = match row.map_err(problem)? {
-                (_, Some(row)) if is_visible(&row, visible, actor) => {
+                (_, Some(row)) if visible.includes(&row, actor) => {
                     Visibility::Version(position.map_err(problem)?)
                 }
                 (_, Some(_)) => Visibility::Hidden,

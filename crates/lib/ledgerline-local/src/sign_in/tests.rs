@@ -37,7 +37,7 @@ async fn pages() -> Pages {
         scopes: vec!["water/events".into()],
         ..client("Program")
     };
-    let router = router(Arc::clone(&tokens), vec![client("App"), program]);
+    let router = router(Arc::clone(&tokens), vec![client("App"), program], None);
     door::serve(listener, router, door::Pages::Linked).unwrap();
     let http = reqwest::Client::builder().redirect(Policy::none()).build().unwrap();
     Pages { url, tokens, http }

@@ -2,6 +2,7 @@
 //! handling of Lambda's event source mappings.
 
 pub(crate) mod invocation;
+pub(crate) mod kinesis_shards;
 pub(crate) mod on_failure;
 pub(crate) mod queue;
 pub(crate) mod stream;

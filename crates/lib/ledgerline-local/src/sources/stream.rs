@@ -9,15 +9,16 @@ use std::{
 
 use anyhow::Result;
 use dynoxide::Database;
+use futures::future::join_all;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, Notify, watch};
 
 use super::{
-    Reported,
+    Reported, kinesis_shards,
     on_failure::{FailedBatch, OnFailure},
     read_failures,
 };
-use ledgerline_sam::template::{StartingPosition, StreamSource};
+use ledgerline_sam::template::StreamSource;
 
 use crate::{
     host::Function,
@@ -41,6 +42,8 @@ pub(crate) struct Mapping {
     pub(crate) database: Database,
     pub(crate) stream: Stream,
     pub(crate) source: StreamSource,
+    /// The part of a Kinesis stream that gets the records, if the function reads one.
+    pub(crate) kinesis: Option<kinesis_shards::Half>,
     pub(crate) filters: Filters,
     pub(crate) function: Arc<Function>,
     /// The client of the queues, and the destination of records that Lambda gives up.
@@ -85,20 +88,23 @@ impl Mapping {
         let records = gather(&self.source, &self.written, position, read).await?;
         let Some(last) = records.last() else { return Ok(false) };
         let last = sequence_number(last).to_owned();
-        let passed: Vec<_> =
-            records.into_iter().filter(|record| self.filters.pass(record)).collect();
-        if !passed.is_empty() {
-            for record in passed.iter().filter(|_| self.is_first) {
-                self.hops.line("commit", &describe(record));
+        let passed = match &self.kinesis {
+            Some(half) => half.records(&records, &self.filters),
+            None => {
+                vec![records.into_iter().filter(|record| self.filters.pass(record)).collect()]
             }
-            self.deliver(passed).await;
+        };
+        for record in passed.iter().flatten().filter(|_| self.is_first) {
+            self.hops.line("commit", &describe(record));
         }
+        // Each shard has its own order.
+        let shards = passed.into_iter().filter(|batch| !batch.is_empty());
+        join_all(shards.map(|batch| self.deliver(batch))).await;
         self.delivered.send_replace(last);
         Ok(true)
     }
 
     fn records_after(&self, position: &str, limit: usize) -> Result<Vec<Value>> {
-        let StartingPosition::TrimHorizon = self.source.starting_position;
         let records = self.stream.records_after(&self.database, position, limit)?;
         records
             .into_iter()
@@ -158,7 +164,11 @@ impl Mapping {
         let first = &records[0];
         let last = &records[records.len() - 1];
         let now = jiff::Timestamp::now();
-        let (function, shard) = (self.function.name(), self.stream.shard());
+        let function = self.function.name();
+        let shard =
+            kinesis_shards::shard(first).map_or_else(|| self.stream.shard(), ToOwned::to_owned);
+        let batch_info =
+            if self.kinesis.is_some() { "KinesisBatchInfo" } else { "DDBStreamBatchInfo" };
         let message = json!({
             "requestContext": {
                 "functionArn": self.function.arn(),
@@ -167,7 +177,7 @@ impl Mapping {
             },
             "version": "1.0",
             "timestamp": now.to_string(),
-            "DDBStreamBatchInfo": {
+            batch_info: {
                 "shardId": shard,
                 "startSequenceNumber": sequence_number(first),
                 "endSequenceNumber": sequence_number(last),
@@ -273,15 +283,21 @@ impl<'a> Work<'a> {
 
 fn too_old(source: &StreamSource, record: &Value) -> bool {
     let limit = source.maximum_record_age_in_seconds;
-    let created = record["dynamodb"]["ApproximateCreationDateTime"].as_i64().unwrap_or(i64::MAX);
+    let created = match record["kinesis"]["approximateArrivalTimestamp"].as_f64() {
+        Some(seconds) => seconds as i64,
+        None => record["dynamodb"]["ApproximateCreationDateTime"].as_i64().unwrap_or(i64::MAX),
+    };
     limit >= 0 && jiff::Timestamp::now().as_second().saturating_sub(created) > limit
 }
 
 fn sequence_number(record: &Value) -> &str {
-    record["dynamodb"]["SequenceNumber"].as_str().unwrap_or_default()
+    let kinesis_number = record["kinesis"]["sequenceNumber"].as_str();
+    kinesis_number.or(record["dynamodb"]["SequenceNumber"].as_str()).unwrap_or_default()
 }
 
 fn describe(record: &Value) -> String {
+    let change = kinesis_shards::read_change(record);
+    let record = change.as_ref().unwrap_or(record);
     let image = &record["dynamodb"]["NewImage"];
     let keys = &record["dynamodb"]["Keys"];
     let types: Vec<_> = image["events"]["L"]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use aws_sdk_sqs::types::QueueAttributeName as Name;
+use base64::{Engine, prelude::BASE64_STANDARD};
 use ledgerline_testing::{
     LocalStack, Tool, eventually, table,
     tank::{draw, fill, install, log, settled},
@@ -186,7 +187,7 @@ async fn a_batch_that_the_fanout_gave_up_is_redriven_from_its_object() {
     })
     .await;
     for row in &rows {
-        assert_eq!(row["reason"], "RetryAttemptsExhausted", "{row}");
+        assert_eq!(row["reason"], "RetryAttemptsExhausted of tanks-FanoutFunction", "{row}");
         let commits = row["commits"].as_str().unwrap();
         assert!(commits.split(' ').all(|it| it.starts_with(&format!("tank-{late}@"))), "{row}");
     }
@@ -199,7 +200,10 @@ async fn a_batch_that_the_fanout_gave_up_is_redriven_from_its_object() {
         json!({ "eventName": event, "dynamodb": { "Keys": {
             "stream": { "S": format!("tank-{early}") }, "version": { "N": version } } } })
     };
-    let records = json!({ "Records": [record("INSERT", "2"), record("MODIFY", "1")] });
+    // A record of Kinesis has the change as text in Base64.
+    let data = BASE64_STANDARD.encode(record("INSERT", "1").to_string());
+    let kinesis = json!({ "eventName": "aws:kinesis:record", "kinesis": { "data": data } });
+    let records = json!({ "Records": [record("INSERT", "2"), record("MODIFY", "1"), kinesis] });
     let object = json!({
         "requestContext": { "condition": "RetryAttemptsExhausted" }, "payload": records.to_string(),
     });
@@ -216,7 +220,7 @@ async fn a_batch_that_the_fanout_gave_up_is_redriven_from_its_object() {
     dead_letter(&sqs, "FanoutDeadLetterQueue", None, &kept_message).await;
     let (_, printed) = ledger.run(&["dead-letters", "Fanout"]);
     let row = printed.iter().find(|row| row["id"].is_string()).unwrap();
-    assert_eq!(row["commits"], format!("tank-{early}@2"), "{row}");
+    assert_eq!(row["commits"], format!("tank-{early}@2 tank-{early}@1"), "{row}");
     let reason = "RetryAttemptsExhausted; 1 records of changed or removed commits";
     assert_eq!(row["reason"], reason, "{row}");
     let sure = ["--write", "--yes", "--why", "a test"];

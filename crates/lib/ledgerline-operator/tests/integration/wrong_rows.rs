@@ -10,6 +10,7 @@ use futures::future::join_all;
 use ledgerline::{
     Aggregate, Changes, ChangesError, Commit, LogView, decode,
     testing::tank::{Event, State, Tank},
+    view_store::StateRowStore,
 };
 use ledgerline_dynamodb::StateRows;
 use ledgerline_lambda::{log_projector::LogProjector, queue::Consumer};

@@ -11,8 +11,9 @@ use ledgerline::manifest::{Manifests, Name};
 
 use super::{
     application_name::Application,
+    conditions,
     deploy::{Deploy, OptionalPart},
-    function::{Function, Kind},
+    function::{Function, HAS_DATABASE, Kind},
     headings, ids, lists, operator_policies,
     part::{self, Names},
     prune, role_policy, statements, table, write,
@@ -58,6 +59,7 @@ pub fn template(
     let mut template = deploy.merge(ids::keep(template, deploy)?)?;
     template = with_roles(with_lists(template, manifests)?, manifests, deploy)?;
     template = with_operators(template, manifests, deploy)?;
+    conditions::guard(&mut template, HAS_DATABASE)?;
     prune::drop_unused(&mut template, deploy.file());
     group_parameters(&mut template);
     Ok(write::write(&with_manifests(template, manifests)?))
@@ -96,10 +98,25 @@ fn skeleton(application: &Application, names: &Names, functions: &[Function<'_>]
         (part::WEB, application.parts.contains(&OptionalPart::WebApp)),
         (part::LOG, true),
         (part::BODIES, has_bodies),
+        (part::DATABASE, functions.iter().any(Function::needs_database)),
+        (part::KINESIS, functions.iter().any(|function| function.manifest.kinesis)),
+        (
+            part::DATABASE_KINESIS,
+            functions.iter().any(|it| it.manifest.kinesis && it.needs_database()),
+        ),
     ] {
         if is_needed {
             part::add(&mut template, part.read(names)?)?;
         }
+    }
+    let mut sign_ups = single(Kind::SignUp);
+    if let Some(function) = sign_ups.next() {
+        let mut names = names.clone();
+        names.insert("Function", function.name.clone());
+        part::add(&mut template, part::SIGN_UP_POOL.read(&names)?)?;
+    }
+    if let Some(other) = sign_ups.next() {
+        bail!("`{}` is a second function for sign-ups, and a user pool invokes one", other.binary);
     }
     for kind in [Kind::Fanout, Kind::Sequencer, Kind::EventsQueries] {
         single(kind).try_for_each(|it| add_function(&mut template, it, &tables, names))?;
@@ -134,7 +151,12 @@ fn add_function(
     names: &Names,
 ) -> Result<()> {
     if let Some(tables) = tables.get(function.binary) {
-        part::add(template, Node::map([("Resources", Node::map(tables.clone()))]))?;
+        let mut tables = Node::map([("Resources", Node::map(tables.clone()))]);
+        // All functions that declare such a table have the condition.
+        if function.needs_database() {
+            conditions::add(&mut tables, HAS_DATABASE);
+        }
+        part::add(template, tables)?;
     }
     for node in function.resources(names)? {
         part::add(template, node)?;

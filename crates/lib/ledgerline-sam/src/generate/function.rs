@@ -4,8 +4,10 @@ use anyhow::{Result, bail};
 use ledgerline::manifest::{Action, Manifest, Scope, Source, SubscriberKind};
 
 use super::{
+    conditions,
     part::{self, Names, Part},
     routes,
+    value::reference,
 };
 use crate::{
     functions::{capitalize, kebab, table_id},
@@ -14,6 +16,9 @@ use crate::{
 
 /// The metrics whose alarms are in the parts of their functions.
 const KNOWN_METRICS: [&str; 2] = ["SubscriptionBehind", "Unreconciled"];
+
+/// The condition of functions that read or write views in PostgreSQL.
+pub(super) const HAS_DATABASE: &str = "HasDatabase";
 
 /// The variable of a process manager's own table.
 const POSITIONS: &str = "POSITIONS_TABLE";
@@ -41,6 +46,7 @@ pub(super) enum Kind {
     Rule,
     Commits,
     Subscription,
+    SignUp,
 }
 
 impl Kind {
@@ -57,6 +63,7 @@ impl Kind {
             Source::States { bus: false, .. } => Some(Self::States),
             Source::Queue(_) => Some(Self::Commits),
             Source::Sequence(_) => Some(Self::Subscription),
+            Source::SignUp => Some(Self::SignUp),
         }
     }
 
@@ -76,6 +83,7 @@ impl Kind {
             Self::Rule => &[part::STATES, part::RULE],
             Self::Commits => &[part::COMMITS],
             Self::Subscription => &[part::SUBSCRIPTION],
+            Self::SignUp => &[part::SIGN_UP],
         }
     }
 }
@@ -121,11 +129,19 @@ impl<'a> Function<'a> {
             ("Function", self.name.clone()),
             ("Consumer", self.consumer().to_owned()),
             ("BatchSize", if reacts { "1" } else { "10" }.to_owned()),
+            ("KinesisBatchSize", if reacts { "1" } else { "100" }.to_owned()),
         ]);
+        let prefixes = self.manifest.categories().into_iter();
+        let prefixes = prefixes.map(|category| format!(r#"{{"prefix": "{category}-"}}"#));
+        names.insert("Prefixes", prefixes.collect::<Vec<_>>().join(", "));
         let mut parts = vec![part::FUNCTION];
         parts.extend(self.kind.parts());
         parts.extend(reacts.then_some(part::PROCESS_MANAGER));
         parts.extend(self.has_url().then_some(part::URL));
+        parts.extend(self.manifest.kinesis.then_some(part::KINESIS_FUNCTION));
+        parts.extend(self.needs_database().then_some(part::DATABASE_FUNCTION));
+        let has_routes = self.needs_database() && self.kind == Kind::Http;
+        parts.extend(has_routes.then_some(part::DATABASE_ROUTE));
         let mut nodes: Vec<_> =
             parts.iter().map(|part| part.read(&names)).collect::<Result<_>>()?;
         for metric in &self.manifest.metrics {
@@ -135,10 +151,20 @@ impl<'a> Function<'a> {
                 nodes.push(part::METRIC.read(&names)?);
             }
         }
-        let properties = Node::map([("Events", self.events(application)?)]);
-        let function = Node::map([("Properties", properties)]);
-        nodes.push(Node::map([("Resources", Node::map([(self.id(), function)]))]));
+        let events = self.events(application)?;
+        if !events.entries().is_empty() {
+            let function = Node::map([("Properties", Node::map([("Events", events)]))]);
+            nodes.push(Node::map([("Resources", Node::map([(self.id(), function)]))]));
+        }
+        if self.needs_database() {
+            nodes.iter_mut().for_each(|node| conditions::add(node, HAS_DATABASE));
+        }
         Ok(nodes)
+    }
+
+    /// Whether the function reads or writes views in PostgreSQL.
+    pub(super) fn needs_database(&self) -> bool {
+        self.manifest.variables.contains("DATABASE_URL")
     }
 
     fn is(&self, kind: SubscriberKind) -> bool {
@@ -163,7 +189,17 @@ impl<'a> Function<'a> {
     fn events(&self, application: &Names) -> Result<Node> {
         let application = application.get("Application").map_or("", String::as_str);
         match &self.manifest.source {
-            Source::Http(endpoints) => routes::nodes(endpoints, application, &self.id()),
+            Source::Http(endpoints) => {
+                // If the condition is false, `AWS::LanguageExtensions` removes each `Ref` of the
+                // resource. SAM then looks for an authorizer of an API without a name. It takes the
+                // plain id, too, but writes it into the permission of the API
+                // (`database-route.yaml`).
+                let api = match self.needs_database() {
+                    true => "HttpApi".into(),
+                    false => reference("HttpApi"),
+                };
+                routes::nodes(endpoints, application, &self.id(), &api)
+            }
             Source::States { category, events, bus: true } => {
                 let pattern = routes::pattern_node(application, category, events);
                 let properties = Node::map([("Pattern", pattern)]);
@@ -173,7 +209,8 @@ impl<'a> Function<'a> {
             | Source::Queue(_)
             | Source::Stream
             | Source::Sequence(_)
-            | Source::Schedule => Ok(Node::map::<&str>([])),
+            | Source::Schedule
+            | Source::SignUp => Ok(Node::map::<&str>([])),
         }
     }
 
@@ -181,7 +218,7 @@ impl<'a> Function<'a> {
     /// functions. `deploy.yaml` has the values of variables that nothing here explains.
     pub(super) fn variables(&self, values: &Node) -> Node {
         let value = |variable: &str| match variable.ends_with("_TABLE") {
-            true => Some(super::value::reference(&self.table(variable))),
+            true => Some(reference(&self.table(variable))),
             false => values.get(variable).cloned(),
         };
         let variables = &self.manifest.variables;

@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 use ledgerline::manifest::SubscriberKind;
 use serde_json::{Value, json};
 
-use super::value::{attribute, reference, substitution};
+use super::{
+    function::HAS_DATABASE,
+    value::{attribute, reference, substitution},
+};
 use crate::{
     functions::{Function, Template, table_of_variable},
     longest::{MANAGED, longest},
@@ -119,9 +122,12 @@ fn arns(template: &Template<'_>, word: &Node) -> Vec<Node> {
         Some("maintainers of views") => {
             maintainers.map(|function| arn(template, function.id, ":live")).collect()
         }
-        Some("views") => {
+        Some(word @ ("views" | "views in other stores")) => {
+            let is_in_other_store = word != "views";
             let table = |function: &Function<'_>| {
                 let subscriber = function.manifest.subscriber.as_ref()?;
+                let subscriber =
+                    Some(subscriber).filter(|it| it.view.is_some() == is_in_other_store)?;
                 table_of_variable(template, function, &subscriber.table).map(ToOwned::to_owned)
             };
             let tables: BTreeSet<_> = maintainers.filter_map(table).collect();
@@ -149,9 +155,10 @@ fn arn(template: &Template<'_>, id: &str, rest: &str) -> Node {
         rest => substitution(format!("${{{id}.Arn}}{rest}")),
     };
     match template.json["Resources"][id]["Condition"].as_str() {
-        Some(condition) => {
+        // `conditions::guard` guards the references to resources with this condition.
+        Some(condition) if condition != HAS_DATABASE => {
             Node::map([("Fn::If", Node::list([condition.into(), arn, reference("AWS::NoValue")]))])
         }
-        None => arn,
+        Some(_) | None => arn,
     }
 }

@@ -9,7 +9,6 @@ use ledgerline::{
     manifest::{Endpoint, Name},
 };
 
-use super::value::reference;
 use crate::{functions::capitalize, yaml::Node};
 
 /// The types of events that a rule sends to a state projector.
@@ -17,11 +16,16 @@ fn types(events: &BTreeSet<Name>) -> BTreeSet<&str> {
     events.iter().map(|event| &**event).chain([STATE_REPUBLISHED]).collect()
 }
 
-/// The events of a function with these routes.
+/// The events of a function with these routes, at this API.
 ///
 /// # Errors
 /// When two routes have one name.
-pub(super) fn nodes(endpoints: &[Endpoint], prefix: &str, function: &str) -> Result<Node> {
+pub(super) fn nodes(
+    endpoints: &[Endpoint],
+    prefix: &str,
+    function: &str,
+    api: &Node,
+) -> Result<Node> {
     let mut names = BTreeSet::new();
     let mut events = Vec::new();
     for Endpoint { route, scope } in endpoints {
@@ -32,7 +36,7 @@ pub(super) fn nodes(endpoints: &[Endpoint], prefix: &str, function: &str) -> Res
         let (method, path) = route.split_once(' ').unwrap_or_default();
         let scopes = Node::list([format!("{prefix}/{}", scope.as_str()).into()]);
         let properties = Node::map([
-            ("ApiId", reference("HttpApi")),
+            ("ApiId", api.clone()),
             ("Method", method.into()),
             ("Path", path.into()),
             ("Auth", Node::map([("AuthorizationScopes", scopes)])),

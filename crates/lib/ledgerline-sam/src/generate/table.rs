@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use ledgerline::manifest::{Index, Table};
+use ledgerline::manifest::{Index, OtherView, Subscriber, Table};
 
 use super::function::Function;
 use crate::yaml::{Kind, Node};
@@ -59,8 +59,12 @@ pub(super) fn tables<'a>(
                 known.indexes.insert(&index.name, index);
             }
             let subscriber = function.manifest.subscriber.as_ref();
-            if subscriber.is_some_and(|subscriber| subscriber.table == table.variable)
-                && let Some(other) = owners.insert(id, function.binary)
+            let subscriber = subscriber.filter(|subscriber| subscriber.table == table.variable);
+            // Views in other stores have one table for the generations of all.
+            let view = |subscriber: &Subscriber| subscriber.view.as_ref().map(OtherView::key);
+            let owned = subscriber.map(|subscriber| view(subscriber).unwrap_or(id));
+            if let Some(owned) = owned
+                && let Some(other) = owners.insert(owned, function.binary)
             {
                 bail!(
                     "`{other}` and `{}` write one table: give the table of one of them another \
@@ -164,6 +168,23 @@ mod tests {
         let attributes = table["Properties"]["AttributeDefinitions"].as_array().unwrap().iter();
         let names: Vec<_> = attributes.map(|attribute| &attribute["AttributeName"]).collect();
         assert_eq!(names, ["id", "owner", "name"]);
+    }
+
+    /// Both would move the same positions, each without the rows of the other.
+    #[test]
+    fn two_functions_that_write_one_view_in_another_store_are_an_error() {
+        let manifest = r#"{ "source": { "queue": ["item"] }, "subscriber": { "kind": "logProjector",
+            "table": "VIEWS_TABLE", "view": { "store": "postgres", "name": "NAME" } }, "tables":
+            [{ "variable": "VIEWS_TABLE", "partition": "view", "sort": "entry", "actions": {} }] }"#;
+        let manifest = |name| serde_json::from_str(&manifest.replace("NAME", name)).unwrap();
+        let [items, stock]: [Manifest; 2] = [manifest("items"), manifest("stock")];
+        let both = |one, other| {
+            let one = Function::new("one-projector", one).unwrap();
+            tables(&[one, Function::new("other-projector", other).unwrap()])
+        };
+        assert_eq!(both(&items, &stock).unwrap().len(), 1);
+        let error = both(&items, &items).unwrap_err().to_string();
+        assert!(error.starts_with("`one-projector` and `other-projector` write one"), "{error}");
     }
 
     #[test]

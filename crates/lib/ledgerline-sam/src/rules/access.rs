@@ -57,7 +57,8 @@ pub(super) fn check(rules: &mut Rules<'_>) {
 }
 
 fn check_route(rules: &mut Rules<'_>, id: &str, path: &str, route: &Value) {
-    let api = route["ApiId"]["Ref"].as_str().unwrap_or_default();
+    // The route of a function with a condition has the plain id.
+    let api = route["ApiId"]["Ref"].as_str().or(route["ApiId"].as_str()).unwrap_or_default();
     let message = "the route is on no API of the template: write ApiId: !Ref HttpApi";
     rules.require(rules.kind(api) == HTTP_API, id, path, message);
     let message =
@@ -81,7 +82,12 @@ fn check_invokers(rules: &mut Rules<'_>, function: &str, suffixes: &[&str], why:
             "AWS::Lambda::Permission" => properties["InvokedViaFunctionUrl"] != true,
             kind => kind.starts_with("AWS::ApiGateway"),
         };
-        let is_of_it = is_way && names(&properties.to_string(), function);
+        // SAM writes no id of the API into the permission of a function with a condition.
+        let is_conditional = !rules.json["Resources"][function]["Condition"].is_null();
+        let is_needed = is_conditional
+            && properties["Principal"] == "apigateway.amazonaws.com"
+            && names(&properties["SourceArn"].to_string(), "HttpApi");
+        let is_of_it = is_way && !is_needed && names(&properties.to_string(), function);
         rules.require(!is_of_it, id, "", format!("it lets another principal invoke {function}: delete it, because SAM writes the API's permission"));
     }
 }

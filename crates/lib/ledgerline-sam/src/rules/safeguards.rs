@@ -11,7 +11,7 @@ pub(super) fn check(rules: &mut Rules<'_>) {
     check_data(rules);
     let lines = |name| {
         let values = rules.functions().map(|(_, it)| &it["Environment"]["Variables"][name]);
-        values.filter_map(|it| it["Fn::Sub"].as_str()).collect::<String>()
+        values.flat_map(texts).collect::<String>()
     };
     let (views, logs) = (lines("STATE_VIEWS"), lines("LOG_QUEUES"));
     for (id, function) in rules.functions() {
@@ -94,6 +94,16 @@ fn check_data(rules: &mut Rules<'_>) {
     if !rules.kind(REQUESTS).is_empty() {
         let expiry = json!({ "AttributeName": "expires", "Enabled": true });
         rules.expect(REQUESTS, "TimeToLiveSpecification", &expiry);
+    }
+}
+
+/// Returns all texts in a value. The value of a variable with conditional lines has several.
+fn texts(value: &Value) -> Vec<&str> {
+    match value {
+        Value::String(text) => vec![text],
+        Value::Array(items) => items.iter().flat_map(texts).collect(),
+        Value::Object(entries) => entries.values().flat_map(texts).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => Vec::new(),
     }
 }
 

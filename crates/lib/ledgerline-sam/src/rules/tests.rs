@@ -7,7 +7,11 @@ use std::{
     sync::LazyLock,
 };
 
-use ledgerline::manifest::Source as Events;
+use ledgerline::manifest::{
+    Manifest, Manifests, OtherView, Source as Events,
+    SubscriberKind::{LogProjector, StateProjector},
+    ViewStore,
+};
 use serde_json::json;
 
 use super::problems;
@@ -46,8 +50,27 @@ fn generate_with(deploy: &str, path: &Path) -> Source {
     if let Events::States { bus, .. } = levels {
         *bus = true;
     }
+    manifests.extend(postgres_manifests());
     let text = generate::template(&application, &manifests, &deploy).unwrap();
     Source::parse(&text, path).unwrap()
+}
+
+/// A log view and a state view in PostgreSQL. A stack may lack the database, so the values that
+/// name the resources of these views have a condition. One of them also gets records of Kinesis.
+fn postgres_manifests() -> Manifests {
+    let view = |function: &str, source, kind, variable| {
+        let other = OtherView::new(ViewStore::Postgres, variable);
+        let manifest = Manifest::new(source).other_view(kind, other);
+        (function.into(), manifest.call("rds-db:connect", "DATABASE_URL").optional("DATABASE_CA"))
+    };
+    let states = Events::States { category: "tank".into(), bus: false, events: BTreeSet::new() };
+    let queue = Events::Queue(["tank".into()].into());
+    let (texts, manifest): (String, Manifest) =
+        view("texts-projector", queue, LogProjector, "TEXTS_TABLE");
+    Manifests::from([
+        (texts, manifest.kinesis()),
+        view("cards-projector", states, StateProjector, "CARDS_TABLE"),
+    ])
 }
 
 /// The lines of a resource in a text, from 1.

@@ -33,6 +33,8 @@ pub struct Template {
     pub audience: Option<Vec<String>>,
     /// The clients of the user pool.
     pub clients: Vec<Client>,
+    /// ARN of the function that the user pool invokes after a sign-up, if there is one.
+    pub sign_up: Option<String>,
     /// The web pages of other origins that may call the HTTP API; `None` if no page may.
     pub cors: Option<Cors>,
     /// The distribution of the web app, if there is one.
@@ -159,6 +161,8 @@ pub enum Event {
     },
     /// The stream of a table.
     Stream(StreamSource),
+    /// The Kinesis stream that gets the changes of the log.
+    Kinesis(StreamSource),
     /// A queue.
     Queue(QueueSource),
     /// A schedule, with the time between two invocations.
@@ -220,6 +224,9 @@ pub struct StreamSource {
 pub enum StartingPosition {
     /// At the oldest record.
     TrimHorizon,
+    /// After the newest record. The local stack begins at the oldest one, because its Kinesis
+    /// stream is new.
+    Latest,
 }
 
 /// A queue's event source mapping.
@@ -348,10 +355,16 @@ pub struct DestinationConfig {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub struct Destination {
-    /// The kind of destination, by SAM's name.
+    /// The kind of destination, by SAM's name. Only SAM has this field: the mapping of
+    /// CloudFormation names a bucket.
+    #[serde(default = "bucket")]
     pub r#type: DestinationType,
     /// ARN of the queue or bucket.
     pub destination: String,
+}
+
+fn bucket() -> DestinationType {
+    DestinationType::S3
 }
 
 /// A kind of destination that is emulated.

@@ -10,11 +10,11 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Bucket, Client, Cors, Event, Function, InvokeConfig, Located, ObjectRule, Queue, Resource,
-    Table, Template,
+    StartingPosition, StreamSource, Table, Template,
     intrinsics::{Scope, resource_type, stream_arn},
 };
 use crate::{
-    lookup::{list, object_pattern},
+    lookup::{COMMITS, list, object_pattern},
     properties,
     yaml::{self, Kind, Node},
 };
@@ -76,6 +76,12 @@ impl<'a> Scope<'a> {
                 template.audience = self.audience(id, resource)?;
                 template.cors = self.cors(id, resource)?;
             }
+            "AWS::Cognito::UserPool" => {
+                let pool = self.properties(id, resource)?;
+                let trigger = pool.descend(&["LambdaConfig", "PostConfirmation"]);
+                template.sign_up = trigger.and_then(Node::as_str).map(ToOwned::to_owned);
+                template.ignored.push((id.to_owned(), kind.to_owned()));
+            }
             "AWS::Cognito::UserPoolClient" => template.clients.push(self.client(id, resource)?),
             "AWS::CloudFront::Distribution" => {
                 if template.distribution.is_some() {
@@ -105,8 +111,16 @@ impl<'a> Scope<'a> {
                 let message = format!("{id}: AWS::Events::Rule is not emulated");
                 template.object_rules.push(rule.ok_or((resource.line, message))?);
             }
-            wiring @ ("AWS::Lambda::EventSourceMapping"
-            | "AWS::Lambda::Function"
+            "AWS::Lambda::EventSourceMapping" => {
+                let (function, source) = self.kinesis_source(id, resource)?;
+                let mut functions = template.functions.iter_mut();
+                let function = functions.find(|it| it.id == function);
+                let message =
+                    format!("`{id}` must be below its function in the template: move it there");
+                let function = function.ok_or((resource.line, message))?;
+                function.events.push(Event::Kinesis(source));
+            }
+            wiring @ ("AWS::Lambda::Function"
             | "AWS::Serverless::SimpleTable"
             | "AWS::SNS::Subscription") => {
                 return Err((resource.line, format!("{id}: {wiring} is not emulated")));
@@ -333,7 +347,16 @@ impl<'a> Scope<'a> {
                     scopes: route.auth.authorization_scopes,
                 })
             }
-            "DynamoDB" => Ok(Event::Stream(typed(&properties, place)?)),
+            "DynamoDB" => {
+                let source: StreamSource = typed(&properties, place)?;
+                match source.starting_position {
+                    StartingPosition::TrimHorizon => Ok(Event::Stream(source)),
+                    StartingPosition::Latest => Err((
+                        event.line,
+                        format!("{place}: LATEST leaves out commits: write TRIM_HORIZON"),
+                    )),
+                }
+            }
             "SQS" => Ok(Event::Queue(typed(&properties, place)?)),
             "Schedule" => {
                 let schedule: Schedule = typed(&properties, place)?;
@@ -347,6 +370,36 @@ impl<'a> Scope<'a> {
                 Ok(Event::Rule { name: name.to_owned(), rule: typed(&properties, place)? })
             }
             other => Err((event.line, format!("{place}: events of type {other} are not emulated"))),
+        }
+    }
+
+    /// Reads a mapping of the log's Kinesis stream to a function. Returns the function, too.
+    fn kinesis_source(&self, id: &str, resource: &Node) -> Located<(String, StreamSource)> {
+        let name = |node: &Node| {
+            let reference = node.descend(&["Properties", "FunctionName", "Ref"])?.as_str()?;
+            Some(reference.split('.').next()?.to_owned())
+        };
+        let mut properties = self.properties(id, resource)?;
+        if let Kind::Map(entries) = &mut properties.kind {
+            entries.retain(|(name, _)| name != "FunctionName");
+            let stream = entries.iter_mut().find(|(name, _)| name == "EventSourceArn");
+            stream.into_iter().for_each(|(name, _)| "Stream".clone_into(name));
+        }
+        let source: StreamSource = typed(&properties, id)?;
+        let log = self.resources()?.iter().find(|(id, _)| id == COMMITS);
+        let log = log.map(|(id, table)| self.properties(id, table)).transpose()?;
+        let stream = log
+            .as_ref()
+            .and_then(|log| log.descend(&["KinesisStreamSpecification", "StreamArn"])?.as_str());
+        match name(resource).filter(|_| stream == Some(&source.stream)) {
+            Some(function) => Ok((function, source)),
+            None => Err((
+                resource.line,
+                format!(
+                    "{id}: AWS::Lambda::EventSourceMapping is emulated only for the Kinesis \
+                     stream of the log, and a function by `!Ref`"
+                ),
+            )),
         }
     }
 

@@ -192,6 +192,21 @@ impl Change {
         self.declared(&format!("{}/src/lib.rs", starter::FUNCTIONS), function)
     }
 
+    /// Declares a projector of the application that writes into PostgreSQL.
+    pub(super) fn handler_in_postgres(&mut self, function: &str) -> Result<()> {
+        self.handler(function)?;
+        if let Some((_, line)) = self.declared.last_mut()
+            && let Some((runner, view)) = line.split_once("::run(")
+        {
+            let (runner, view) = (
+                runner.replace(": ledgerline_lambda::", ": ledgerline_postgres::"),
+                view.replace("::VIEW);", ""),
+            );
+            *line = format!("{runner}::run({view}::VIEW, {view}::SQL);");
+        }
+        Ok(())
+    }
+
     /// Declares a function that belongs to no application. Adds the library of these functions if
     /// the workspace lacks it.
     pub(super) fn fanout(&mut self, function: &str) -> Result<()> {

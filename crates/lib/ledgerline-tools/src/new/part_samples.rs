@@ -251,6 +251,8 @@ impl Workspace<'_> {
             Source::Sequence(_) => {
                 one("again", read_starter(&Names::default(), "stock-diary-subscription", "again"))
             }
+            // The sample of a sign-up has the attributes of the team's own user pool.
+            Source::SignUp => Ok(Vec::new()),
             Source::Schedule => {
                 one("again", read_starter(&Names::default(), "reconciler", "daily"))
             }

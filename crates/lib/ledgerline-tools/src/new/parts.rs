@@ -5,9 +5,10 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::{
+    Store,
     change::Change,
     facts::Facts,
-    names::Names,
+    names::{Names, upper_camel},
     part_samples,
     starter::{
         self, APPLICATION, COMMANDS, FUNCTIONS, LISTED, LOG, MODEL, ORDERED, REACTS, STATES, SUMS,
@@ -105,7 +106,6 @@ fn view(change: &mut Change, view: &str, function: &str, fields: &[(&str, &Value
     ])?;
     change.module(&format!("{MODEL}/src/views.rs"), &module)?;
     row(change, &module)?;
-    change.handler(&format!("{module}_{function}"))?;
     let shapes = format!("{MODEL}/shapes/rows/{module}.json");
     let mut rows: Vec<Value> = serde_json::from_str(&change.named(starter::file(&shapes)?))?;
     let row = rows.first_mut().with_context(|| format!("{shapes} of the starter has no row"))?;
@@ -116,6 +116,42 @@ fn view(change: &mut Change, view: &str, function: &str, fields: &[(&str, &Value
     Ok(())
 }
 
+/// Declares the function that writes a view, and adds the table to the proofs. A view in PostgreSQL
+/// has a script instead, and no table in DynamoDB.
+fn declare_projector(change: &mut Change, view: &str, function: &str, store: Store) -> Result<()> {
+    if store == Store::Dynamodb {
+        change.handler(function)?;
+        return change.tried(&format!("\"{}Table\"", upper_camel(view)));
+    }
+    let module = view.replace('-', "_");
+    change.handler_in_postgres(function)?;
+    let source = change.named(&format!("{MODEL}/src/views/{module}.rs"));
+    let script = format!(
+        "/// The indexes of the table in PostgreSQL.\n\
+         pub const SQL: &str = include_str!(\"{module}.sql\");\n\n"
+    );
+    change.inserted(&source, "/// The view.", &script);
+    let indexes = "-- The indexes of the table, such as:\n\
+                   -- CREATE INDEX IF NOT EXISTS stock_cards_names\n\
+                   --   ON {generation}.stock_cards ((row ->> 'name'));\n";
+    let indexes = change.named(&indexes.replace("stock_cards", &module));
+    change.file(&format!("{MODEL}/src/views/{module}.sql"), indexes);
+    let package = "ledgerline-postgres";
+    let workspace = change.read("Cargo.toml")?;
+    if !workspace.contains(&format!("\n{package} =")) {
+        let neighbor = workspace.lines().find(|line| line.starts_with("ledgerline-proofs ="));
+        let neighbor = neighbor.context("Cargo.toml does not have ledgerline-proofs")?;
+        let line = neighbor.replace("ledgerline-proofs", package) + "\n";
+        change.inserted("Cargo.toml", "ledgerline-proofs =", &line);
+    }
+    let functions = format!("{FUNCTIONS}/Cargo.toml");
+    if !change.read(&functions)?.contains(&format!("\n{package}.")) {
+        let line = format!("{package}.workspace = true\n");
+        change.inserted(&change.named(&functions), "schemars.workspace", &line);
+    }
+    Ok(())
+}
+
 /// Adds the type of the rows of a view to the list of the application.
 fn row(change: &mut Change, module: &str) -> Result<()> {
     let library = format!("{MODEL}/src/lib.rs");
@@ -123,24 +159,21 @@ fn row(change: &mut Change, module: &str) -> Result<()> {
 }
 
 /// Adds a projector that the fanout invokes with states.
-pub(super) fn state_projector(change: &mut Change, facts: &Facts) -> Result<()> {
+pub(super) fn state_projector(change: &mut Change, facts: &Facts, store: Store) -> Result<()> {
     let sample = part_samples::state(change.names(), facts)?;
-    add_state_view(change, facts, "stock_cards_projector", sample)
+    add_state_view(change, facts, sample)?;
+    declare_projector(change, STATES, "stock_cards_projector", store)
 }
 
 /// Adds a projector that a rule of the bus invokes with the states in events.
 pub(super) fn bus_projector(change: &mut Change, facts: &Facts) -> Result<()> {
     let sample = part_samples::entry(change.names(), facts)?;
-    add_state_view(change, facts, "stock_signs_projector", sample)
+    add_state_view(change, facts, sample)?;
+    declare_projector(change, STATES, "stock_signs_projector", Store::Dynamodb)
 }
 
 /// Adds the files that every state projector has.
-fn add_state_view(
-    change: &mut Change,
-    facts: &Facts,
-    function: &str,
-    sample: part_samples::Sample,
-) -> Result<()> {
+fn add_state_view(change: &mut Change, facts: &Facts, sample: part_samples::Sample) -> Result<()> {
     let module = STATES.replace('-', "_");
     change.copy(&[
         format!("{MODEL}/src/views/{module}.rs"),
@@ -148,27 +181,25 @@ fn add_state_view(
     ])?;
     change.module(&format!("{MODEL}/src/views.rs"), &module)?;
     row(change, &module)?;
-    change.handler(function)?;
     change.file(
         &format!("{MODEL}/shapes/rows/{module}.json"),
         format!("[\n  {}\n]\n", part_samples::row(facts)),
     );
-    change.tried("\"StockCardsTable\"")?;
     change.sample("stock-cards-projector", "changed", sample);
     Ok(())
 }
 
 /// Adds a projector that inserts a row for each event.
-pub(super) fn log_projector(change: &mut Change, facts: &Facts) -> Result<()> {
+pub(super) fn log_projector(change: &mut Change, facts: &Facts, store: Store) -> Result<()> {
     view(change, LOG, "projector", &[("event", &facts.event.as_str().into())])?;
-    change.tried("\"StockJournalTable\"")?;
+    declare_projector(change, LOG, "stock_journal_projector", store)?;
     add_queue_function(change, "stock-journal-projector", facts)
 }
 
 /// Adds a projector that adds up values of events.
-pub(super) fn sums_projector(change: &mut Change, facts: &Facts) -> Result<()> {
+pub(super) fn sums_projector(change: &mut Change, facts: &Facts, store: Store) -> Result<()> {
     view(change, SUMS, "projector", &[("entry", &facts.event.as_str().into())])?;
-    change.tried("\"StockTotalsTable\"")?;
+    declare_projector(change, SUMS, "stock_totals_projector", store)?;
     add_queue_function(change, "stock-totals-projector", facts)
 }
 
@@ -225,6 +256,11 @@ fn has_view(change: &Change, view: &str, log: bool, lay_it_down: &str) -> Result
     if text.contains("OrderedView") {
         bail!(
             "{name} is the view of a subscription: write its query by hand (docs/architecture.md of ledgerline)"
+        );
+    }
+    if text.contains("pub const SQL") {
+        bail!(
+            "{name} has its rows in PostgreSQL: write its query by hand (docs/postgres.md of ledgerline)"
         );
     }
     let table = if log { "LogTable" } else { "StateTable" };
@@ -341,6 +377,7 @@ pub(super) fn subscription(change: &mut Change, facts: &Facts) -> Result<()> {
         order(change)?;
     }
     view(change, ORDERED, "subscription", &[("event", &facts.event.as_str().into())])?;
+    change.handler("stock_diary_subscription")?;
     copy_sample(change, "stock-diary-subscription", "again")?;
     Ok(())
 }

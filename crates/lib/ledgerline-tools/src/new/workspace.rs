@@ -8,6 +8,7 @@ use ledgerline::manifest::Manifests;
 use ledgerline_sam::template::Source;
 
 use super::{
+    Store,
     change::{Change, TEMPLATE},
     facts::Facts,
     finish,
@@ -82,8 +83,8 @@ fn small(folder: &Path, names: &Names) -> Result<()> {
     parts::aggregate(&mut change)?;
     let shapes = format!("{MODEL}/shapes/stockitem.json");
     let facts = Facts::new(&names.rename("stockitem"), &names.rename(starter::file(&shapes)?))?;
-    parts::state_projector(&mut change, &facts)?;
-    parts::log_projector(&mut change, &facts)?;
+    parts::state_projector(&mut change, &facts, Store::Dynamodb)?;
+    parts::log_projector(&mut change, &facts, Store::Dynamodb)?;
     change.make()?;
     let mut change = Change::new(folder, names.clone());
     parts::state_query(&mut change)?;
@@ -211,14 +212,14 @@ pub(crate) mod tests {
             change.make().unwrap();
         };
         lay_down(&parts::aggregate);
-        lay_down(&|change| parts::state_projector(change, facts));
-        lay_down(&|change| parts::log_projector(change, facts));
-        lay_down(&|change| parts::sums_projector(change, facts));
+        lay_down(&|change| parts::state_projector(change, facts, Store::Dynamodb));
+        lay_down(&|change| parts::log_projector(change, facts, Store::Dynamodb));
+        lay_down(&|change| parts::sums_projector(change, facts, Store::Dynamodb));
         lay_down(&parts::state_query);
         lay_down(&parts::log_query);
         // The view with a list begins like every state view.
         let mut listed = Change::new(folder, names.clone().name(STATES, starter::LISTED));
-        parts::state_projector(&mut listed, facts).unwrap();
+        parts::state_projector(&mut listed, facts, Store::Dynamodb).unwrap();
         listed.make().unwrap();
         lay_down(&|change| parts::listed_query(change, "createdBy"));
         // The view on the bus begins like every state view, too.

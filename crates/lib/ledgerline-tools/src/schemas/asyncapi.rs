@@ -45,12 +45,26 @@ pub(super) fn document(
             "messages": references(messages.keys()),
         }),
     );
+    if manifests.values().any(|manifest| manifest.kinesis) {
+        let name = "StoredCommit".to_owned();
+        channels.insert(
+            "kinesis".into(),
+            json!({
+                "address": "CommitsKinesisStream",
+                "description": "The Kinesis stream: each insertion of a commit, at least once and \
+                    in any order.",
+                "messages": references([&name]),
+            }),
+        );
+        messages.insert(name, stored_commit());
+    }
     messages.insert(COMMIT.into(), commit());
     schemas.insert(COMMIT.into(), schemas::row::<Commit>());
     let operations: Map<_, _> = channels
         .keys()
         .map(|channel| {
-            let action = if channel == "bus" { "send" } else { "receive" };
+            let is_ours = ["bus", "kinesis"].contains(&channel.as_str());
+            let action = if is_ours { "send" } else { "receive" };
             let channel_of = json!({ "$ref": format!("#/channels/{channel}") });
             (format!("{action}-{channel}"), json!({ "action": action, "channel": channel_of }))
         })
@@ -108,6 +122,57 @@ fn commit() -> Value {
         "title": "A commit",
         "summary": "All events of one command, or the place of a commit in the log.",
         "payload": { "anyOf": [{ "$ref": format!("#/components/schemas/{COMMIT}") }, reference] },
+    })
+}
+
+/// Returns the message in the Kinesis stream: the record of DynamoDB, with the stored form of a
+/// commit.
+fn stored_commit() -> Value {
+    let of = |kind: &str, value: Value| {
+        let properties = json!({ kind: value });
+        json!({ "type": "object", "properties": properties, "required": [kind] })
+    };
+    let text = of("S", json!({ "type": "string" }));
+    let number = of("N", json!({ "type": "string" }));
+    let payload = json!({
+        "description": "The payload as JSON (S), or as gzip (B), which DynamoDB encodes twice in \
+            Base64 for Kinesis. Missing if the commit has a body object.",
+        "anyOf": [text, of("B", json!({ "type": "string" }))],
+    });
+    let payload_of = |fields: &[(&str, &Value)]| {
+        let properties: Map<_, _> =
+            fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).clone())).collect();
+        of("M", json!({ "type": "object", "properties": properties }))
+    };
+    let event = payload_of(&[("type", &text), ("schema", &number), ("data", &payload)]);
+    let fields = json!({
+        "stream": text,
+        "version": number,
+        "events": of("L", json!({ "type": "array", "items": event })),
+        "state": payload_of(&[("schema", &number), ("data", &payload)]),
+        "command": text,
+        "at": of("S", json!({ "type": "string", "format": "date-time" })),
+        "meta": of("M", json!({ "type": "object" })),
+        "body": of("S", json!({
+            "type": "string", "description": "The name of the body object with the commit.",
+        })),
+    });
+    let image = json!({
+        "type": "object",
+        "properties": fields,
+        "required": ["stream", "version", "events", "command", "at", "meta"],
+    });
+    let dynamodb = json!({
+        "type": "object", "properties": { "NewImage": image }, "required": ["NewImage"],
+    });
+    json!({
+        "title": "A stored commit",
+        "summary": "The record that DynamoDB writes for a new item of CommitsTable.",
+        "payload": {
+            "type": "object",
+            "properties": { "eventName": { "const": "INSERT" }, "dynamodb": dynamodb },
+            "required": ["eventName", "dynamodb"],
+        },
     })
 }
 

@@ -46,7 +46,11 @@ impl Types {
                 Events::Queue(categories) => {
                     folders.extend(categories.iter().map(|category| format!("events/{category}")));
                 }
-                Events::Http(_) | Events::Stream | Events::Sequence(_) | Events::Schedule => {}
+                Events::Http(_)
+                | Events::Stream
+                | Events::Sequence(_)
+                | Events::Schedule
+                | Events::SignUp => {}
             }
             let view = function.strip_suffix("-projector").unwrap_or(function).replace('-', "_");
             folders.insert(format!("rows/{view}.json"));

@@ -130,6 +130,14 @@ fn a_new_workspace_builds_passes_and_grows() {
         &shop.lay_down(&["projector", "order-sums", "--of", "purchaseorder", "--sums"]),
         &[&rows, &views],
     );
+    // The first view in PostgreSQL brings a dependency with it, and the parameters of a database.
+    let postgres_view = ["projector", "order-texts", "--of", "purchaseorder", "--log"];
+    let changed = shop.lay_down(&[&postgres_view[..], &["--store", "postgres"]].concat());
+    for list in ["Cargo.toml", "crates/apps/shop/functions/Cargo.toml"] {
+        assert!(changed.contains(&format!("1 0 {list}")), "{changed:?}");
+    }
+    let states = ["projector", "order-cards", "--of", "purchaseorder", "--store", "postgres"];
+    is_all(&shop.lay_down(&states), &[&rows, &views]);
     // The first process manager brings a module with it, so the same file has one more line, in its
     // list of modules.
     let first = ["process-manager", "ship-orders", "--of", "purchaseorder"];
@@ -234,6 +242,8 @@ fn a_new_workspace_builds_passes_and_grows() {
         &["query", "open-orders", "--of", "purchaseorder", "--via", "bus"],
         &["query", "open-orders", "--of", "purchaseorder", "--sums"],
         &["query", "shop", "--of", "purchaseorder", "--by", "colour"],
+        &["query", "order-texts", "--of", "purchaseorder", "--log"],
+        &["projector", "x", "--of", "item", "--via", "bus", "--store", "postgres"],
         &["process-manager", "x", "--of", "item", "--commands", "item"],
         &["process-manager", "x", "--of", "item", "--commands", "parcel"],
         &["workspace", "crates"],

@@ -25,7 +25,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The accounts that a caller may see: those that the caller opened.
-const YOURS: VisibleTo<balances::Row> = VisibleTo::Owner(|row| row.opened_by.as_deref());
+pub(super) const YOURS: VisibleTo<balances::Row> = VisibleTo::Owner(|row| row.opened_by.as_deref());
 
 /// The routes.
 #[must_use]
@@ -110,16 +110,16 @@ struct ShownAccount {
 
 /// The transactions of an account, the newest first.
 #[derive(JsonSchema, Serialize)]
-struct Transactions {
-    transactions: Vec<Transaction>,
+pub(super) struct Transactions {
+    pub(super) transactions: Vec<Transaction>,
     #[serde(flatten)]
-    end: PageEnd,
+    pub(super) end: PageEnd,
 }
 
 /// A credit or a debit of an account.
 #[derive(JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Transaction {
+pub(super) struct Transaction {
     /// The version of the account after the commit.
     version: u64,
     kind: Kind,
@@ -163,7 +163,7 @@ fn account(row: balances::Row) -> ShownAccount {
 }
 
 /// Returns the fields of a transaction for clients, without its keys.
-fn transaction(row: transactions::Row) -> Transaction {
+pub(super) fn transaction(row: transactions::Row) -> Transaction {
     let transactions::Row {
         account_id: _,
         entry: _,

@@ -8,6 +8,7 @@ mod accounts;
 mod article;
 mod bookings;
 mod cors;
+mod search;
 mod sessions;
 mod settlement;
 mod start;

@@ -17,6 +17,9 @@ pub const TABLE: LogTable =
 pub const VIEW: LogView =
     LogView { table: TABLE, of: &[Account::CATEGORY], writes: &[Write::Insert], changes };
 
+/// The indexes of the table in PostgreSQL.
+pub const SQL: &str = include_str!("transactions.sql");
+
 /// One credit or debit.
 #[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -1,9 +1,11 @@
 //! The routes of users.
 
-use ledgerline::StreamId;
+use ledgerline::{Aggregate, StreamId};
 use ledgerline_lambda::{
+    Error,
     commands::Route,
     http::{HttpRequest, Problem},
+    sign_up::SignUp,
 };
 use links::{
     user::{Action, Command, State, User},
@@ -63,6 +65,23 @@ fn register(
         Problem::field("Authorization", "the subject of the token is too long to be a user's id")
     })?;
     Ok((user_id.to_string(), Command { user_id, action: Action::Register(name, email) }))
+}
+
+/// Makes the registration of a person who has signed up in the user pool. Without a valid name, the
+/// user is called by the first part of the address.
+///
+/// # Errors
+/// When the person has no address, or a value is not valid.
+pub fn sign_up(person: &SignUp) -> Result<(StreamId, Command), Error> {
+    let user_id = UserId::from_subject(&person.subject).ok_or("the subject is too long")?;
+    let email = person.email.as_deref().ok_or("the person has no address for mails")?;
+    let name = person.name.as_deref().and_then(|name| Name::new(name.trim()).ok());
+    let name = match name {
+        Some(name) => name,
+        None => Name::new(email.split('@').next().unwrap_or_default())?,
+    };
+    let stream = User::stream(user_id.get())?;
+    Ok((stream, Command { user_id, action: Action::Register(name, Email::new(email)?) }))
 }
 
 /// Reads a command of the user in the path.

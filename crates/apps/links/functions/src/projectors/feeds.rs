@@ -5,8 +5,9 @@ use ledgerline::{
     Changes, Commit,
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
     position::{Delivery, check},
+    view_store::{CommitChanges, ViewError},
 };
-use ledgerline_dynamodb::{CommitChanges, LogRows, PageQuery, RowKey, TableError};
+use ledgerline_dynamodb::{LogRows, PageQuery, RowKey};
 use ledgerline_lambda::{
     Error, config,
     queue::{self, ApplyError, Consumer},
@@ -107,7 +108,7 @@ impl Consumer for FeedProjector {
 impl FeedProjector {
     /// Returns the place of the oldest link that a following added. Without it, the end of a
     /// following would read every rating of its author.
-    async fn find_oldest(&self, then: &Then) -> Result<String, TableError> {
+    async fn find_oldest(&self, then: &Then) -> Result<String, ViewError> {
         let Then::Remove { follower, author, .. } = then else { return Ok(String::new()) };
         let follow = self
             .table
@@ -126,7 +127,7 @@ impl FeedProjector {
         then: &Then,
         from: &str,
         cursor: Option<&str>,
-    ) -> Result<(Option<String>, Changes), TableError> {
+    ) -> Result<(Option<String>, Changes), ViewError> {
         let mut last = Changes::new(TABLE);
         match then {
             Then::Deliver { author, place, link } => {

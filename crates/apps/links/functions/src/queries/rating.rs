@@ -1,10 +1,11 @@
 //! The queries about ratings: those of a link, those of a user, and the feed and the followings of
 //! the caller.
 
+use ledgerline::view_store::ViewError;
 use std::collections::BTreeMap;
 
 use ledgerline::manifest::{Action, Table};
-use ledgerline_dynamodb::{LogRows, Page, PageQuery, RowKey, TableError};
+use ledgerline_dynamodb::{LogRows, Page, PageQuery, RowKey};
 use ledgerline_lambda::{
     http::{HttpRequest, Problem},
     queries::{self, Answer, PageEnd, Views, limit, problem, split_page},
@@ -176,7 +177,7 @@ async fn entries(
     id: &str,
     limit: i32,
     mut cursor: Option<String>,
-) -> Result<Page<Entry>, TableError> {
+) -> Result<Page<Entry>, ViewError> {
     let followings_partition = feeds::followings_partition(id);
     let feed_partition = feeds::feed_partition(id);
     let mut active_followings = BTreeMap::new();

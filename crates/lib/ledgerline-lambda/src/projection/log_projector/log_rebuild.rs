@@ -2,18 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use ledgerline::{Causes, Changes, ChangesError, Commit, EventLog, StreamId};
-use ledgerline_dynamodb::{
-    Applied, CommitBatch, CommitChanges, DynamoDbStore, LogRows, TableError, ViewTable,
+use ledgerline::{
+    Causes, Changes, ChangesError, Commit, EventLog, StreamId,
+    view_store::{Applied, CommitBatch, CommitChanges, LogRowStore, RowStore, ViewError},
 };
+use ledgerline_dynamodb::{DynamoDbStore, ViewTable};
 use tokio::time::Instant;
 
 use super::LogProjector;
 use crate::projection::{
     view_fold::MAX_BYTES,
     view_rebuild::{
-        Progress, Rebuild, RebuildError, StreamFold, StreamRange, find_hole, is_outage,
-        rebuild_each,
+        Progress, Rebuild, RebuildError, StreamFold, StreamRange, find_hole, rebuild_each,
     },
 };
 
@@ -23,8 +23,8 @@ const KEY_BYTES: usize = 200;
 const MAX_RETRIES: usize = 5;
 
 /// A page of the log while it is written.
-struct Page<'p> {
-    rows: &'p LogRows,
+struct Page<'p, S> {
+    rows: &'p S,
     batch: CommitBatch,
     progress: Progress,
     /// Streams that are each written alone, from the log. Their commits are not all in the page, or
@@ -32,31 +32,35 @@ struct Page<'p> {
     alone: BTreeSet<StreamId>,
 }
 
-impl Page<'_> {
+impl<S: LogRowStore> Page<'_, S> {
     /// Writes the batch, and empties it. The table may write nothing, because of a position, or of
     /// a row that can never be written. Then each stream of the batch is written alone. So the
     /// stream at fault is named, and does not keep the others from their rows.
-    async fn flush(&mut self, empty: CommitBatch) -> Result<(), TableError> {
+    async fn flush(&mut self, empty: CommitBatch) -> Result<(), ViewError> {
         let full = std::mem::replace(&mut self.batch, empty);
         if full.is_empty() {
             return Ok(());
         }
         match self.rows.apply(&full).await {
             Ok(Applied::Written { units, .. }) => self.progress.writes += units,
-            Err(error) if is_outage(&error) => return Err(error),
+            Err(error) if error.is_outage() => return Err(error),
             Ok(Applied::PositionIs(_)) | Err(_) => self.alone.extend(full.into_stream_ids()),
         }
         Ok(())
     }
 }
 
-impl Rebuild for LogProjector {
+impl<S: LogRowStore> Rebuild for LogProjector<S> {
     fn categories(&self) -> Vec<&'static str> {
         self.view.of.to_vec()
     }
 
-    fn view(&self) -> &ViewTable {
-        self.table.view()
+    fn generations(&self) -> &ViewTable {
+        &self.generations
+    }
+
+    fn rows(&self, generation: u32) -> impl RowStore {
+        self.rows.at_generation(generation)
     }
 
     async fn rebuild_page(
@@ -65,13 +69,15 @@ impl Rebuild for LogProjector {
         log: &DynamoDbStore,
         streams: Vec<Vec<Commit>>,
         until: Instant,
-    ) -> Result<Progress, TableError> {
-        let rows = &self.table.at(generation);
+    ) -> Result<Progress, ViewError> {
+        let rows = &self.rows.at_generation(generation);
         let progress = Progress::default();
         let mut page = Page { rows, batch: self.empty_batch(), progress, alone: BTreeSet::new() };
         for commits in streams {
             let Some(first) = commits.first() else { continue };
-            if find_hole(&commits).is_some() || !is_next(rows, first).await? {
+            if find_hole(&commits).is_some()
+                || !rows.can_begin_at(&first.stream, first.version).await?
+            {
                 page.alone.insert(first.stream.clone());
                 continue;
             }
@@ -83,8 +89,8 @@ impl Rebuild for LogProjector {
                     break;
                 }
                 // The batch still writes the stream's earlier commits. The next invocation resumes
-                // the stream. Inserted rows need few calls for the whole page.
-                if Instant::now() >= until && !rows.inserts() {
+                // the stream. A store that writes many streams at once needs few calls for the whole page.
+                if Instant::now() >= until && !rows.writes_many() {
                     page.progress.left.insert(commit.stream);
                     break;
                 }
@@ -97,9 +103,7 @@ impl Rebuild for LogProjector {
                         break;
                     }
                 };
-                while let Err(too_much) =
-                    rows.try_add(&mut page.batch, commit_changes(&commit, changes))
-                {
+                while let Err(too_much) = page.batch.try_add(commit_changes(&commit, changes)) {
                     page.flush(self.empty_batch()).await?;
                     changes = too_much;
                 }
@@ -121,7 +125,7 @@ impl Rebuild for LogProjector {
         stream: &StreamId,
         until: Instant,
     ) -> Result<f64, RebuildError> {
-        let rows = &self.table.at(generation);
+        let rows = &self.rows.at_generation(generation);
         let mut writes = 0.0;
         let mut retries = 0;
         loop {
@@ -135,8 +139,7 @@ impl Rebuild for LogProjector {
             for commit in &commits {
                 let mut changes =
                     self.changes(commit).map_err(|error| changes_error(commit, &error))?;
-                while let Err(too_much) = rows.try_add(&mut batch, commit_changes(commit, changes))
-                {
+                while let Err(too_much) = batch.try_add(commit_changes(commit, changes)) {
                     let full = std::mem::replace(&mut batch, self.empty_batch());
                     is_moved |= !write(rows, &full, &mut writes).await?;
                     changes = too_much;
@@ -210,7 +213,11 @@ async fn read_page(
 
 /// Writes a batch, and adds its units to `writes`. Returns whether it was written, which it is not
 /// if the position is elsewhere.
-async fn write(rows: &LogRows, batch: &CommitBatch, writes: &mut f64) -> Result<bool, TableError> {
+async fn write(
+    rows: &impl LogRowStore,
+    batch: &CommitBatch,
+    writes: &mut f64,
+) -> Result<bool, ViewError> {
     Ok(match rows.apply(batch).await? {
         Applied::Written { units, .. } => {
             *writes += units;
@@ -218,15 +225,6 @@ async fn write(rows: &LogRows, batch: &CommitBatch, writes: &mut f64) -> Result<
         }
         Applied::PositionIs(_) => false,
     })
-}
-
-/// Whether the rows of all earlier commits of the stream are in the table. A page begins within a
-/// stream if the page before it ended there. Inserted rows have no condition that would check this.
-async fn is_next(rows: &LogRows, first: &Commit) -> Result<bool, TableError> {
-    if !rows.inserts() || first.version == 1 {
-        return Ok(true);
-    }
-    Ok(rows.consistent_position(&first.stream).await? == first.version - 1)
 }
 
 fn commit_changes(commit: &Commit, changes: Changes) -> CommitChanges<'_> {
@@ -238,8 +236,8 @@ fn changes_error(commit: &Commit, error: &ChangesError) -> RebuildError {
     RebuildError::Changes { version: commit.version, reason: Causes(error).to_string() }
 }
 
-impl LogProjector {
+impl<S: LogRowStore> LogProjector<S> {
     fn empty_batch(&self) -> CommitBatch {
-        CommitBatch::new(self.view.table)
+        CommitBatch::new(self.view.table, self.rows.max_items())
     }
 }

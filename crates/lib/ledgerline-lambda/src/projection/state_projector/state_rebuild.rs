@@ -2,25 +2,31 @@
 
 use futures::{StreamExt, TryStreamExt, stream};
 use ledgerline::{
-    Aggregate, Commit, Consistency, Loaded, StreamId, changes::Change, history, load,
+    Aggregate, Commit, Consistency, Loaded, StreamId,
+    changes::Change,
+    history, load,
+    view_store::{RowStore, StateRowStore, ViewError},
 };
-use ledgerline_dynamodb::{DynamoDbStore, TableError, ViewTable};
+use ledgerline_dynamodb::{DynamoDbStore, ViewTable};
 use serde::Serialize;
 use tokio::time::Instant;
 
 use super::StateProjector;
 use crate::projection::view_rebuild::{
     Progress, Rebuild, RebuildError, StreamFold, StreamRange, concurrent_streams, find_hole,
-    is_outage,
 };
 
-impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
+impl<A: Aggregate, Row: Serialize, S: StateRowStore> Rebuild for StateProjector<A, Row, S> {
     fn categories(&self) -> Vec<&'static str> {
         vec![A::CATEGORY]
     }
 
-    fn view(&self) -> &ViewTable {
-        self.table.view()
+    fn generations(&self) -> &ViewTable {
+        &self.generations
+    }
+
+    fn rows(&self, generation: u32) -> impl RowStore {
+        self.rows.at_generation(generation)
     }
 
     async fn rebuild_page(
@@ -29,8 +35,8 @@ impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
         log: &DynamoDbStore,
         streams: Vec<Vec<Commit>>,
         until: Instant,
-    ) -> Result<Progress, TableError> {
-        let table = &self.table.at(generation);
+    ) -> Result<Progress, ViewError> {
+        let rows = &self.rows.at_generation(generation);
         let rebuild = async |commits: Vec<Commit>| {
             let Some(stream) = commits.first().map(|first| first.stream.clone()) else {
                 return Ok(None);
@@ -46,7 +52,7 @@ impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
             let result = match loaded {
                 Ok(Some(Loaded { version, state, embedded: _ })) => {
                     let row = (self.view.row)(stream.id(), version, state);
-                    let shown = self.write_row(table, &stream, version, row.as_ref()).await;
+                    let shown = self.write_row(rows, &stream, version, row.as_ref()).await;
                     shown.map(|(_, units)| units).map_err(RebuildError::Table)
                 }
                 // The commits are not enough for the state, or some are missing.
@@ -55,7 +61,7 @@ impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
             };
             match result {
                 // The whole page is retried.
-                Err(RebuildError::Table(error)) if is_outage(&error) => Err(error),
+                Err(RebuildError::Table(error)) if error.is_outage() => Err(error),
                 result => Ok(Some((stream, result))),
             }
         };
@@ -83,7 +89,7 @@ impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
         }
         let row = (self.view.row)(stream.id(), loaded.version, loaded.state);
         Ok(self
-            .write_row(&self.table.at(generation), stream, loaded.version, row.as_ref())
+            .write_row(&self.rows.at_generation(generation), stream, loaded.version, row.as_ref())
             .await?
             .1)
     }
@@ -103,9 +109,9 @@ impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
             return Err(RebuildError::Missing(version + 1));
         }
         let row = (self.view.row)(stream.id(), version, state);
-        let table = self.table.at(generation);
+        let rows = self.rows.at_generation(generation);
         let change = match row {
-            Some(row) => Change::Put(table.stored_fields(&row, version)?),
+            Some(row) => Change::Put(rows.stored_fields(&row, version)?),
             None => Change::Delete,
         };
         let key = (stream.id().to_owned(), String::new());

@@ -14,7 +14,7 @@ use ledgerline_dynamodb::{Checkpoint, MAX_CHANGES, NextCheckpoint, OrderedRows, 
 use tokio::time::Instant;
 
 use super::{Kept, SubscribeError, Subscriber};
-use crate::{metrics, projection::view_rebuild::is_outage};
+use crate::metrics;
 
 /// The limit of a view's state, and of its memory of a stream, in bytes of JSON. Each page writes
 /// both with its rows, at one write unit per KB. The limit of an item is 400 KB.
@@ -287,7 +287,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         let rows = OrderedRows { changes: &work.changes, positions: &work.positions };
         let moved = self.table.move_checkpoint(run.checkpoint, to, rows).await;
         let moved = moved.map_err(|source| match work.applied.as_slice() {
-            [(stream, version, _)] if !is_outage(&source) => {
+            [(stream, version, _)] if !source.is_outage() => {
                 SubscribeError::Refused { stream: stream.clone(), version: *version, source }
             }
             _ => source.into(),

@@ -3,8 +3,8 @@
 use ledgerline::{
     ChangesError, StoreError, StreamId,
     all::{CursorError, SubscriptionError},
+    view_store::ViewError,
 };
-use ledgerline_dynamodb::TableError;
 
 use super::page_run::MAX_KEPT_BYTES;
 use crate::projection::view_rebuild::RebuildError;
@@ -20,7 +20,7 @@ pub enum SubscribeError {
     Cursor(#[from] CursorError),
     /// The table of the view failed.
     #[error(transparent)]
-    Table(#[from] TableError),
+    Table(#[from] ViewError),
     /// A commit cannot be read.
     #[error("version {version} of {stream} cannot be read: {reason}")]
     Unreadable {
@@ -63,7 +63,7 @@ pub enum SubscribeError {
         /// The commit's version.
         version: u64,
         /// The refusal.
-        source: TableError,
+        source: ViewError,
     },
     /// A generation cannot be rebuilt.
     #[error(transparent)]

@@ -17,17 +17,14 @@ async fn main() -> Result<(), ledgerline_lambda::Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        collections::{BTreeMap, BTreeSet},
-        path::Path,
-    };
+    use std::{collections::BTreeSet, path::Path};
 
-    use ledgerline_sam::template;
+    use ledgerline_sam::template::{self, Source};
 
     #[test]
     fn the_development_binary_has_the_functions_of_the_template() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../template.yaml");
-        let template = template::load(&path, &BTreeMap::new(), "http://127.0.0.1").unwrap();
+        let template = template::resolve_all(&Source::read(&path).unwrap()).unwrap();
         let functions: BTreeSet<_> =
             template.functions.into_iter().map(|function| function.binary).collect();
         let handlers: BTreeSet<_> = ledgerline_lambda::handlers::names(super::HANDLERS).collect();
