@@ -8,7 +8,7 @@
 mod discovery;
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -47,8 +47,8 @@ pub(crate) const PUBLIC: [&str; 5] = [TOKEN, REVOKE, KEYS, CONFIGURATION, USER_I
 const TOKEN: &str = "/oauth2/token";
 const REVOKE: &str = "/oauth2/revoke";
 const LOGOUT: &str = "/logout";
-/// The most codes, refresh tokens and sessions that are stored, of each. The oldest is dropped
-/// (rule 11).
+/// The most codes, refresh tokens, sessions and names of users that are stored, of each. The oldest
+/// is dropped (rule 11). A user whose name was dropped signs up again, which changes nothing.
 const MOST: usize = 1_000;
 
 /// The state of the sign-in pages: the signing key, the clients and the grants.
@@ -56,9 +56,10 @@ pub(crate) struct SignIn {
     tokens: Arc<Tokens>,
     clients: Vec<Client>,
     grants: Mutex<Grants>,
-    /// The trigger when a user signs in for the first time, as if the user had signed up. The first
-    /// field has the names of the users.
-    sign_up: Option<(Mutex<HashSet<String>>, Trigger)>,
+    /// The trigger when a user signs in for the first time, as if the user had signed up.
+    sign_up: Option<Trigger>,
+    /// The names of the users who have signed up, the newest ones.
+    signed_up: Mutex<VecDeque<String>>,
     /// The name of the cookie of a browser's session. It has the port of this stack, because a
     /// browser sends the cookies of all ports to each port (RFC 6265, 8.5).
     cookie: String,
@@ -190,8 +191,8 @@ pub(crate) fn router(
 ) -> Router {
     let port = tokens.issuer().rsplit(':').next().unwrap_or_default();
     let cookie = format!("ledgerline-session-{port}");
-    let sign_up = sign_up.map(|trigger| (Mutex::default(), trigger));
-    let state = Arc::new(SignIn { tokens, clients, grants: Mutex::default(), sign_up, cookie });
+    let (grants, signed_up) = Default::default();
+    let state = Arc::new(SignIn { tokens, clients, grants, sign_up, signed_up, cookie });
     Router::new()
         .route(AUTHORIZE, get(show_form).post(submit_form))
         .route(TOKEN, post(token))
@@ -323,9 +324,16 @@ impl SignIn {
     ///
     /// Source: the Cognito developer guide, "Post confirmation Lambda trigger".
     async fn sign_up(&self, name: &str) {
-        let Some((known, trigger)) = &self.sign_up else { return };
-        if !known.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned()) {
-            return;
+        let Some(trigger) = &self.sign_up else { return };
+        {
+            let mut names = self.signed_up.lock().unwrap_or_else(PoisonError::into_inner);
+            if names.iter().any(|known| known == name) {
+                return;
+            }
+            if names.len() >= MOST {
+                names.pop_front();
+            }
+            names.push_back(name.to_owned());
         }
         let event = json!({
             "version": "1", "triggerSource": "PostConfirmation_ConfirmSignUp", "region": REGION,

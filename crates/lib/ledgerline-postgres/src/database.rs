@@ -160,6 +160,14 @@ impl Database {
         run_one(&client, statement).await
     }
 
+    /// Reads rows of a view; none if its tables do not exist, because its projector has not started.
+    pub(crate) async fn read(&self, statement: Statement<'_>) -> Result<Vec<Row>, ServerError> {
+        match self.run(statement).await {
+            Err(error) if error.is_missing_table() => Ok(Vec::new()),
+            result => result,
+        }
+    }
+
     /// Begins a transaction, and runs its first statements. Returns their rows. If the connection
     /// was closed while the function was frozen, it is opened again: nothing of the transaction was
     /// stored.
@@ -193,17 +201,22 @@ impl Database {
         if let Some(client) = connection.as_ref().filter(|client| !client.is_closed()) {
             return Ok((Arc::clone(client), true));
         }
-        let client = within_limit(self.open()).await?;
+        let client = self.open().await?;
         *connection = Some(Arc::clone(&client));
         Ok((client, false))
     }
 
+    /// Opens a connection. The limit of the library ends with TCP: a server that accepts and is
+    /// then silent would never end the login.
     async fn open(&self) -> Result<Arc<Client>, ServerError> {
         let mut config = self.0.config.clone();
-        if let Some(make_password) = &self.0.make_password {
-            config.password(make_password().await.map_err(ServerError::Password)?);
-        }
-        let (client, connection) = config.connect(self.0.tls.clone()).await?;
+        let login = async {
+            if let Some(make_password) = &self.0.make_password {
+                config.password(make_password().await.map_err(ServerError::Password)?);
+            }
+            Ok::<_, ServerError>(config.connect(self.0.tls.clone()).await?)
+        };
+        let (client, connection) = within_limit(login).await?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 let error = ServerError::from(error);

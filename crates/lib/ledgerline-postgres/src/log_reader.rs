@@ -64,15 +64,15 @@ impl LogReader {
     /// Reads a page of the rows in the active generation.
     ///
     /// # Errors
-    /// When the database fails, or the cursor is not from a page of this selection.
+    /// When the database fails, or the cursor is not from a page of this selection. When no route
+    /// names this view, which is a programming error.
     pub async fn page<T: DeserializeOwned>(
         &self,
         selection: &Selection<'_>,
     ) -> Result<Page<T>, ViewError> {
         let Some(Sources { database, generations }) = self.sources.get() else {
-            return Err(ViewError::Unavailable(
-                "no route names this view; add `Query::read_store`".into(),
-            ));
+            let missing = "no route names this view; add `Query::read_store`";
+            return Err(ViewError::Row(missing.into()));
         };
         generations.recent_generations().await?;
         let active = generations.at_active_generation().generation();
@@ -96,11 +96,7 @@ impl LogReader {
         all.extend(values.iter().map(|value| (value as _, Type::TEXT)));
         let keys = after.iter().flat_map(|(partition, sort)| [partition, sort]);
         all.extend(keys.map(|key| (key as _, Type::TEXT)));
-        let found = match database.run(Statement { sql: &sql, values: &all }).await {
-            // The projector has not started yet.
-            Err(error) if error.is_missing_table() => Vec::new(),
-            found => found?,
-        };
+        let found = database.read(Statement { sql: &sql, values: &all }).await?;
         let limit = usize::try_from(limit).unwrap_or_default();
         let last = found.get(limit).and_then(|_| found.get(limit - 1));
         let cursor = last.map(|row| write_cursor(&(row.get(0), row.get(1)), selection));

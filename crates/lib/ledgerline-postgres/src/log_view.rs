@@ -119,7 +119,7 @@ impl RowStore for PostgresLogRows {
         let positions = self.tables.positions();
         let sql = format!("SELECT stream, version FROM {positions} WHERE stream = ANY ($1)");
         let values = &[(&names as _, Type::TEXT_ARRAY)];
-        let rows = self.tables.read(&self.database, Statement { sql: &sql, values }).await?;
+        let rows = self.database.read(Statement { sql: &sql, values }).await?;
         let found = read_positions(&rows)?;
         Ok(names.into_iter().map(|name| found.get(name).copied().unwrap_or(0)).collect())
     }
@@ -140,7 +140,7 @@ impl RowStore for PostgresLogRows {
         );
         let values =
             &[(&keys.partitions as _, Type::TEXT_ARRAY), (&keys.sorts as _, Type::TEXT_ARRAY)];
-        let rows = self.tables.read(&self.database, Statement { sql: &sql, values }).await?;
+        let rows = self.database.read(Statement { sql: &sql, values }).await?;
         let row = |row: Row| {
             let fields = Some(read_fields(&row.get::<_, String>(2))?);
             Ok(((row.get(0), row.get(1)), StoredRow { version: 0, fields }))

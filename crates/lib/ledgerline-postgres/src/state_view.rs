@@ -93,7 +93,7 @@ impl RowStore for PostgresStateRows {
         let ids: Vec<_> = streams.iter().map(StreamId::id).collect();
         let sql = format!("SELECT id, version FROM {} WHERE id = ANY ($1)", self.tables.rows());
         let values = &[(&ids as _, Type::TEXT_ARRAY)];
-        let rows = self.tables.read(&self.database, Statement { sql: &sql, values }).await?;
+        let rows = self.database.read(Statement { sql: &sql, values }).await?;
         let row = |row: &Row| Ok((row.get(0), read_version(row, 1)?));
         let found: BTreeMap<String, u64> =
             rows.iter().map(row).collect::<Result<_, ViewError>>()?;
@@ -114,7 +114,7 @@ impl RowStore for PostgresStateRows {
             self.tables.rows()
         );
         let values = &[(&ids as _, Type::TEXT_ARRAY)];
-        let rows = self.tables.read(&self.database, Statement { sql: &sql, values }).await?;
+        let rows = self.database.read(Statement { sql: &sql, values }).await?;
         let row = |row: Row| {
             let text: Option<String> = row.get(2);
             let fields = text.map(|text| read_fields(&text)).transpose()?;

@@ -11,10 +11,7 @@ use ledgerline::{
 };
 use tokio_postgres::{Row, types::Type};
 
-use crate::{
-    database::{Database, Statement},
-    server_error::ServerError,
-};
+use crate::database::{Database, Statement};
 
 /// The tables of a view, at one generation. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -205,18 +202,6 @@ impl ViewTables {
             transaction.run_script(&replace).await?;
         }
         Ok(transaction.commit(&[]).await?)
-    }
-
-    /// Reads rows; none if the tables do not exist.
-    pub(crate) async fn read(
-        &self,
-        database: &Database,
-        statement: Statement<'_>,
-    ) -> Result<Vec<Row>, ServerError> {
-        match database.run(statement).await {
-            Err(error) if error.is_missing_table() => Ok(Vec::new()),
-            result => result,
-        }
     }
 
     fn check(&self, found: Vec<String>) -> Result<(), ViewError> {

@@ -129,8 +129,7 @@ impl RowStore for StateRows {
     }
 
     async fn positions(&self, streams: &[StreamId]) -> Result<Vec<u64>, ViewError> {
-        let positions = streams.iter().map(|stream| self.view.applied_version(stream));
-        futures::future::try_join_all(positions).await
+        self.view.applied_versions(streams).await
     }
 
     /// The operator's tool deletes the rows of a table ([`ViewTable::clear`]).

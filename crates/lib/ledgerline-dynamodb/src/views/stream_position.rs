@@ -70,6 +70,15 @@ impl LogRows {
 }
 
 impl ViewTable {
+    /// Returns the last version of each of these streams that the table has, in their order.
+    pub(super) async fn applied_versions(
+        &self,
+        streams: &[StreamId],
+    ) -> Result<Vec<u64>, ViewError> {
+        let versions = streams.iter().map(|stream| self.applied_version(stream));
+        futures::future::try_join_all(versions).await
+    }
+
     /// Returns the last version of the stream that the table has; 0 for none. It is the version of
     /// the stream's row, if the table has no sort key, or the position in the stream.
     ///

@@ -13,9 +13,9 @@ use ledgerline_local::postgres::PostgresServer;
 use ledgerline_postgres::{Database, PostgresLogRows};
 use ledgerline_testing::has_postgres;
 use tokio::{
-    io::copy,
+    io::{copy, copy_bidirectional},
     net::{TcpListener, TcpStream},
-    sync::Notify,
+    sync::{Notify, watch},
     task::JoinHandle,
 };
 use tokio_postgres::{Client, NoTls};
@@ -29,13 +29,24 @@ struct World {
 }
 
 impl World {
-    fn new(settings: &[&str]) -> Self {
+    /// Returns `None` on a machine without a server.
+    fn new(settings: &[&str]) -> Option<Self> {
+        if !has_postgres() {
+            return None;
+        }
         let folder = tempfile::tempdir().unwrap();
         let settings = [&["fsync=off"], settings].concat();
         let server = PostgresServer::start(folder.path(), None, &settings).unwrap();
         let rows = rows(&server, server.port());
         let stream = StreamId::new("tank", "1").unwrap();
-        Self { server, rows, stream, _folder: folder }
+        Some(Self { server, rows, stream, _folder: folder })
+    }
+
+    /// Returns a world in which the view has version 1.
+    async fn with_one_commit(settings: &[&str]) -> Option<Self> {
+        let world = Self::new(settings)?;
+        assert_eq!(world.deliver(1).await.unwrap().unwrap(), (Next, 1));
+        Some(world)
     }
 
     /// Delivers a commit that adds 1 to a sum.
@@ -91,11 +102,8 @@ const LOCK_ROWS: &str = "BEGIN; LOCK TABLE g0.fills IN ACCESS EXCLUSIVE MODE";
 
 #[tokio::test]
 async fn a_server_that_stops_and_starts_costs_no_delivery() {
-    if !has_postgres() {
-        return;
-    }
-    let World { server, rows, stream, _folder: folder } = World::new(&[]);
-    assert_eq!(deliver_to(rows.clone(), &stream, 1).await.unwrap().unwrap(), (Next, 1));
+    let Some(world) = World::with_one_commit(&[]).await else { return };
+    let World { server, rows, stream, _folder: folder } = world;
     let port = server.port();
     drop(server);
     // While the server is down, the error is an outage.
@@ -112,12 +120,7 @@ async fn a_server_that_stops_and_starts_costs_no_delivery() {
 
 #[tokio::test]
 async fn a_server_that_is_killed_in_a_transaction_stores_nothing_of_it() {
-    if !has_postgres() {
-        return;
-    }
-    let World { server, rows, stream, _folder: folder } = World::new(&[]);
-    let world = World { server, rows, stream, _folder: folder };
-    assert_eq!(world.deliver(1).await.unwrap().unwrap(), (Next, 1));
+    let Some(world) = World::with_one_commit(&[]).await else { return };
     // Given a delivery that waits in the middle of its transaction,
     let client = world.connect().await;
     client.batch_execute(LOCK_ROWS).await.unwrap();
@@ -179,10 +182,7 @@ async fn start_proxy(port: u16, orders: Arc<Orders>) -> u16 {
 
 #[tokio::test]
 async fn a_commit_whose_answer_is_lost_is_a_duplicate_when_redelivered() {
-    if !has_postgres() {
-        return;
-    }
-    let world = World::new(&[]);
+    let Some(world) = World::new(&[]) else { return };
     let orders = Arc::new(Orders::default());
     let port = start_proxy(world.server.port(), Arc::clone(&orders)).await;
     let rows = rows(&world.server, port);
@@ -209,11 +209,7 @@ async fn a_commit_whose_answer_is_lost_is_a_duplicate_when_redelivered() {
 /// A batch has a time limit. When it is over, the transaction is dropped in the middle.
 #[tokio::test]
 async fn a_delivery_that_is_dropped_in_a_transaction_leaves_a_connection_that_works() {
-    if !has_postgres() {
-        return;
-    }
-    let world = World::new(&[]);
-    assert_eq!(world.deliver(1).await.unwrap().unwrap(), (Next, 1));
+    let Some(world) = World::with_one_commit(&[]).await else { return };
     let client = world.connect().await;
     // The lock keeps the first statements of the transaction waiting.
     client.batch_execute("BEGIN; LOCK TABLE g0.fills_positions").await.unwrap();
@@ -228,11 +224,7 @@ async fn a_delivery_that_is_dropped_in_a_transaction_leaves_a_connection_that_wo
 
 #[tokio::test]
 async fn after_a_failover_the_connection_to_a_read_only_server_is_closed() {
-    if !has_postgres() {
-        return;
-    }
-    let world = World::new(&[]);
-    assert_eq!(world.deliver(1).await.unwrap().unwrap(), (Next, 1));
+    let Some(world) = World::with_one_commit(&[]).await else { return };
     let client = world.connect().await;
     let read_only = async |value: &str| {
         let setting =
@@ -257,12 +249,8 @@ async fn after_a_failover_the_connection_to_a_read_only_server_is_closed() {
 
 #[tokio::test]
 async fn a_deadlock_and_a_lack_of_connections_are_throttling() {
-    if !has_postgres() {
-        return;
-    }
-    let world =
-        World::new(&["max_connections=4", "superuser_reserved_connections=0", "max_wal_senders=0"]);
-    assert_eq!(world.deliver(1).await.unwrap().unwrap(), (Next, 1));
+    let settings = ["max_connections=4", "superuser_reserved_connections=0", "max_wal_senders=0"];
+    let Some(world) = World::with_one_commit(&settings).await else { return };
     // Given a position at which the server finds a deadlock,
     let neighbour = world.connect().await;
     let deadlock = "CREATE FUNCTION deadlock() RETURNS trigger LANGUAGE plpgsql AS \
@@ -279,7 +267,7 @@ async fn a_deadlock_and_a_lack_of_connections_are_throttling() {
 
     // Given neighbours with all connections but those of this test,
     let other = rows(&world.server, world.server.port());
-    let _neighbours = (world.connect().await, world.connect().await);
+    let _neighbours = [world.connect().await, world.connect().await];
     let error = deliver_to(other.clone(), &world.stream, 3).await.unwrap().unwrap_err();
     assert!(matches!(&error, ViewError::Throttled(cause) if cause.contains("53300")), "{error}");
     drop(neighbour);
@@ -293,10 +281,8 @@ async fn a_deadlock_and_a_lack_of_connections_are_throttling() {
 
 #[tokio::test]
 async fn a_certificate_of_another_authority_is_refused() {
-    if !has_postgres() {
-        return;
-    }
-    let (world, other) = (World::new(&[]), World::new(&[]));
+    let Some(world) = World::new(&[]) else { return };
+    let Some(other) = World::new(&[]) else { return };
     let database =
         Database::new(&world.server.url("postgres"), Some(other.server.authority())).unwrap();
     let rows = PostgresLogRows::new(database, TABLE, "");
@@ -326,10 +312,7 @@ async fn a_wrong_setting_is_named_without_the_password() {
 
 #[tokio::test]
 async fn a_table_that_differs_is_refused_by_name_and_missing_tables_are_created() {
-    if !has_postgres() {
-        return;
-    }
-    let world = World::new(&[]);
+    let Some(world) = World::new(&[]) else { return };
     let client = world.connect().await;
     let other = "CREATE SCHEMA g1; CREATE TABLE g1.fills (partition text PRIMARY KEY, row json)";
     client.batch_execute(other).await.unwrap();
@@ -365,10 +348,7 @@ async fn a_table_that_differs_is_refused_by_name_and_missing_tables_are_created(
 /// rows of all streams. A lost right holds them up.
 #[tokio::test]
 async fn a_row_that_is_too_large_for_an_index_is_at_fault_and_a_lost_right_is_an_outage() {
-    if !has_postgres() {
-        return;
-    }
-    let world = World::new(&[]);
+    let Some(world) = World::new(&[]) else { return };
     let index = "CREATE INDEX fills_texts ON {generation}.fills ((row ->> 'text'));";
     let database = |url: &str| Database::new(url, Some(world.server.authority())).unwrap();
     let rows = PostgresLogRows::new(database(&world.server.url("postgres")), TABLE, index);
@@ -393,11 +373,7 @@ async fn a_row_that_is_too_large_for_an_index_is_at_fault_and_a_lost_right_is_an
 /// A network may drop a connection in silence while a function is frozen.
 #[tokio::test]
 async fn a_server_that_never_answers_is_an_outage_after_five_seconds() {
-    if !has_postgres() {
-        return;
-    }
-    let world = World::new(&[]);
-    assert_eq!(world.deliver(1).await.unwrap().unwrap(), (Next, 1));
+    let Some(world) = World::with_one_commit(&[]).await else { return };
     let client = world.connect().await;
     client.batch_execute("BEGIN; LOCK TABLE g0.fills_positions").await.unwrap();
     let error = world.deliver(2).await.unwrap().unwrap_err();
@@ -407,4 +383,47 @@ async fn a_server_that_never_answers_is_an_outage_after_five_seconds() {
     );
     client.batch_execute("COMMIT").await.unwrap();
     assert_eq!(world.deliver(2).await.unwrap().unwrap(), (Next, 2));
+}
+
+/// Starts a proxy. After the order, each open connection closes at its next request, and the proxy
+/// accepts new connections but never answers.
+async fn start_closing_proxy(port: u16, order: watch::Receiver<bool>) -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut silent = Vec::new();
+        while let Ok((mut client, _)) = listener.accept().await {
+            if *order.borrow() {
+                silent.push(client);
+                continue;
+            }
+            let mut order = order.clone();
+            tokio::spawn(async move {
+                let mut server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                tokio::select! {
+                    biased;
+                    _ = order.wait_for(|is_given| *is_given) => {}
+                    _ = copy_bidirectional(&mut client, &mut server) => {}
+                }
+                client.readable().await.unwrap();
+            });
+        }
+    });
+    address.port()
+}
+
+/// A server that is overloaded, or a proxy in front of it, may accept a connection and then be
+/// silent.
+#[tokio::test]
+async fn a_second_connection_that_is_never_answered_is_an_outage_after_five_seconds() {
+    let Some(world) = World::new(&[]) else { return };
+    let (close, order) = watch::channel(false);
+    let port = start_closing_proxy(world.server.port(), order).await;
+    let rows = rows(&world.server, port);
+    assert_eq!(deliver_to(rows.clone(), &world.stream, 1).await.unwrap().unwrap(), (Next, 1));
+    close.send(true).unwrap();
+    let error = deliver_to(rows, &world.stream, 2).await.unwrap().unwrap_err();
+    let text = Causes(&error).to_string();
+    assert!(error.is_outage() && text.contains("did not answer"), "{text}");
+    assert_eq!(world.sum().await, 1);
 }
