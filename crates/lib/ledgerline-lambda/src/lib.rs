@@ -21,6 +21,7 @@ pub mod reconciler;
 mod route_descriptions;
 pub mod sequencer;
 pub mod sign_up;
+pub mod signed_requests;
 mod snapshot_warmup;
 mod start;
 pub mod stream_records;

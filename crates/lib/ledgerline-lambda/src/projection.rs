@@ -6,6 +6,7 @@ pub(crate) mod bus_consumer;
 mod gap_repair;
 pub(crate) mod kinesis;
 pub mod log_projector;
+mod publication;
 pub mod queue_runner;
 pub mod state_projector;
 pub mod subscription;

@@ -11,13 +11,14 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
 use ledgerline::{Aggregates, shapes::unreadable};
 use ledgerline_dynamodb::{DynamoDbStore, ScanPart};
-use ledgerline_sam::template::{DATABASE_HOST, Source, WEB_APP};
+use ledgerline_sam::template::{DATABASE_HOST, SEARCH_ENDPOINT, Source, WEB_APP};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
     contract, descriptors, output,
     postgres::PostgresServer,
+    search::SearchServer,
     stack::{Options, Stack},
     web_app,
 };
@@ -58,6 +59,11 @@ struct Arguments {
     /// Needs Debian's package `postgresql`, unless a URL is given.
     #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true)]
     postgres: Option<Option<String>>,
+    /// Start a small server for the views in OpenSearch, or use the domain of this URL.
+    ///
+    /// The server stands for OpenSearch: it searches by words, and keeps the rows in memory.
+    #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true)]
+    search: Option<Option<String>>,
     /// Set these parameters of the template, as for `sam deploy`.
     #[arg(long, value_name = "NAME=VALUE", num_args = 1.., value_parser = parameter)]
     parameter_overrides: Vec<(String, String)>,
@@ -166,6 +172,11 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
         None => None,
     };
     parameters.extend(database.iter().flat_map(|database| database.parameters.clone()));
+    let search = match &arguments.search {
+        Some(url) => Some(search_domain(url.as_deref(), &source).await?),
+        None => None,
+    };
+    parameters.extend(search.iter().flat_map(|search| search.parameters.clone()));
     parameters.extend(arguments.parameter_overrides);
     let is_kept = arguments.data.is_some();
     let stack = Stack::start(Options {
@@ -186,6 +197,9 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
     print_addresses(&stack, &arguments.user, has_sources);
     if let Some(server) = database.as_ref().and_then(|database| database.server.as_ref()) {
         output::line(format_args!("  database     {}", server.url(OWN_DATABASE)));
+    }
+    if let Some(server) = search.as_ref().and_then(|search| search.server.as_ref()) {
+        output::line(format_args!("  search       {}", server.url()));
     }
     output::line(format_args!("  data         {place}"));
     if let Some(log) = stack.log.as_ref().filter(|_| is_kept) {
@@ -252,6 +266,29 @@ fn database(url: Option<&str>, data: Option<&Path>, source: &Source) -> Result<D
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .into();
     Ok(Database { parameters, server, _folder: folder })
+}
+
+/// A domain for views in OpenSearch, and the parameters of the template that name it.
+struct SearchDomain {
+    parameters: [(String, String); 2],
+    server: Option<SearchServer>,
+}
+
+/// Starts a server in place of OpenSearch, or uses the domain of a URL.
+async fn search_domain(url: Option<&str>, source: &Source) -> Result<SearchDomain> {
+    if !source.json()["Parameters"][SEARCH_ENDPOINT].is_object() {
+        bail!(
+            "`--search`: no function of the template uses OpenSearch; start the stack without it"
+        );
+    }
+    let server = match url {
+        Some(_) => None,
+        None => Some(SearchServer::start().await.context("`--search`")?),
+    };
+    let url = url.or(server.as_ref().map(SearchServer::url)).unwrap_or_default();
+    let parameters = [(SEARCH_ENDPOINT, url), ("SearchDomain", "local")];
+    let parameters = parameters.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    Ok(SearchDomain { parameters, server })
 }
 
 /// Prints the routes and the addresses of a stack. `has_sources` says that the web app can be

@@ -24,6 +24,7 @@ mod outages;
 mod output;
 mod pattern;
 pub mod postgres;
+pub mod search;
 pub mod services;
 mod shard_checkpoint;
 mod sign_in;

@@ -1,14 +1,12 @@
 //! The tables of a view: one schema of the database for each generation.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
 
 use ledgerline::{
     manifest::{OtherView, ViewStore},
     view_store::ViewError,
 };
+use ledgerline_lambda::rebuild::Publication;
 use tokio_postgres::{Row, types::Type};
 
 use crate::database::{Database, Statement};
@@ -24,22 +22,13 @@ pub(crate) struct ViewTables {
     /// The end of the script: the definition of the public view.
     public_view: Option<&'static str>,
     generation: u32,
-    last_publish: Arc<Mutex<Option<LastPublish>>>,
+    publication: Publication,
 }
 
 /// The first words of the definition of a public view, at the end of a script.
 const PUBLIC_VIEW: &str = "CREATE OR REPLACE VIEW public.";
-/// The pause after a failed attempt to publish.
-const PUBLISH_PAUSE: Duration = Duration::from_secs(60);
 /// Limits the waits for locks in a transaction.
 const WAIT_BRIEFLY: &str = "SELECT set_config('lock_timeout', '500ms', true)";
-
-/// The last attempt of this process to publish, and the time of the next one after a failure.
-#[derive(Debug)]
-struct LastPublish {
-    generation: u32,
-    retry_at: Option<Instant>,
-}
 
 /// A column, which is part of the primary key or not.
 #[derive(Debug, PartialEq, Eq)]
@@ -79,7 +68,7 @@ impl ViewTables {
             script,
             public_view,
             generation: 0,
-            last_publish: Arc::default(),
+            publication: Publication::default(),
         }
     }
 
@@ -133,12 +122,7 @@ impl ViewTables {
     /// Whether this process has not published this generation, and has not failed to within the
     /// last minute.
     pub(crate) fn is_publish_due(&self) -> bool {
-        let last = self.last_publish.lock().unwrap_or_else(PoisonError::into_inner);
-        self.public_view.is_some()
-            && !last.as_ref().is_some_and(|last| {
-                last.generation == self.generation
-                    && last.retry_at.is_none_or(|time| Instant::now() < time)
-            })
+        self.public_view.is_some() && self.publication.is_due(self.generation)
     }
 
     /// Makes the public view show this generation. The comment of the view names the generation. A
@@ -149,9 +133,7 @@ impl ViewTables {
     pub(crate) async fn publish(&self, database: &Database) -> Result<(), ViewError> {
         let Some(definition) = self.public_view else { return Ok(()) };
         let result = self.replace_public_view(database, definition).await;
-        let retry_at = result.is_err().then(|| Instant::now() + PUBLISH_PAUSE);
-        *self.last_publish.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(LastPublish { generation: self.generation, retry_at });
+        self.publication.remember(self.generation, result.is_ok());
         result
     }
 

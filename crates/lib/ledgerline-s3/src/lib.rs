@@ -2,33 +2,16 @@
 
 use std::{fmt::Write as _, sync::Arc};
 
-use aws_runtime::auth::{SigV4OperationSigningConfig, sigv4};
-use aws_smithy_runtime::client::{
-    orchestrator::operation::{Operation, OperationBuilder},
-    retries::{
-        RetryPartition, TokenBucket,
-        classifiers::{HttpStatusCodeClassifier, TransientErrorClassifier},
-    },
-};
+use aws_smithy_runtime::client::orchestrator::operation::{Operation, OperationBuilder};
 use aws_smithy_runtime_api::client::{
-    auth::{
-        AuthSchemeOptionResolverParams, SharedAuthScheme, SharedAuthSchemeOptionResolver,
-        static_resolver::StaticAuthSchemeOptionResolver,
-    },
-    orchestrator::{HttpRequest, HttpResponse, OrchestratorError},
+    orchestrator::{HttpResponse, OrchestratorError},
     result::SdkError,
-    runtime_components::RuntimeComponentsBuilder,
-    runtime_plugin::StaticRuntimePlugin,
 };
-use aws_smithy_types::{body::SdkBody, config_bag::Layer};
-use aws_types::{
-    SdkConfig, SigningName,
-    region::{Region, SigningRegion},
-    service_config::ServiceConfigKey,
-};
+use aws_types::{SdkConfig, region::Region, service_config::ServiceConfigKey};
 use futures::future::BoxFuture;
 use ledgerline::StoreError;
 use ledgerline_dynamodb::{Bodies, DynamoDbStore};
+use ledgerline_lambda::signed_requests::{self, Service, request};
 
 /// The statuses that are retried: throttling, failures of the service, and 409, the answer to a PUT
 /// that races with another PUT of the key.
@@ -64,7 +47,7 @@ impl S3Bodies {
     pub fn new(sdk: &SdkConfig, bucket: &str) -> Self {
         let operation = |name: &'static str| base(sdk, bucket).operation_name(name);
         let put = operation("PutObject").serializer(|Object { path, content }| {
-            let mut request = request("PUT", path, content)?;
+            let mut request = request("PUT", &path, content)?;
             request.headers_mut().insert("if-none-match", "*");
             Ok(request)
         });
@@ -74,7 +57,7 @@ impl S3Bodies {
             _ => Err(refusal(response)),
         });
         let get = operation("GetObject")
-            .serializer(|Object { path, content }| request("GET", path, content));
+            .serializer(|Object { path, content }| request("GET", &path, content));
         let get = get.deserializer(|response| match response.status().as_u16() {
             200 => Ok(response.body().bytes().map(<[u8]>::to_vec)),
             404 if code(response) == "NoSuchKey" => Ok(None),
@@ -122,7 +105,7 @@ pub async fn list_keys(
 ) -> Result<Vec<String>, StoreError> {
     let list = base(sdk, bucket).operation_name("ListObjectsV2");
     let list = list
-        .serializer(|Object { path, content }| request("GET", path, content))
+        .serializer(|Object { path, content }| request("GET", &path, content))
         .deserializer(|response| match response.status().as_u16() {
             200 if body(response).contains("</ListBucketResult>") => Ok(body(response).to_owned()),
             _ => Err(refusal(response)),
@@ -155,47 +138,9 @@ fn texts(xml: &str, name: &str) -> Vec<String> {
 
 /// Returns the part that all operations have in common.
 fn base(sdk: &SdkConfig, bucket: &str) -> OperationBuilder {
-    let region = sdk.region().cloned().unwrap_or_else(|| Region::from_static("us-east-1"));
-    let mut signature = SigV4OperationSigningConfig {
-        region: Some(SigningRegion::from(region.clone())),
-        name: Some(SigningName::from_static("s3")),
-        ..SigV4OperationSigningConfig::default()
-    };
-    // S3 signs the path as it is sent, and wants the hash of the content in a header.
-    signature.signing_options.double_uri_encode = false;
-    signature.signing_options.normalize_uri_path = false;
-    signature.signing_options.content_sha256_header = true;
-    let mut layer = Layer::new("signature of S3");
-    layer.store_put(AuthSchemeOptionResolverParams::new(()));
-    layer.store_put(signature);
-    // A budget of retries for these objects alone: else all clients of a process would share one.
-    let budget = RetryPartition::custom("bodies").token_bucket(TokenBucket::default());
-    layer.store_put(budget.build());
-    let mut components = RuntimeComponentsBuilder::new("signature of S3");
-    let schemes = StaticAuthSchemeOptionResolver::new(vec![sigv4::SCHEME_ID]);
-    components.set_auth_scheme_option_resolver(Some(SharedAuthSchemeOptionResolver::new(schemes)));
-    components.push_auth_scheme(SharedAuthScheme::new(sigv4::SigV4AuthScheme::new()));
-    components.set_identity_cache(sdk.identity_cache());
-    if let Some(credentials) = sdk.credentials_provider() {
-        components.set_identity_resolver(sigv4::SCHEME_ID, credentials);
-    }
-    components.set_http_client(sdk.http_client());
-    components.set_sleep_impl(sdk.sleep_impl());
-    components.set_time_source(sdk.time_source());
-    let plugin = StaticRuntimePlugin::new().with_config(layer.freeze());
-    let mut base = Operation::builder()
-        .service_name("s3")
-        .endpoint_url(&endpoint(sdk, &region, bucket))
-        .retry_classifier(TransientErrorClassifier::<Refusal>::new())
-        .retry_classifier(HttpStatusCodeClassifier::new_from_codes(RETRIED))
-        .runtime_plugin(plugin.with_runtime_components(components));
-    if let Some(retries) = sdk.retry_config() {
-        base = base.standard_retry(retries);
-    }
-    if let Some(timeouts) = sdk.timeout_config() {
-        base = base.timeout_config(timeouts.clone());
-    }
-    base
+    let endpoint = endpoint(sdk, &signed_requests::region(sdk), bucket);
+    let service = Service { name: "s3", endpoint: &endpoint, retried: RETRIED, budget: "bodies" };
+    signed_requests::operation::<Refusal>(sdk, service)
 }
 
 /// Returns the address of the bucket.
@@ -227,17 +172,6 @@ fn encode(text: &str, unchanged: &[u8]) -> String {
         }
     }
     encoded
-}
-
-fn request(
-    method: &'static str,
-    path: String,
-    content: Vec<u8>,
-) -> Result<HttpRequest, Box<dyn std::error::Error + Send + Sync>> {
-    let mut request = HttpRequest::new(SdkBody::from(content));
-    request.set_method(method)?;
-    request.set_uri(path)?;
-    Ok(request)
 }
 
 /// Returns the code in the XML of an error.

@@ -33,13 +33,23 @@ impl<'t> Template<'t> {
     /// The line that declares a subscriber to the reconciler. It has the function, its table as the
     /// template names it, the table's keys, and the categories that it consumes.
     pub(crate) fn subscriber_line(&self, function: &Function<'_>) -> Option<String> {
-        // The reconciler has no way to another store.
         let subscriber = function.manifest.subscriber.as_ref().filter(|it| it.view.is_none())?;
         let id = table_of_variable(self, function, &subscriber.table)?;
         let table = function.manifest.table_of(&subscriber.table)?;
         let sort = table.sort.as_deref().unwrap_or("-");
         let of: Vec<_> = function.manifest.categories().into_iter().collect();
         Some(format!("{} ${{{id}}} {} {sort} {}", function.id, table.partition, of.join(" ")))
+    }
+
+    /// The line that declares a view in another store to the reconciler: the function, the table of
+    /// generations, the key of the view, the function's alias, and the categories.
+    pub(crate) fn other_subscriber_line(&self, function: &Function<'_>) -> Option<String> {
+        let subscriber = function.manifest.subscriber.as_ref()?;
+        let key = subscriber.view.as_ref()?.key();
+        let table = table_of_variable(self, function, &subscriber.table)?;
+        let (id, of) = (function.id, function.manifest.categories());
+        let of = of.into_iter().collect::<Vec<_>>().join(" ");
+        Some(format!("{id} ${{{table}}} {key} ${{{id}}}:live {of}"))
     }
 
     /// The type of a resource.

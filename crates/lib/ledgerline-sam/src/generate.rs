@@ -15,6 +15,7 @@ mod replacement;
 mod role_policy;
 mod routes;
 mod statements;
+mod stores;
 mod table;
 mod value;
 mod write;

@@ -142,6 +142,15 @@ fn add_calls<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut 
             rights.insert((call.action.to_string(), None));
         }
         for id in named {
+            // A line may name resources of two services.
+            let is_other_service = match (&*call.action, template.kind(id)) {
+                (action, "AWS::Serverless::Function") => !action.starts_with("lambda:"),
+                (action, "AWS::DynamoDB::Table") => !action.starts_with("dynamodb:"),
+                (_, _) => false,
+            };
+            if is_other_service {
+                continue;
+            }
             let resource = match template.kind(id) {
                 // The value is a parameter, so the resource is not known here.
                 "" => None,

@@ -197,18 +197,31 @@ impl Source {
     }
 }
 
-/// The parameter with the host of the database for views. Without a value, functions that need the
-/// database do not exist.
+/// The parameter with the host of the PostgreSQL database for views. Without a value, the functions
+/// that need it do not exist.
 pub const DATABASE_HOST: &str = "DatabaseHost";
+/// The parameter with the URL of the OpenSearch domain for views, likewise.
+pub const SEARCH_ENDPOINT: &str = "SearchEndpoint";
+
+/// Returns the options with which the local stack starts the stores of views that a template with
+/// these parameters may lack.
+pub fn store_options(parameters: &Value) -> Vec<&'static str> {
+    let stores = [(DATABASE_HOST, "--postgres"), (SEARCH_ENDPOINT, "--search")].into_iter();
+    let known = stores.filter(|(parameter, _)| parameters[*parameter].is_object());
+    known.map(|(_, option)| option).collect()
+}
 
 /// Resolves a template with all functions that it may have, such as those that need a database.
 ///
 /// # Errors
 /// As those of [`resolve`].
 pub fn resolve_all(source: &Source) -> Result<Template, TemplateError> {
-    let has_database = source.json()["Parameters"][DATABASE_HOST].is_object();
-    let host = has_database.then(|| (DATABASE_HOST.to_owned(), "localhost".to_owned()));
-    resolve(source, &host.into_iter().collect(), "http://127.0.0.1")
+    let parameters = &source.json()["Parameters"];
+    let stores = [DATABASE_HOST, SEARCH_ENDPOINT].into_iter();
+    let values = stores
+        .filter(|name| parameters[*name].is_object())
+        .map(|name| (name.to_owned(), "localhost".to_owned()));
+    resolve(source, &values.collect(), "http://127.0.0.1")
 }
 
 /// Reads a template that has functions, as [`Source::read`] and [`Source::template`] do.

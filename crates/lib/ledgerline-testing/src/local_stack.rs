@@ -72,15 +72,13 @@ impl LocalStack {
         Self::start_with(data, &[], &[], ONE).await
     }
 
-    /// Starts a stack with a database for views, if the workspace has views in PostgreSQL and a
-    /// server is installed. Returns whether the stack has all functions of the template.
+    /// Starts a stack with the stores of all views, if a PostgreSQL server is installed or not
+    /// needed. Returns whether the stack has all functions of the template.
     pub async fn start_whole() -> (Self, bool) {
         let template = template::tree(&workspace().join("template.yaml")).unwrap();
-        if !template["Parameters"][template::DATABASE_HOST].is_object() {
-            return (Self::start(None).await, true);
-        }
-        match has_postgres() {
-            true => (Self::start_as(&["--postgres"]).await, true),
+        let stores = template::store_options(&template["Parameters"]);
+        match !stores.contains(&"--postgres") || has_postgres() {
+            true => (Self::start_as(&stores).await, true),
             false => (Self::start(None).await, false),
         }
     }
@@ -179,6 +177,11 @@ impl LocalStack {
     /// Returns the address of the database that the stack has started.
     pub fn database_url(&self) -> String {
         self.find(|line| line.strip_prefix("  database     ").map(ToOwned::to_owned)).unwrap()
+    }
+
+    /// Returns the address of the server in the place of OpenSearch that the stack has started.
+    pub fn search_url(&self) -> String {
+        self.find(|line| line.strip_prefix("  search       ").map(ToOwned::to_owned)).unwrap()
     }
 
     /// Returns the number of lines with a measurement of a function under this name. A sum of times

@@ -27,9 +27,10 @@ cloudformation = client("cloudformation")
 def template():
     body = cloudformation.get_template(StackName=STACK, TemplateStage="Processed")["TemplateBody"]
     body = body if isinstance(body, dict) else json.loads(body)
-    # The deployment has no database for views.
+    # The deployment has no database and no OpenSearch domain for views.
+    missing = ("HasDatabase", "HasOtherViews", "HasSearch")
     kept = body["Resources"].items()
-    body["Resources"] = {name: it for name, it in kept if not it.get("Condition", "").startswith("HasDatabase")}
+    body["Resources"] = {name: it for name, it in kept if not it.get("Condition", "").startswith(missing)}
     return body
 
 
@@ -106,7 +107,7 @@ def routes():
     tables()
     made = []
     for path, methods in body["paths"].items():
-        # The deployment has no database, so the conditions are false.
+        # The deployment has no such store, so the conditions are false.
         if "Fn::If" in methods:
             continue
         for method, operation in methods.items():
@@ -334,9 +335,11 @@ EVERYTHING = json.dumps({"Version": "2012-10-17", "Statement": [{"Effect": "Allo
 
 def bodies():
     """The body grants of each function, by its id in the template."""
-    manifests = template()["Metadata"]["Ledgerline"]["Manifests"].items()
+    body = template()
+    manifests = body["Metadata"]["Ledgerline"]["Manifests"].items()
     ids = (("".join(map(str.capitalize, name.split("-"))), json.loads(text)) for name, text in manifests)
-    return {id: manifest["bodies"] for id, manifest in ids if "bodies" in manifest}
+    found = {id: manifest["bodies"] for id, manifest in ids if "bodies" in manifest}
+    return {id: grants for id, grants in found.items() if f"{id}Function" in body["Resources"]}
 
 
 def set_body_limit(limit):

@@ -60,8 +60,12 @@ def versions(template):
 with open(sys.argv[1]) as file:
     template = yaml_parse(file.read())
 
+# Functions that need a store of views exist.
+stores = {"DatabaseHost": "db.example.com", "SearchEndpoint": "https://search.example.com", "SearchDomain": "search"}
+stores = {name: value for name, value in stores.items() if name in template["Parameters"]}
+
 if "CanaryDeployments" in template["Parameters"]:
-    values = {"CanaryDeployments": "true"}
+    values = {**stores, "CanaryDeployments": "true"}
     resources = processed(with_values(values), values)["Resources"]
     if not any(resource["Type"] == "AWS::CodeDeploy::DeploymentGroup" for resource in resources.values()):
         sys.exit("CanaryDeployments makes no deployment group")
@@ -71,9 +75,7 @@ if "CanaryDeployments" in template["Parameters"]:
     except graphlib.CycleError as cycle:
         sys.exit(f"with CanaryDeployments, resources wait for each other: {' <- '.join(cycle.args[1])}")
 
-# Functions that need a database exist.
-database = {"DatabaseHost": "db.example.com"} if "DatabaseHost" in template["Parameters"] else {}
-before = versions(processed(with_values(database), database))
+before = versions(processed(with_values(stores), stores))
 for name, parameter in template["Parameters"].items():
     readers = [
         function
@@ -81,7 +83,7 @@ for name, parameter in template["Parameters"].items():
         if resource["Type"] == "AWS::Serverless::Function" and name in references(resource["Properties"].get("Environment", {}))
     ]
     # As a text, which is how values are handed over.
-    other = {**database, name: str(parameter.get("MaxValue", "another"))}
+    other = {**stores, name: str(parameter.get("MaxValue", "another"))}
     kept = versions(processed(with_values(other), other)) & before
     deaf = [function for function in readers if any(version.startswith(f"{function}Version") for version in kept)]
     if deaf:

@@ -82,11 +82,9 @@ impl Stack {
         let mut local = cargo();
         local.args(["run", "--quiet", "--package", "local", "--"]);
         local.args(["--quiet", "--port", "0", "--aws-address", "127.0.0.1:0"]);
-        // The contract has the routes of views in PostgreSQL.
+        // The contract has the routes of views in all stores.
         let template = template::tree(Path::new("template.yaml"))?;
-        if template["Parameters"][template::DATABASE_HOST].is_object() {
-            local.arg("--postgres");
-        }
+        local.args(template::store_options(&template["Parameters"]));
         let mut child = local.stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
         let output = BufReader::new(child.stdout.take().context("the stack has no output")?);
         let mut lines = output.lines();

@@ -166,6 +166,25 @@ pub struct OtherView {
 pub enum ViewStore {
     /// PostgreSQL.
     Postgres,
+    /// OpenSearch.
+    OpenSearch,
+}
+
+impl ViewStore {
+    /// The first part of the keys of its views.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres/",
+            Self::OpenSearch => "opensearch/",
+        }
+    }
+
+    /// Returns the name of the view with this key ([`OtherView::key`]), if the view is in this
+    /// store.
+    #[must_use]
+    pub fn view_name(self, key: &str) -> Option<&str> {
+        key.strip_prefix(self.prefix())
+    }
 }
 
 impl OtherView {
@@ -177,12 +196,18 @@ impl OtherView {
         Self { store, name: name.into() }
     }
 
+    /// Returns the view with this key ([`key`](Self::key)).
+    #[must_use]
+    pub fn from_key(key: &str) -> Option<Self> {
+        [ViewStore::Postgres, ViewStore::OpenSearch]
+            .into_iter()
+            .find_map(|store| Some(Self { store, name: store.view_name(key)?.to_owned().into() }))
+    }
+
     /// Returns its partition key in the table of generations: `postgres/fills`.
     #[must_use]
     pub fn key(&self) -> String {
-        match self.store {
-            ViewStore::Postgres => format!("postgres/{}", self.name),
-        }
+        format!("{}{}", self.store.prefix(), self.name)
     }
 }
 

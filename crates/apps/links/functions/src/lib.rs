@@ -14,6 +14,11 @@ ledgerline_lambda::handlers! {
     feeds_projector: projectors::feeds::run();
     link_commands: ledgerline_lambda::commands::run(commands::link::routes());
     link_ratings_projector: ledgerline_lambda::log_projector::run(links::views::link_ratings::VIEW);
+    link_search_projector: ledgerline_opensearch::state_projector::run(
+        links::views::link_search::VIEW,
+        links::views::link_search::DEFINITION,
+    );
+    link_search_queries: ledgerline_lambda::queries::run(queries::search::routes());
     rating_queries: ledgerline_lambda::queries::run(queries::rating::routes());
     sign_up: ledgerline_lambda::sign_up::run::<User>(commands::user::sign_up);
     user_commands: ledgerline_lambda::commands::run(commands::user::routes());

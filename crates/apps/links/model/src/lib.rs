@@ -20,6 +20,7 @@ impl Aggregates for All {
         visitor.row::<views::feeds::Rating>("feed-ratings");
         visitor.row::<views::feeds::Recent>("feed-recent");
         visitor.row::<views::link_ratings::Row>("link-ratings");
+        visitor.row::<views::link_search::Row>("link-search");
         visitor.row::<views::link_ratings::Summary>("link-summaries");
         visitor.row::<views::user_ratings::Row>("user-ratings");
         visitor.visit::<link::Link>();

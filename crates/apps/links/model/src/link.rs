@@ -47,8 +47,8 @@ ledgerline::events! {
 #[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
-    /// Whether the user has rated the link.
-    pub created: bool,
+    /// The user and the link, if the user has rated it.
+    pub created: Option<Created>,
     /// The rating.
     pub rating: Option<u8>,
     /// The tags.
@@ -57,6 +57,16 @@ pub struct State {
     pub title: Option<String>,
     /// The URL of the image.
     pub image: Option<String>,
+}
+
+/// The user and the link of a rating. The link's id, a hash, reveals neither.
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Created {
+    /// The user who rates.
+    pub user_id: String,
+    /// The link's URL.
+    pub link_url: String,
 }
 
 // --- Decisions -----------------------------------------------------------------------------------
@@ -98,7 +108,10 @@ impl Aggregate for Link {
 
     fn evolve(state: State, event: &Event) -> State {
         match event {
-            Event::LinkCreated { .. } => State { created: true, ..state },
+            Event::LinkCreated { user_id, link_url } => {
+                let (user_id, link_url) = (user_id.clone(), link_url.clone());
+                State { created: Some(Created { user_id, link_url }), ..state }
+            }
             Event::LinkRated { rating, .. } => State { rating: Some(*rating), ..state },
             Event::LinkTagged { tags, .. } => State { tags: tags.clone(), ..state },
             Event::LinkTitleUpdated { title, .. } => State { title: Some(title.clone()), ..state },
@@ -114,7 +127,7 @@ impl Aggregate for Link {
         }
         let whose = || (user_id.to_string(), link_url.to_string());
         let mut events = Vec::new();
-        if !state.created {
+        if state.created.is_none() {
             let (user_id, link_url) = whose();
             events.push(Event::LinkCreated { user_id, link_url });
         }

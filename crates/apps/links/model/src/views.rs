@@ -2,4 +2,5 @@
 
 pub mod feeds;
 pub mod link_ratings;
+pub mod link_search;
 pub mod user_ratings;

@@ -21,7 +21,10 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::view_fold::MAX_BYTES;
-pub use super::view_fold::{StreamFold, StreamRange};
+pub use super::{
+    publication::Publication,
+    view_fold::{StreamFold, StreamRange},
+};
 use crate::config::{self, ConfigError};
 
 /// The time for which one invocation begins new pages. A log projector has ten seconds: the rest is

@@ -8,12 +8,16 @@ use fastrand::Rng;
 use ledgerline::{
     Changes, ChangesError, Commit, EventLog, LogView, MemoryStore, StreamId, Write,
     changes::{Fields, Key},
-    contract::{self, log_row_store::TABLE},
-    view_store::{LogRowStore, MemoryLogRows, RowStore},
+    contract::{self, log_row_store::TABLE, state_row_store},
+    view_store::{
+        LogRowStore, MemoryLogRows, MemoryStateRows, RowStore, StateRowStore, StoredRow, ViewError,
+    },
 };
-use ledgerline_dynamodb::{LogRows, ViewTable};
+use ledgerline_dynamodb::{LogRows, StateRows, ViewTable};
 use ledgerline_lambda::{log_projector::LogProjector, messages::Message, queue::QueueRunner};
-use ledgerline_postgres::PostgresLogRows;
+use ledgerline_local::search::{SearchFault, SearchServer};
+use ledgerline_opensearch::{Domain, SearchRows};
+use ledgerline_postgres::{PostgresLogRows, PostgresStateRows};
 use ledgerline_testing::{client_and_wire, has_postgres, table};
 use tokio::time::timeout;
 
@@ -125,13 +129,16 @@ impl Schedule {
     }
 }
 
+fn number_of_schedules() -> u64 {
+    std::env::var(SCHEDULES).ok().and_then(|number| number.parse().ok()).unwrap_or(20)
+}
+
 #[tokio::test]
 async fn rows_of_all_stores_are_the_fold_after_any_schedule() {
     if !has_postgres() {
         return;
     }
-    let number = std::env::var(SCHEDULES).ok().and_then(|number| number.parse().ok()).unwrap_or(20);
-    let seed = ledgerline_testing::seed();
+    let (number, seed) = (number_of_schedules(), ledgerline_testing::seed());
     let mut rng = Rng::with_seed(seed);
     let streams = (0..STREAMS).map(|id| StreamId::new("contract", &id.to_string()).unwrap());
     let commits: Vec<_> = streams
@@ -155,5 +162,110 @@ async fn rows_of_all_stores_are_the_fold_after_any_schedule() {
         // The next schedule begins without rows.
         generations.clear(None).await.unwrap();
         postgres.delete_generation().await.unwrap();
+    }
+}
+
+/// A state of a stream that arrives, and the time after which its write is given up, as when a
+/// function is killed.
+#[derive(Debug, Clone, Copy)]
+struct Arrival {
+    id: u64,
+    version: u64,
+    killed_after: Option<Duration>,
+}
+
+/// Writes the row of a version, or forgets the row at every fourth version.
+async fn write(store: &impl StateRowStore, id: u64, version: u64) -> Result<(), ViewError> {
+    let id = id.to_string();
+    if version.is_multiple_of(4) {
+        return store.forget(&id, version, i64::MAX >> 1).await.map(|_| ());
+    }
+    let row = serde_json::json!({ "tankId": id, "n": version, "text": "ö'" });
+    store.put_newer(&row, version).await.map(|_| ())
+}
+
+/// Writes states that arrive in groups, those of a group at the same time. In the middle, the
+/// newest state of each stream is written, with retries. No later group has a newer state. Returns
+/// the rows.
+async fn write_states(
+    store: &impl StateRowStore,
+    groups: &[Vec<Arrival>],
+    newest: &BTreeMap<u64, u64>,
+) -> BTreeMap<Key, StoredRow> {
+    let (earlier, later) = groups.split_at(groups.len() / 2);
+    write_groups(store, earlier).await;
+    for (id, version) in newest {
+        let mut attempts = 0;
+        while let Err(error) = write(store, *id, *version).await {
+            attempts += 1;
+            assert!(attempts < 20, "{error}");
+        }
+    }
+    write_groups(store, later).await;
+    let keys = newest.keys().map(|id| (id.to_string(), String::new()));
+    store.stored_rows(&keys.collect()).await.unwrap()
+}
+
+async fn write_groups(store: &impl StateRowStore, groups: &[Vec<Arrival>]) {
+    for group in groups {
+        let arrivals = group.iter().map(async |arrival| {
+            let write = write(store, arrival.id, arrival.version);
+            match arrival.killed_after {
+                Some(time) => _ = timeout(time, write).await,
+                None => _ = write.await,
+            }
+        });
+        futures::future::join_all(arrivals).await;
+    }
+}
+
+/// Rule 8. Requests to OpenSearch also fail, as a whole and for one row.
+#[tokio::test]
+async fn rows_of_all_stores_are_the_newest_states_after_any_schedule() {
+    if !has_postgres() {
+        return;
+    }
+    let (number, seed) = (number_of_schedules(), ledgerline_testing::seed());
+    let mut rng = Rng::with_seed(seed);
+    let keys = state_row_store::TABLE;
+    let (client, _) = client_and_wire(&["LevelsTable"]).await;
+    let dynamodb = StateRows::new(client, table("LevelsTable"), keys);
+    let postgres = PostgresStateRows::new(database().await, keys, "");
+    let server = SearchServer::start().await.unwrap();
+    let sdk = ledgerline_dynamodb::sdk_config("http://127.0.0.1:1");
+    let opensearch = SearchRows::new(Domain::new(&sdk, server.url()), keys, "{}");
+    for schedule in 0..number {
+        let newest: BTreeMap<_, _> = (0..STREAMS).map(|id| (id, rng.u64(1..=VERSIONS))).collect();
+        let mut arrival = || {
+            let id = rng.u64(..STREAMS);
+            let killed_after = rng.bool().then(|| Duration::from_micros(rng.u64(..3_000)));
+            Arrival { id, version: rng.u64(1..=newest[&id]), killed_after }
+        };
+        let groups: Vec<Vec<_>> =
+            (0..DELIVERIES / 4).map(|_| (0..4).map(|_| arrival()).collect()).collect();
+        let fault =
+            [SearchFault::FirstRow(429), SearchFault::Request(400), SearchFault::LostAnswer]
+                [rng.usize(..3)];
+        server.fail_next([fault]);
+        let again = format!("schedule {schedule}: {SCHEDULES}={number} LEDGERLINE_SEED={seed}");
+        let expected = write_states(&MemoryStateRows::new(keys), &groups, &newest).await;
+        for (id, version) in &newest {
+            let row = &expected[&(id.to_string(), String::new())];
+            assert_eq!(
+                (row.version, row.fields.is_none()),
+                (*version, version % 4 == 0),
+                "{again}"
+            );
+        }
+        let found = write_states(&dynamodb, &groups, &newest).await;
+        assert_eq!(found, expected, "in DynamoDB, {again}");
+        let found = write_states(&postgres, &groups, &newest).await;
+        assert_eq!(found, expected, "in PostgreSQL, {again}");
+        let found = write_states(&opensearch, &groups, &newest).await;
+        assert_eq!(found, expected, "in OpenSearch, {again}");
+        // The next schedule begins without rows.
+        dynamodb.view().clear(None).await.unwrap();
+        postgres.delete_generation().await.unwrap();
+        opensearch.delete_generation().await.unwrap();
     }
 }

@@ -7,16 +7,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, bail};
-use ledgerline::manifest::{Manifests, Name};
+use ledgerline::manifest::{Manifest, Manifests, Name};
 
 use super::{
     application_name::Application,
     conditions,
     deploy::{Deploy, OptionalPart},
-    function::{Function, HAS_DATABASE, Kind},
+    function::{Function, Kind},
     headings, ids, lists, operator_policies,
     part::{self, Names},
-    prune, role_policy, statements, table, write,
+    prune, role_policy, statements, stores, table, write,
 };
 use crate::{
     functions::Template,
@@ -59,7 +59,9 @@ pub fn template(
     let mut template = deploy.merge(ids::keep(template, deploy)?)?;
     template = with_roles(with_lists(template, manifests)?, manifests, deploy)?;
     template = with_operators(template, manifests, deploy)?;
-    conditions::guard(&mut template, HAS_DATABASE)?;
+    for (condition, implied_by) in stores::CONDITIONS {
+        conditions::guard(&mut template, condition, implied_by)?;
+    }
     prune::drop_unused(&mut template, deploy.file());
     group_parameters(&mut template);
     Ok(write::write(&with_manifests(template, manifests)?))
@@ -85,7 +87,7 @@ fn check_bodies(manifests: &Manifests) -> Result<()> {
 /// The template without the lists and statements that name resources of several functions.
 fn skeleton(application: &Application, names: &Names, functions: &[Function<'_>]) -> Result<Node> {
     let mut template = part::APP.read(names)?;
-    let tables = table::tables(functions)?;
+    let tables = conditional_tables(functions)?;
     let single = |kind| functions.iter().filter(move |function| function.kind == kind);
     let routes = functions.iter().flat_map(|function| function.manifest.endpoints());
     let scopes: BTreeSet<_> = routes.map(|endpoint| endpoint.scope.as_str()).collect();
@@ -98,16 +100,14 @@ fn skeleton(application: &Application, names: &Names, functions: &[Function<'_>]
         (part::WEB, application.parts.contains(&OptionalPart::WebApp)),
         (part::LOG, true),
         (part::BODIES, has_bodies),
-        (part::DATABASE, functions.iter().any(Function::needs_database)),
         (part::KINESIS, functions.iter().any(|function| function.manifest.kinesis)),
-        (
-            part::DATABASE_KINESIS,
-            functions.iter().any(|it| it.manifest.kinesis && it.needs_database()),
-        ),
     ] {
         if is_needed {
             part::add(&mut template, part.read(names)?)?;
         }
+    }
+    for part in stores::parts(&manifests(functions)) {
+        part::add(&mut template, part.read(names)?)?;
     }
     let mut sign_ups = single(Kind::SignUp);
     if let Some(function) = sign_ups.next() {
@@ -143,20 +143,35 @@ fn skeleton(application: &Application, names: &Names, functions: &[Function<'_>]
     Ok(template)
 }
 
+fn manifests<'a>(functions: &[Function<'a>]) -> Vec<&'a Manifest> {
+    functions.iter().map(|function| function.manifest).collect()
+}
+
+/// The tables of each function. A table with generations of views in optional stores has a
+/// condition, because all functions that declare such a table have one.
+fn conditional_tables<'a>(functions: &[Function<'a>]) -> Result<BTreeMap<&'a str, Node>> {
+    let condition = stores::condition(&stores::needed(&manifests(functions)));
+    let mut all = BTreeMap::new();
+    for (binary, tables) in table::tables(functions)? {
+        let mut fragment = Node::map([("Resources", Node::map(tables))]);
+        let mut owner = functions.iter().filter(|function| function.binary == binary);
+        if owner.any(|function| function.optional_store().is_some()) {
+            conditions::add(&mut fragment, condition);
+        }
+        all.insert(binary, fragment);
+    }
+    Ok(all)
+}
+
 /// Adds a function, and above it its tables.
 fn add_function(
     template: &mut Node,
     function: &Function<'_>,
-    tables: &BTreeMap<&str, Vec<(String, Node)>>,
+    tables: &BTreeMap<&str, Node>,
     names: &Names,
 ) -> Result<()> {
     if let Some(tables) = tables.get(function.binary) {
-        let mut tables = Node::map([("Resources", Node::map(tables.clone()))]);
-        // All functions that declare such a table have the condition.
-        if function.needs_database() {
-            conditions::add(&mut tables, HAS_DATABASE);
-        }
-        part::add(template, tables)?;
+        part::add(template, tables.clone())?;
     }
     for node in function.resources(names)? {
         part::add(template, node)?;

@@ -30,25 +30,27 @@ pub(super) fn add(fragment: &mut Node, condition: &str) {
 }
 
 /// Makes references to resources with this condition conditional, in lists and texts of other
-/// resources.
+/// resources. Resources with one of the conditions that imply it may name them.
 ///
 /// # Errors
 /// When a resource is named outside a list and a text of lines.
-pub(super) fn guard(template: &mut Node, condition: &str) -> Result<()> {
-    let both = format!("{condition}And");
-    let has = |resource: &Node| {
+pub(super) fn guard(template: &mut Node, condition: &str, implied_by: &[&str]) -> Result<()> {
+    let has_one = |resource: &Node, condition: &str| {
         let own = resource.get("Condition").and_then(Node::as_str);
-        own.is_some_and(|own| own == condition || own.starts_with(&both))
+        let rest = own.and_then(|own| own.strip_prefix(condition));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("And"))
     };
+    let has = |resource: &Node| has_one(resource, condition);
     let resources = template.get("Resources").map_or(&[][..], Node::entries).iter();
     let ids = resources.filter(|(_, resource)| has(resource)).map(|(id, _)| id.clone()).collect();
-    let guard = Guard { condition, ids };
+    let guard = Guard { condition, implied_by, ids };
     let Some(Kind::Map(resources)) = template.get_mut("Resources").map(|node| &mut node.kind)
     else {
         return Ok(());
     };
     for (id, resource) in resources.iter_mut().filter(|(id, _)| !guard.ids.contains(id)) {
-        if guard.guard_node(resource) {
+        let may_name = implied_by.iter().any(|condition| has_one(resource, condition));
+        if !may_name && guard.guard_node(resource) {
             bail!("`{id}` names a resource that exists only with `{condition}`; name it in a list");
         }
     }
@@ -62,6 +64,7 @@ fn choose(condition: &str, node: Node, otherwise: Node) -> Node {
 
 struct Guard<'c> {
     condition: &'c str,
+    implied_by: &'c [&'c str],
     ids: BTreeSet<String>,
 }
 
@@ -84,7 +87,9 @@ impl Guard<'_> {
                     return is_named;
                 }
                 ("Fn::If", _)
-                    if argument.items().first().and_then(Node::as_str) == Some(self.condition) =>
+                    if argument.items().first().and_then(Node::as_str).is_some_and(|known| {
+                        known == self.condition || self.implied_by.contains(&known)
+                    }) =>
                 {
                     return false;
                 }
@@ -102,7 +107,10 @@ impl Guard<'_> {
                 let are_named: Vec<_> =
                     items.iter_mut().map(|item| self.guard_node(item)).collect();
                 // The list would be empty, which no policy may have.
-                if !items.is_empty() && are_named.iter().all(|is_named| *is_named) {
+                let mut all = items.iter().zip(&are_named);
+                if !items.is_empty()
+                    && all.all(|(item, is_named)| *is_named || self.is_left_out(item))
+                {
                     return true;
                 }
                 for (item, _) in items.iter_mut().zip(are_named).filter(|(_, is_named)| *is_named) {
@@ -112,6 +120,15 @@ impl Guard<'_> {
                 false
             }
         }
+    }
+
+    /// Whether an item is left out without one of the conditions that imply this one.
+    fn is_left_out(&self, item: &Node) -> bool {
+        let choice = item.get("Fn::If").map_or(&[][..], Node::items);
+        let [condition, _, otherwise] = choice else { return false };
+        let otherwise = otherwise.get("Ref").and_then(Node::as_str);
+        condition.as_str().is_some_and(|condition| self.implied_by.contains(&condition))
+            && otherwise == Some("AWS::NoValue")
     }
 
     /// Returns a text of lines, each of which is there only if its resources are.
@@ -131,8 +148,11 @@ impl Guard<'_> {
             ),
             false => substitution(part.clone()),
         };
-        let parts = parts.iter().filter(|part| !part.is_empty()).map(part);
-        Node::map([("Fn::Join", Node::list(["".into(), Node::list(parts)]))])
+        let mut parts: Vec<_> = parts.iter().filter(|part| !part.is_empty()).map(part).collect();
+        match parts.len() {
+            1 => parts.remove(0),
+            _ => Node::map([("Fn::Join", Node::list(["".into(), Node::list(parts)]))]),
+        }
     }
 
     fn is_in(&self, text: &str) -> bool {
@@ -157,7 +177,7 @@ mod tests {
             - { Resource: !Sub \"${Q.Arn}*\" }\n        \
             - { Resource: !If [C, !Ref Q, !Ref T] }\n        - { Resource: [!Ref Q] }\n";
         let mut template = yaml::parse(text).unwrap();
-        guard(&mut template, "C").unwrap();
+        guard(&mut template, "C", &[]).unwrap();
         let json = template.to_json();
         assert_eq!(json["Resources"]["Q"]["Properties"]["A"], json!({ "Ref": "Q" }));
         let properties = &json["Resources"]["F"]["Properties"];
@@ -182,10 +202,33 @@ mod tests {
         );
     }
 
+    /// A policy with an empty list of resources is not valid.
+    #[test]
+    fn a_list_that_two_conditions_may_empty_is_left_out() {
+        let text = "Resources:\n  Q: { Type: X, Condition: C }\n  R: { Type: X, Condition: D }\n  \
+            T: { Type: X, Condition: E }\n  \
+            F: { Type: Y, Properties: { S: \
+            [{ Resource: [!Ref Q, !Ref R] }, { Resource: [!Ref Q, !Ref T, A] }] } }\n";
+        let mut template = yaml::parse(text).unwrap();
+        for (condition, implied_by) in [("C", &[][..]), ("D", &[]), ("E", &["C", "D"])] {
+            guard(&mut template, condition, implied_by).unwrap();
+        }
+        let none = json!({ "Ref": "AWS::NoValue" });
+        let choose =
+            |condition: &str, id: &str| json!({ "Fn::If": [condition, { "Ref": id }, none] });
+        assert_eq!(
+            template.to_json()["Resources"]["F"]["Properties"]["S"],
+            json!([
+                { "Fn::If": ["E", { "Resource": [choose("C", "Q"), choose("D", "R")] }, none] },
+                { "Resource": [choose("C", "Q"), choose("E", "T"), "A"] },
+            ])
+        );
+    }
+
     #[test]
     fn a_name_that_cannot_be_left_out_is_an_error() {
         let text = "Resources:\n  Q: { Type: X, Condition: C }\n  F: { Type: Y, Properties: { A: !Ref Q } }\n";
-        let error = guard(&mut yaml::parse(text).unwrap(), "C").unwrap_err().to_string();
+        let error = guard(&mut yaml::parse(text).unwrap(), "C", &["D"]).unwrap_err().to_string();
         assert_eq!(error, "`F` names a resource that exists only with `C`; name it in a list");
     }
 }

@@ -7,6 +7,7 @@ use super::{
     conditions,
     part::{self, Names, Part},
     routes,
+    stores::OptionalStore,
     value::reference,
 };
 use crate::{
@@ -16,9 +17,6 @@ use crate::{
 
 /// The metrics whose alarms are in the parts of their functions.
 const KNOWN_METRICS: [&str; 2] = ["SubscriptionBehind", "Unreconciled"];
-
-/// The condition of functions that read or write views in PostgreSQL.
-pub(super) const HAS_DATABASE: &str = "HasDatabase";
 
 /// The variable of a process manager's own table.
 const POSITIONS: &str = "POSITIONS_TABLE";
@@ -139,9 +137,11 @@ impl<'a> Function<'a> {
         parts.extend(reacts.then_some(part::PROCESS_MANAGER));
         parts.extend(self.has_url().then_some(part::URL));
         parts.extend(self.manifest.kinesis.then_some(part::KINESIS_FUNCTION));
-        parts.extend(self.needs_database().then_some(part::DATABASE_FUNCTION));
-        let has_routes = self.needs_database() && self.kind == Kind::Http;
-        parts.extend(has_routes.then_some(part::DATABASE_ROUTE));
+        if let Some(store) = self.optional_store() {
+            names.extend(store.names(self.manifest));
+            parts.push(store.function);
+            parts.extend((self.kind == Kind::Http).then_some(part::CONDITIONAL_ROUTE));
+        }
         let mut nodes: Vec<_> =
             parts.iter().map(|part| part.read(&names)).collect::<Result<_>>()?;
         for metric in &self.manifest.metrics {
@@ -156,15 +156,15 @@ impl<'a> Function<'a> {
             let function = Node::map([("Properties", Node::map([("Events", events)]))]);
             nodes.push(Node::map([("Resources", Node::map([(self.id(), function)]))]));
         }
-        if self.needs_database() {
-            nodes.iter_mut().for_each(|node| conditions::add(node, HAS_DATABASE));
+        if let Some(store) = self.optional_store() {
+            nodes.iter_mut().for_each(|node| conditions::add(node, store.condition));
         }
         Ok(nodes)
     }
 
-    /// Whether the function reads or writes views in PostgreSQL.
-    pub(super) fn needs_database(&self) -> bool {
-        self.manifest.variables.contains("DATABASE_URL")
+    /// Returns the store of views that the function needs and the stack may lack.
+    pub(super) fn optional_store(&self) -> Option<&'static OptionalStore> {
+        OptionalStore::find(self.manifest)
     }
 
     fn is(&self, kind: SubscriberKind) -> bool {
@@ -174,7 +174,9 @@ impl<'a> Function<'a> {
     /// Whether the function writes tombstones into the table that this variable names.
     pub(super) fn forgets(&self, variable: &str) -> bool {
         self.manifest.subscriber.as_ref().is_some_and(|subscriber| {
-            subscriber.kind == SubscriberKind::StateProjector && subscriber.table == variable
+            subscriber.kind == SubscriberKind::StateProjector
+                && subscriber.table == variable
+                && subscriber.view.is_none()
         })
     }
 
@@ -193,10 +195,10 @@ impl<'a> Function<'a> {
                 // If the condition is false, `AWS::LanguageExtensions` removes each `Ref` of the
                 // resource. SAM then looks for an authorizer of an API without a name. It takes the
                 // plain id, too, but writes it into the permission of the API
-                // (`database-route.yaml`).
-                let api = match self.needs_database() {
-                    true => "HttpApi".into(),
-                    false => reference("HttpApi"),
+                // (`conditional-route.yaml`).
+                let api = match self.optional_store() {
+                    Some(_) => "HttpApi".into(),
+                    None => reference("HttpApi"),
                 };
                 routes::nodes(endpoints, application, &self.id(), &api)
             }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ledgerline::manifest::{Action, OtherView, Table, VIEWS_TABLE};
+
 use super::function::Function;
 use crate::yaml::Node;
 
@@ -14,8 +16,9 @@ pub(super) fn groups<'f, 'a>(
     let mut writers = BTreeMap::<String, BTreeSet<&str>>::new();
     for function in functions {
         if let Some(subscriber) = &function.manifest.subscriber {
-            let table = function.table(&subscriber.table);
-            writers.entry(table).or_default().extend(function.categories());
+            let view = subscriber.view.as_ref().map(OtherView::key);
+            let view = view.unwrap_or_else(|| function.table(&subscriber.table));
+            writers.entry(view).or_default().extend(function.categories());
         }
     }
     let mut groups = BTreeMap::<String, Vec<_>>::new();
@@ -23,8 +26,8 @@ pub(super) fn groups<'f, 'a>(
         let mut categories: BTreeSet<_> = function.categories().into_iter().collect();
         if categories.is_empty() {
             let tables = function.manifest.tables.iter();
-            let written = tables.filter_map(|table| writers.get(&function.table(&table.variable)));
-            categories.extend(written.flatten());
+            let views = tables.flat_map(|table| views(function, table));
+            categories.extend(views.filter_map(|view| writers.get(&view)).flatten());
         }
         let categories = categories.into_iter().collect::<Vec<_>>().join(", ");
         let parts = [folders.get(function.binary).map_or("", String::as_str), &categories];
@@ -32,6 +35,17 @@ pub(super) fn groups<'f, 'a>(
         groups.entry(parts.join(": ")).or_default().push(function);
     }
     groups
+}
+
+/// Returns the views that a function reads by a table. One table has the generations of all views
+/// in other stores.
+fn views(function: &Function<'_>, table: &Table) -> Vec<String> {
+    match table.actions.get(&Action::GetItem) {
+        Some(keys) if table.variable == VIEWS_TABLE.variable => {
+            keys.iter().map(ToString::to_string).collect()
+        }
+        Some(_) | None => vec![function.table(&table.variable)],
+    }
 }
 
 /// The resources, with a heading above the first.

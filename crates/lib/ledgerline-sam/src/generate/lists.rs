@@ -12,8 +12,14 @@ use crate::{
 };
 
 /// The variables that name resources of several functions.
-pub(super) const VARIABLES: [&str; 5] =
-    ["STATE_VIEWS", "LOG_QUEUES", "SUBSCRIPTIONS", "SUBSCRIBERS", "BUS_EVENTS"];
+pub(super) const VARIABLES: [&str; 6] = [
+    "STATE_VIEWS",
+    "LOG_QUEUES",
+    "SUBSCRIPTIONS",
+    "SUBSCRIBERS",
+    "OTHER_SUBSCRIBERS",
+    "BUS_EVENTS",
+];
 
 /// The value of a variable that names resources of several functions.
 pub(super) fn value(template: &Template<'_>, name: &str) -> Node {
@@ -22,6 +28,7 @@ pub(super) fn value(template: &Template<'_>, name: &str) -> Node {
         "LOG_QUEUES" => log_queue,
         "SUBSCRIPTIONS" => subscription,
         "SUBSCRIBERS" => |template, function| template.subscriber_line(function),
+        "OTHER_SUBSCRIBERS" => |template, function| template.other_subscriber_line(function),
         _ => return text(&bus_events(template)),
     };
     let lines = template.functions.iter().filter_map(|function| line(template, function));

@@ -50,27 +50,23 @@ fn generate_with(deploy: &str, path: &Path) -> Source {
     if let Events::States { bus, .. } = levels {
         *bus = true;
     }
-    manifests.extend(postgres_manifests());
+    manifests.extend(manifests_in_other_stores());
     let text = generate::template(&application, &manifests, &deploy).unwrap();
     Source::parse(&text, path).unwrap()
 }
 
-/// A log view and a state view in PostgreSQL. A stack may lack the database, so the values that
-/// name the resources of these views have a condition. One of them also gets records of Kinesis.
-fn postgres_manifests() -> Manifests {
-    let view = |function: &str, source, kind, variable| {
-        let other = OtherView::new(ViewStore::Postgres, variable);
-        let manifest = Manifest::new(source).other_view(kind, other);
-        (function.into(), manifest.call("rds-db:connect", "DATABASE_URL").optional("DATABASE_CA"))
-    };
-    let states = Events::States { category: "tank".into(), bus: false, events: BTreeSet::new() };
+/// A log view in PostgreSQL, which also gets records of Kinesis, and a state view in OpenSearch. A
+/// stack may lack each store, so the values that name resources of these views have a condition.
+fn manifests_in_other_stores() -> Manifests {
     let queue = Events::Queue(["tank".into()].into());
-    let (texts, manifest): (String, Manifest) =
-        view("texts-projector", queue, LogProjector, "TEXTS_TABLE");
-    Manifests::from([
-        (texts, manifest.kinesis()),
-        view("cards-projector", states, StateProjector, "CARDS_TABLE"),
-    ])
+    let texts = OtherView::new(ViewStore::Postgres, "TEXTS_TABLE");
+    let texts = Manifest::new(queue).other_view(LogProjector, texts).kinesis();
+    let texts = texts.call("rds-db:connect", "DATABASE_URL").optional("DATABASE_CA");
+    let states = Events::States { category: "tank".into(), bus: false, events: BTreeSet::new() };
+    let cards = OtherView::new(ViewStore::OpenSearch, "CARDS_TABLE");
+    let cards = Manifest::new(states).other_view(StateProjector, cards);
+    let cards = cards.call("es:ESHttpPost", "SEARCH_ENDPOINT");
+    Manifests::from([("texts-projector".into(), texts), ("cards-projector".into(), cards)])
 }
 
 /// The lines of a resource in a text, from 1.
