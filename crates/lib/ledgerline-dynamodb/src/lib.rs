@@ -24,5 +24,6 @@ pub use store::DynamoDbStore;
 pub use views::{
     Checkpoint, Cleared, Generations, InvalidTransition, KeyNames, LogRows, MAX_CHANGES, Marks,
     Move, NextCheckpoint, OrderedRows, Page, PageQuery, Phase, Previous, ReadPositions, RowKey,
-    SegmentProgress, Standby, StateRows, StreamPosition, UnreadableRow, ViewTable,
+    SegmentProgress, Standby, StateRows, StreamPosition, UnreadableRow, ViewTable, read_cursor,
+    write_cursor,
 };

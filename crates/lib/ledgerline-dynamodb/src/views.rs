@@ -37,6 +37,7 @@ pub use self::{
     checkpoint::{Checkpoint, MAX_CHANGES, NextCheckpoint, OrderedRows, StreamPosition},
     generations::{Generations, InvalidTransition, Marks, Move, Phase, Previous, Standby},
     log_rows::LogRows,
+    page_cursor::{read_cursor, write_cursor},
     pages::{Page, PageQuery, UnreadableRow},
     rebuild_progress::{Cleared, SegmentProgress},
     remote_positions::ReadPositions,

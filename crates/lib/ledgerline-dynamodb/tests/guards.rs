@@ -247,7 +247,8 @@ async fn commits_catch_up_a_stream_whose_rebuild_crashed_between_two_calls() {
     let name = ledgerline_testing::table("FillsTable");
     let table = LogRows::new(client.clone(), &name, KEYS).with_writes(&[Write::Insert]);
     assert_eq!(insert(&table, 1, 1).await, (Delivery::Next, 1));
-    let (stream, mut batch) = (tank(), CommitBatch::new(KEYS, None));
+    let stream = tank();
+    let mut batch = CommitBatch::new(KEYS, None);
     for version in 2..=5 {
         batch.try_add(insertion(&stream, version, 1)).unwrap();
     }

@@ -188,7 +188,8 @@ fn lambda(sdk: &SdkConfig) -> aws_sdk_lambda::Client {
 /// failure. A second failure is the answer to all further requests for some minutes. Otherwise a
 /// store that does not answer would use up the time for the other subscribers (rule 11).
 fn read_positions(lambda: &aws_sdk_lambda::Client, function: &str) -> ReadPositions {
-    let (lambda, function) = (lambda.clone(), function.to_owned());
+    let lambda = lambda.clone();
+    let function = function.to_owned();
     let failure = Arc::new(Mutex::new(None::<(Instant, String)>));
     Arc::new(move |generation, positions| {
         let request = RebuildRequest { generation, positions, ..RebuildRequest::default() };

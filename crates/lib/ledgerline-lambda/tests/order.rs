@@ -730,7 +730,8 @@ async fn a_commit_waits_for_the_generation_to_which_reads_switch() {
     let building = view.generations().await.unwrap();
     let switched = building.switch(1, now).unwrap();
     assert!(view.compare_and_set(&building, switched, Move::default()).await.unwrap());
-    let (standby, lease) = (world.rows.at_generation(1), SignedDuration::from_secs(20));
+    let standby = world.rows.at_generation(1);
+    let lease = SignedDuration::from_secs(20);
     let taken = standby.take_checkpoint("crashed", now, lease).await.unwrap().unwrap();
     world.commit(&[("tank-a", 1)]).await;
     world.subscriber().catch_up_all().await.unwrap();

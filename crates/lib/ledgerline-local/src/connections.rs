@@ -226,7 +226,8 @@ impl Connections<'_> {
         // The name of the file contains the consumer, because another consumer of the same stream
         // has another position.
         let half = mapping.kinesis.as_ref().map(|half| format!("-kinesis-{}", half.number));
-        let (table, function) = (&mapping.stream.table, mapping.function.name());
+        let table = &mapping.stream.table;
+        let function = mapping.function.name();
         let file = format!("delivered-{table}-{function}{}", half.unwrap_or_default());
         let file = data.join(file);
         let position = std::fs::read_to_string(&file).unwrap_or_default();

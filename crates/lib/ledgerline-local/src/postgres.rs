@@ -54,7 +54,8 @@ impl PostgresServer {
         };
         let mut command = Command::new("sh");
         command.args(["-c", SCRIPT, "sh"]).arg(programs.join("postgres")).arg("-D").arg(&data);
-        let (port_setting, sockets) = (format!("port={port}"), "unix_socket_directories=");
+        let port_setting = format!("port={port}");
+        let sockets = "unix_socket_directories=";
         let own = ["listen_addresses=127.0.0.1", &port_setting, sockets, "ssl=on"];
         own.iter().chain(settings).for_each(|setting| _ = command.arg("-c").arg(setting));
         user.run(&mut command);

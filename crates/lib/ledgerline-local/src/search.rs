@@ -188,7 +188,8 @@ async fn change_aliases(State(indexes): State<Shared>, Json(change): Json<Value>
     let text = |action: &Value, name: &str| action[name].as_str().unwrap_or_default().to_owned();
     for action in change["actions"].as_array().into_iter().flatten() {
         if let Some(remove) = action.get("remove") {
-            let (pattern, alias) = (text(remove, "index"), text(remove, "alias"));
+            let pattern = text(remove, "index");
+            let alias = text(remove, "alias");
             let prefix = pattern.trim_end_matches('*');
             let matching = indexes.by_name.iter_mut().filter(|(name, _)| name.starts_with(prefix));
             matching.for_each(|(_, index)| _ = index.aliases.remove(&alias));
@@ -338,7 +339,8 @@ impl Index {
             (-score, sort[1].as_str().unwrap_or_default().to_owned())
         };
         let order = |one: &Value, other: &Value| {
-            let (one, other) = (place(one), place(other));
+            let one = place(one);
+            let other = place(other);
             one.0.total_cmp(&other.0).then(one.1.cmp(&other.1))
         };
         hits.sort_by(|one, other| order(&one["sort"], &other["sort"]));

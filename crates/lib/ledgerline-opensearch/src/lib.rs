@@ -28,7 +28,8 @@ pub mod state_projector {
         view: StateView<A, Row>,
         definition: &'static str,
     ) -> Result<(), Error> {
-        let (keys, declared) = (view.table, manifest(&view));
+        let keys = view.table;
+        let declared = manifest(&view);
         let open = async |sdk: &_| Ok(SearchRows::new(Domain::from_env(sdk)?, keys, definition));
         state_projector::run_in_store(view, ViewStore::OpenSearch, declared, open).await
     }

@@ -2,14 +2,13 @@
 
 use std::{cell::OnceCell, rc::Rc};
 
-use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use futures::{FutureExt, future::LocalBoxFuture};
 use ledgerline::{
     StateTable,
     manifest::{Action, Manifest, OtherView, VIEWS_TABLE, ViewStore},
-    view_store::{InvalidCursor, ViewError},
+    view_store::ViewError,
 };
-use ledgerline_dynamodb::{Page, UnreadableRow, ViewTable};
+use ledgerline_dynamodb::{Page, UnreadableRow, ViewTable, read_cursor, write_cursor};
 use ledgerline_lambda::{Error, config, queries::QueryStore};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -71,8 +70,10 @@ impl SearchReader {
             "size": limit + 1,
             "sort": [{ "_score": "desc" }, { self.keys.key: "asc" }],
         });
+        let list = query.to_string();
         if let Some(cursor) = cursor {
-            search["search_after"] = read_cursor(cursor, query)?;
+            let (score, id): (f64, String) = read_cursor(cursor, &list)?;
+            search["search_after"] = json!([score, id]);
         }
         let path = format!("/{}/_search", rows_alias(&self.keys, active));
         let mut answer = match domain.send("POST", path, search.to_string()).await {
@@ -90,7 +91,7 @@ impl SearchReader {
         let hits = answer["hits"]["hits"].as_array_mut().into_iter().flatten();
         let hits: Vec<_> = hits.collect();
         let last = hits.get(limit).and_then(|_| hits.get(limit.saturating_sub(1)));
-        let cursor = last.map(|hit| write_cursor(&hit["sort"], query));
+        let cursor = last.map(|hit| write_cursor(&hit["sort"], &list));
         let read = |hit: &mut Value| {
             // The message of serde may quote a value.
             serde_json::from_value(hit["_source"].take()).map_err(|_| UnreadableRow {
@@ -121,26 +122,4 @@ impl QueryStore for SearchReader {
         }
         .boxed_local()
     }
-}
-
-/// Returns a cursor: the place of the last row, with a checksum of the query.
-fn write_cursor(place: &Value, query: &Value) -> String {
-    BASE64_URL_SAFE_NO_PAD.encode(json!([place, checksum(query)]).to_string())
-}
-
-fn read_cursor(cursor: &str, query: &Value) -> Result<Value, InvalidCursor> {
-    let json = BASE64_URL_SAFE_NO_PAD.decode(cursor).map_err(|_| InvalidCursor)?;
-    let (score, id, sum) = match serde_json::from_slice(&json) {
-        Ok(((score, id), sum)) => (score, id, sum),
-        Err(_) => return Err(InvalidCursor),
-    };
-    let (score, id, sum): (f64, String, String) = (score, id, sum);
-    if sum != checksum(query) {
-        return Err(InvalidCursor);
-    }
-    Ok(json!([score, id]))
-}
-
-fn checksum(query: &Value) -> String {
-    format!("{:08x}", crc32fast::hash(query.to_string().as_bytes()))
 }

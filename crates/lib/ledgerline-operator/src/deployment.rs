@@ -218,9 +218,11 @@ impl Deployment {
     /// Returns a reader of the positions of a view in another store. The reader invokes the view's
     /// function, because the tool cannot reach the store.
     pub(crate) fn read_positions(&self, name: &str) -> ReadPositions {
-        let (lambda, name) = (self.lambda.clone(), name.to_owned());
+        let lambda = self.lambda.clone();
+        let name = name.to_owned();
         Arc::new(move |generation, positions| {
-            let (lambda, name) = (lambda.clone(), name.clone());
+            let lambda = lambda.clone();
+            let name = name.clone();
             let request = RebuildRequest { generation, positions, ..RebuildRequest::default() };
             async move {
                 let response = invoke_view(&lambda, &name, &request).await;

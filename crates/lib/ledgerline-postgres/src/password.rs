@@ -43,7 +43,9 @@ pub(crate) fn make_passwords(sdk: &SdkConfig, login: Login) -> Result<MakePasswo
     let region = sdk.region().ok_or("no region is set")?.to_string();
     let provider = sdk.credentials_provider().ok_or("there are no credentials")?;
     Ok(Arc::new(move || {
-        let (region, provider, login) = (region.clone(), provider.clone(), login.clone());
+        let region = region.clone();
+        let provider = provider.clone();
+        let login = login.clone();
         async move {
             let credentials =
                 provider.provide_credentials().await.map_err(|error| error.to_string())?;

@@ -50,7 +50,8 @@ pub mod state_projector {
         view: StateView<A, Row>,
         script: &'static str,
     ) -> Result<(), Error> {
-        let (table, declared) = (view.table, manifest(&view));
+        let table = view.table;
+        let declared = manifest(&view);
         let open =
             async |sdk: &_| Ok(PostgresStateRows::new(Database::from_env(sdk)?, table, script));
         state_projector::run_in_store(view, STORE, declared, open).await

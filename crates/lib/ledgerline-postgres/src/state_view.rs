@@ -48,7 +48,8 @@ impl PostgresStateRows {
         version: u64,
         row: Option<String>,
     ) -> Result<(Overwrite, f64), ViewError> {
-        let (rows, version) = (self.tables.rows(), to_i64(version)?);
+        let rows = self.tables.rows();
+        let version = to_i64(version)?;
         let write = format!(
             "INSERT INTO {rows} AS t (id, version, row) VALUES ($1, $2, $3::jsonb) \
              ON CONFLICT (id) DO UPDATE SET version = excluded.version, row = excluded.row \

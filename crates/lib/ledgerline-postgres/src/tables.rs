@@ -97,7 +97,8 @@ impl ViewTables {
     /// # Errors
     /// When the database fails, or has a table of this name with other columns.
     pub(crate) async fn create(&self, database: &Database) -> Result<(), ViewError> {
-        let (rows, schema) = (self.rows(), self.schema());
+        let rows = self.rows();
+        let schema = self.schema();
         let values = &[(&rows as _, Type::TEXT)];
         let columns = database.run(Statement { sql: SELECT_COLUMNS, values }).await?;
         if columns.is_empty() {
@@ -142,7 +143,8 @@ impl ViewTables {
         database: &Database,
         definition: &str,
     ) -> Result<(), ViewError> {
-        let (name, schema) = (format!(r#"public."{}""#, self.view), self.schema());
+        let name = format!(r#"public."{}""#, self.view);
+        let schema = self.schema();
         let found = Statement {
             sql: "SELECT to_regclass($1) IS NOT NULL, \
                   coalesce(obj_description(to_regclass($1), 'pg_class'), '')",
@@ -209,13 +211,15 @@ impl ViewTables {
     /// When the database fails.
     pub(crate) async fn drop(&self, database: &Database) -> Result<(), ViewError> {
         let (transaction, _) = database.begin(&[]).await?;
-        let (rows, positions) = (self.rows(), self.positions());
+        let rows = self.rows();
+        let positions = self.positions();
         transaction.run_script(&format!("DROP TABLE IF EXISTS {rows}, {positions}")).await?;
         Ok(transaction.commit(&[]).await?)
     }
 
     fn definition(&self) -> String {
-        let (rows, schema) = (self.rows(), self.schema());
+        let rows = self.rows();
+        let schema = self.schema();
         let columns =
             self.columns.iter().map(|column| format!("\"{}\" {}", column.name, column.definition));
         let keys = self.columns.iter().filter(|column| column.is_key).map(|column| column.name);

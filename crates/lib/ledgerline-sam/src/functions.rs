@@ -47,7 +47,8 @@ impl<'t> Template<'t> {
         let subscriber = function.manifest.subscriber.as_ref()?;
         let key = subscriber.view.as_ref()?.key();
         let table = table_of_variable(self, function, &subscriber.table)?;
-        let (id, of) = (function.id, function.manifest.categories());
+        let id = function.id;
+        let of = function.manifest.categories();
         let of = of.into_iter().collect::<Vec<_>>().join(" ");
         Some(format!("{id} ${{{table}}} {key} ${{{id}}}:live {of}"))
     }

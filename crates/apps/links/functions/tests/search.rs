@@ -7,10 +7,9 @@ use std::{
     time::Duration,
 };
 
-use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{Commit, EventLog, StreamId};
-use ledgerline_testing::{Api, LocalStack, Tool, eventually, table};
+use ledgerline_testing::{Api, LocalStack, Tool, eventually};
 use reqwest::StatusCode;
 use serde_json::json;
 
@@ -46,12 +45,7 @@ async fn eventually_found(api: &Api, words: &str, expected: &[&str]) {
 async fn links_are_found_by_their_words_during_a_rebuild_and_after_it() {
     let stack = LocalStack::start_as(&["--search"]).await;
     let ada = &Api::new(stack.url.clone(), Some("ada".to_owned()));
-    let client = Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
-    let text = |text: &str| AttributeValue::S(text.to_owned());
-    // Functions use their copies of the generations for a second, and not for ten.
-    let put = client.put_item().table_name(table("ViewsTable")).item("entry", text("$generations"));
-    let put = put.item("view", text("opensearch/link_search"));
-    put.item("$fresh", AttributeValue::N("1".into())).send().await.unwrap();
+    stack.refresh_generations_each_second("opensearch/link_search").await;
 
     // Given links with titles and tags,
     for (link, title, tag) in [
@@ -86,7 +80,8 @@ async fn links_are_found_by_their_words_during_a_rebuild_and_after_it() {
 
     // When the view is rebuilt while it is written and read,
     let ledger = Tool::at(&stack);
-    let (is_over, written) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let is_over = AtomicBool::new(false);
+    let written = AtomicUsize::new(0);
     let write = async {
         while !is_over.load(Ordering::Relaxed) {
             let number = written.fetch_add(1, Ordering::Relaxed);

@@ -109,7 +109,8 @@ impl Aggregate for Link {
     fn evolve(state: State, event: &Event) -> State {
         match event {
             Event::LinkCreated { user_id, link_url } => {
-                let (user_id, link_url) = (user_id.clone(), link_url.clone());
+                let user_id = user_id.clone();
+                let link_url = link_url.clone();
                 State { created: Some(Created { user_id, link_url }), ..state }
             }
             Event::LinkRated { rating, .. } => State { rating: Some(*rating), ..state },

@@ -117,7 +117,8 @@ impl LogRows {
             });
         }
         if batch.changes.len() + positions.len() > MAX_TRANSACTION_ITEMS {
-            let (rows, max) = (batch.changes.len(), MAX_TRANSACTION_ITEMS - 1);
+            let rows = batch.changes.len();
+            let max = MAX_TRANSACTION_ITEMS - 1;
             return Err(ViewError::TooManyRows { rows, max });
         }
         let mut writes = Vec::new();

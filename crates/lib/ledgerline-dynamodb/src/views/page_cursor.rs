@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use aws_sdk_dynamodb::types::AttributeValue;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use ledgerline::view_store::{InvalidCursor, ViewError};
+use serde::{Serialize, de::DeserializeOwned};
 
 use super::Item;
 
@@ -62,8 +63,33 @@ const LIST: &str = "$list";
 /// in it: a reader may change the limit, and a rebuild the generation.
 fn checksum(query: &List<'_>) -> String {
     let List { index, partition, starts_with, newest_first, .. } = query;
-    let list = format!("{index:?} {partition:?} {starts_with:?} {newest_first}");
+    hash(&format!("{index:?} {partition:?} {starts_with:?} {newest_first}"))
+}
+
+fn hash(list: &str) -> String {
     format!("{:08x}", crc32fast::hash(list.as_bytes()))
+}
+
+/// Returns a cursor of a list in another store: the place where the page ended. `list` is the text
+/// of the query. Each page applies the query again, so a forged cursor reads no excluded row.
+pub fn write_cursor(place: &impl Serialize, list: &str) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(serde_json::json!([place, hash(list)]).to_string())
+}
+
+/// Returns the place in a cursor of this list.
+///
+/// # Errors
+/// When no page of this list ended with the cursor.
+pub fn read_cursor<Place: DeserializeOwned>(
+    cursor: &str,
+    list: &str,
+) -> Result<Place, InvalidCursor> {
+    let json = BASE64_URL_SAFE_NO_PAD.decode(cursor).map_err(|_| InvalidCursor)?;
+    let read: (Place, String) = serde_json::from_slice(&json).map_err(|_| InvalidCursor)?;
+    match read {
+        (place, known) if known == hash(list) => Ok(place),
+        _ => Err(InvalidCursor),
+    }
 }
 
 /// The most bytes of a sort key in DynamoDB. The partition keys of rows are not longer here either.

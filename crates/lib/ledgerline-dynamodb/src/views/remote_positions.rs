@@ -17,10 +17,11 @@ pub type ReadPositions =
 #[derive(Clone)]
 pub(super) struct RemotePositions {
     read: ReadPositions,
-    waiting: Arc<Mutex<BTreeMap<u32, Vec<Waiting>>>>,
+    requests: Arc<Mutex<BTreeMap<u32, Vec<PositionRequest>>>>,
 }
 
-struct Waiting {
+/// A request for the position in a stream, and the way back to the caller.
+struct PositionRequest {
     stream: StreamId,
     answer: oneshot::Sender<Result<u64, String>>,
 }
@@ -33,7 +34,7 @@ impl fmt::Debug for RemotePositions {
 
 impl RemotePositions {
     pub(super) fn new(read: ReadPositions) -> Self {
-        Self { read, waiting: Arc::default() }
+        Self { read, requests: Arc::default() }
     }
 
     pub(super) async fn position(
@@ -42,18 +43,18 @@ impl RemotePositions {
         stream: &StreamId,
     ) -> Result<u64, ViewError> {
         let (answer, position) = oneshot::channel();
-        let waiting = Waiting { stream: stream.clone(), answer };
+        let request = PositionRequest { stream: stream.clone(), answer };
         let is_first = {
-            let mut all = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
             let all = all.entry(generation).or_default();
-            all.push(waiting);
+            all.push(request);
             all.len() == 1
         };
         if is_first {
             let positions = self.clone();
             // The read has its own task, so other requests get their answers even if this future is
             // dropped.
-            tokio::spawn(async move { positions.read_waiting(generation).await });
+            tokio::spawn(async move { positions.read_requests(generation).await });
         }
         let position = position
             .await
@@ -61,16 +62,16 @@ impl RemotePositions {
         position.map_err(ViewError::Row)
     }
 
-    async fn read_waiting(&self, generation: u32) {
+    async fn read_requests(&self, generation: u32) {
         // The task runs after those that ask at the same time.
         tokio::task::yield_now().await;
-        let waiting = {
-            let mut all = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let requests = {
+            let mut all = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
             all.remove(&generation).unwrap_or_default()
         };
-        let streams = waiting.iter().map(|waiting| waiting.stream.clone()).collect();
+        let streams = requests.iter().map(|request| request.stream.clone()).collect();
         let read = (self.read)(generation, streams).await;
-        for (place, Waiting { answer, .. }) in waiting.into_iter().enumerate() {
+        for (place, PositionRequest { answer, .. }) in requests.into_iter().enumerate() {
             let position = read.as_ref().map_err(Clone::clone).and_then(|positions| {
                 positions
                     .get(place)

@@ -132,11 +132,6 @@ impl RowStore for StateRows {
         self.view.applied_versions(streams).await
     }
 
-    /// The operator's tool deletes the rows of a table ([`ViewTable::clear`]).
-    async fn delete_generation(&self) -> Result<(), ViewError> {
-        Ok(())
-    }
-
     async fn stored_rows(
         &self,
         keys: &BTreeSet<Key>,

@@ -39,7 +39,8 @@ const VIEW: LogView = LogView {
 /// A version puts, updates or deletes a row of its stream, and adds to one sum over all streams.
 /// Versions 1 and 5 change no row.
 fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
-    let (id, version) = (commit.stream.id(), commit.version);
+    let id = commit.stream.id();
+    let version = commit.version;
     let mut changes = Changes::new(TABLE);
     match version % 4 {
         0 => changes.delete(id, &format!("{}", version - 2)),
@@ -138,7 +139,8 @@ async fn rows_of_all_stores_are_the_fold_after_any_schedule() {
     if !has_postgres() {
         return;
     }
-    let (number, seed) = (number_of_schedules(), ledgerline_testing::seed());
+    let number = number_of_schedules();
+    let seed = ledgerline_testing::seed();
     let mut rng = Rng::with_seed(seed);
     let streams = (0..STREAMS).map(|id| StreamId::new("contract", &id.to_string()).unwrap());
     let commits: Vec<_> = streams
@@ -225,7 +227,8 @@ async fn rows_of_all_stores_are_the_newest_states_after_any_schedule() {
     if !has_postgres() {
         return;
     }
-    let (number, seed) = (number_of_schedules(), ledgerline_testing::seed());
+    let number = number_of_schedules();
+    let seed = ledgerline_testing::seed();
     let mut rng = Rng::with_seed(seed);
     let keys = state_row_store::TABLE;
     let (client, _) = client_and_wire(&["LevelsTable"]).await;

@@ -59,8 +59,8 @@ pub fn template(
     let mut template = deploy.merge(ids::keep(template, deploy)?)?;
     template = with_roles(with_lists(template, manifests)?, manifests, deploy)?;
     template = with_operators(template, manifests, deploy)?;
-    for (condition, implied_by) in stores::CONDITIONS {
-        conditions::guard(&mut template, condition, implied_by)?;
+    for (condition, implied_by) in stores::conditions() {
+        conditions::guard(&mut template, condition, &implied_by)?;
     }
     prune::drop_unused(&mut template, deploy.file());
     group_parameters(&mut template);

@@ -156,7 +156,7 @@ fn arn(template: &Template<'_>, id: &str, rest: &str) -> Node {
     };
     match template.json["Resources"][id]["Condition"].as_str() {
         // `conditions::guard` guards the references to resources with this condition.
-        Some(condition) if stores::CONDITIONS.iter().all(|(known, _)| *known != condition) => {
+        Some(condition) if stores::conditions().iter().all(|(known, _)| *known != condition) => {
             Node::map([("Fn::If", Node::list([condition.into(), arn, reference("AWS::NoValue")]))])
         }
         Some(_) | None => arn,

@@ -44,9 +44,12 @@ pub(super) static OPTIONAL_STORES: [OptionalStore; 2] = [
 /// The condition of the table with the generations of views in two such stores.
 const HAS_OTHER_VIEWS: &str = "HasOtherViews";
 
-/// The conditions that come from optional stores, each with the conditions that imply it.
-pub(super) const CONDITIONS: [(&str, &[&str]); 3] =
-    [("HasDatabase", &[]), ("HasSearch", &[]), (HAS_OTHER_VIEWS, &["HasDatabase", "HasSearch"])];
+/// Returns the conditions that come from optional stores, each with those that imply it.
+pub(super) fn conditions() -> Vec<(&'static str, Vec<&'static str>)> {
+    let stores: Vec<_> = OPTIONAL_STORES.iter().map(|store| store.condition).collect();
+    let each = stores.clone().into_iter().map(|condition| (condition, Vec::new()));
+    each.chain([(HAS_OTHER_VIEWS, stores)]).collect()
+}
 
 /// Returns the stores that functions with these manifests need.
 pub(super) fn needed(manifests: &[&Manifest]) -> Vec<&'static OptionalStore> {

@@ -79,7 +79,8 @@ fn view(name: &str, schema: &Value, previous: &str) -> String {
 }
 
 fn column(field: &str, schema: &Value) -> String {
-    let (key, name) = (field.replace('\'', "''"), snake_case(field));
+    let key = field.replace('\'', "''");
+    let name = snake_case(field);
     match sql_type(schema) {
         Some("text") => format!("row ->> '{key}' AS \"{name}\""),
         Some(kind) => format!("(row ->> '{key}')::{kind} AS \"{name}\""),

@@ -138,7 +138,8 @@ pub async fn fields_are_set_and_summed_and_rows_deleted_once(store: &impl LogRow
 
 /// One call has commits of two streams, a duplicate, a gap, and the commit before the gap.
 pub async fn commits_of_one_call_are_applied_in_their_order(store: &impl LogRowStore) {
-    let (a, b) = (stream("a"), stream("b"));
+    let a = stream("a");
+    let b = stream("b");
     let changes = |stream, version| {
         let mut changes = Changes::new(TABLE);
         changes.set("1", "last", "n", version);
@@ -209,7 +210,8 @@ pub async fn a_sum_over_many_streams_is_exact(store: &impl LogRowStore) {
 
 /// Given a batch of two streams, of which one has another position, nothing is written.
 pub async fn a_batch_is_written_as_a_whole_or_not_at_all(store: &impl LogRowStore) {
-    let (a, b) = (stream("a"), stream("b"));
+    let a = stream("a");
+    let b = stream("b");
     let batch = |versions: [u64; 2]| {
         let mut batch = CommitBatch::new(TABLE, store.max_items());
         for (stream, last) in [&a, &b].into_iter().zip(versions) {
@@ -236,7 +238,8 @@ pub async fn a_batch_is_written_as_a_whole_or_not_at_all(store: &impl LogRowStor
 
 /// Equal keys of two generations are two rows.
 pub async fn two_generations_share_no_row_and_no_position(store: &impl LogRowStore) {
-    let (old, new) = (store.at_generation(0), store.at_generation(2));
+    let old = store.at_generation(0);
+    let new = store.at_generation(2);
     let stream = stream("generations");
     assert_eq!(deliver(&old, &stream, 1, count(1)).await.unwrap(), (Next, 1));
     assert_eq!(deliver(&new, &stream, 2, count(2)).await.unwrap(), (Gap, 0));

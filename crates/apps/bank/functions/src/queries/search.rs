@@ -49,10 +49,12 @@ async fn search(
     views: &Views,
     request: &HttpRequest,
 ) -> Result<Answer<Transactions>, Problem> {
-    let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
+    let id = request.path_value::<Id>("id")?;
+    let actor = request.actor()?;
     let words = request.query("q")?.ok_or_else(|| Problem::field("q", "say what to find: ?q="))?;
     let words = Reference::new(words).map_err(|error| Problem::field("q", error.to_string()))?;
-    let (limit, cursor) = (limit(request)?, request.query("cursor")?);
+    let limit = limit(request)?;
+    let cursor = request.query("cursor")?;
     let balances = views.state_rows(balances::TABLE)?;
     let (_, balance) = balances.find_row::<balances::Row>(id.get()).await.map_err(problem)?;
     if !balance.is_some_and(|balance| YOURS.includes(&balance, actor)) {

@@ -3,8 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::accounts::open_account;
-use aws_sdk_dynamodb::{Client, types::AttributeValue};
-use ledgerline_testing::{Api, LocalStack, Tool, eventually, has_postgres, table};
+use ledgerline_testing::{Api, LocalStack, Tool, eventually, has_postgres};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
@@ -36,12 +35,7 @@ async fn transactions_are_found_by_their_owner_during_a_rebuild_and_after_it() {
         return;
     }
     let stack = LocalStack::start_as(&["--postgres"]).await;
-    let client = Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
-    let text = |text: &str| AttributeValue::S(text.to_owned());
-    // Functions use their copies of the generations for a second, and not for ten.
-    let put = client.put_item().table_name(table("ViewsTable")).item("entry", text("$generations"));
-    let put = put.item("view", text("postgres/transactions"));
-    put.item("$fresh", AttributeValue::N("1".into())).send().await.unwrap();
+    stack.refresh_generations_each_second("postgres/transactions").await;
 
     // Given credits with references,
     let id = &open_account(&stack, 0).await;
@@ -69,7 +63,8 @@ async fn transactions_are_found_by_their_owner_during_a_rebuild_and_after_it() {
 
     // When the view is rebuilt while it is written and read,
     let ledger = Tool::at(&stack);
-    let (is_over, credits) = (AtomicBool::new(false), AtomicU64::new(5));
+    let is_over = AtomicBool::new(false);
+    let credits = AtomicU64::new(5);
     let write = async {
         while !is_over.load(Ordering::Relaxed) {
             credits.store(credit(&stack, id, "bonus").await, Ordering::Relaxed);

@@ -34,7 +34,8 @@ async fn search(rows: &SearchReader, request: &HttpRequest) -> Result<Answer<Lin
     request.actor()?;
     let words = request.query("q")?.ok_or_else(|| Problem::field("q", "say what to find: ?q="))?;
     let words = Words::new(words).map_err(|error| Problem::field("q", error.to_string()))?;
-    let (limit, cursor) = (limit(request)?, request.query("cursor")?);
+    let limit = limit(request)?;
+    let cursor = request.query("cursor")?;
     let query = json!({ "multi_match": {
         "query": words.get(), "type": "cross_fields", "operator": "and",
         "fields": ["title", "tags", "linkUrl"],
